@@ -1,0 +1,372 @@
+//! Buffers owned by the operation: aligned for direct I/O, pooled per thread, split without copies.
+//!
+//! A [`Buf`] is the only owner of its bytes and may be written; a [`Bytes`] is a shared, read-only
+//! view. Both are ranges of one reference-counted block, so a request for many lines is one block
+//! cut into pieces that travel apart and are joined again. A freed block goes to a small pool of
+//! the thread that dropped it: the data path does not allocate per I/O.
+//!
+//! UNSAFETY: this module is the only unsafe code of the crate; the invariant of every block below is
+//! that live `Buf`s over it never overlap each other or any `Bytes`.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+/// Alignment of every block: enough for O_DIRECT on 4096-byte devices.
+pub const BUF_ALIGN_BYTES: usize = 4096;
+
+/// Smallest and largest pooled block, as powers of two: 512 bytes (a record header) to 4 MiB.
+const CLASS_MIN_LOG2: u32 = 9;
+const CLASS_MAX_LOG2: u32 = 22;
+const CLASS_COUNT: usize = (CLASS_MAX_LOG2 - CLASS_MIN_LOG2 + 1) as usize;
+
+/// Bytes kept free per class and thread: 16 MiB holds 4,096 lines or 128 NBD requests of 128 KiB.
+const POOL_BYTES_MAX: usize = 16 << 20;
+
+struct Block {
+    references: AtomicUsize,
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+struct Pool([Vec<NonNull<Block>>; CLASS_COUNT]);
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        for block in self.0.iter_mut().flat_map(|class| class.drain(..)) {
+            // SAFETY: a pooled block has no owner but the pool.
+            unsafe { free_block(block) };
+        }
+    }
+}
+
+thread_local! {
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool([const { Vec::new() }; CLASS_COUNT])) };
+}
+
+fn class_of(bytes: usize) -> usize {
+    let log2 = bytes.next_power_of_two().trailing_zeros().max(CLASS_MIN_LOG2);
+    (log2 - CLASS_MIN_LOG2) as usize
+}
+
+fn take_block(bytes: usize) -> NonNull<Block> {
+    let class = class_of(bytes);
+    if class < CLASS_COUNT {
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().0[class].pop()).ok().flatten();
+        if let Some(block) = pooled {
+            // SAFETY: a pooled block is valid and unowned; its count is zero until here.
+            unsafe { block.as_ref() }.references.store(1, Ordering::Relaxed);
+            return block;
+        }
+    }
+    let capacity = bytes.next_power_of_two().max(1 << CLASS_MIN_LOG2);
+    let layout = Layout::from_size_align(capacity, BUF_ALIGN_BYTES).expect("size fits an isize");
+    // SAFETY: the layout is not empty.
+    let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+        handle_alloc_error(layout)
+    };
+    let block = Block { references: AtomicUsize::new(1), memory, layout };
+    NonNull::from(Box::leak(Box::new(block)))
+}
+
+/// Frees a block for good.
+///
+/// # Safety
+/// Nobody else may hold the block.
+unsafe fn free_block(block: NonNull<Block>) {
+    // SAFETY: every block was leaked from a box by `take_block`, and the caller is its last owner.
+    let block = unsafe { Box::from_raw(block.as_ptr()) };
+    // SAFETY: `memory` was allocated with this very layout.
+    unsafe { dealloc(block.memory.as_ptr(), block.layout) };
+}
+
+fn give_back(block: NonNull<Block>) {
+    // SAFETY: the caller holds a reference, so the block is alive.
+    let shared = unsafe { block.as_ref() };
+    if shared.references.fetch_sub(1, Ordering::Release) != 1 {
+        return;
+    }
+    fence(Ordering::Acquire);
+    let bytes = shared.layout.size();
+    let class = class_of(bytes);
+    let pooled = class < CLASS_COUNT
+        && POOL
+            .try_with(|pool| {
+                let free = &mut pool.borrow_mut().0[class];
+                let room = free.len() < (POOL_BYTES_MAX / bytes).max(1);
+                if room {
+                    free.push(block);
+                }
+                room
+            })
+            .unwrap_or(false);
+    if !pooled {
+        // SAFETY: the count reached zero: this was the last owner.
+        unsafe { free_block(block) };
+    }
+}
+
+/// An owned, writable run of bytes.
+///
+/// The start of a fresh one is aligned to 4096. Its content is zero or what an earlier owner left:
+/// whoever takes one fills it.
+pub struct Buf {
+    block: NonNull<Block>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Buf` is the only owner of its range; the shared count is atomic.
+unsafe impl Send for Buf {}
+// SAFETY: `&Buf` gives only `&[u8]`.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// A buffer of `len` bytes with unspecified (but initialised) content.
+    pub fn new(len: usize) -> Self {
+        let block = take_block(len);
+        // SAFETY: the block is alive; reading its field needs only a shared reference.
+        let start = unsafe { block.as_ref() }.memory;
+        Self { block, start, len }
+    }
+
+    /// A buffer of `len` zero bytes.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buf = Self::new(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A buffer holding a copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::new(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Cuts the first `at` bytes off and returns them; `self` keeps the rest.
+    pub fn split_to(&mut self, at: usize) -> Buf {
+        assert!(at <= self.len, "split at {at} of {} bytes", self.len);
+        // SAFETY: we hold a reference, so the block is alive.
+        unsafe { self.block.as_ref() }.references.fetch_add(1, Ordering::Relaxed);
+        let front = Buf { block: self.block, start: self.start, len: at };
+        // SAFETY: `at` is at most `len`, so the sum stays inside the block or one past its end.
+        self.start = unsafe { self.start.add(at) };
+        self.len -= at;
+        front
+    }
+
+    /// Puts back together what `split_to` cut: `self` must end where `next` begins.
+    ///
+    /// # Panics
+    /// When the two are not neighbours in one block.
+    #[must_use]
+    pub fn join(self, next: Buf) -> Buf {
+        // SAFETY: the end of a range of a block is inside it or one past its end.
+        let end = unsafe { self.start.add(self.len) };
+        assert!(self.block == next.block && end == next.start, "buffers are not neighbours");
+        let joined = Buf { block: self.block, start: self.start, len: self.len + next.len };
+        std::mem::forget(self);
+        drop(next); // one reference for two
+        joined
+    }
+
+    /// Drops everything behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Gives up writing: the bytes become shareable.
+    pub fn freeze(self) -> Bytes {
+        let bytes = Bytes { block: self.block, start: self.start, len: self.len };
+        std::mem::forget(self);
+        bytes
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is inside a live, initialised block that nobody else writes.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else reads it: live `Buf`s do not overlap anything.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        give_back(self.block);
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Buf({} bytes)", self.len)
+    }
+}
+
+/// A shared, read-only run of bytes; cloning and slicing copy nothing.
+pub struct Bytes {
+    block: NonNull<Block>,
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the bytes are immutable while any `Bytes` over them lives; the count is atomic.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    /// A copy of `bytes` in a block of its own.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        Buf::copy_of(bytes).freeze()
+    }
+
+    /// The part `range` of these bytes, shared.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Bytes {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        let mut part = self.clone();
+        // SAFETY: the new start is at most the old end.
+        part.start = unsafe { self.start.add(range.start) };
+        part.len = range.end - range.start;
+        part
+    }
+}
+
+impl Clone for Bytes {
+    fn clone(&self) -> Self {
+        // SAFETY: we hold a reference, so the block is alive.
+        unsafe { self.block.as_ref() }.references.fetch_add(1, Ordering::Relaxed);
+        Self { block: self.block, start: self.start, len: self.len }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is inside a live, initialised block that nobody writes any more.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        give_back(self.block);
+    }
+}
+
+impl From<Buf> for Bytes {
+    fn from(buf: Buf) -> Self {
+        buf.freeze()
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Bytes({} bytes)", self.len)
+    }
+}
+
+/// What a write carries: one run on the device, gathered from one or many pieces of memory.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// One piece.
+    One(Bytes),
+    /// Several pieces, in order.
+    Many(Vec<Bytes>),
+}
+
+impl Payload {
+    /// The pieces in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        match self {
+            Payload::One(one) => std::slice::from_ref(one),
+            Payload::Many(many) => many,
+        }
+    }
+
+    /// Bytes in all pieces.
+    pub fn len(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Payload::One(bytes)
+    }
+}
+
+impl From<Buf> for Payload {
+    fn from(buf: Buf) -> Self {
+        Payload::One(buf.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_cut_into_pieces_and_joined_again_is_the_same_buffer() {
+        let mut rest = Buf::zeroed(3 * 4096);
+        let start = rest.as_ptr();
+        let mut first = rest.split_to(4096);
+        let mut second = rest.split_to(4096);
+        first.fill(1);
+        second.fill(2);
+        rest.fill(3);
+        let whole = first.join(second).join(rest);
+        assert_eq!(whole.as_ptr(), start);
+        assert_eq!((whole[0], whole[4096], whole[3 * 4096 - 1]), (1, 2, 3));
+    }
+
+    #[test]
+    #[should_panic(expected = "not neighbours")]
+    fn buffers_of_different_blocks_do_not_join() {
+        let _ = Buf::new(512).join(Buf::new(512));
+    }
+
+    #[test]
+    fn shared_bytes_outlive_the_slice_they_came_from() {
+        let whole = Bytes::copy_of(&[1, 2, 3, 4]);
+        let part = whole.slice(1..3);
+        drop(whole);
+        assert_eq!(&part[..], &[2, 3]);
+    }
+
+    #[test]
+    fn blocks_are_aligned_and_come_back_from_the_pool() {
+        let first = Buf::new(4096).as_ptr();
+        assert_eq!(first as usize % BUF_ALIGN_BYTES, 0);
+        assert_eq!(Buf::new(4000).as_ptr(), first);
+    }
+
+    #[test]
+    fn buffers_may_be_dropped_on_another_thread() {
+        let bytes = Buf::zeroed(8192).freeze();
+        let clone = bytes.clone();
+        std::thread::scope(|scope| scope.spawn(move || assert_eq!(clone.len(), 8192)).join())
+            .unwrap();
+        assert_eq!(bytes[8191], 0);
+    }
+}

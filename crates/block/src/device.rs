@@ -1,0 +1,102 @@
+//! What a block device promises to the layer above it.
+
+use crate::{Buf, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
+
+/// What a range reads as after a discard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterDiscard {
+    /// Zeroes, always.
+    Zeroes,
+    /// Old data, zeroes or anything: the content is given up.
+    Anything,
+    /// The device ignores discards: the old content stays.
+    Unchanged,
+}
+
+/// When a write must be on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// By the next completed flush.
+    Cached,
+    /// When the write completes (FUA).
+    Durable,
+}
+
+/// Facts about a device, fixed for as long as it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size in sectors.
+    pub sectors: u64,
+    /// Smallest unit of transfer in bytes: 512 or 4096. Ranges are multiples of it.
+    pub block_bytes: u32,
+    /// Size the device likes best, in bytes; a power of two, at least `block_bytes`.
+    pub preferred_bytes: u32,
+    /// Longest single transfer, in bytes.
+    pub max_transfer_bytes: u32,
+    /// What a discard leaves behind.
+    pub after_discard: AfterDiscard,
+    /// Whether completed writes can be lost by a power cut before a flush.
+    pub volatile_cache: bool,
+    /// Whether writes fail with `ReadOnly`.
+    pub read_only: bool,
+}
+
+impl Limits {
+    /// Limits of a plain writable device of `bytes` bytes with 512-byte blocks.
+    pub fn plain(bytes: u64) -> Self {
+        Self {
+            sectors: bytes / SECTOR_BYTES,
+            block_bytes: 512,
+            preferred_bytes: 4096,
+            max_transfer_bytes: 32 << 20,
+            after_discard: AfterDiscard::Zeroes,
+            volatile_cache: false,
+            read_only: false,
+        }
+    }
+
+    /// Size in bytes.
+    pub const fn bytes(&self) -> u64 {
+        self.sectors * SECTOR_BYTES
+    }
+
+    /// Whether a request of this range is one the device can serve.
+    pub const fn accepts(&self, range: SectorRange) -> bool {
+        let block_sectors = self.block_bytes as u64 / SECTOR_BYTES;
+        range.fits(self.sectors)
+            && range.start.0.is_multiple_of(block_sectors)
+            && range.count.is_multiple_of(block_sectors)
+    }
+}
+
+/// A block device, as a layer sees the layer below it.
+///
+/// - Between two flushes, completed writes may reach the medium in any order, or not at all; each
+///   `block_bytes` block is written whole or not at all.
+/// - A write with [`Durability::Durable`] is on the medium when it completes. A completed `flush`
+///   covers every write that had completed before the flush was *submitted*, and no other.
+/// - Overlapping requests in flight have no order. The volume serialises them; layers need not.
+/// - Dropping a future does not cancel the I/O: buffers stay owned until the completion.
+/// - Callers pass only ranges that [`Limits::accepts`]; a device asserts or answers `OutOfRange`.
+///
+/// Devices belong to one core and their futures are not `Send`.
+#[allow(async_fn_in_trait)]
+pub trait BlockDevice: 'static {
+    /// Facts that do not change while the device is open.
+    fn limits(&self) -> &Limits;
+
+    /// Fills `into` with what starts at `at`, and gives it back. Its length is the request's.
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf>;
+
+    /// Writes the payload, one contiguous run on the device, starting at `at`.
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()>;
+
+    /// Makes every write completed so far durable.
+    async fn flush(&self) -> IoResult<()>;
+
+    /// Gives the content of a range up; `Limits::after_discard` says what it reads as then.
+    async fn discard(&self, range: SectorRange) -> IoResult<()>;
+
+    /// Makes a range read as zeroes.
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()>;
+}

@@ -1,0 +1,26 @@
+//! The vocabulary of the data path: sectors, buffers, errors, and what a block device promises.
+//!
+//! Every number that crosses a layer has a type here. A [`Lba`] counts 512-byte sectors on one
+//! device, whatever the device's own block size; bytes appear only at the doors and at the ring.
+
+mod buf;
+mod device;
+mod error;
+mod prng;
+mod range;
+
+pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload};
+pub use device::{AfterDiscard, BlockDevice, Durability, Limits};
+pub use error::{IoError, IoResult};
+pub use prng::Prng;
+pub use range::{Lba, SECTOR_BYTES, SectorRange};
+
+/// Nanoseconds on the ring's clock: monotonic, from an arbitrary start; virtual in the simulator.
+pub type Nanos = u64;
+
+/// One kibibyte, in bytes.
+pub const KIB: u64 = 1 << 10;
+/// One mebibyte, in bytes.
+pub const MIB: u64 = 1 << 20;
+/// One gibibyte, in bytes.
+pub const GIB: u64 = 1 << 30;

@@ -1,0 +1,1 @@
+//! The cache: one log on the SSD in front of a slow origin.

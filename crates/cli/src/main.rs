@@ -1,0 +1,3 @@
+//! The `voltier` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The control plane: registry, device safety, daemon, control protocol.

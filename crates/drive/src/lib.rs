@@ -1,0 +1,1 @@
+//! Leaf devices and filters: file, memory, modelled disk, and the layers that delay, log, throttle or fail.

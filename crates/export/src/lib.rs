@@ -1,0 +1,1 @@
+//! The doors: NBD and the FUSE file.

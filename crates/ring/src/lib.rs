@@ -1,0 +1,1 @@
+//! The floor: one executor per core, over io_uring or over virtual time.

@@ -1,0 +1,1 @@
+//! Worlds for tests: simulated drives, power cuts, oracles.

@@ -1,0 +1,3 @@
+//! `cargo xtask`: checks, benchmarks, simulation.
+
+fn main() {}
