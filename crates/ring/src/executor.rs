@@ -59,7 +59,7 @@ enum OpState {
 }
 
 enum Driver {
-    Real(Uring),
+    Real(Box<Uring>),
     Virtual(VirtualTime),
 }
 
@@ -305,7 +305,7 @@ impl Executor {
     pub fn real() -> io::Result<Self> {
         let inbox = Inbox::new()?;
         let uring = Uring::new(inbox.wake_fd())?;
-        Ok(Self::with(inbox, Driver::Real(uring)))
+        Ok(Self::with(inbox, Driver::Real(Box::new(uring))))
     }
 
     /// An executor of virtual time, which starts at 0 and jumps to the next timer when no task is
