@@ -12,6 +12,11 @@ use voltier_block::{Nanos, SECTOR_BYTES, SectorRange};
 /// What is known about a disk. All figures are those of one mechanism; see the profiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HddParams {
+    /// Size of the real disk in bytes. A smaller model is its outer part.
+    pub capacity_bytes: u64,
+    /// A model smaller than this keeps the seeks of a span this long, in bytes, so that a small
+    /// demonstration has the random rates of the measured disk.
+    pub least_span_bytes: u64,
     /// One revolution.
     pub revolution_ns: Nanos,
     /// Recording zones, equal in sectors; the rate falls from zone to zone.
@@ -109,8 +114,10 @@ pub struct Hdd {
 impl Hdd {
     /// An idle disk of `sectors` sectors.
     pub fn new(params: HddParams, sectors: u64) -> Self {
-        let zones = ZoneMap::new(&params, sectors);
-        let seek = SeekCurve::new(&params, zones.total);
+        let span_bytes = (sectors * SECTOR_BYTES).max(params.least_span_bytes);
+        let share = (span_bytes as f64 / params.capacity_bytes as f64).min(1.0);
+        let zones = ZoneMap::new(&params, sectors, share);
+        let seek = SeekCurve::new(&params, zones.total as f64 / share);
         Self {
             params,
             zones,
@@ -400,10 +407,12 @@ struct ZoneMap {
 }
 
 impl ZoneMap {
-    fn new(params: &HddParams, sectors: u64) -> Self {
+    /// The outermost `share` of the disk, with `sectors` sectors on it.
+    fn new(params: &HddParams, sectors: u64, share: f64) -> Self {
         let count = u64::from(params.zones.max(1));
         let zone_sectors = sectors.div_ceil(count).max(1);
         let fall = params.outer_bytes_per_s - params.inner_bytes_per_s;
+        let fall = (fall as f64 * share) as u64;
         let rate = |zone| params.outer_bytes_per_s - fall * zone / (count - 1).max(1);
         let rates: Vec<u64> = (0..count).map(rate).collect();
         let mut begins = vec![0];
@@ -441,12 +450,12 @@ struct SeekCurve {
 impl SeekCurve {
     /// The curve through the three figures of a data sheet: between two random places the mean of
     /// `sqrt(x)` is 8/15 and that of `x` is 1/3.
-    fn new(params: &HddParams, stroke: Nanos) -> Self {
+    fn new(params: &HddParams, stroke: f64) -> Self {
         let base_ns = params.seek_track_ns as f64;
         let full = params.seek_full_ns as f64 - base_ns;
         let average = params.seek_average_ns as f64 - base_ns;
         let root_ns = (average - full / 3.0) * 5.0;
-        Self { base_ns, root_ns, linear_ns: full - root_ns, stroke: stroke.max(1) as f64 }
+        Self { base_ns, root_ns, linear_ns: full - root_ns, stroke: stroke.max(1.0) }
     }
 
     /// Seek over a distance in track time; within one revolution the head stays on its track.

@@ -9,10 +9,12 @@
 
 #[cfg(test)]
 mod closed_loop;
+mod device;
 mod hdd;
 mod profile;
 mod ssd;
 
+pub use device::ModelDevice;
 pub use hdd::{Hdd, HddParams};
 pub use profile::{CalibrationRow, PROFILES, Profile, Timing, UnknownProfile, Workload};
 pub use ssd::{Ssd, SsdParams};
@@ -82,8 +84,8 @@ impl Model {
         }
     }
 
-    /// Tickets whose completion time became known since the last call, and that time: never before
-    /// the time the model had been advanced to.
+    /// Tickets whose completion time became known since the last call, and that time. It is in the
+    /// past only when the model was advanced late.
     pub fn resolved(&mut self) -> Vec<(Ticket, Nanos)> {
         match self {
             Model::Hdd(disk) => disk.resolved(),

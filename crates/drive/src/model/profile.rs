@@ -160,6 +160,8 @@ const HDD_7200: Profile = Profile {
     block_bytes: 512,
     after_discard: AfterDiscard::Unchanged,
     timing: Timing::Hdd(HddParams {
+        capacity_bytes: 2_000_398_934_016,
+        least_span_bytes: 100 * GIB,
         revolution_ns: 8_333_333,
         zones: 16,
         outer_bytes_per_s: 113_500_000,
