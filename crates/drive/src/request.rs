@@ -17,13 +17,15 @@ pub(crate) fn accepted(limits: &Limits, range: SectorRange) -> IoResult<SectorRa
     if limits.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
 }
 
-/// The range of a write, if the device serves it and takes writes.
+/// The range of a write, if the device takes writes and serves it.
 pub(crate) fn write_range(limits: &Limits, at: Lba, data: &Payload) -> IoResult<SectorRange> {
-    let range = transfer_range(limits, at, data.len())?;
-    writable(limits, range)
+    if limits.read_only {
+        return Err(IoError::ReadOnly);
+    }
+    transfer_range(limits, at, data.len())
 }
 
-/// The range of a change without data, if the device serves it and takes writes.
+/// The range of a change without data, if the device takes writes and serves it.
 pub(crate) fn writable(limits: &Limits, range: SectorRange) -> IoResult<SectorRange> {
     if limits.read_only {
         return Err(IoError::ReadOnly);

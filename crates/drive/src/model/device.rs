@@ -1,6 +1,6 @@
 //! A device that takes as long as a modelled drive would, in real or in virtual time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ struct Clockwork {
     model: RefCell<Model>,
     waiting: RefCell<BTreeMap<Ticket, OneshotSender<Nanos>>>,
     /// Whether a task advances the model from dispatch to dispatch. None does without waiters.
-    driven: RefCell<bool>,
+    driven: Cell<bool>,
 }
 
 impl Clockwork {
@@ -30,12 +30,12 @@ impl Clockwork {
         range: SectorRange,
     ) -> impl Future<Output = ()> + use<> {
         let completion = self.model.borrow_mut().submit(self.handle.now(), op, range);
-        let answer = match completion {
-            Completion::At(_) => None,
+        let known = match completion {
+            Completion::At(at) => Ok(at),
             Completion::Queued(ticket) => {
                 let (sender, receiver) = oneshot();
                 self.waiting.borrow_mut().insert(ticket, sender);
-                Some(receiver)
+                Err(receiver)
             }
         };
         self.answer();
@@ -44,12 +44,9 @@ impl Clockwork {
         }
         let handle = self.handle.clone();
         async move {
-            let at = match (completion, answer) {
-                (Completion::At(at), _) => at,
-                (Completion::Queued(_), Some(receiver)) => {
-                    receiver.await.expect("the drive answers every request")
-                }
-                (Completion::Queued(_), None) => unreachable!("a ticket has a receiver"),
+            let at = match known {
+                Ok(at) => at,
+                Err(answer) => answer.await.expect("the drive answers every request"),
             };
             handle.sleep_until(at).await;
         }
@@ -63,7 +60,7 @@ impl Clockwork {
             self.model.borrow_mut().advance(self.handle.now());
             self.answer();
         }
-        self.driven.replace(false);
+        self.driven.set(false);
     }
 
     fn answer(&self) {
@@ -101,7 +98,7 @@ impl<D: BlockDevice> ModelDevice<D> {
             handle,
             model: RefCell::new(profile.model(limits.bytes())),
             waiting: RefCell::new(BTreeMap::new()),
-            driven: RefCell::new(false),
+            driven: Cell::new(false),
         });
         Self { clockwork, store, limits }
     }
@@ -175,7 +172,6 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
-    use std::cell::Cell;
     use voltier_block::{GIB, Prng};
     use voltier_ring::{Executor, NoFiles};
 
