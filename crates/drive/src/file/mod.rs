@@ -29,8 +29,8 @@ pub struct FileDevice {
     /// Alignment in memory that the kernel wants; pieces that lack it are copied.
     memory_align_bytes: usize,
     can_zero: Cell<bool>,
-    /// A failed flush may have dropped the very writes it was for, and the kernel reports that once:
-    /// after one failure no later flush may claim that all is well.
+    /// A failed flush may have dropped the very writes it was for, and the kernel reports that
+    /// once: after one failure no later flush may claim that all is well.
     flush_failed: Cell<bool>,
 }
 
@@ -240,5 +240,34 @@ impl BlockDevice for FileDevice {
             }
         }
         self.write_zeroes_by_hand(range, durable).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_ring::{Executor, Op, OpOutcome, VirtualFiles};
+
+    /// Syncs fail once, as the kernel's do.
+    struct OneBadSync(bool);
+
+    impl VirtualFiles for OneBadSync {
+        fn submit(&mut self, now: u64, op: Op) -> (u64, OpOutcome) {
+            assert!(matches!(op, Op::Sync { .. }));
+            let bad = std::mem::replace(&mut self.0, false);
+            let result = if bad { Err(Errno::IO) } else { Ok(0) };
+            (now, OpOutcome { result, buf: None })
+        }
+    }
+
+    #[test]
+    fn after_a_failed_flush_no_other_one_claims_success() {
+        let mut executor = Executor::in_virtual_time(OneBadSync(true));
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let device = FileDevice::over(handle, Fd::Virtual(0), Limits::plain(MIB));
+            assert_eq!(device.flush().await, Err(IoError::Medium));
+            assert_eq!(device.flush().await, Err(IoError::Medium));
+        });
     }
 }

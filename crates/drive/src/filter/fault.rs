@@ -110,12 +110,18 @@ impl Faults {
     }
 
     fn fails_read(&self, range: SectorRange) -> bool {
-        let hit = |fault: &Fault| matches!(fault, Fault::ReadError { range: bad, times } if *times > 0 && bad.overlaps(range));
+        let hit = |fault: &Fault| match fault {
+            Fault::ReadError { range: bad, times } => *times > 0 && bad.overlaps(range),
+            _ => false,
+        };
         self.take(hit).is_some()
     }
 
     fn fails_write(&self, range: SectorRange) -> bool {
-        let hit = |fault: &Fault| matches!(fault, Fault::WriteError { range: bad, times } if *times > 0 && bad.overlaps(range));
+        let hit = |fault: &Fault| match fault {
+            Fault::WriteError { range: bad, times } => *times > 0 && bad.overlaps(range),
+            _ => false,
+        };
         self.take(hit).is_some()
     }
 
@@ -133,7 +139,10 @@ impl Faults {
 
     /// What was written over is not rotten any more.
     fn heal(&self, range: SectorRange) {
-        let rotten_in = |fault: &Fault| matches!(fault, Fault::BitRot { at, .. } if range.contains(SectorRange::new(*at, 1)));
+        let rotten_in = |fault: &Fault| match fault {
+            Fault::BitRot { at, .. } => range.contains(SectorRange::new(*at, 1)),
+            _ => false,
+        };
         self.0.borrow_mut().faults.retain(|fault| !rotten_in(fault));
     }
 }

@@ -119,7 +119,8 @@ fn every_profile_meets_its_calibration_rows() {
             let error = got / row.bytes_per_s - 1.0;
             let Workload { jobs, depth, block_bytes, read_percent, .. } = row.workload;
             let line = format!(
-                "{:10} {:3} KiB {read_percent:3} % reads {jobs:2}x{depth:2}: {:8.2} MB/s, model {:8.2} ({:+.1} %)",
+                "{:10} {:3} KiB {read_percent:3} % reads {jobs:2}x{depth:2}: {:8.2} MB/s, \
+                 model {:8.2} ({:+.1} %)",
                 profile.name,
                 block_bytes / KIB,
                 row.bytes_per_s / 1e6,

@@ -172,6 +172,7 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+    use std::task::Poll;
     use voltier_block::{GIB, Prng};
     use voltier_ring::{Executor, NoFiles};
 
@@ -222,6 +223,27 @@ mod tests {
             assert!((least..most).contains(&count), "{profile}: {count}");
             assert_eq!((count, end), operations(profile, reads));
         }
+    }
+
+    #[test]
+    fn a_request_nobody_waits_for_any_more_holds_nobody_up() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let profile = Profile::find("hdd-7200").unwrap();
+            let device = ModelDevice::new(handle.clone(), profile, MemoryDevice::new(GIB));
+            for index in 0..4 {
+                let mut read = Box::pin(device.read(Lba(index * 99_000), Buf::new(4096)));
+                let first =
+                    std::future::poll_fn(|context| Poll::Ready(read.as_mut().poll(context)));
+                assert!(first.await.is_pending());
+            }
+            device.read(Lba(800), Buf::new(4096)).await.unwrap();
+            handle.sleep(1_000_000_000).await;
+            assert!(device.clockwork.waiting.borrow().is_empty() && !device.clockwork.driven.get());
+            device.read(Lba(0), Buf::new(4096)).await.unwrap();
+        });
+        assert_eq!(executor.task_count(), 0);
     }
 
     #[test]

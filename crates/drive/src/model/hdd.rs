@@ -41,8 +41,9 @@ pub struct HddParams {
     pub link_bytes_per_s: u64,
     /// Commands the disk chooses among.
     pub queue_depth: usize,
-    /// Commands, oldest first, among which it looks for the shortest positioning. Real firmware gains
-    /// less from a full queue than perfect knowledge would; what continues a stream is always found.
+    /// Commands, oldest first, among which it looks for the shortest positioning. Real firmware
+    /// gains less from a full queue than perfect knowledge would; what continues a stream is always
+    /// found.
     pub reorder_reads: usize,
     /// The same for cached writes.
     pub reorder_writes: usize,
