@@ -20,7 +20,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Set by SIGINT, SIGTERM and SIGHUP from now on, so that the run can clean up and end by itself.
+    /// Set by SIGINT, SIGTERM and SIGHUP from now on, so that the run can clean up and end by
+    /// itself.
     ///
     /// # Errors
     /// When the system refuses the handlers.

@@ -1,9 +1,9 @@
 //! The demonstration: the MaxIO document's five fio jobs on a modelled hard disk, a modelled SSD,
 //! and the disk with the SSD in front of it as a write-back cache, all through the same NBD door.
 //!
-//! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job; here
-//! drives are models with the document's figures, and size and time are scaled. Everything else is
-//! the document's: see [`jobs`].
+//! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job;
+//! here drives are models with the document's figures, and size and time are scaled. Everything
+//! else is the document's: see [`jobs`].
 
 pub mod html;
 pub mod jobs;
@@ -24,8 +24,8 @@ use crate::process::Stop;
 use crate::size::format_bytes;
 use crate::voltier::{CacheSpec, Instance, Show};
 
-/// The cache's SSD, in test sizes. The document's is eight: its replacement never works. Two keep the
-/// demonstration small and make the cache reuse its space while it is measured.
+/// The cache's SSD, in test sizes. The document's is eight: its replacement never works. Two keep
+/// the demonstration small and make the cache reuse its space while it is measured.
 const SSD_PER_SIZE: u64 = 2;
 
 /// The volumes, in the order of the table.

@@ -103,8 +103,8 @@ impl Row {
         self.accelerated / self.hdd
     }
 
-    /// A figure that the drives cannot have given, in words. Misses of 4 KiB reads are served by the
-    /// disk, one seek each, so they cannot come faster than the disk alone serves random reads.
+    /// A figure that the drives cannot have given, in words. Misses of 4 KiB reads are served by
+    /// the disk, one seek each, so they cannot come faster than the disk alone serves random reads.
     fn contradiction(&self, disk_read_iops: f64) -> Option<String> {
         let suspicious = self.job.unit == Unit::Iops
             && self.read_misses_per_second > 1.1 * disk_read_iops
