@@ -2,7 +2,6 @@
 //! that holds everything, and a write-back cache, interleaved.
 
 use std::collections::BTreeMap;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -88,17 +87,19 @@ fn job(name: &'static str, pattern: Pattern, block_bytes: u32, until: Until) -> 
 fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure> {
     let socket = folder.join("nbdkit.sock");
     let mut command = Command::new("nbdkit");
-    command.args(["--foreground", "--unix"]).arg(&socket).args(["memory", size]);
-    let mut nbdkit =
+    // Written when it accepts connections.
+    let ready = folder.join("nbdkit.pid");
+    command.args(["--foreground", "--unix"]).arg(&socket).arg("--pidfile").arg(&ready);
+    command.args(["memory", size]);
+    let nbdkit =
         Running::start(command.stdout(Stdio::null()), "nbdkit").map_err(|error| match error {
             LabError::File { .. } => LabError::Missing { program: "nbdkit", package: "nbdkit" },
             other => other,
         })?;
     let deadline = Deadline::after(Duration::from_secs(10));
-    while UnixStream::connect(&socket).is_err() {
+    while !ready.exists() {
         if deadline.is_over() {
-            nbdkit.wait(Duration::ZERO, &Stop::default())?;
-            return Err("nbdkit did not open its socket".into());
+            return Err("nbdkit did not become ready within 10 s".into());
         }
         pause(Duration::from_millis(20));
     }
