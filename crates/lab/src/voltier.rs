@@ -293,15 +293,22 @@ mod tests {
     #[test]
     fn only_the_daemon_of_this_state_folder_is_stopped() {
         let folder = tempfile::tempdir().unwrap();
+        let pid_file = folder.path().join("daemon.pid");
         let other = process::Running::start(Command::new("sleep").arg("1000"), "sleep").unwrap();
-        fs::write(folder.path().join("daemon.pid"), format!("{}\n", other.id())).unwrap();
+        fs::write(&pid_file, format!("{}\n", other.id())).unwrap();
         stop_daemon(folder.path());
         assert!(process::is_alive(other.id().cast_signed()));
 
-        let mut command = Command::new("sleep");
-        command.arg("1000").env("VOLTIER_STATE", folder.path());
-        let own = process::Running::start(&mut command, "sleep").unwrap();
-        fs::write(folder.path().join("daemon.pid"), format!("{}\n", own.id())).unwrap();
+        // It writes the file itself: only then is it sure that its environment can be read.
+        fs::remove_file(&pid_file).unwrap();
+        let mut command = Command::new("sh");
+        let script = "echo $$ > $VOLTIER_STATE/new && mv $VOLTIER_STATE/new \
+                      $VOLTIER_STATE/daemon.pid; while :; do sleep 0.05; done";
+        command.args(["-c", script]).env("VOLTIER_STATE", folder.path());
+        let own = process::Running::start(&mut command, "sh").unwrap();
+        while !pid_file.exists() {
+            process::pause(Duration::from_millis(5));
+        }
         stop_daemon(folder.path());
         assert!(!process::is_alive(own.id().cast_signed()));
     }
