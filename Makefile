@@ -53,7 +53,7 @@ bench:
 	cargo xtask bench $(BENCH)
 
 fuzz-smoke:
-	@scripts/deps.sh build
+	@scripts/deps.sh fuzz
 	scripts/fuzz-smoke.sh
 
 clean:

@@ -1,11 +1,12 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test
+# usage: scripts/deps.sh build|demo|test|fuzz
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
 
 # What to look for, and the Debian package that brings it.
 build=(cc:gcc)
+fuzz=("${build[@]}" c++:g++)
 demo=("${build[@]}" fio:fio)
 test=("${demo[@]}"
   git:git nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin
@@ -13,9 +14,10 @@ test=("${demo[@]}"
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
+  fuzz) wanted=("${fuzz[@]}") ;;
   demo) wanted=("${demo[@]}") ;;
   test) wanted=("${test[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test" >&2; exit 2 ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|fuzz" >&2; exit 2 ;;
 esac
 set=$1
 
