@@ -166,13 +166,18 @@ impl Buf {
     /// When the two are not neighbours in one block.
     #[must_use]
     pub fn join(self, next: Buf) -> Buf {
-        // SAFETY: the end of a range of a block is inside it or one past its end.
-        let end = unsafe { self.start.add(self.len) };
-        assert!(self.block == next.block && end == next.start, "buffers are not neighbours");
+        assert!(self.is_followed_by(&next), "buffers are not neighbours");
         let joined = Buf { block: self.block, start: self.start, len: self.len + next.len };
         std::mem::forget(self);
         drop(next); // one reference for two
         joined
+    }
+
+    /// Whether `next` begins where this one ends, in the same block: then [`join`](Self::join)
+    /// puts them together.
+    pub fn is_followed_by(&self, next: &Buf) -> bool {
+        // SAFETY: the end of a range of a block is inside it or one past its end.
+        self.block == next.block && unsafe { self.start.add(self.len) } == next.start
     }
 
     /// Drops everything behind the first `len` bytes.

@@ -100,3 +100,30 @@ pub trait BlockDevice: 'static {
     /// Makes a range read as zeroes.
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()>;
 }
+
+/// A device held by several layers of one core.
+impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
+    fn limits(&self) -> &Limits {
+        (**self).limits()
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        (**self).read(at, into).await
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        (**self).write(at, data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        (**self).flush().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        (**self).discard(range).await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        (**self).write_zeroes(range, durability).await
+    }
+}

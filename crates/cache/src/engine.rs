@@ -55,8 +55,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return false;
         }
         let (first, last) = self.lines_of(range);
-        (first..=last).any(|line| {
-            state.index.lookup(line).is_some_and(|slot| state.index.is_dirty(slot))
-        })
+        (first..=last)
+            .any(|line| state.index.lookup(line).is_some_and(|slot| state.index.is_dirty(slot)))
     }
 }

@@ -19,7 +19,7 @@ pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
 /// Readers refuse another version.
 pub const FORMAT_VERSION: u32 = 1;
 /// Bytes of a superblock or intent block on the SSD.
-pub const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two superblock copies.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 * KIB];
 /// Byte offsets of the two intent block copies.
@@ -89,7 +89,7 @@ pub(crate) struct Superblock {
     pub(crate) dirty_lines: U64,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 160);
+const _: () = assert!(size_of::<Superblock>() == 144);
 const SUPERBLOCK_CRC_AT: usize = 12;
 
 impl Superblock {
@@ -328,9 +328,8 @@ impl Geometry {
         }
         geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
         if count < SEGMENTS_MIN {
-            let needed = CHECKPOINT_BASE
-                + 2 * CHUNK_BYTES as u64
-                + SEGMENTS_MIN * geometry.segment_bytes;
+            let needed =
+                CHECKPOINT_BASE + 2 * CHUNK_BYTES as u64 + SEGMENTS_MIN * geometry.segment_bytes;
             return Err(format!(
                 "the SSD has {} KiB; a cache needs at least {} KiB",
                 ssd_bytes / KIB,

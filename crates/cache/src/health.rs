@@ -53,9 +53,13 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     pub(crate) fn wake_everybody(&self) {
-        for signal in
-            [&self.log_work, &self.log_progress, &self.reclaim_work, &self.dirty_changed, &self.flushed]
-        {
+        for signal in [
+            &self.log_work,
+            &self.log_progress,
+            &self.reclaim_work,
+            &self.dirty_changed,
+            &self.flushed,
+        ] {
             signal.notify();
         }
     }
@@ -76,7 +80,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// `Medium` when the line was dirty: its only copy is damaged.
     pub(crate) fn give_up_line(&self, line: u64, slot: u32) -> IoResult<()> {
         let mut state = self.state.borrow_mut();
-        if state.index.lookup(line) == Some(slot) && state.index.is_dirty(slot) {
+        // Reclaiming may have moved the line meanwhile; dirty is dirty wherever it is.
+        let current = state.index.lookup(line);
+        if current.is_some_and(|current| state.index.is_dirty(current)) {
             let mut damaged = self.damaged.borrow_mut();
             if damaged.len() < DAMAGED_LINES_MAX {
                 damaged.insert(line);
@@ -85,7 +91,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::Medium);
         }
         self.counters.repaired_lines.set(self.counters.repaired_lines.get() + 1);
-        if !self.failed() {
+        if !self.failed() && current == Some(slot) {
             state.internal.push(Change::Drop { line });
             drop(state);
             self.log_work.notify();

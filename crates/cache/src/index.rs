@@ -63,10 +63,7 @@ impl Index {
             unit_of: vec![0; units],
             table: Table::new(geometry.capacity_lines()),
             live: vec![0; geometry.segment_count as usize],
-            dirty_in_stretch: vec![
-                0;
-                geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize
-            ],
+            dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
             used_lines: 0,
             dirty_lines: 0,
         }
@@ -129,12 +126,7 @@ impl Index {
         Some(u128::from_le_bytes(word))
     }
 
-    /// Whether data with this CRC is what was put into the slot.
-    pub(crate) fn crc_matches(&self, slot: u32, crc: u32) -> bool {
-        self.word[slot as usize] >> 8 == crc & 0xff_ffff
-    }
-
-    /// The part of the CRC that is kept: for the checkpoint.
+    /// The part of the data's CRC-32C that is kept: its lower 24 bits.
     pub(crate) fn crc_bits(&self, slot: u32) -> u32 {
         self.word[slot as usize] >> 8
     }
@@ -250,6 +242,55 @@ impl Index {
         }
     }
 
+    /// Writes the state of a slot for a checkpoint.
+    pub(crate) fn encode(&self, slot: u32, into: &mut [u8]) {
+        let at = slot as usize;
+        let line = self.line_of(slot).to_le_bytes();
+        into[..5].copy_from_slice(&line[..5]);
+        into[5..9].copy_from_slice(&(self.word[at] & !PENDING).to_le_bytes());
+        let mask = self.mask(slot).unwrap_or(0).to_le_bytes();
+        let mask_bytes = self.geometry.mask_bytes();
+        into[9..9 + mask_bytes].copy_from_slice(&mask[..mask_bytes]);
+        if let Some(unit) = self.unit_of.get(at) {
+            into[9 + mask_bytes..].copy_from_slice(&unit.to_le_bytes());
+        }
+    }
+
+    /// Takes over the state of a slot from a checkpoint.
+    ///
+    /// A checkpoint is written while lines move, so a line may be in it twice; the log behind it
+    /// says which one counts, hence here the first one does.
+    pub(crate) fn decode(&mut self, slot: u32, from: &[u8]) -> Result<(), String> {
+        let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
+        if word & USED == 0 {
+            return Ok(());
+        }
+        let mut line = [0; 8];
+        line[..5].copy_from_slice(&from[..5]);
+        let line = u64::from_le_bytes(line);
+        if line >= self.geometry.origin_lines() {
+            return Err(format!("slot {slot} holds line {line}, which the origin does not have"));
+        }
+        let mask_bytes = self.geometry.mask_bytes();
+        let mut mask = [0; 16];
+        mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
+        if self.geometry.has_unit_table() {
+            let unit = &from[9 + mask_bytes..9 + mask_bytes + 2];
+            self.unit_of[slot as usize] = u16::from_le_bytes(unit.try_into().expect("two bytes"));
+        }
+        if self.lookup(line).is_none() {
+            self.place(Placement {
+                line,
+                slot,
+                crc: word >> 8,
+                dirty: word & DIRTY != 0,
+                mask: (word & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
+                pending: false,
+            });
+        }
+        Ok(())
+    }
+
     /// The first stretch with dirty lines at or after `stretch`.
     pub(crate) fn next_dirty_stretch(&self, stretch: u64) -> Option<u64> {
         let from = usize::try_from(stretch).ok()?;
@@ -287,11 +328,8 @@ mod tests {
     use crate::policy::PolicyKind;
 
     fn index() -> Index {
-        let options = FormatOptions {
-            line_size: LineSize::DEFAULT,
-            policy: PolicyKind::Lru,
-            uuid: [1; 16],
-        };
+        let options =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
         Index::new(&Geometry::plan(&options, 64 << 20, 1 << 21).unwrap())
     }
 

@@ -118,8 +118,7 @@ impl LineLocks {
             (first..=last).map(stripe_of).collect()
         };
         stripes.sort_unstable();
-        let mut guard =
-            LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
+        let mut guard = LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
         for stripe in stripes {
             self.take(stripe, access).await;
             // Held as it grows: a request dropped here gives back what it has.
@@ -128,13 +127,6 @@ impl LineLocks {
             }
         }
         guard
-    }
-
-    /// Locks one line if nobody holds it.
-    pub(crate) fn try_lock(self: &Rc<Self>, line: u64, access: Access) -> Option<LineGuard> {
-        let stripe = stripe_of(line);
-        let taken = self.try_take(stripe, access);
-        taken.then(|| LineGuard { locks: self.clone(), held: Held::One(stripe), access })
     }
 }
 
@@ -171,7 +163,7 @@ mod tests {
             log.borrow_mut().push("reader");
             drop(reader);
             writer.await;
-            assert!(locks.try_lock(9, Access::Exclusive).is_some());
+            drop(locks.lock(9, 9, Access::Exclusive).await);
         });
         assert_eq!(*seen.borrow(), ["reader", "writer"]);
     }

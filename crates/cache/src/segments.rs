@@ -13,7 +13,9 @@ enum Life {
     Open,
     Closed,
     /// No line lives in it since the log was at this sequence number.
-    Empty { since: u64 },
+    Empty {
+        since: u64,
+    },
 }
 
 struct Segment {
@@ -53,15 +55,14 @@ impl Segments {
         Some(segment)
     }
 
-    /// Marks a segment as used by a log that is being replayed.
+    /// Marks a segment as used by a log that is being replayed; `claim_live` ends this.
     pub(crate) fn claim(&mut self, segment: u32, last_sequence: u64, open: bool) {
-        self.free.retain(|free| *free != segment);
         let it = &mut self.all[segment as usize];
         it.life = if open { Life::Open } else { Life::Closed };
         it.last_sequence = it.last_sequence.max(last_sequence);
     }
 
-    /// Marks every segment with live lines as closed: after loading.
+    /// Marks every other segment with live lines as closed, and what is left as free.
     pub(crate) fn claim_live(&mut self, index: &Index) {
         for (number, segment) in self.all.iter_mut().enumerate() {
             if segment.life == Life::Free && index.live_in(number as u32) > 0 {

@@ -163,9 +163,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         while let Some(found) = state.index.next_dirty_stretch(stretch) {
             for (line, slot) in self.dirty_in_stretch(&state, found) {
                 for run in self.valid_runs(line, state.index.mask(slot)) {
+                    let full = lost.len() == count_max;
                     match lost.last_mut() {
                         Some(last) if last.end() == run.start => last.count += run.count,
-                        _ if lost.len() == count_max => return lost,
+                        _ if full => return lost,
                         _ => lost.push(run),
                     }
                 }

@@ -2,14 +2,27 @@
 
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload};
 
 use crate::cache::Inner;
 use crate::format::{SUPERBLOCK_OFFSETS, Superblock, crc32c};
-use crate::log::{Change, Formed, Record};
+use crate::log::{Change, Formed, Queue, Record, State};
 use crate::status::add;
+
+/// A slot that is being read.
+pub(crate) struct Pinned {
+    pub(crate) slot: u32,
+    pub(crate) segment: u32,
+    pub(crate) at: Lba,
+    crc_bits: u32,
+}
+
+impl Pinned {
+    /// Whether `data` is what was written to the slot.
+    pub(crate) fn holds(&self, data: &[u8]) -> bool {
+        crc32c(data) & 0xff_ffff == self.crc_bits
+    }
+}
 
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// Reads from the SSD into `into`; the segment must be pinned or otherwise kept.
@@ -18,29 +31,24 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         self.ssd.read(at, into).await
     }
 
+    /// Pins a slot for reading: its place, and the CRC its data must have. The line may leave the
+    /// slot while the read is under way; the data stays until the pin is gone.
+    pub(crate) fn pin_slot(&self, state: &mut State, slot: u32) -> Pinned {
+        let segment = self.geometry.segment_of(slot);
+        state.segments.pin(segment);
+        Pinned { slot, segment, at: state.index.lba_of(slot), crc_bits: state.index.crc_bits(slot) }
+    }
+
     /// Reads a whole slot and checks it against the CRC of when it was written.
     ///
     /// # Errors
     /// The device's, or `Medium` when the data is not what was written.
     pub(crate) async fn read_slot(&self, slot: u32) -> IoResult<Buf> {
-        let at = {
-            let mut state = self.state.borrow_mut();
-            let segment = self.geometry.segment_of(slot);
-            state.segments.pin(segment);
-            state.index.lba_of(slot)
-        };
-        let read = self.read_ssd(at, Buf::new(self.geometry.line_bytes as usize)).await;
-        let mut state = self.state.borrow_mut();
-        state.segments.unpin(self.geometry.segment_of(slot));
-        let data = match read {
-            Ok(data) => data,
-            Err(error) => {
-                drop(state);
-                self.count_ssd_error(error);
-                return Err(error);
-            }
-        };
-        if state.index.crc_matches(slot, crc32c(&data)) { Ok(data) } else { Err(IoError::Medium) }
+        let pinned = self.pin_slot(&mut self.state.borrow_mut(), slot);
+        let read = self.read_ssd(pinned.at, Buf::new(self.geometry.line_bytes as usize)).await;
+        self.state.borrow_mut().segments.unpin(pinned.segment);
+        let data = read.inspect_err(|error| self.count_ssd_error(*error))?;
+        if pinned.holds(&data) { Ok(data) } else { Err(IoError::Medium) }
     }
 
     pub(crate) async fn read_origin(&self, at: Lba, into: Buf) -> IoResult<Buf> {
@@ -87,20 +95,47 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         number
     }
 
+    /// Queues changes of the cache's own; the number to wait for.
+    pub(crate) fn queue_internal(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
+        let mut number = 0;
+        {
+            let mut state = self.state.borrow_mut();
+            for change in changes {
+                number = state.internal.push(change);
+            }
+        }
+        self.log_work.notify();
+        number
+    }
+
     /// Waits until the client's change `number` is on the SSD's interface.
     ///
     /// # Errors
     /// `Gone` when the SSD is given up first.
     pub(crate) async fn acked(&self, number: u64) -> IoResult<()> {
+        self.queue_acked(number, |state| &mut state.user).await
+    }
+
+    /// The same for a change of the cache's own.
+    pub(crate) async fn internal_acked(&self, number: u64) -> IoResult<()> {
+        self.queue_acked(number, |state| &mut state.internal).await
+    }
+
+    async fn queue_acked(
+        &self,
+        number: u64,
+        queue: impl Fn(&mut State) -> &mut Queue,
+    ) -> IoResult<()> {
         std::future::poll_fn(|context| {
             if self.failed() {
                 return std::task::Poll::Ready(Err(IoError::Gone));
             }
             let mut state = self.state.borrow_mut();
-            if state.user.acked() >= number {
+            let queue = queue(&mut state);
+            if queue.acked() >= number {
                 return std::task::Poll::Ready(Ok(()));
             }
-            state.user.wait(number, context.waker());
+            queue.wait(number, context.waker());
             std::task::Poll::Pending
         })
         .await
@@ -144,7 +179,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 self.fail_ssd();
             }
             self.flushed.notify();
-            self.reclaim_work.notify();
         }
     }
 
@@ -178,7 +212,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 self.reclaim_work.notify();
                 // Bounds what a start must verify, and lets emptied segments go.
                 let inner = self.clone();
-                drop(self.handle.spawn(async move { drop(inner.make_durable().await) }));
+                // A failure is everybody's to see: the SSD is given up then.
+                drop(self.handle.spawn(async move { inner.make_durable().await }));
             }
         }
     }
@@ -258,10 +293,4 @@ pub(crate) fn slice(payload: &Payload, from: usize, count: usize) -> Bytes {
     let mut copy = Buf::new(count);
     gather(payload, from, &mut copy);
     copy.freeze()
-}
-
-/// The part of a payload for `part` of the range `of`.
-pub(crate) fn part_of(payload: &Payload, of: SectorRange, part: SectorRange) -> Payload {
-    let from = (part.start.0 - of.start.0) as usize * 512;
-    slice(payload, from, part.bytes() as usize).into()
 }

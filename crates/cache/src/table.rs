@@ -101,13 +101,15 @@ impl Table {
 
     /// Points a line that is in the table to another slot.
     pub(crate) fn replace(&mut self, line: u64, old: u32, new: u32) {
-        let (bucket, place) = self.find(line, |slot| slot == old).expect("the line is in the table");
+        let (bucket, place) =
+            self.find(line, |slot| slot == old).expect("the line is in the table");
         self.buckets[bucket].slots[place] = new;
     }
 
     /// Takes a line out that is in the table at `slot`.
     pub(crate) fn remove(&mut self, line: u64, slot: u32) {
-        let (bucket, place) = self.find(line, |held| held == slot).expect("the line is in the table");
+        let (bucket, place) =
+            self.find(line, |held| held == slot).expect("the line is in the table");
         self.buckets[bucket].tags[place] = 0;
         let mut at = self.home(line).0;
         while at != bucket {

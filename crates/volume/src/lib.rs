@@ -1,1 +1,22 @@
-//! The stack that clients see: closed enum of devices, range checks, overlap order, statistics.
+//! The stack that clients see: a volume is an origin, with a cache in front of it or without.
+//!
+//! ```text
+//!   door ──> Volume: range checked, long requests cut, counted
+//!              │ plain ──────────────> origin
+//!              └ cached ──> Cache ──┬─> SSD
+//!                                   └─> origin
+//! ```
+//!
+//! Doors hold a [`Volume`] and see a block device; whether a cache is in front changes under them,
+//! between two requests. A volume and everything below it belongs to one core.
+
+mod drive;
+mod gate;
+mod volume;
+
+pub use drive::{Drive, DriveError, DriveSpec};
+pub use voltier_cache::{
+    Cache, DirectionCounts, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
+    Opened, Settings, Status, admission::AdmissionKind, policy::PolicyKind,
+};
+pub use volume::{Volume, VolumeError, VolumeStatus};

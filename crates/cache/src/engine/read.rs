@@ -3,11 +3,11 @@
 use voltier_block::{BlockDevice, Buf, Bytes, IoError, IoResult, Lba, SectorRange};
 
 use crate::cache::{Inner, mask_of};
-use crate::format::crc32c;
 use crate::join::{Part, join_all};
 use crate::locks::Access;
 use crate::log::{Change, Source};
 use crate::status::{Served, count};
+use crate::store::Pinned;
 
 /// Fills that wait for the log; beyond it a miss is served and not kept.
 const FILL_BACKLOG_BYTES: usize = 8 << 20;
@@ -15,7 +15,7 @@ const FILL_BACKLOG_BYTES: usize = 8 << 20;
 /// A stretch of a request that is served in one way.
 enum Run {
     /// Whole lines that stand one behind the other on the SSD.
-    Ssd { lines: Vec<(u64, u32)>, range: SectorRange },
+    Ssd { lines: Vec<(u64, Pinned)>, range: SectorRange },
     /// A part of a line, or a line of which only some sectors are cached.
     Line { line: u64, slot: u32, range: SectorRange },
     /// Not cached.
@@ -40,9 +40,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         self.last_request_ns.set(self.handle.now());
         if first == last
             && bytes == self.geometry.line_bytes
-            && let Some(slot) = self.ready_hit(first)
+            && let Some(pinned) = self.ready_hit(first)
         {
-            let read = self.read_whole_line(first, slot, into).await?;
+            let read = self.read_whole_line(first, pinned, into).await?;
             count(&self.counters.reads, Served::Hit, bytes);
             return Ok(read);
         }
@@ -59,8 +59,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         Ok(read)
     }
 
-    /// The slot of a line that is whole and on the SSD: the fast path.
-    fn ready_hit(&self, line: u64) -> Option<u32> {
+    /// A line that is whole and on the SSD, pinned: the fast path.
+    fn ready_hit(&self, line: u64) -> Option<Pinned> {
         if self.failed() {
             return None;
         }
@@ -70,32 +70,22 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return None;
         }
         state.policy.touch(slot, line);
-        state.segments.pin(self.geometry.segment_of(slot));
-        Some(slot)
+        Some(self.pin_slot(&mut state, slot))
     }
 
     /// Reads one pinned line straight into the client's buffer.
-    async fn read_whole_line(&self, line: u64, slot: u32, into: Buf) -> IoResult<Buf> {
-        let at = self.state.borrow().index.lba_of(slot);
-        let read = self.read_ssd(at, into).await;
-        let segment = self.geometry.segment_of(slot);
-        let error = {
-            let mut state = self.state.borrow_mut();
-            state.segments.unpin(segment);
-            match read {
-                Ok(data) if state.index.crc_matches(slot, crc32c(&data)) => return Ok(data),
-                Ok(_) => IoError::Medium,
-                Err(error) => {
-                    drop(state);
-                    self.count_ssd_error(error);
-                    error
-                }
-            }
-        };
-        self.read_after_error(line, slot, error).await
+    async fn read_whole_line(&self, line: u64, pinned: Pinned, into: Buf) -> IoResult<Buf> {
+        let read = self.read_ssd(pinned.at, into).await;
+        self.state.borrow_mut().segments.unpin(pinned.segment);
+        match read {
+            Ok(data) if pinned.holds(&data) => return Ok(data),
+            Ok(_) => {}
+            Err(error) => self.count_ssd_error(error),
+        }
+        self.read_after_error(line, pinned.slot).await
     }
 
-    async fn read_after_error(&self, line: u64, slot: u32, _error: IoError) -> IoResult<Buf> {
+    async fn read_after_error(&self, line: u64, slot: u32) -> IoResult<Buf> {
         self.give_up_line(line, slot)?;
         let range = self.line_range(line);
         self.read_origin(range.start, Buf::new(range.bytes() as usize)).await
@@ -143,16 +133,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 runs.push(Run::Line { line, slot, range: piece });
                 continue;
             }
-            state.segments.pin(self.geometry.segment_of(slot));
-            let at = state.index.lba_of(slot);
+            let pinned = self.pin_slot(&mut state, slot);
             match runs.last_mut() {
                 Some(Run::Ssd { lines, range })
-                    if state.index.lba_of(lines[lines.len() - 1].1).plus(line_sectors) == at =>
+                    if lines[lines.len() - 1].1.at.plus(line_sectors) == pinned.at =>
                 {
-                    lines.push((line, slot));
+                    lines.push((line, pinned));
                     range.count += piece.count;
                 }
-                _ => runs.push(Run::Ssd { lines: vec![(line, slot)], range: piece }),
+                _ => runs.push(Run::Ssd { lines: vec![(line, pinned)], range: piece }),
             }
         }
         runs
@@ -168,15 +157,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let part = into.split_to(run.range().bytes() as usize);
             parts.push(Box::pin(self.execute(run, part, keep)));
         }
-        let mut whole: Option<Buf> = None;
-        for part in join_all(parts).await {
-            let part = part?;
-            whole = Some(match whole {
-                Some(front) => front.join(part),
-                None => part,
-            });
-        }
-        Ok(whole.expect("a request has a part"))
+        let parts = join_all(parts).await.into_iter().collect::<IoResult<Vec<Buf>>>()?;
+        Ok(put_together(parts))
     }
 
     async fn execute(&self, run: Run, part: Buf, keep: bool) -> IoResult<Buf> {
@@ -193,52 +175,39 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// Reads pinned whole lines that are neighbours on the SSD, and checks each.
-    async fn read_run(&self, lines: Vec<(u64, u32)>, part: Buf) -> IoResult<Buf> {
+    async fn read_run(&self, lines: Vec<(u64, Pinned)>, part: Buf) -> IoResult<Buf> {
         let bytes = part.len();
-        let at = self.state.borrow().index.lba_of(lines[0].1);
-        let read = self.read_ssd(at, part).await;
+        let read = self.read_ssd(lines[0].1.at, part).await;
+        let line_bytes = self.geometry.line_bytes as usize;
         let mut bad = Vec::new();
-        {
-            let mut state = self.state.borrow_mut();
-            let line_bytes = self.geometry.line_bytes as usize;
-            for (number, (_, slot)) in lines.iter().enumerate() {
-                state.segments.unpin(self.geometry.segment_of(*slot));
-                let good = read.as_ref().is_ok_and(|data| {
-                    let data = &data[number * line_bytes..(number + 1) * line_bytes];
-                    state.index.crc_matches(*slot, crc32c(data))
-                });
-                if !good {
-                    bad.push(number);
-                }
+        for (number, (line, pinned)) in lines.iter().enumerate() {
+            self.state.borrow_mut().segments.unpin(pinned.segment);
+            let from = number * line_bytes;
+            let good = read.as_ref().is_ok_and(|data| pinned.holds(&data[from..from + line_bytes]));
+            if !good {
+                bad.push((from, *line, pinned.slot));
             }
         }
         if bad.is_empty() {
             return read;
         }
-        if let Err(error) = &read {
-            self.count_ssd_error(*error);
-        }
-        self.read_run_line_by_line(&lines, read.unwrap_or_else(|_| Buf::new(bytes)), &bad).await
+        let part = read.unwrap_or_else(|error| {
+            self.count_ssd_error(error);
+            Buf::new(bytes)
+        });
+        self.mend_run(part, &bad).await
     }
 
-    /// Tells good from bad lines after an error, and serves each from where it is whole.
+    /// Serves the bad lines of a run one by one, each from where it is whole.
     ///
-    /// The buffer of a failed read is gone with it, so the result may be another one than the
-    /// client's part: it is copied by the caller when parts are joined.
-    async fn read_run_line_by_line(
-        &self,
-        lines: &[(u64, u32)],
-        mut part: Buf,
-        bad: &[usize],
-    ) -> IoResult<Buf> {
-        let line_bytes = self.geometry.line_bytes as usize;
-        for number in bad {
-            let (line, slot) = lines[*number];
-            let data = match self.read_slot(slot).await {
+    /// The buffer of a failed read is gone with it, so the result may be in another one.
+    async fn mend_run(&self, mut part: Buf, bad: &[(usize, u64, u32)]) -> IoResult<Buf> {
+        for (from, line, slot) in bad {
+            let data = match self.read_slot(*slot).await {
                 Ok(data) => data,
-                Err(error) => self.read_after_error(line, slot, error).await?,
+                Err(_) => self.read_after_error(*line, *slot).await?,
             };
-            part[number * line_bytes..(number + 1) * line_bytes].copy_from_slice(&data);
+            part[*from..*from + data.len()].copy_from_slice(&data);
         }
         Ok(part)
     }
@@ -300,7 +269,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let (line_bytes, offset) =
             (self.geometry.line_bytes as usize, (range.start.0 - start.0) as usize * 512);
         let data = self.read_origin(start, Buf::new(whole.bytes() as usize)).await?.freeze();
-        part.copy_from_slice(&data[offset..offset + part.len()]);
+        let end = offset + part.len();
+        part.copy_from_slice(&data[offset..end]);
         let fills = admitted.into_iter().map(|line| {
             let at = (line - first) as usize * line_bytes;
             let count = self.line_range(line).bytes() as usize;
@@ -314,6 +284,21 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     fn has_fill_room(&self) -> bool {
         self.state.borrow().user.bytes() < FILL_BACKLOG_BYTES
     }
+}
+
+/// One buffer from the parts of a request: joined where they were cut, copied where a part was
+/// served in another buffer.
+fn put_together(parts: Vec<Buf>) -> Buf {
+    if parts.windows(2).all(|pair| pair[0].is_followed_by(&pair[1])) {
+        return parts.into_iter().reduce(Buf::join).expect("a request has a part");
+    }
+    let mut whole = Buf::new(parts.iter().map(|part| part.len()).sum());
+    let mut at = 0;
+    for part in parts {
+        whole[at..at + part.len()].copy_from_slice(&part);
+        at += part.len();
+    }
+    whole
 }
 
 /// A short last line, padded to a whole one.

@@ -1,0 +1,279 @@
+//! Destaging: dirty lines go to the origin in address order, coalesced, at a rate that follows how
+//! full of them the cache is.
+//!
+//! The cleaner sweeps the origin from its first stretch to its last and begins again (C-SCAN), so a
+//! disk sees ascending addresses. Only what is durable on the SSD is written out: else a power cut
+//! could leave the origin newer than the log, and an older cached copy would be served. A line is
+//! called clean when the origin has flushed it, and unless a newer copy arrived meanwhile.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
+use voltier_ring::Semaphore;
+
+use crate::cache::Inner;
+use crate::index::LINES_PER_STRETCH;
+use crate::join::{Part, join_all};
+use crate::locks::Access;
+use crate::log::{Change, State};
+use crate::status::add;
+
+/// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
+/// rotation or two) is small beside its writes, small enough to follow the thresholds.
+const BATCH_LINES: usize = 1024;
+/// Longest single write to the origin.
+const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
+const RUNS_IN_FLIGHT_MAX: u64 = 32;
+/// Below the low threshold the cleaner works only when no request came for this long.
+const IDLE_NS: u64 = 2_000_000_000;
+/// Longest rest between two batches while there is something to do.
+const REST_NS_MAX: u64 = 1_000_000_000;
+/// Rest after the origin failed, before it is tried again.
+const ERROR_REST_NS: u64 = 1_000_000_000;
+
+/// How hard the cleaner works.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pace {
+    /// Not at all, until something changes or (with a time) the clients are idle.
+    Rest(Option<u64>),
+    /// This share of the time, above 0 and at most 1.
+    Work(f64),
+}
+
+/// Lines that are neighbours on the origin, with the slots they were found in.
+type LineRun = Vec<(u64, u32)>;
+
+impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
+    /// The task that cleans.
+    pub(crate) async fn clean(self: Rc<Self>) {
+        let mut stretch = 0;
+        loop {
+            if self.failed() || self.stopping.get() {
+                return;
+            }
+            let share = match self.pace() {
+                Pace::Work(share) => share,
+                Pace::Rest(None) => {
+                    self.dirty_changed.wait().await;
+                    continue;
+                }
+                Pace::Rest(Some(until_ns)) => {
+                    self.handle.sleep_until(until_ns).await;
+                    continue;
+                }
+            };
+            let begun = self.handle.now();
+            let (batch, next) = self.gather_batch(stretch);
+            stretch = next;
+            let cleaned = self.clean_batch(batch).await;
+            if stretch == 0 {
+                self.sweeps.set(self.sweeps.get() + 1);
+            }
+            self.dirty_changed.notify();
+            let rest_ns = match cleaned {
+                Err(_) => ERROR_REST_NS,
+                Ok(()) => {
+                    let worked = (self.handle.now() - begun) as f64;
+                    ((worked * (1.0 - share) / share) as u64).min(REST_NS_MAX)
+                }
+            };
+            if rest_ns > 0 {
+                self.handle.sleep(rest_ns).await;
+            } else {
+                self.handle.yield_now().await;
+            }
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        let dirty = self.state.borrow().index.dirty_lines();
+        if dirty == 0 {
+            return Pace::Rest(None);
+        }
+        let settings = self.settings.borrow();
+        if self.draining.get() > 0 || !settings.mode.writes_back() {
+            return Pace::Work(1.0);
+        }
+        let capacity = self.geometry.capacity_lines() as f64;
+        let percent = dirty as f64 * 100.0 / capacity;
+        let (low, high) =
+            (f64::from(settings.dirty_low_percent), f64::from(settings.dirty_high_percent));
+        if percent > low {
+            return Pace::Work(((percent - low) / (high - low)).clamp(0.05, 1.0));
+        }
+        let idle_at = self.last_request_ns.get() + IDLE_NS;
+        if self.handle.now() >= idle_at { Pace::Work(1.0) } else { Pace::Rest(Some(idle_at)) }
+    }
+
+    /// Dirty lines of one stretch that are on the SSD, in order.
+    pub(crate) fn dirty_in_stretch(&self, state: &State, stretch: u64) -> Vec<(u64, u32)> {
+        let first = stretch * LINES_PER_STRETCH;
+        let end = (first + LINES_PER_STRETCH).min(self.geometry.origin_lines());
+        let dirty = |line| {
+            let slot = state.index.lookup(line)?;
+            let ready = state.index.is_dirty(slot) && !state.index.is_pending(slot);
+            ready.then_some((line, slot))
+        };
+        (first..end).filter_map(dirty).collect()
+    }
+
+    /// The next lines of the sweep, and the stretch where it goes on: 0 after the last.
+    fn gather_batch(&self, mut stretch: u64) -> (Vec<(u64, u32)>, u64) {
+        let state = self.state.borrow();
+        let damaged = self.damaged.borrow();
+        let mut batch = Vec::new();
+        while let Some(found) = state.index.next_dirty_stretch(stretch) {
+            let dirty = self.dirty_in_stretch(&state, found);
+            batch.extend(dirty.into_iter().filter(|(line, _)| !damaged.contains(line)));
+            stretch = found + 1;
+            if batch.len() >= BATCH_LINES {
+                return (batch, stretch);
+            }
+        }
+        (batch, 0)
+    }
+
+    async fn clean_batch(self: &Rc<Self>, batch: Vec<(u64, u32)>) -> IoResult<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.make_durable().await?;
+        let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
+        let runs: Vec<Part<'_, IoResult<LineRun>>> = self
+            .runs_of(batch)
+            .into_iter()
+            .map(|run| {
+                let permits = permits.clone();
+                let part: Part<'_, _> = Box::pin(async move {
+                    let _permit = permits.acquire(1).await;
+                    self.destage_run(run).await
+                });
+                part
+            })
+            .collect();
+        let mut cleaned = Vec::new();
+        let mut failed = None;
+        for result in join_all(runs).await {
+            match result {
+                Ok(lines) => cleaned.extend(lines),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if !cleaned.is_empty() {
+            self.flush_origin().await?;
+            add(&self.counters.destaged_lines, cleaned.len() as u64);
+            let changes = cleaned.into_iter().map(|(line, slot)| Change::Clean { line, slot });
+            let number = self.queue_internal(changes);
+            self.internal_acked(number).await?;
+        }
+        match failed {
+            Some(error) => {
+                self.destage_errors.set(self.destage_errors.get() + 1);
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Cuts ascending lines into runs of neighbours.
+    fn runs_of(&self, lines: Vec<(u64, u32)>) -> Vec<LineRun> {
+        let lines_max = (RUN_BYTES_MAX / self.geometry.line_bytes) as usize;
+        let mut runs: Vec<LineRun> = Vec::new();
+        for (line, slot) in lines {
+            match runs.last_mut() {
+                Some(run) if run.len() < lines_max && run[run.len() - 1].0 + 1 == line => {
+                    run.push((line, slot));
+                }
+                _ => runs.push(vec![(line, slot)]),
+            }
+        }
+        runs
+    }
+
+    /// Writes a run of neighbours to the origin; the lines that were written.
+    ///
+    /// # Errors
+    /// The origin's. Lines that are damaged on the SSD are left out and remembered.
+    async fn destage_run(&self, run: LineRun) -> IoResult<LineRun> {
+        let (first, last) = (run[0].0, run[run.len() - 1].0);
+        let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
+        let reads: Vec<Part<'_, Option<(u64, u32, Option<u128>, Bytes)>>> = run
+            .into_iter()
+            .map(|(line, slot)| {
+                let part: Part<'_, _> = Box::pin(self.read_dirty(line, slot));
+                part
+            })
+            .collect();
+        let lines: Vec<_> = join_all(reads).await.into_iter().flatten().collect();
+        if self.failed() {
+            return Err(IoError::Gone);
+        }
+        let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
+        for (line, _, mask, data) in &lines {
+            let start = self.line_range(*line).start;
+            for valid in self.valid_runs(*line, *mask) {
+                let from = (valid.start.0 - start.0) as usize * 512;
+                let piece = data.slice(from..from + valid.bytes() as usize);
+                match &mut pending {
+                    Some((range, pieces)) if range.end() == valid.start => {
+                        range.count += valid.count;
+                        pieces.push(piece);
+                    }
+                    _ => {
+                        self.write_pending(pending.take()).await?;
+                        pending = Some((valid, vec![piece]));
+                    }
+                }
+            }
+        }
+        self.write_pending(pending).await?;
+        Ok(lines.into_iter().map(|(line, slot, _, _)| (line, slot)).collect())
+    }
+
+    async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
+        let Some((range, pieces)) = pending else { return Ok(()) };
+        self.write_origin(range.start, Payload::Many(pieces), Durability::Cached).await
+    }
+
+    /// The data of a dirty line if it is still in this slot, and whole.
+    async fn read_dirty(&self, line: u64, slot: u32) -> Option<(u64, u32, Option<u128>, Bytes)> {
+        let mask = {
+            let state = self.state.borrow();
+            if state.index.lookup(line) != Some(slot) || !state.index.is_dirty(slot) {
+                return None;
+            }
+            state.index.mask(slot)
+        };
+        match self.read_slot(slot).await {
+            Ok(data) => Some((line, slot, mask, data.freeze())),
+            Err(_) => {
+                // A damaged dirty line is remembered by this; a clean one cannot be here.
+                let _ = self.give_up_line(line, slot);
+                None
+            }
+        }
+    }
+
+    pub(crate) async fn drain(&self) -> IoResult<()> {
+        let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
+        self.draining.set(self.draining.get() + 1);
+        self.dirty_changed.notify();
+        // Clients may go on writing: two whole sweeps later, what was dirty now has been written.
+        let done = || {
+            self.failed()
+                || self.state.borrow().index.dirty_lines() == 0
+                || self.sweeps.get() >= sweeps + 2
+                || self.destage_errors.get() != errors
+        };
+        self.dirty_changed.until(done).await;
+        self.draining.set(self.draining.get() - 1);
+        if self.failed() {
+            return Err(IoError::Gone);
+        }
+        if self.destage_errors.get() != errors || !self.damaged.borrow().is_empty() {
+            return Err(IoError::Medium);
+        }
+        Ok(())
+    }
+}

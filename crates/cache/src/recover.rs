@@ -1,0 +1,717 @@
+//! Making a cache, recognising one, and bringing it back: the checkpoint, then the log behind it.
+//!
+//! Records that a later head calls durable are taken by their head alone. Those after it may be
+//! torn, so their data is checked too; the first one that is not whole ends the log. Before that end
+//! is believed, the rest of the log's space is searched for a head that proves a durable record
+//! missing: then the SSD is damaged, and nothing is guessed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba};
+use voltier_ring::{Handle, Signal};
+
+use crate::admission::Admission;
+use crate::cache::{Cache, Inner, limits_over};
+use crate::config::{FormatOptions, Settings};
+use crate::fingerprint::fingerprint;
+use crate::format::{
+    BLOCK_BYTES, CHUNK_BYTES, CHUNK_HEAD_BYTES, ChunkHead, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP,
+    FLAG_DIRTY, FLAG_PARTIAL, FORMAT_VERSION, Geometry, INTENT_MAGIC, INTENT_OFFSETS, IntentHead,
+    RecordEntry, RecordHead, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
+    Superblock, crc32c,
+};
+use crate::health::Health;
+use crate::index::Placement;
+use crate::intents::{self, Intents};
+use crate::join::{Part, join_all};
+use crate::locks::LineLocks;
+use crate::log::{Position, State};
+use crate::policy::{Policy, PolicyKind};
+use crate::status::Counters;
+use crate::store::store_superblock;
+use crate::stream::StreamDetector;
+
+/// Checkpoint chunks read at once: 2 MiB on their way keep a disk or an SSD at full bandwidth.
+const CHUNKS_IN_FLIGHT: u64 = 8;
+
+/// Why a cache cannot be made or brought back. Each is one line for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No superblock of ours is on the device.
+    #[error("the SSD holds no Voltier cache")]
+    NotACache,
+    /// A cache, but not the one that belongs here.
+    #[error("the SSD holds another cache ({found}); the one of this volume is {expected}")]
+    Foreign {
+        /// The uuid on the device.
+        found: String,
+        /// The uuid that was expected.
+        expected: String,
+    },
+    /// An older state of the right cache.
+    #[error(
+        "the SSD holds an older state of this cache (generation {found}, expected {expected}): \
+         it may be a stale copy or a snapshot, and is not trusted"
+    )]
+    Stale {
+        /// The generation on the device.
+        found: u64,
+        /// The generation that was expected.
+        expected: u64,
+    },
+    /// Somebody wrote to the origin while the cache was stopped, and dirty lines do not fit it.
+    #[error(
+        "the origin was changed while the cache was stopped, and {dirty} dirty lines on the SSD are \
+         not on it; detach with --no-flush to give them up"
+    )]
+    OriginChanged {
+        /// Dirty lines in question.
+        dirty: u64,
+    },
+    /// The devices and the cache's layout do not fit.
+    #[error("{0}")]
+    Layout(String),
+    /// The SSD is provably not what was written to it.
+    #[error("the cache on the SSD is damaged: {0}")]
+    Damaged(String),
+    /// A device failed.
+    #[error("{device}: {error}")]
+    Io {
+        /// Which of the two.
+        device: &'static str,
+        /// Its error.
+        error: IoError,
+    },
+}
+
+fn ssd_error(error: IoError) -> OpenError {
+    OpenError::Io { device: "the SSD", error }
+}
+
+fn origin_error(error: IoError) -> OpenError {
+    OpenError::Io { device: "the origin", error }
+}
+
+/// What a superblock says of a cache, without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Names the cache.
+    pub uuid: [u8; 16],
+    /// Grows with every opening.
+    pub generation: u64,
+    /// Whether it was stopped in order.
+    pub clean: bool,
+    /// Dirty lines at the last checkpoint.
+    pub dirty_lines: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+    /// Who leaves when it is full.
+    pub policy: PolicyKind,
+    /// Size of the origin it belongs to, in sectors.
+    pub origin_sectors: u64,
+}
+
+/// How to open.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Refuse any other cache.
+    pub uuid: Option<[u8; 16]>,
+    /// Refuse an older state.
+    pub generation_min: u64,
+    /// Settings to serve with.
+    pub settings: Settings,
+    /// Seed of what is left to chance (the policy `rand`).
+    pub seed: u64,
+}
+
+/// What was found at the opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Whether the cache had been stopped in order.
+    pub clean: bool,
+    /// Generation now: to be remembered for the next start.
+    pub generation: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Clean lines dropped because the origin may be newer.
+    pub suspect_lines: u64,
+    /// The origin had been changed; all lines (clean ones) were dropped.
+    pub origin_changed: bool,
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    uuid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenError> {
+    let mut newest: Option<Superblock> = None;
+    let mut marked = false;
+    for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+        if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
+            continue;
+        }
+        let block =
+            ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await.map_err(ssd_error)?;
+        marked |= block.starts_with(&SUPERBLOCK_MAGIC);
+        let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
+        if newest.is_none_or(|other| found.sequence.get() > other.sequence.get()) {
+            newest = Some(found);
+        }
+    }
+    let Some(found) = newest else {
+        return Err(if marked {
+            OpenError::Damaged("neither copy of its superblock is whole".to_owned())
+        } else {
+            OpenError::NotACache
+        });
+    };
+    if found.version.get() != FORMAT_VERSION {
+        return Err(OpenError::Layout(format!(
+            "the cache has format {}, this version reads {FORMAT_VERSION}",
+            found.version
+        )));
+    }
+    Ok(found)
+}
+
+impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
+    /// Lays an empty cache out on the SSD. Whatever was there is lost.
+    ///
+    /// # Errors
+    /// When the SSD is too small, the line size does not fit its blocks, or it fails.
+    pub async fn format(ssd: &S, origin: &O, options: &FormatOptions) -> Result<(), OpenError> {
+        let (ssd_bytes, sectors) = (ssd.limits().bytes(), origin.limits().sectors);
+        let geometry = Geometry::plan(options, ssd_bytes, sectors).map_err(OpenError::Layout)?;
+        let block_bytes = u64::from(ssd.limits().block_bytes);
+        if geometry.unit_bytes % block_bytes != 0 {
+            return Err(OpenError::Layout(format!(
+                "block size {} does not fit the SSD, whose blocks have {block_bytes} bytes",
+                geometry.line_bytes
+            )));
+        }
+        for (copy, offset) in INTENT_OFFSETS.into_iter().enumerate() {
+            let head = IntentHead {
+                magic: INTENT_MAGIC.into(),
+                crc: 0.into(),
+                uuid: options.uuid,
+                generation: 0.into(),
+                sequence: (copy as u64).into(),
+                reserved: [0; 24],
+            };
+            let block = Bytes::copy_of(&head.encode(&[])).into();
+            ssd.write(Lba::from_bytes(offset), block, Durability::Durable)
+                .await
+                .map_err(ssd_error)?;
+        }
+        store_superblock(ssd, first_superblock(&geometry, options, ssd_bytes))
+            .await
+            .map_err(ssd_error)
+    }
+
+    /// What is on an SSD, without opening it; `None` if it is not a cache.
+    ///
+    /// # Errors
+    /// When there is one, but not whole or not of this version.
+    pub async fn probe(ssd: &S) -> Result<Option<Label>, OpenError> {
+        let found = match load_superblock(ssd).await {
+            Err(OpenError::NotACache) => return Ok(None),
+            found => found?,
+        };
+        Ok(Some(Label {
+            uuid: found.uuid,
+            generation: found.generation.get(),
+            clean: found.state.get() == STATE_CLEAN,
+            dirty_lines: found.dirty_lines.get(),
+            line_bytes: found.line_bytes.get().into(),
+            policy: policy_of(found.policy.get()),
+            origin_sectors: found.origin_sectors.get(),
+        }))
+    }
+
+    /// Brings the cache on `ssd` back in front of `origin`.
+    ///
+    /// # Errors
+    /// When it is not the expected cache, does not fit, or is damaged; nothing is changed then.
+    pub async fn open(
+        handle: &Handle,
+        ssd: S,
+        origin: O,
+        options: OpenOptions,
+    ) -> Result<(Self, Opened), OpenError> {
+        let found = load_superblock(&ssd).await?;
+        check_expected(&found, &options)?;
+        let geometry = Geometry::of(&found, ssd.limits().bytes()).map_err(OpenError::Layout)?;
+        if geometry.origin_sectors != origin.limits().sectors {
+            return Err(OpenError::Layout(format!(
+                "the cache belongs to a device of {} sectors, but this one has {}",
+                geometry.origin_sectors,
+                origin.limits().sectors
+            )));
+        }
+        let clean = found.state.get() == STATE_CLEAN;
+        let capacity = geometry.capacity_lines();
+        // Room for the moment when nothing can be evicted (see `State::make_room`).
+        let policy = Policy::new(
+            policy_of(found.policy.get()),
+            geometry.slot_count(),
+            capacity + capacity / 32,
+            options.seed,
+        );
+        let mut state = State::new(geometry.clone(), found.uuid, policy);
+        load_checkpoint(&ssd, &found, &mut state).await?;
+        let records = replay(&ssd, &found, &mut state).await?;
+        // What was replayed may sit in a volatile cache: nothing may build on it before.
+        ssd.flush().await.map_err(ssd_error)?;
+        let changed = clean
+            && fingerprint(&origin).await.map_err(origin_error)? != found.fingerprint.get()
+            && state.index.used_lines() > 0;
+        if changed && state.index.dirty_lines() > 0 {
+            return Err(OpenError::OriginChanged { dirty: state.index.dirty_lines() });
+        }
+        state.generation = found.generation.get() + 1;
+        let (intents, suspect_lines) =
+            load_intents(&ssd, &geometry, &mut state, clean, changed).await?;
+        insert_into_policy(&mut state);
+        let superblock = Superblock {
+            generation: state.generation.into(),
+            sequence: (found.sequence.get() + 1).into(),
+            state: STATE_OPEN.into(),
+            ..found
+        };
+        store_superblock(&ssd, superblock).await.map_err(ssd_error)?;
+        let opened = Opened {
+            clean,
+            generation: state.generation,
+            records,
+            suspect_lines,
+            origin_changed: changed,
+        };
+        let parts = Parts { handle: handle.clone(), ssd, origin, superblock, state, intents };
+        let cache = Cache::start(assemble(parts, options.settings, records));
+        if changed {
+            // No mark tells the next start that these lines were dropped: a checkpoint does.
+            cache.0.checkpoint().await.map_err(ssd_error)?;
+        }
+        Ok((cache, opened))
+    }
+}
+
+fn check_expected(found: &Superblock, options: &OpenOptions) -> Result<(), OpenError> {
+    if let Some(expected) = options.uuid
+        && expected != found.uuid
+    {
+        let (found, expected) = (uuid_text(&found.uuid), uuid_text(&expected));
+        return Err(OpenError::Foreign { found, expected });
+    }
+    let generation = found.generation.get();
+    if generation < options.generation_min {
+        return Err(OpenError::Stale { found: generation, expected: options.generation_min });
+    }
+    Ok(())
+}
+
+fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64) -> Superblock {
+    Superblock {
+        magic: SUPERBLOCK_MAGIC,
+        version: FORMAT_VERSION.into(),
+        crc: 0.into(),
+        uuid: options.uuid,
+        sequence: 1.into(),
+        copy: 0.into(),
+        state: STATE_CLEAN.into(),
+        generation: 0.into(),
+        ssd_bytes: ssd_bytes.into(),
+        origin_sectors: geometry.origin_sectors.into(),
+        line_bytes: (geometry.line_bytes as u32).into(),
+        segment_bytes: (geometry.segment_bytes as u32).into(),
+        unit_bytes: (geometry.unit_bytes as u32).into(),
+        segment_count: geometry.segment_count.into(),
+        policy: policy_number(options.policy).into(),
+        checkpoint_area: 0.into(),
+        checkpoint_chunks: 0.into(),
+        replay_sequence: 1.into(),
+        replay_segment: 0.into(),
+        replay_unit: 0.into(),
+        next_segment: 1.into(),
+        reserved: 0.into(),
+        fingerprint: 0.into(),
+        dirty_lines: 0.into(),
+    }
+}
+
+fn policy_number(policy: PolicyKind) -> u32 {
+    PolicyKind::ALL.iter().position(|kind| *kind == policy).expect("all are listed") as u32
+}
+
+fn policy_of(number: u32) -> PolicyKind {
+    PolicyKind::ALL.get(number as usize).copied().unwrap_or(PolicyKind::Lru)
+}
+
+struct Parts<S, O> {
+    handle: Handle,
+    ssd: S,
+    origin: O,
+    superblock: Superblock,
+    state: State,
+    intents: Intents,
+}
+
+fn assemble<S: BlockDevice, O: BlockDevice>(
+    parts: Parts<S, O>,
+    settings: Settings,
+    records: u64,
+) -> Rc<Inner<S, O>> {
+    let Parts { handle, ssd, origin, superblock, state, intents } = parts;
+    let geometry = state.geometry.clone();
+    Rc::new_cyclic(|me| Inner {
+        me: me.clone(),
+        limits: limits_over(origin.limits(), geometry.line_bytes),
+        admission: RefCell::new(Admission::new(settings.admission, geometry.capacity_lines())),
+        last_request_ns: Cell::new(handle.now()),
+        handle,
+        ssd,
+        origin,
+        geometry,
+        superblock: RefCell::new(superblock),
+        state: RefCell::new(state),
+        settings: RefCell::new(settings),
+        streams: RefCell::new(StreamDetector::new()),
+        locks: LineLocks::new(),
+        origin_locks: LineLocks::new(),
+        intents,
+        counters: Counters::default(),
+        damaged: RefCell::new(BTreeSet::new()),
+        stuck_segments: RefCell::new(BTreeSet::new()),
+        sweeps: Cell::new(0),
+        destage_errors: Cell::new(0),
+        health: Cell::new(Health::Online),
+        failure_gate: RefCell::new(None),
+        gate_open: Cell::new(true),
+        gate_opened: Signal::new(),
+        log_work: Signal::new(),
+        log_progress: Signal::new(),
+        reclaim_work: Signal::new(),
+        dirty_changed: Signal::new(),
+        flushed: Signal::new(),
+        flushing: Cell::new(false),
+        origin_unflushed: Cell::new(true),
+        records_since_checkpoint: Cell::new(records),
+        checkpointing: Cell::new(false),
+        draining: Cell::new(0),
+        stopping: Cell::new(false),
+        tasks: RefCell::new(Vec::new()),
+    })
+}
+
+async fn load_checkpoint<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    let chunks = found.checkpoint_chunks.get();
+    if chunks > state.geometry.chunk_count() {
+        return Err(OpenError::Damaged("its checkpoint is larger than its area".to_owned()));
+    }
+    let mut next = 0;
+    while next < chunks {
+        let until = (next + CHUNKS_IN_FLIGHT).min(chunks);
+        let reads: Vec<Part<'_, IoResult<Buf>>> = (next..until)
+            .map(|index| {
+                let at = state.geometry.chunk_lba(found.checkpoint_area.get().min(1), index);
+                let part: Part<'_, _> = Box::pin(ssd.read(at, Buf::new(CHUNK_BYTES)));
+                part
+            })
+            .collect();
+        for (chunk, index) in join_all(reads).await.into_iter().zip(next..until) {
+            decode_chunk(&chunk.map_err(ssd_error)?, found, index as u32, state)?;
+        }
+        next = until;
+    }
+    Ok(())
+}
+
+fn decode_chunk(
+    chunk: &[u8],
+    found: &Superblock,
+    index: u32,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    let replay = found.replay_sequence.get();
+    let damaged = |what: String| OpenError::Damaged(format!("chunk {index} of its map: {what}"));
+    let head = ChunkHead::decode(chunk, &found.uuid, replay, index)
+        .ok_or_else(|| damaged("not whole".to_owned()))?;
+    let (first, count) = (head.first_slot.get(), head.count.get());
+    let per_chunk = state.geometry.slots_per_chunk();
+    let fits = count <= per_chunk
+        && first == index * per_chunk
+        && u64::from(first) + u64::from(count) <= u64::from(state.geometry.slot_count());
+    if !fits {
+        return Err(damaged("slots that do not exist".to_owned()));
+    }
+    let bytes = state.geometry.state_bytes_per_slot();
+    let body = chunk[CHUNK_HEAD_BYTES..].chunks_exact(bytes);
+    for (slot, from) in (first..first + count).zip(body) {
+        state.index.decode(slot, from).map_err(damaged)?;
+    }
+    Ok(())
+}
+
+/// A record read from the log.
+struct Found {
+    head: RecordHead,
+    entries: Vec<RecordEntry>,
+    position: Position,
+}
+
+async fn read_record<S: BlockDevice>(
+    ssd: &S,
+    state: &State,
+    segment: u32,
+    unit: u32,
+) -> Result<Option<Found>, OpenError> {
+    let geometry = &state.geometry;
+    if segment >= geometry.segment_count || unit >= geometry.units_per_segment() {
+        return Ok(None);
+    }
+    let at = geometry.lba_of(segment, unit);
+    let block = ssd.read(at, Buf::new(geometry.unit_bytes as usize)).await.map_err(ssd_error)?;
+    let Some(head) = RecordHead::decode(&block, &state.uuid, segment, unit) else {
+        return Ok(None);
+    };
+    let end = unit + 1 + u32::from(head.data_units.get());
+    if end > geometry.units_per_segment() || head.next_segment.get() >= geometry.segment_count {
+        return Ok(None);
+    }
+    let position = Position { segment, unit, next_segment: head.next_segment.get() };
+    Ok(Some(Found { entries: head.entries(&block), head, position }))
+}
+
+/// Replays the log from where the checkpoint ends; the number of records taken.
+async fn replay<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<u64, OpenError> {
+    let first = found.replay_sequence.get();
+    let geometry = state.geometry.clone();
+    let mut position = Position {
+        segment: found.replay_segment.get(),
+        unit: found.replay_unit.get(),
+        next_segment: found.next_segment.get(),
+    };
+    if position.segment >= geometry.segment_count || position.next_segment >= geometry.segment_count
+    {
+        return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
+    }
+    state.next_sequence = first;
+    state.segments.replay_sequence = first;
+    let mut generation = 0;
+    let mut durable = 0;
+    // Records of which no later head has said that they are durable.
+    let mut unproven: VecDeque<Found> = VecDeque::new();
+    let mut expected = first;
+    loop {
+        let needed = 1 + geometry.units_per_line();
+        if position.unit + needed > geometry.units_per_segment() {
+            position = Position { segment: position.next_segment, unit: 0, ..position };
+        }
+        let record = read_record(ssd, state, position.segment, position.unit).await?;
+        let next = record.filter(|record| {
+            record.head.sequence.get() == expected && record.head.generation.get() >= generation
+        });
+        let Some(next) = next else { break };
+        expected += 1;
+        generation = next.head.generation.get();
+        durable = durable.max(next.head.durable_sequence.get());
+        position.unit = position.unit + 1 + u32::from(next.head.data_units.get());
+        position.next_segment = next.position.next_segment;
+        unproven.push_back(next);
+        while unproven.front().is_some_and(|record| record.head.sequence.get() < durable) {
+            let record = unproven.pop_front().expect("has a front");
+            take_record(state, &record)?;
+        }
+    }
+    while let Some(record) = unproven.pop_front() {
+        if !data_is_whole(ssd, state, &record).await? {
+            break;
+        }
+        take_record(state, &record)?;
+    }
+    finish_replay(ssd, found, state).await?;
+    Ok(state.next_sequence - first)
+}
+
+/// Sets the log's position behind the last record taken, and the segments' lives.
+async fn finish_replay<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    if state.next_sequence == found.replay_sequence.get() {
+        state.position = Position {
+            segment: found.replay_segment.get(),
+            unit: found.replay_unit.get(),
+            next_segment: found.next_segment.get(),
+        };
+    }
+    if found.state.get() != STATE_CLEAN {
+        prove_end(ssd, state).await?;
+    }
+    state.acked_sequence = state.next_sequence;
+    state.durable_sequence = state.next_sequence;
+    let Position { segment, next_segment, .. } = state.position;
+    state.segments.claim(segment, state.next_sequence, true);
+    state.segments.claim(next_segment, 0, true);
+    state.segments.claim_live(&state.index);
+    Ok(())
+}
+
+/// Whether the data of every line of a record is what its entries say.
+async fn data_is_whole<S: BlockDevice>(
+    ssd: &S,
+    state: &State,
+    record: &Found,
+) -> Result<bool, OpenError> {
+    let geometry = &state.geometry;
+    let bytes = usize::from(record.head.data_units.get()) * geometry.unit_bytes as usize;
+    if bytes == 0 {
+        return Ok(true);
+    }
+    let at = geometry.lba_of(record.position.segment, record.position.unit + 1);
+    let data = ssd.read(at, Buf::new(bytes)).await.map_err(ssd_error)?;
+    let mut lines = data.chunks_exact(geometry.line_bytes as usize);
+    let mut of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
+    Ok(of_data.all(|entry| lines.next().is_some_and(|line| crc32c(line) == entry.crc.get())))
+}
+
+/// Applies a record to the state as it was applied when it was formed.
+fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
+    let geometry = state.geometry.clone();
+    let units_per_line = geometry.units_per_line();
+    let Position { segment, unit, next_segment } = record.position;
+    let mut data_unit = unit + 1;
+    for entry in &record.entries {
+        let (line, slot) = (entry.line.get(), entry.slot.get());
+        if line >= geometry.origin_lines() || slot >= geometry.slot_count() {
+            return Err(OpenError::Damaged(format!(
+                "record {} names line {line} and slot {slot}, which do not exist",
+                record.head.sequence
+            )));
+        }
+        match entry.kind {
+            ENTRY_DATA => {
+                let slot_due = segment * geometry.slots_per_segment + data_unit / units_per_line;
+                if slot != slot_due {
+                    return Err(OpenError::Damaged(format!(
+                        "record {} puts line {line} in slot {slot}, not {slot_due}",
+                        record.head.sequence
+                    )));
+                }
+                if state.index.is_used(slot) {
+                    state.index.remove(slot);
+                }
+                state.index.set_unit(slot, data_unit);
+                state.index.place(Placement {
+                    line,
+                    slot,
+                    crc: entry.crc.get(),
+                    dirty: entry.flags & FLAG_DIRTY != 0,
+                    mask: (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get()),
+                    pending: false,
+                });
+                data_unit += units_per_line;
+            }
+            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => state.index.set_clean(slot),
+            ENTRY_DROP => {
+                if let Some(slot) = state.index.lookup(line) {
+                    state.index.remove(slot);
+                }
+            }
+            _ => {}
+        }
+    }
+    let sequence = record.head.sequence.get();
+    state.next_sequence = sequence + 1;
+    state.epoch = record.head.epoch.get();
+    state.segments.claim(segment, sequence, false);
+    state.position = Position { segment, unit: data_unit, next_segment };
+    Ok(())
+}
+
+/// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
+/// it durable, further on in the same segment or at the begin of another.
+async fn prove_end<S: BlockDevice>(ssd: &S, state: &State) -> Result<(), OpenError> {
+    let end = state.next_sequence;
+    let Position { segment, unit, .. } = state.position;
+    let same = (unit..state.geometry.units_per_segment()).map(|unit| (segment, unit));
+    let others = (0..state.geometry.segment_count).map(|segment| (segment, 0));
+    let mut places = same.chain(others);
+    loop {
+        let batch: Vec<(u32, u32)> = places.by_ref().take(64).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let reads: Vec<Part<'_, Result<Option<Found>, OpenError>>> = batch
+            .into_iter()
+            .map(|(segment, unit)| {
+                let part: Part<'_, _> = Box::pin(read_record(ssd, state, segment, unit));
+                part
+            })
+            .collect();
+        for found in join_all(reads).await {
+            if let Some(found) = found?
+                && found.head.durable_sequence.get() > end
+            {
+                return Err(OpenError::Damaged(format!(
+                    "its log ends at record {end}, but record {} says that more was durable",
+                    found.head.sequence
+                )));
+            }
+        }
+    }
+}
+
+/// Reads the intent marks and drops the lines that may be older than the origin; their number.
+async fn load_intents<S: BlockDevice>(
+    ssd: &S,
+    geometry: &Geometry,
+    state: &mut State,
+    clean: bool,
+    changed: bool,
+) -> Result<(Intents, u64), OpenError> {
+    let (newest, whole) = intents::load_block(ssd, &state.uuid).await.map_err(ssd_error)?;
+    let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
+    let intents = Intents::new(geometry, state.uuid, state.generation, sequence);
+    match &newest {
+        Some((_, block)) if whole => intents.load_bits(block),
+        _ => intents.mark_all(),
+    }
+    if clean && !changed {
+        return Ok((intents, 0));
+    }
+    let suspects: Vec<u64> = (0..geometry.slot_count())
+        .filter(|slot| state.index.is_used(*slot) && !state.index.is_dirty(*slot))
+        .map(|slot| state.index.line_of(slot))
+        .filter(|line| changed || intents.is_marked(line * geometry.line_sectors()))
+        .collect();
+    let count = suspects.len() as u64;
+    for line in suspects {
+        // The log need not hear of it: the marks stay until a checkpoint is without these lines.
+        if let Some(slot) = state.index.lookup(line) {
+            state.index.remove(slot);
+        }
+    }
+    Ok((intents, count))
+}
+
+/// Tells the policy of every line, in the order of the slots.
+fn insert_into_policy(state: &mut State) {
+    for slot in 0..state.geometry.slot_count() {
+        if state.index.is_used(slot) {
+            let line = state.index.line_of(slot);
+            state.policy.insert(slot, line);
+        }
+    }
+}

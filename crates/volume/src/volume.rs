@@ -1,0 +1,391 @@
+//! A volume: what a name stands for while it is served.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
+    SectorRange,
+};
+use voltier_cache::{
+    Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Status,
+};
+use voltier_ring::Handle;
+
+use crate::gate::Gate;
+
+/// Longest request that a volume takes from a door, in bytes: the largest of NBD's payloads.
+const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// Longest piece that goes down the stack at once: as long as the disk likes, short enough that a
+/// long request does not hold every line lock of a neighbour's.
+const PIECE_SECTORS: u64 = 2048;
+
+/// Why the cache of a volume cannot be changed: one line for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// There is one already.
+    #[error("the volume has a cache already; detach it first")]
+    HasCache,
+    /// There is none.
+    #[error("the volume has no cache; attach one with 'voltier attach NAME -s SSD'")]
+    NoCache,
+    /// The cache does not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A device failed meanwhile.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The device's error.
+        error: IoError,
+    },
+}
+
+enum Stack<D> {
+    Plain,
+    Cached(Cache<D, Rc<D>>),
+}
+
+struct Inner<D> {
+    handle: Handle,
+    origin: Rc<D>,
+    limits: Limits,
+    stack: RefCell<Stack<D>>,
+    gate: Rc<Gate>,
+    plain: PlainCounts,
+}
+
+/// Counters of requests that meet no cache.
+#[derive(Default)]
+struct PlainCounts {
+    reads: Cell<DirectionCounts>,
+    writes: Cell<DirectionCounts>,
+}
+
+/// What a volume tells about itself.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// Size, in bytes.
+    pub size_bytes: u64,
+    /// Requests while no cache was in front.
+    pub plain_reads: DirectionCounts,
+    /// Requests while no cache was in front.
+    pub plain_writes: DirectionCounts,
+    /// The cache, if there is one.
+    pub cache: Option<Status>,
+}
+
+/// A volume in service. Clones are the same volume.
+pub struct Volume<D>(Rc<Inner<D>>);
+
+impl<D> Clone for Volume<D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<D: BlockDevice> Volume<D> {
+    /// A volume without a cache.
+    pub fn plain(handle: &Handle, origin: D) -> Self {
+        let limits = Limits {
+            block_bytes: 512,
+            max_transfer_bytes: REQUEST_BYTES_MAX,
+            preferred_bytes: origin.limits().preferred_bytes.max(4096),
+            ..origin.limits().clone()
+        };
+        Self(Rc::new(Inner {
+            handle: handle.clone(),
+            origin: Rc::new(origin),
+            limits,
+            stack: RefCell::new(Stack::Plain),
+            gate: Rc::new(Gate::default()),
+            plain: PlainCounts::default(),
+        }))
+    }
+
+    /// The cache in front, if there is one.
+    pub fn cache(&self) -> Option<Cache<D, Rc<D>>> {
+        match &*self.0.stack.borrow() {
+            Stack::Plain => None,
+            Stack::Cached(cache) => Some(cache.clone()),
+        }
+    }
+
+    /// The device behind everything.
+    pub fn origin(&self) -> &D {
+        &self.0.origin
+    }
+
+    /// A snapshot of counters and gauges.
+    pub fn status(&self) -> VolumeStatus {
+        VolumeStatus {
+            size_bytes: self.0.limits.bytes(),
+            plain_reads: self.0.plain.reads.get(),
+            plain_writes: self.0.plain.writes.get(),
+            cache: self.cache().map(|cache| cache.status()),
+        }
+    }
+
+    /// Makes an empty cache on `ssd` and puts it in front, while clients do I/O.
+    ///
+    /// # Errors
+    /// When there is one already, or the SSD does not take it; the volume is then as before.
+    pub async fn attach_new(
+        &self,
+        ssd: D,
+        format: &FormatOptions,
+        options: OpenOptions,
+    ) -> Result<Opened, VolumeError> {
+        if self.cache().is_some() {
+            return Err(VolumeError::HasCache);
+        }
+        Cache::<D, Rc<D>>::format(&ssd, &self.0.origin, format).await?;
+        self.attach_existing(ssd, options).await
+    }
+
+    /// Brings back the cache that is on `ssd`: before any client is served.
+    ///
+    /// # Errors
+    /// When it is not the expected one, or does not fit; nothing is changed then.
+    pub async fn attach_existing(
+        &self,
+        ssd: D,
+        options: OpenOptions,
+    ) -> Result<Opened, VolumeError> {
+        if self.cache().is_some() {
+            return Err(VolumeError::HasCache);
+        }
+        // Direct writes under way would not be known to the cache: it opens behind a closed gate.
+        let _closed = self.0.gate.close().await;
+        let origin = self.0.origin.clone();
+        let (cache, opened) = Cache::open(&self.0.handle, ssd, origin, options).await?;
+        self.0.stack.replace(Stack::Cached(cache));
+        Ok(opened)
+    }
+
+    /// Changes settings of the cache while it serves.
+    ///
+    /// # Errors
+    /// A sentence for the user; nothing is changed then.
+    pub fn configure(&self, settings: Settings) -> Result<(), String> {
+        let cache = self.cache().ok_or_else(|| VolumeError::NoCache.to_string())?;
+        cache.configure(settings)
+    }
+
+    /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes.
+    pub fn on_ssd_failure(
+        &self,
+        gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+    ) {
+        if let Some(cache) = self.cache() {
+            cache.on_failure(gate);
+        }
+    }
+
+    /// Writes back what is dirty now; clients go on.
+    ///
+    /// # Errors
+    /// When there is no cache, or a device fails.
+    pub async fn drain(&self) -> Result<(), VolumeError> {
+        let cache = self.cache().ok_or(VolumeError::NoCache)?;
+        let drained = cache.drain().await;
+        drained.map_err(|error| VolumeError::Io { what: "writing back", error })
+    }
+
+    /// Takes the cache away while clients do I/O. With `write_back`, first everything dirty goes to
+    /// the origin; without, it is given up. The SSD is no cache afterwards.
+    ///
+    /// # Errors
+    /// When there is none, or not everything could be written back: it stays then.
+    pub async fn detach(&self, write_back: bool) -> Result<(), VolumeError> {
+        let cache = self.cache().ok_or(VolumeError::NoCache)?;
+        let before = cache.settings();
+        if write_back {
+            // No new dirty lines but onto lines that still are: the first pass gets nearly all.
+            let settings = Settings { mode: Mode::PassThrough, ..before.clone() };
+            drop(cache.configure(settings));
+            if let Err(error) = self.drain().await {
+                drop(cache.configure(before));
+                return Err(error);
+            }
+        }
+        let closed = self.0.gate.close().await;
+        if write_back && cache.status().lines_dirty > 0 {
+            let drained = cache.drain().await;
+            if let Err(error) = drained {
+                drop(closed);
+                drop(cache.configure(before));
+                return Err(VolumeError::Io { what: "writing back", error });
+            }
+        }
+        let dissolved = cache.dissolve().await;
+        self.0.stack.replace(Stack::Plain);
+        dissolved.map_err(|error| VolumeError::Io { what: "erasing the cache's label", error })
+    }
+
+    /// Stops the volume in order: requests end, the cache is checkpointed and comes back warm.
+    /// Requests that come later wait for ever: the doors are closed before.
+    ///
+    /// # Errors
+    /// When a device does not take the last writes.
+    pub async fn stop(&self) -> IoResult<()> {
+        let closed = self.0.gate.close().await;
+        let stopped = match self.cache() {
+            Some(cache) => cache.stop().await,
+            None => self.0.origin.flush().await,
+        };
+        std::mem::forget(closed);
+        stopped
+    }
+
+    fn check(&self, range: SectorRange) -> IoResult<()> {
+        let fits = self.0.limits.accepts(range);
+        if fits && range.bytes() <= u64::from(REQUEST_BYTES_MAX) {
+            Ok(())
+        } else {
+            Err(IoError::OutOfRange)
+        }
+    }
+
+    fn count_plain(&self, of: &Cell<DirectionCounts>, bytes: u64) {
+        let mut counts = of.get();
+        counts.requests += 1;
+        counts.bytes += bytes;
+        of.set(counts);
+    }
+
+    async fn read_piece(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        match self.cache() {
+            Some(cache) => cache.read(at, into).await,
+            None => {
+                self.count_plain(&self.0.plain.reads, into.len() as u64);
+                self.0.origin.read(at, into).await
+            }
+        }
+    }
+
+    async fn write_piece(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        match self.cache() {
+            Some(cache) => cache.write(at, data, durability).await,
+            None => {
+                self.count_plain(&self.0.plain.writes, data.len() as u64);
+                self.0.origin.write(at, data, durability).await
+            }
+        }
+    }
+}
+
+/// The pieces of a payload that lie in `from..from + count` bytes, shared.
+fn cut(data: &Payload, mut from: usize, mut count: usize) -> Payload {
+    let mut pieces = Vec::new();
+    for piece in data.pieces() {
+        if from >= piece.len() {
+            from -= piece.len();
+            continue;
+        }
+        let taken = count.min(piece.len() - from);
+        pieces.push(piece.slice(from..from + taken));
+        (from, count) = (0, count - taken);
+        if count == 0 {
+            break;
+        }
+    }
+    match <[_; 1]>::try_from(pieces) {
+        Ok([one]) => Payload::One(one),
+        Err(many) => Payload::Many(many),
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for Volume<D> {
+    fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
+        let range = SectorRange::new(at, into.len() as u64 / SECTOR_BYTES);
+        self.check(range)?;
+        let _inside = self.0.gate.enter().await;
+        if range.count <= PIECE_SECTORS {
+            return if range.is_empty() { Ok(into) } else { self.read_piece(at, into).await };
+        }
+        let mut whole = Buf::new(into.len());
+        let mut filled = 0;
+        for piece in range.split_at_multiples(PIECE_SECTORS) {
+            let part = into.split_to(piece.bytes() as usize);
+            let part = self.read_piece(piece.start, part).await?;
+            whole[filled..filled + part.len()].copy_from_slice(&part);
+            filled += part.len();
+        }
+        Ok(whole)
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let bytes = data.len() as u64;
+        let range = SectorRange::new(at, bytes / SECTOR_BYTES);
+        self.check(range)?;
+        if self.0.limits.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        let _inside = self.0.gate.enter().await;
+        if range.count <= PIECE_SECTORS {
+            return if range.is_empty() {
+                Ok(())
+            } else {
+                self.write_piece(at, data, durability).await
+            };
+        }
+        for piece in range.split_at_multiples(PIECE_SECTORS) {
+            let from = (piece.start.0 - at.0) * SECTOR_BYTES;
+            let part = cut(&data, from as usize, piece.bytes() as usize);
+            self.write_piece(piece.start, part, durability).await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        let _inside = self.0.gate.enter().await;
+        match self.cache() {
+            Some(cache) => cache.flush().await,
+            None => self.0.origin.flush().await,
+        }
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        self.check_extent(range)?;
+        let _inside = self.0.gate.enter().await;
+        for piece in range.split_at_multiples(PIECE_SECTORS) {
+            let discarded = match self.cache() {
+                Some(cache) => cache.discard(piece).await,
+                None => self.0.origin.discard(piece).await,
+            };
+            match discarded {
+                // A discard is advice: a device that cannot take it keeps its content.
+                Err(IoError::Unsupported) | Ok(()) => {}
+                failed => return failed,
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.check_extent(range)?;
+        let _inside = self.0.gate.enter().await;
+        match self.cache() {
+            Some(cache) => cache.write_zeroes(range, durability).await,
+            None => self.0.origin.write_zeroes(range, durability).await,
+        }
+    }
+}
+
+impl<D: BlockDevice> Volume<D> {
+    /// Requests without data may be as long as the volume.
+    fn check_extent(&self, range: SectorRange) -> IoResult<()> {
+        if self.0.limits.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        if self.0.limits.accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
+    }
+}
