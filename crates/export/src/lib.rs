@@ -1,1 +1,3 @@
 //! The doors: NBD and the FUSE file.
+
+pub mod nbd;
