@@ -1,1 +1,35 @@
 //! The floor: one executor per core, over io_uring or over virtual time.
+//!
+//! A [`Handle`] is what every layer above holds: it spawns tasks, tells the time, sleeps, and does
+//! I/O on descriptors. The same tasks run in two worlds, chosen when the [`Executor`] is made:
+//!
+//! ```text
+//!                    tasks (async fn, not Send, FIFO)
+//!                                |
+//!                            Executor
+//!                     /                    \
+//!        uring: io_uring, the clock    virtual_time: timers jump, files are a trait
+//! ```
+//!
+//! Nothing else in the data path may ask for the time, roll dice or make threads (a lint says so),
+//! hence a run in virtual time is the same every time. Idle costs nothing: a core without work
+//! sleeps in the kernel.
+//!
+//! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`) and nothing else.
+
+mod executor;
+mod fd;
+mod op;
+mod remote;
+mod slab;
+mod sync;
+mod uring;
+mod virtual_time;
+
+pub use executor::{Executor, Handle, JoinHandle};
+pub use fd::{Fd, Listener, Stream, StreamAddress};
+pub use op::{AllocateMode, Op, OpOutcome};
+pub use remote::{Core, Remote};
+pub use rustix::io::Errno;
+pub use sync::{OneshotReceiver, OneshotSender, Permit, Semaphore, Signal, oneshot};
+pub use virtual_time::{NoFiles, VirtualFiles};

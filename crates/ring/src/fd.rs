@@ -1,0 +1,124 @@
+//! Descriptors: of the kernel, or of the simulator.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net;
+
+/// A descriptor that stays open as long as an operation or an owner holds it.
+#[derive(Clone, Debug)]
+pub enum Fd {
+    /// An open file, device or socket.
+    Real(Arc<OwnedFd>),
+    /// A file of the simulator's, by number.
+    Virtual(u32),
+}
+
+impl Fd {
+    /// Takes over an open descriptor.
+    pub fn from_owned(fd: OwnedFd) -> Self {
+        Fd::Real(Arc::new(fd))
+    }
+
+    /// The kernel's number.
+    ///
+    /// # Panics
+    /// For a virtual descriptor, which only a virtual executor understands.
+    pub fn raw(&self) -> RawFd {
+        self.real().as_raw_fd()
+    }
+
+    pub(crate) fn real(&self) -> &OwnedFd {
+        match self {
+            Fd::Real(fd) => fd,
+            Fd::Virtual(number) => panic!("virtual file {number} given to the kernel"),
+        }
+    }
+}
+
+/// Where a listener can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StreamAddress {
+    /// A Unix socket file.
+    Unix(PathBuf),
+    /// A TCP address.
+    Tcp(std::net::SocketAddr),
+}
+
+/// A listening socket.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    pub(crate) fd: Fd,
+    address: StreamAddress,
+}
+
+impl Listener {
+    /// Listens on a Unix socket at `path`, which must not exist.
+    pub fn unix(path: &Path) -> Result<Self, Errno> {
+        let fd = net::socket_with(
+            net::AddressFamily::UNIX,
+            net::SocketType::STREAM,
+            net::SocketFlags::CLOEXEC,
+            None,
+        )?;
+        net::bind(&fd, &net::SocketAddrUnix::new(path)?)?;
+        net::listen(&fd, 128)?;
+        Ok(Self { fd: Fd::from_owned(fd), address: StreamAddress::Unix(path.to_owned()) })
+    }
+
+    /// Listens on a TCP address; port 0 asks the kernel for one.
+    pub fn tcp(at: std::net::SocketAddr) -> Result<Self, Errno> {
+        let family =
+            if at.is_ipv4() { net::AddressFamily::INET } else { net::AddressFamily::INET6 };
+        let fd =
+            net::socket_with(family, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
+        net::sockopt::set_socket_reuseaddr(&fd, true)?;
+        net::bind(&fd, &at)?;
+        net::listen(&fd, 128)?;
+        let bound = std::net::SocketAddr::try_from(net::getsockname(&fd)?).unwrap_or(at);
+        Ok(Self { fd: Fd::from_owned(fd), address: StreamAddress::Tcp(bound) })
+    }
+
+    /// The address it really listens on.
+    pub fn address(&self) -> &StreamAddress {
+        &self.address
+    }
+
+    /// Ends the listening: a pending accept fails.
+    pub fn shutdown(&self) {
+        // A socket that is already shut down answers an error, which changes nothing.
+        let _ = net::shutdown(self.fd.real().as_fd(), net::Shutdown::Both);
+    }
+}
+
+/// A connected socket.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub(crate) fd: Fd,
+}
+
+impl Stream {
+    /// Takes over a connected socket.
+    pub fn from_owned(fd: OwnedFd) -> Self {
+        Self { fd: Fd::from_owned(fd) }
+    }
+
+    /// Sends small packets at once (TCP only; an error on other sockets).
+    pub fn set_nodelay(&self) -> Result<(), Errno> {
+        net::sockopt::set_tcp_nodelay(self.fd.real(), true)
+    }
+
+    /// Asks for socket buffers of this many bytes in both directions.
+    pub fn set_buffer_bytes(&self, bytes: usize) -> Result<(), Errno> {
+        net::sockopt::set_socket_send_buffer_size(self.fd.real(), bytes)?;
+        net::sockopt::set_socket_recv_buffer_size(self.fd.real(), bytes)
+    }
+
+    /// Ends both directions: pending receives see the end of the stream.
+    pub fn shutdown(&self) {
+        // A peer that is already gone makes this fail, which changes nothing.
+        let _ = net::shutdown(self.fd.real().as_fd(), net::Shutdown::Both);
+    }
+}

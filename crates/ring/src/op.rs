@@ -1,0 +1,84 @@
+//! The operations of the ring: the lower of the two seams of the simulator.
+
+use rustix::io::Errno;
+use voltier_block::{Buf, Bytes, Payload};
+
+use crate::fd::Fd;
+
+/// What to do with a range of a file's space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocateMode {
+    /// Give the space back; the range reads as zeroes, the size stays.
+    PunchHole,
+    /// Make the range read as zeroes and keep its space.
+    ZeroRange,
+}
+
+/// One operation; it owns every buffer until its completion.
+#[derive(Debug)]
+pub enum Op {
+    /// Read at a byte offset.
+    Read {
+        /// Open for reading.
+        fd: Fd,
+        /// In bytes.
+        offset: u64,
+        /// Its length is the most that is read.
+        buf: Buf,
+    },
+    /// Write at a byte offset; `dsync` makes it durable when it completes.
+    Write {
+        /// Open for writing.
+        fd: Fd,
+        /// In bytes.
+        offset: u64,
+        /// One run, gathered.
+        data: Payload,
+        /// Durable when it completes (RWF_DSYNC).
+        dsync: bool,
+    },
+    /// Make everything written durable (fdatasync).
+    Sync {
+        /// The file.
+        fd: Fd,
+    },
+    /// Deallocate or zero a range, in bytes.
+    Allocate {
+        /// Open for writing.
+        fd: Fd,
+        /// What to do.
+        mode: AllocateMode,
+        /// In bytes.
+        offset: u64,
+        /// In bytes.
+        bytes: u64,
+    },
+    /// Wait for a client on a listening socket.
+    Accept {
+        /// The listening socket.
+        fd: Fd,
+    },
+    /// Receive what is there, at least one byte unless the peer is done.
+    Recv {
+        /// The connected socket.
+        fd: Fd,
+        /// Its length is the most that is received.
+        buf: Buf,
+    },
+    /// Send pieces in order; may send only a part.
+    Send {
+        /// The connected socket.
+        fd: Fd,
+        /// Pieces, in order.
+        data: Vec<Bytes>,
+    },
+}
+
+/// What came of it: bytes moved (or the new descriptor of an accept), and the buffer of a read.
+#[derive(Debug)]
+pub struct OpOutcome {
+    /// Bytes, descriptor number, or zero; or the kernel's error.
+    pub result: Result<u32, Errno>,
+    /// The buffer that a read or receive was given.
+    pub buf: Option<Buf>,
+}

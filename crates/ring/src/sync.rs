@@ -1,0 +1,217 @@
+//! Waiting within one core: signals, permits, and values handed over once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// A condition that tasks of one core wait for and re-check.
+#[derive(Default)]
+pub struct Signal {
+    round: Cell<u64>,
+    waiting: RefCell<Vec<Waker>>,
+}
+
+impl Signal {
+    /// A signal nobody waits for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wakes every task that waits now.
+    pub fn notify(&self) {
+        self.round.set(self.round.get() + 1);
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        for waker in waiting {
+            waker.wake();
+        }
+    }
+
+    /// Completes at the first [`notify`](Self::notify) after this call (not after the first poll).
+    pub fn wait(&self) -> impl Future<Output = ()> + '_ {
+        let round = self.round.get();
+        poll_fn(move |context| {
+            if self.round.get() != round {
+                return Poll::Ready(());
+            }
+            self.waiting.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+    }
+
+    /// Waits until `condition` holds, checking now and after each notify.
+    pub async fn until(&self, mut condition: impl FnMut() -> bool) {
+        while !condition() {
+            self.wait().await;
+        }
+    }
+}
+
+struct SemaphoreState {
+    free: u64,
+    queue: VecDeque<(u64, Rc<Cell<bool>>, Option<Waker>)>,
+}
+
+/// Permits that bound work in flight; waiters are served in order, so a large one is not starved.
+#[derive(Clone)]
+pub struct Semaphore(Rc<RefCell<SemaphoreState>>);
+
+impl Semaphore {
+    /// A semaphore with `permits` free.
+    pub fn new(permits: u64) -> Self {
+        Self(Rc::new(RefCell::new(SemaphoreState { free: permits, queue: VecDeque::new() })))
+    }
+
+    /// Free permits.
+    pub fn free(&self) -> u64 {
+        self.0.borrow().free
+    }
+
+    /// Waits for `count` permits, held until the [`Permit`] is dropped.
+    pub async fn acquire(&self, count: u64) -> Permit {
+        {
+            let mut state = self.0.borrow_mut();
+            if state.queue.is_empty() && state.free >= count {
+                state.free -= count;
+                return Permit { of: self.clone(), count };
+            }
+            state.queue.push_back((count, Rc::new(Cell::new(false)), None));
+        }
+        let granted = self.0.borrow().queue.back().map(|entry| entry.1.clone());
+        let granted = granted.expect("just queued");
+        // Owned before the wait: a waiter dropped in the queue gives up its place or its permits.
+        let mut ticket = Ticket { of: self.clone(), count, granted, taken: false };
+        poll_fn(|context| {
+            if ticket.granted.get() {
+                return Poll::Ready(());
+            }
+            let mut state = self.0.borrow_mut();
+            let mine = state.queue.iter_mut().find(|entry| Rc::ptr_eq(&entry.1, &ticket.granted));
+            mine.expect("waiting in the queue").2 = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+        ticket.taken = true;
+        Permit { of: self.clone(), count }
+    }
+
+    fn release(&self, count: u64) {
+        self.0.borrow_mut().free += count;
+        self.serve();
+    }
+
+    fn serve(&self) {
+        loop {
+            let waker = {
+                let mut state = self.0.borrow_mut();
+                match state.queue.front() {
+                    Some(front) if front.0 <= state.free => {}
+                    _ => return,
+                }
+                let (count, granted, waker) = state.queue.pop_front().expect("has a front");
+                state.free -= count;
+                granted.set(true);
+                waker
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+struct Ticket {
+    of: Semaphore,
+    count: u64,
+    granted: Rc<Cell<bool>>,
+    taken: bool,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if self.taken {
+            return;
+        }
+        if self.granted.get() {
+            self.of.release(self.count);
+        } else {
+            self.of.0.borrow_mut().queue.retain(|entry| !Rc::ptr_eq(&entry.1, &self.granted));
+            self.of.serve();
+        }
+    }
+}
+
+/// Permits in use; dropping gives them back.
+pub struct Permit {
+    of: Semaphore,
+    count: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.of.release(self.count);
+    }
+}
+
+enum Slot<T> {
+    Empty(Option<Waker>),
+    Full(T),
+    Closed,
+}
+
+/// The giving end of a value handed over once.
+pub struct OneshotSender<T>(Rc<RefCell<Slot<T>>>);
+
+/// The taking end: a future of the value, or `None` if the sender was dropped.
+pub struct OneshotReceiver<T>(Rc<RefCell<Slot<T>>>);
+
+/// A value handed from one task to another of the same core.
+pub fn oneshot<T>() -> (OneshotSender<T>, OneshotReceiver<T>) {
+    let slot = Rc::new(RefCell::new(Slot::Empty(None)));
+    (OneshotSender(slot.clone()), OneshotReceiver(slot))
+}
+
+impl<T> OneshotSender<T> {
+    /// Hands the value over.
+    pub fn send(self, value: T) {
+        self.close(Slot::Full(value));
+    }
+
+    fn close(&self, end: Slot<T>) {
+        let before = std::mem::replace(&mut *self.0.borrow_mut(), end);
+        match before {
+            Slot::Empty(Some(waker)) => waker.wake(),
+            Slot::Empty(None) => {}
+            full => *self.0.borrow_mut() = full,
+        }
+    }
+}
+
+impl<T> Drop for OneshotSender<T> {
+    fn drop(&mut self) {
+        self.close(Slot::Closed);
+    }
+}
+
+impl<T> Future for OneshotReceiver<T> {
+    type Output = Option<T>;
+
+    fn poll(
+        self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<Option<T>> {
+        let mut slot = self.0.borrow_mut();
+        match &mut *slot {
+            Slot::Empty(waker) => {
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+            Slot::Closed => Poll::Ready(None),
+            Slot::Full(_) => match std::mem::replace(&mut *slot, Slot::Closed) {
+                Slot::Full(value) => Poll::Ready(Some(value)),
+                Slot::Empty(_) | Slot::Closed => Poll::Ready(None),
+            },
+        }
+    }
+}

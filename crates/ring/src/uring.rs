@@ -1,0 +1,274 @@
+//! The real world: one io_uring per core.
+//!
+//! UNSAFETY: submission entries carry pointers into buffers that [`InFlight`] owns until the
+//! kernel has posted their completion; nothing else here is unsafe.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use io_uring::types::{self, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+use voltier_block::{Buf, Bytes, Nanos, Payload};
+
+use crate::fd::Fd;
+use crate::op::{AllocateMode, Op, OpOutcome};
+use crate::remote::Inbox;
+use crate::slab::{Key, Slab};
+
+/// Entries a turn may queue before it must enter the kernel; a full queue submits early.
+const SUBMISSION_ENTRIES: u32 = 256;
+/// Completions the kernel can post before we look: above the sum of all doors' requests in flight.
+const COMPLETION_ENTRIES: u32 = 4096;
+/// Pieces one system call may gather (IOV_MAX).
+const PIECES_MAX: usize = 1024;
+
+/// User data of the entry that reads the wake descriptor, and of cancellations; no slab key
+/// reaches them, its top bit is clear.
+const WAKE: u64 = u64::MAX;
+const CANCEL: u64 = u64::MAX - 1;
+
+/// What an operation needs to stay valid in the kernel.
+struct InFlight {
+    buf: Option<Buf>,
+    _data: Option<Payload>,
+    vectors: Vec<libc::iovec>,
+    message: Option<Box<libc::msghdr>>,
+    _fd: Fd,
+}
+
+pub(crate) struct Uring {
+    ring: IoUring,
+    in_flight: Slab<(Key, InFlight)>,
+    wake_fd: Fd,
+    wake_word: Box<u64>,
+    wake_armed: bool,
+    /// Entries queued since the kernel was last entered.
+    queued: bool,
+}
+
+/// Owns a descriptor that an accept returned.
+pub(crate) fn adopt(number: u32) -> OwnedFd {
+    // SAFETY: the kernel just made this descriptor for us and nobody else has its number.
+    unsafe { OwnedFd::from_raw_fd(number as RawFd) }
+}
+
+fn vectors_of(pieces: &[Bytes]) -> Vec<libc::iovec> {
+    let vector = |piece: &Bytes| libc::iovec {
+        // The kernel only reads through it: the type serves both directions.
+        iov_base: piece.as_ptr().cast_mut().cast(),
+        iov_len: piece.len(),
+    };
+    pieces.iter().take(PIECES_MAX).map(vector).collect()
+}
+
+impl Uring {
+    pub(crate) fn new(wake_fd: Fd) -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_cqsize(COMPLETION_ENTRIES)
+            .build(SUBMISSION_ENTRIES)
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("io_uring is not available ({error}); Linux 6.1 or newer with io_uring enabled is needed"),
+                )
+            })?;
+        Ok(Self {
+            ring,
+            in_flight: Slab::new(),
+            wake_fd,
+            wake_word: Box::new(0),
+            wake_armed: false,
+            queued: false,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        let time = clock_gettime(ClockId::Monotonic);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    pub(crate) fn has_submissions(&self) -> bool {
+        self.queued
+    }
+
+    pub(crate) fn submit(&mut self, key: Key, op: Op) {
+        let (entry, in_flight) = prepare(op);
+        let token = self.in_flight.insert_with(|_| (key, in_flight));
+        self.push(entry.user_data(token.0));
+    }
+
+    fn push(&mut self, entry: squeue::Entry) {
+        // SAFETY: what the entry points to is owned by `in_flight` (or by `self`) until completion.
+        while unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.enter(0, None);
+        }
+        self.queued = true;
+    }
+
+    /// Enters the kernel: submits everything, runs its deferred work, waits for `want` completions.
+    fn enter(&mut self, want: u32, timeout_ns: Option<Nanos>) {
+        self.queued = false;
+        let result = match timeout_ns {
+            Some(ns) => {
+                let time =
+                    Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
+                let args = SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(want as usize, &args)
+            }
+            None => {
+                let queued = self.ring.submission().len() as u32;
+                const GETEVENTS: u32 = 1;
+                // SAFETY: no argument is passed, and entries are valid as `push` says.
+                unsafe { self.ring.submitter().enter::<u8>(queued, want, GETEVENTS, None) }
+            }
+        };
+        if let Err(error) = result {
+            let errno = Errno::from_raw_os_error(error.raw_os_error().unwrap_or(0));
+            // TIME: the timer is due. INTR: a signal. BUSY, AGAIN: reap first, then it goes on.
+            let expected = [Errno::TIME, Errno::INTR, Errno::BUSY, Errno::AGAIN];
+            assert!(expected.contains(&errno), "io_uring_enter: {error}");
+        }
+    }
+
+    pub(crate) fn look(
+        &mut self,
+        inbox: &Inbox,
+        idle: bool,
+        next_timer: Option<Nanos>,
+        finished: &mut Vec<(Key, OpOutcome)>,
+    ) {
+        if !self.wake_armed {
+            self.arm_wake();
+        }
+        if idle && self.ring.completion().is_empty() && inbox.try_sleep() {
+            let now = self.now();
+            match next_timer.map(|at| at.saturating_sub(now)) {
+                Some(0) => self.enter(0, None),
+                timeout => self.enter(1, timeout),
+            }
+            inbox.woke();
+        } else {
+            self.enter(0, None);
+        }
+        self.reap(finished);
+    }
+
+    fn arm_wake(&mut self) {
+        let word: *mut u64 = &mut *self.wake_word;
+        let entry = opcode::Read::new(types::Fd(self.wake_fd.raw()), word.cast(), 8).build();
+        self.push(entry.user_data(WAKE));
+        self.wake_armed = true;
+    }
+
+    fn reap(&mut self, finished: &mut Vec<(Key, OpOutcome)>) {
+        for completion in self.ring.completion() {
+            let token = completion.user_data();
+            if token == WAKE {
+                self.wake_armed = false;
+                continue;
+            }
+            if token == CANCEL {
+                continue;
+            }
+            let (key, in_flight) = self.in_flight.remove(Key(token)).expect("a completion of ours");
+            let result = match completion.result() {
+                done if done >= 0 => Ok(done as u32),
+                error => Err(Errno::from_raw_os_error(-error)),
+            };
+            finished.push((key, OpOutcome { result, buf: in_flight.buf }));
+        }
+    }
+
+    /// Asks the kernel to give every operation back and waits for it: buffers are freed after this.
+    pub(crate) fn cancel_all(&mut self) {
+        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
+        self.push(entry.user_data(CANCEL));
+        let mut dropped = Vec::new();
+        // Disk I/O cannot be cancelled and takes as long as the disk does: give it 30 seconds.
+        for _ in 0..300 {
+            self.enter(0, None);
+            self.reap(&mut dropped);
+            if self.in_flight.len() == 0 {
+                return;
+            }
+            self.enter(1, Some(100_000_000));
+            self.reap(&mut dropped);
+        }
+        // Leaking is safe, freeing is not: the kernel may still write into these buffers.
+        let stuck = std::mem::replace(&mut self.in_flight, Slab::new());
+        std::mem::forget(stuck);
+    }
+}
+
+/// Builds the entry, and what must live until its completion.
+fn prepare(op: Op) -> (squeue::Entry, InFlight) {
+    match op {
+        Op::Read { fd, offset, mut buf } => {
+            let (start, len) = (buf.as_mut_ptr(), buf.len() as u32);
+            let entry = opcode::Read::new(types::Fd(fd.raw()), start, len).offset(offset).build();
+            (entry, owning(fd, Some(buf), None))
+        }
+        Op::Write { fd, offset, data, dsync } => prepare_write(fd, offset, data, dsync),
+        Op::Sync { fd } => {
+            let fsync = opcode::Fsync::new(types::Fd(fd.raw())).flags(FsyncFlags::DATASYNC);
+            (fsync.build(), owning(fd, None, None))
+        }
+        Op::Allocate { fd, mode, offset, bytes } => {
+            let mode = match mode {
+                AllocateMode::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                AllocateMode::ZeroRange => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+            };
+            let allocate = opcode::Fallocate::new(types::Fd(fd.raw()), bytes).offset(offset);
+            (allocate.mode(mode).build(), owning(fd, None, None))
+        }
+        Op::Accept { fd } => {
+            let none = std::ptr::null_mut();
+            let accept = opcode::Accept::new(types::Fd(fd.raw()), none, std::ptr::null_mut());
+            (accept.flags(libc::SOCK_CLOEXEC).build(), owning(fd, None, None))
+        }
+        Op::Recv { fd, mut buf } => {
+            let (start, len) = (buf.as_mut_ptr(), buf.len() as u32);
+            let entry = opcode::Recv::new(types::Fd(fd.raw()), start, len).build();
+            (entry, owning(fd, Some(buf), None))
+        }
+        Op::Send { fd, data } => prepare_send(fd, data),
+    }
+}
+
+fn owning(fd: Fd, buf: Option<Buf>, data: Option<Payload>) -> InFlight {
+    InFlight { buf, _data: data, vectors: Vec::new(), message: None, _fd: fd }
+}
+
+fn prepare_write(fd: Fd, offset: u64, data: Payload, dsync: bool) -> (squeue::Entry, InFlight) {
+    let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+    if let [piece] = data.pieces() {
+        let write = opcode::Write::new(types::Fd(fd.raw()), piece.as_ptr(), piece.len() as u32);
+        let entry = write.offset(offset).rw_flags(flags).build();
+        return (entry, owning(fd, None, Some(data)));
+    }
+    let vectors = vectors_of(data.pieces());
+    let write = opcode::Writev::new(types::Fd(fd.raw()), vectors.as_ptr(), vectors.len() as u32);
+    let entry = write.offset(offset).rw_flags(flags).build();
+    let mut in_flight = owning(fd, None, Some(data));
+    in_flight.vectors = vectors;
+    (entry, in_flight)
+}
+
+fn prepare_send(fd: Fd, data: Vec<Bytes>) -> (squeue::Entry, InFlight) {
+    let vectors = vectors_of(&data);
+    // SAFETY: all zeroes is a valid msghdr: null pointers and zero lengths.
+    let mut message: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
+    message.msg_iov = vectors.as_ptr().cast_mut();
+    message.msg_iovlen = vectors.len() as _;
+    let entry =
+        opcode::SendMsg::new(types::Fd(fd.raw()), &*message).flags(libc::MSG_NOSIGNAL as u32);
+    let mut in_flight = owning(fd, None, Some(Payload::Many(data)));
+    in_flight.vectors = vectors;
+    in_flight.message = Some(message);
+    (entry.build(), in_flight)
+}

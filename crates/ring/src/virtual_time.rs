@@ -1,0 +1,68 @@
+//! The other world: time jumps to the next event, files are whatever the simulator says.
+
+use std::collections::BTreeMap;
+
+use voltier_block::Nanos;
+
+use crate::op::{Op, OpOutcome};
+use crate::slab::Key;
+
+/// Files of the simulator: the lower seam. It sees the very operations that io_uring would.
+pub trait VirtualFiles: 'static {
+    /// Carries out `op` and says when it completes, at `now` or later.
+    fn submit(&mut self, now: Nanos, op: Op) -> (Nanos, OpOutcome);
+}
+
+/// For worlds whose devices are not files: any operation is a bug.
+pub struct NoFiles;
+
+impl VirtualFiles for NoFiles {
+    fn submit(&mut self, _now: Nanos, op: Op) -> (Nanos, OpOutcome) {
+        panic!("no virtual file serves {op:?}")
+    }
+}
+
+pub(crate) struct VirtualTime {
+    now: Nanos,
+    files: Box<dyn VirtualFiles>,
+    in_flight: BTreeMap<(Nanos, u64), (Key, OpOutcome)>,
+    count: u64,
+}
+
+impl VirtualTime {
+    pub(crate) fn new(files: Box<dyn VirtualFiles>) -> Self {
+        Self { now: 0, files, in_flight: BTreeMap::new(), count: 0 }
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.now
+    }
+
+    pub(crate) fn submit(&mut self, key: Key, op: Op) {
+        let (done_at, outcome) = self.files.submit(self.now, op);
+        assert!(done_at >= self.now, "an operation completes after it was submitted");
+        self.in_flight.insert((done_at, self.count), (key, outcome));
+        self.count += 1;
+    }
+
+    pub(crate) fn look(
+        &mut self,
+        idle: bool,
+        next_timer: Option<Nanos>,
+        finished: &mut Vec<(Key, OpOutcome)>,
+    ) {
+        if idle {
+            let next_op = self.in_flight.first_key_value().map(|(key, _)| key.0);
+            let next = next_op.into_iter().chain(next_timer).min();
+            self.now = self
+                .now
+                .max(next.expect("no task is ready and no timer set: the world stands still"));
+        }
+        while let Some(entry) = self.in_flight.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            finished.push(entry.remove());
+        }
+    }
+}
