@@ -2,16 +2,26 @@
 //!
 //! The protocol itself (`proto`, `negotiate`, `request`, `reply`, joined in [`Session`]) knows no
 //! socket: it turns bytes into events and events into bytes, so that it can be fuzzed. The server
-//! carries those bytes.
+//! carries those bytes:
+//!
+//! ```text
+//! socket -> input -> session -> workers -> device
+//! socket <- outbox (replies gathered) <-----'
+//! ```
 
+mod connection;
 mod info;
+mod input;
 mod negotiate;
+mod outbox;
 pub mod proto;
 mod reply;
 mod request;
+mod serve;
+mod server;
 mod session;
 
 pub use info::ExportInfo;
-pub use reply::{Failure, ReplyHeader, error_reply, read_reply, success_reply};
 pub use request::{Command, Request};
+pub use server::NbdServer;
 pub use session::{CloseReason, Event, Session};

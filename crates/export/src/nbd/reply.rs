@@ -11,25 +11,25 @@ const MESSAGE_BYTES_MAX: usize = 64;
 
 /// Why a request failed, as the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub(super) struct Failure {
     /// The error number.
-    pub code: ErrorCode,
+    pub(super) code: ErrorCode,
     /// A short text, sent with structured replies; at most 64 bytes.
-    pub message: &'static str,
+    pub(super) message: &'static str,
     /// The byte of the export at fault, when it is known.
-    pub offset: Option<u64>,
+    pub(super) offset: Option<u64>,
 }
 
 impl Failure {
     /// A failure at no particular byte.
-    pub const fn new(code: ErrorCode, message: &'static str) -> Self {
+    pub(super) const fn new(code: ErrorCode, message: &'static str) -> Self {
         Self { code, message, offset: None }
     }
 }
 
 /// The bytes of a reply before its data, if it has any.
 #[derive(Clone, Copy)]
-pub struct ReplyHeader {
+pub(super) struct ReplyHeader {
     bytes: [u8; HEADER_BYTES_MAX],
     len: usize,
 }
@@ -70,7 +70,7 @@ impl AsRef<[u8]> for ReplyHeader {
 }
 
 /// What goes before the data of a successful read.
-pub fn read_reply(structured: bool, request: &Request) -> ReplyHeader {
+pub(super) fn read_reply(structured: bool, request: &Request) -> ReplyHeader {
     if !structured {
         return ReplyHeader::simple(request.cookie, 0);
     }
@@ -80,12 +80,12 @@ pub fn read_reply(structured: bool, request: &Request) -> ReplyHeader {
 
 /// The whole reply to any other successful request. Simple even where structured replies are
 /// agreed: the protocol leaves the choice for everything but reads, and it is shorter.
-pub fn success_reply(cookie: u64) -> ReplyHeader {
+pub(super) fn success_reply(cookie: u64) -> ReplyHeader {
     ReplyHeader::simple(cookie, 0)
 }
 
 /// The whole reply to a failed request.
-pub fn error_reply(structured: bool, cookie: u64, failure: Failure) -> ReplyHeader {
+pub(super) fn error_reply(structured: bool, cookie: u64, failure: Failure) -> ReplyHeader {
     let code = failure.code as u32;
     if !structured {
         return ReplyHeader::simple(cookie, code);
