@@ -33,8 +33,19 @@ pub enum ExportError {
     #[error("{0}: {1}; choose a path that does not exist, or an empty file")]
     MountPointUnfit(PathBuf, &'static str),
     /// The kernel refused the mount.
-    #[error("{path}: cannot mount: {source}")]
+    #[error("{path}: cannot mount: {source}; export over NBD instead")]
     Mount {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Somebody has the file open.
+    #[error("{0}: still in use; close it (losetup -d, umount) and try again")]
+    FileInUse(PathBuf),
+    /// The kernel did not give the mount up.
+    #[error("{path}: cannot unmount: {source}; try umount -l {path}")]
+    Unmount {
         /// The file.
         path: PathBuf,
         /// The kernel's answer.

@@ -6,8 +6,10 @@
 
 mod counters;
 mod error;
+pub mod fuse;
 pub mod nbd;
 mod transfer;
+mod workers;
 
 pub use counters::ExportCounters;
 pub use error::ExportError;

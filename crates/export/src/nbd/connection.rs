@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use voltier_block::{BlockDevice, Buf, Bytes, Nanos};
@@ -17,16 +18,17 @@ use super::info::ExportInfo;
 use super::input::{Input, Lent};
 use super::outbox::Outbox;
 use super::request::{Command, Request};
-use super::serve::{Job, Workers};
+use super::serve::{Job, Serve};
 use super::session::{Event, Session};
 use crate::counters::CounterCell;
+use crate::workers::Workers;
 
 /// Requests in flight for one connection: twice the deepest queue that clients are usually run
 /// with (fio's 128), and replies to that many fit one vectored send.
-pub(super) const IN_FLIGHT_REQUESTS_MAX: usize = 256;
+const IN_FLIGHT_REQUESTS_MAX: usize = 256;
 
 /// Bytes of data in flight for one connection: two requests of the longest kind, or 256 of 256 KiB.
-pub(super) const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
+const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 
 /// Longest write that is waited for in the receive buffer and copied out, in bytes: up to here one
 /// system call for many requests saves more than the copy costs.
@@ -111,10 +113,10 @@ impl InFlight {
 struct Over;
 
 /// One connection's tasks share this.
-pub(super) struct Connection<D> {
+pub(super) struct Connection<D: BlockDevice> {
     handle: Handle,
     link: Rc<Link>,
-    workers: Workers<D>,
+    workers: Workers<Serve<D>>,
     outbox: Rc<Outbox>,
     in_flight: Rc<InFlight>,
 }
@@ -126,11 +128,12 @@ impl<D: BlockDevice> Connection<D> {
         link: Rc<Link>,
         device: Rc<D>,
         info: Rc<ExportInfo>,
-        counters: Rc<CounterCell>,
+        counters: Arc<CounterCell>,
     ) {
         let outbox = Rc::new(Outbox::default());
         let in_flight = Rc::new(InFlight::default());
-        let workers = Workers::new(handle.clone(), device, outbox.clone(), counters);
+        let service = Serve { device, outbox: outbox.clone(), counters };
+        let workers = Workers::new(handle.clone(), service, IN_FLIGHT_REQUESTS_MAX);
         let writer = {
             let (handle, link) = (handle.clone(), link.clone());
             let (outbox, in_flight) = (outbox.clone(), in_flight.clone());
@@ -147,7 +150,6 @@ impl<D: BlockDevice> Connection<D> {
         // An error says only that the stream is over, which is why we are here either way.
         let _ = connection.read_requests(info).await;
         connection.all_sent().await;
-        connection.workers.close();
         connection.outbox.close();
         writer.await;
         connection.link.stream.shutdown();

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, Nanos};
@@ -36,7 +37,7 @@ const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 struct Shared {
     handle: Handle,
     info: Rc<ExportInfo>,
-    counters: Rc<CounterCell>,
+    counters: Arc<CounterCell>,
     links: RefCell<BTreeMap<u64, Rc<Link>>>,
     stopping: Cell<bool>,
     stopper: WakerCell,
@@ -66,7 +67,7 @@ impl NbdServer {
         let shared = Rc::new(Shared {
             handle: handle.clone(),
             info: Rc::new(info),
-            counters: Rc::default(),
+            counters: Arc::default(),
             links: RefCell::default(),
             stopping: Cell::new(false),
             stopper: WakerCell::default(),
@@ -147,15 +148,12 @@ fn open<D: BlockDevice>(shared: &Rc<Shared>, number: u64, stream: Stream, device
     let _ = stream.set_buffer_bytes(SOCKET_BUFFER_BYTES);
     let link = Rc::new(Link::new(stream));
     shared.links.borrow_mut().insert(number, link.clone());
-    shared.counters.change(|counters| {
-        counters.connections += 1;
-        counters.connections_open += 1;
-    });
+    shared.counters.connected();
     let (handle, shared) = (shared.handle.clone(), shared.clone());
     let task = async move {
         let (handle, info) = (shared.handle.clone(), shared.info.clone());
         Connection::run(handle, link, device, info, shared.counters.clone()).await;
-        shared.counters.change(|counters| counters.connections_open -= 1);
+        shared.counters.disconnected();
         shared.links.borrow_mut().remove(&number);
         shared.stopper.wake();
     };
