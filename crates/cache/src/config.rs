@@ -1,0 +1,192 @@
+//! What a person may choose about a cache, with the names of the command line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use voltier_block::{KIB, MIB, SECTOR_BYTES};
+
+use crate::admission::AdmissionKind;
+use crate::policy::PolicyKind;
+
+/// How requests pass the cache. Names are the command line's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `wb`: writes are acknowledged by the SSD and reach the origin later.
+    WriteBack,
+    /// `wt`: writes are acknowledged when the origin has them; the SSD keeps a copy.
+    WriteThrough,
+    /// `ro`: reads are cached; writes go to the origin and drop the cached copy.
+    ReadOnly,
+    /// `wo`: writes as in `wb`; reads that miss are not kept.
+    WriteOnly,
+    /// `pt`: the SSD takes nothing new; what is dirty is still served from it.
+    PassThrough,
+}
+
+impl Mode {
+    const NAMES: [(&'static str, Mode); 5] = [
+        ("wb", Mode::WriteBack),
+        ("wt", Mode::WriteThrough),
+        ("ro", Mode::ReadOnly),
+        ("wo", Mode::WriteOnly),
+        ("pt", Mode::PassThrough),
+    ];
+
+    /// Whether a write may be acknowledged before the origin has it.
+    pub const fn writes_back(self) -> bool {
+        matches!(self, Mode::WriteBack | Mode::WriteOnly)
+    }
+
+    /// Whether a read that misses may be kept.
+    pub const fn keeps_reads(self) -> bool {
+        matches!(self, Mode::WriteBack | Mode::WriteThrough | Mode::ReadOnly)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|entry| entry.1 == *self).expect("all are named").0;
+        out.pad(name)
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::NAMES
+            .iter()
+            .find(|entry| entry.0 == name)
+            .map(|entry| entry.1)
+            .ok_or_else(|| format!("unknown mode '{name}'; modes are wb, wt, ro, wo and pt"))
+    }
+}
+
+/// Bytes in a cache line: a power of two from 2 KiB to 64 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineSize(u32);
+
+impl LineSize {
+    /// 4 KiB, the default of the command line.
+    pub const DEFAULT: LineSize = LineSize(4096);
+
+    /// A line size from bytes.
+    ///
+    /// # Errors
+    /// A sentence for the user when it is not one of the sizes.
+    pub fn new(bytes: u64) -> Result<Self, String> {
+        if bytes.is_power_of_two() && (2 * KIB..=64 * KIB).contains(&bytes) {
+            return Ok(Self(bytes as u32));
+        }
+        Err(format!("block size {bytes} does not fit; use 2048, 4096, 8192, 16384, 32768 or 65536"))
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// In 512-byte sectors: at most 128, so that a sector mask is a `u128`.
+    pub const fn sectors(self) -> u64 {
+        self.0 as u64 / SECTOR_BYTES
+    }
+}
+
+/// What may be changed while the cache serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// How requests pass.
+    pub mode: Mode,
+    /// Who is kept after a miss.
+    pub admission: AdmissionKind,
+    /// Streams longer than this go straight to the origin, in bytes; 0 keeps everything.
+    ///
+    /// Off by default: the log takes a sequential stream at the SSD's full bandwidth.
+    pub seq_cutoff_bytes: u64,
+    /// Destaging works at full rate above this share of dirty lines, in percent.
+    pub dirty_high_percent: u8,
+    /// Destaging rests below this share of dirty lines, in percent.
+    pub dirty_low_percent: u8,
+    /// Whether the origin must always hold a prefix of the writes, cut at a flush.
+    pub ordered: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mode: Mode::WriteThrough,
+            admission: AdmissionKind::Always,
+            seq_cutoff_bytes: 0,
+            dirty_high_percent: 60,
+            dirty_low_percent: 20,
+            ordered: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks that the settings make sense together.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn check(&self) -> Result<(), String> {
+        if self.dirty_high_percent > 90 {
+            return Err(format!("dirty_high={} is above 90", self.dirty_high_percent));
+        }
+        if self.dirty_low_percent >= self.dirty_high_percent {
+            return Err(format!(
+                "dirty_low={} must be below dirty_high={}",
+                self.dirty_low_percent, self.dirty_high_percent
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What is fixed when a cache is made.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Unit of caching.
+    pub line_size: LineSize,
+    /// Who leaves when the cache is full.
+    pub policy: PolicyKind,
+    /// Names this cache; from the caller's source of randomness.
+    pub uuid: [u8; 16],
+}
+
+/// Bytes of a segment for an SSD of this size: at least 64 of them, 4 MiB when there is room.
+pub(crate) fn segment_bytes_for(ssd_bytes: u64) -> u64 {
+    let share = (ssd_bytes / 64).max(1);
+    let floor_power = 1u64 << (63 - share.leading_zeros());
+    floor_power.clamp(256 * KIB, 4 * MIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_are_the_command_lines() {
+        for name in ["wb", "wt", "ro", "wo", "pt"] {
+            assert_eq!(name.parse::<Mode>().unwrap().to_string(), name);
+        }
+        assert!("xx".parse::<Mode>().unwrap_err().contains("wb, wt"));
+        assert!(LineSize::new(3000).is_err() && LineSize::new(1024).is_err());
+        assert_eq!(LineSize::new(65536).unwrap().sectors(), 128);
+    }
+
+    #[test]
+    fn thresholds_must_leave_room_between_them() {
+        let mut settings = Settings::default();
+        assert!(settings.check().is_ok());
+        settings.dirty_low_percent = 70;
+        assert!(settings.check().unwrap_err().contains("dirty_low=70"));
+    }
+
+    #[test]
+    fn small_ssds_get_small_segments() {
+        assert_eq!(segment_bytes_for(16 * MIB), 256 * KIB);
+        assert_eq!(segment_bytes_for(64 * MIB), MIB);
+        assert_eq!(segment_bytes_for(800 << 30), 4 * MIB);
+    }
+}

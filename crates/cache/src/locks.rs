@@ -1,0 +1,178 @@
+//! Order among requests that touch the same lines: striped reader-writer locks, no allocation
+//! unless somebody really waits.
+//!
+//! A request takes the stripes of all its lines in ascending order of stripe, so two requests never
+//! wait for each other. Two lines may share a stripe; the cost is a wait in vain, once in hundreds.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// Stripes: with 256 lines in flight, one request in 256 meets a stranger on its stripe.
+const STRIPE_COUNT: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Shared,
+    Exclusive,
+}
+
+/// The locks of one cache.
+pub(crate) struct LineLocks {
+    /// Readers, or -1 for a writer.
+    stripes: Vec<Cell<i32>>,
+    waiting: RefCell<BTreeMap<u32, VecDeque<Waker>>>,
+}
+
+/// Lines locked until dropped.
+pub(crate) struct LineGuard {
+    locks: Rc<LineLocks>,
+    held: Held,
+    access: Access,
+}
+
+/// Stripes of one request: most requests touch one or two lines.
+enum Held {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Held {
+    fn stripes(&self) -> &[u32] {
+        match self {
+            Held::One(one) => std::slice::from_ref(one),
+            Held::Many(many) => many,
+        }
+    }
+}
+
+fn stripe_of(line: u64) -> u32 {
+    // Neighbouring lines get neighbouring stripes: a large request takes distinct ones.
+    (line % STRIPE_COUNT as u64) as u32
+}
+
+impl LineLocks {
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self {
+            stripes: vec![Cell::new(0); STRIPE_COUNT],
+            waiting: RefCell::new(BTreeMap::new()),
+        })
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        STRIPE_COUNT * size_of::<Cell<i32>>()
+    }
+
+    fn try_take(&self, stripe: u32, access: Access) -> bool {
+        let cell = &self.stripes[stripe as usize];
+        let free = match access {
+            Access::Shared => cell.get() >= 0,
+            Access::Exclusive => cell.get() == 0,
+        };
+        if free {
+            cell.set(if access == Access::Shared { cell.get() + 1 } else { -1 });
+        }
+        free
+    }
+
+    async fn take(&self, stripe: u32, access: Access) {
+        if self.try_take(stripe, access) {
+            return;
+        }
+        poll_fn(|context| {
+            if self.try_take(stripe, access) {
+                return Poll::Ready(());
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            waiting.entry(stripe).or_default().push_back(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn give(&self, stripe: u32, access: Access) {
+        let cell = &self.stripes[stripe as usize];
+        cell.set(if access == Access::Shared { cell.get() - 1 } else { 0 });
+        if cell.get() != 0 || self.waiting.borrow().is_empty() {
+            return;
+        }
+        // Everybody tries again, in the order of their arrival: the tasks' queue is first come.
+        let waiting = self.waiting.borrow_mut().remove(&stripe);
+        for waker in waiting.into_iter().flatten() {
+            waker.wake();
+        }
+    }
+
+    /// Locks the lines `first..=last`.
+    pub(crate) async fn lock(self: &Rc<Self>, first: u64, last: u64, access: Access) -> LineGuard {
+        if first == last {
+            let stripe = stripe_of(first);
+            self.take(stripe, access).await;
+            return LineGuard { locks: self.clone(), held: Held::One(stripe), access };
+        }
+        let mut stripes: Vec<u32> = if last - first >= STRIPE_COUNT as u64 {
+            (0..STRIPE_COUNT as u32).collect()
+        } else {
+            (first..=last).map(stripe_of).collect()
+        };
+        stripes.sort_unstable();
+        let mut guard =
+            LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
+        for stripe in stripes {
+            self.take(stripe, access).await;
+            // Held as it grows: a request dropped here gives back what it has.
+            if let Held::Many(held) = &mut guard.held {
+                held.push(stripe);
+            }
+        }
+        guard
+    }
+
+    /// Locks one line if nobody holds it.
+    pub(crate) fn try_lock(self: &Rc<Self>, line: u64, access: Access) -> Option<LineGuard> {
+        let stripe = stripe_of(line);
+        let taken = self.try_take(stripe, access);
+        taken.then(|| LineGuard { locks: self.clone(), held: Held::One(stripe), access })
+    }
+}
+
+impl Drop for LineGuard {
+    fn drop(&mut self) {
+        for stripe in self.held.stripes() {
+            self.locks.give(*stripe, self.access);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_ring::{Executor, NoFiles};
+
+    #[test]
+    fn a_writer_waits_for_readers_and_the_next_reader_for_the_writer() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        let locks = LineLocks::new();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let (outer, seen) = (handle.clone(), log.clone());
+        executor.block_on(async move {
+            let reader = locks.lock(5, 9, Access::Shared).await;
+            let writer = {
+                let (locks, log) = (locks.clone(), log.clone());
+                outer.spawn(async move {
+                    let _guard = locks.lock(9, 12, Access::Exclusive).await;
+                    log.borrow_mut().push("writer");
+                })
+            };
+            outer.yield_now().await;
+            log.borrow_mut().push("reader");
+            drop(reader);
+            writer.await;
+            assert!(locks.try_lock(9, Access::Exclusive).is_some());
+        });
+        assert_eq!(*seen.borrow(), ["reader", "writer"]);
+    }
+}

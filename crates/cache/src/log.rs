@@ -1,0 +1,492 @@
+//! The log: changes queue up, records are formed from them, and acknowledged in order.
+//!
+//! A change takes effect in memory when its record is formed, so memory and log always agree on the
+//! order of events, and a replay ends in the very state that was here. One record carries whatever
+//! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use voltier_block::{Buf, Bytes, Lba, Payload};
+use zerocopy::IntoBytes;
+
+use crate::format::{
+    ENTRY_BYTES, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, Geometry,
+    RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry, RecordHead, crc32c, entries_per_record,
+};
+use crate::index::{Index, Placement};
+use crate::policy::Policy;
+use crate::segments::{RECLAIM_RESERVE, Segments};
+
+/// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
+pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 8;
+/// With a record on its way, the next one waits until this much has gathered: 16 lines share a
+/// head, which bounds the log's own writes to 1/16 of the data.
+pub(crate) const GATHER_BYTES: usize = 64 << 10;
+/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
+/// nothing could go.
+const EVICTIONS_PER_LINE: usize = 2;
+
+/// Where a line's data comes from; decides what happens when the line changed meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A client's write, under the line's lock.
+    Write { dirty: bool },
+    /// A copy of the origin: dropped if the line is there by now.
+    Fill,
+    /// Reclaiming moves it: dropped unless the line is still in this slot.
+    Move { from: u32 },
+}
+
+/// A change of the cache's state, to be made durable by the log.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The line's data, one whole line; only the sectors of `mask` count if there is one.
+    Data { line: u64, data: Bytes, mask: Option<u128>, source: Source },
+    /// The origin has what is in `slot`.
+    Clean { line: u64, slot: u32 },
+    /// The line is not to be served from the cache any more.
+    Drop { line: u64 },
+}
+
+/// A record ready to be written.
+pub(crate) struct Record {
+    pub(crate) at: Lba,
+    pub(crate) payload: Payload,
+    pub(crate) sequence: u64,
+}
+
+pub(crate) enum Formed {
+    Record(Record),
+    /// No change is waiting, or none of them mattered any more.
+    Nothing,
+    /// Changes wait for a free segment.
+    Blocked,
+}
+
+struct InFlight {
+    sequence: u64,
+    done: bool,
+    slots: Vec<u32>,
+    user_number: u64,
+    internal_number: u64,
+}
+
+/// Changes of one kind of sender, numbered in order.
+#[derive(Default)]
+pub(crate) struct Queue {
+    changes: VecDeque<Change>,
+    bytes: usize,
+    /// Number of the last change queued, taken into a record, and acknowledged.
+    queued: u64,
+    taken: u64,
+    acked: u64,
+    waiting: VecDeque<(u64, Waker)>,
+}
+
+impl Queue {
+    pub(crate) fn push(&mut self, change: Change) -> u64 {
+        if let Change::Data { data, .. } = &change {
+            self.bytes += data.len();
+        }
+        self.changes.push_back(change);
+        self.queued += 1;
+        self.queued
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    pub(crate) fn wait(&mut self, number: u64, waker: &Waker) {
+        // Numbers grow, so waiters mostly arrive in order; a re-poll may not.
+        let at = self.waiting.partition_point(|waiter| waiter.0 <= number);
+        self.waiting.insert(at, (number, waker.clone()));
+    }
+
+    fn pop(&mut self) -> Option<Change> {
+        let change = self.changes.pop_front()?;
+        if let Change::Data { data, .. } = &change {
+            self.bytes -= data.len();
+        }
+        self.taken += 1;
+        Some(change)
+    }
+
+    fn ack(&mut self, number: u64) {
+        self.acked = self.acked.max(number);
+        while self.waiting.front().is_some_and(|waiter| waiter.0 <= self.acked) {
+            let (_, waker) = self.waiting.pop_front().expect("has a front");
+            waker.wake();
+        }
+    }
+
+    fn wake_all(&mut self) {
+        for (_, waker) in self.waiting.drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+/// Where the next record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) segment: u32,
+    pub(crate) unit: u32,
+    /// Already taken, so that every head can name it.
+    pub(crate) next_segment: u32,
+}
+
+/// Counters of what the log did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogCounts {
+    pub(crate) records: u64,
+    pub(crate) evictions: u64,
+    pub(crate) moved_lines: u64,
+    pub(crate) filled_lines: u64,
+    pub(crate) written_lines: u64,
+}
+
+/// All state that records change: one owner, never borrowed across a wait.
+pub(crate) struct State {
+    pub(crate) geometry: Geometry,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) generation: u64,
+    pub(crate) index: Index,
+    pub(crate) policy: Policy,
+    pub(crate) segments: Segments,
+    pub(crate) user: Queue,
+    pub(crate) internal: Queue,
+    pub(crate) position: Position,
+    pub(crate) next_sequence: u64,
+    /// Every record below is on the SSD's interface, and below `durable_sequence` on its medium.
+    pub(crate) acked_sequence: u64,
+    pub(crate) durable_sequence: u64,
+    pub(crate) epoch: u64,
+    pub(crate) counts: LogCounts,
+    in_flight: VecDeque<InFlight>,
+}
+
+impl State {
+    /// The state of an empty cache whose log begins at segment 0.
+    pub(crate) fn new(geometry: Geometry, uuid: [u8; 16], policy: Policy) -> Self {
+        Self {
+            uuid,
+            generation: 1,
+            index: Index::new(&geometry),
+            policy,
+            segments: Segments::new(geometry.segment_count),
+            user: Queue::default(),
+            internal: Queue::default(),
+            position: Position { segment: 0, unit: 0, next_segment: 1 },
+            next_sequence: 1,
+            acked_sequence: 1,
+            durable_sequence: 1,
+            epoch: 0,
+            counts: LogCounts::default(),
+            in_flight: VecDeque::new(),
+            geometry,
+        }
+    }
+
+    pub(crate) fn records_in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether a record should be formed now.
+    pub(crate) fn wants_record(&self) -> bool {
+        let waiting = self.user.bytes() + self.internal.bytes();
+        match self.in_flight.len() {
+            0 => !self.user.is_empty() || !self.internal.is_empty(),
+            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= GATHER_BYTES,
+        }
+    }
+
+    /// Makes sure that a head and a line fit where the log stands; false if no segment is free.
+    fn ensure_room(&mut self) -> bool {
+        let needed = 1 + self.geometry.units_per_line();
+        if self.position.unit + needed <= self.geometry.units_per_segment() {
+            return true;
+        }
+        let Some(next) = self.segments.take_free() else { return false };
+        self.segments.close(self.position.segment);
+        self.position =
+            Position { segment: self.position.next_segment, unit: 0, next_segment: next };
+        true
+    }
+
+    /// Forms the next record from what is queued and applies it to memory.
+    pub(crate) fn form_record(&mut self) -> Formed {
+        if self.user.is_empty() && self.internal.is_empty() {
+            return Formed::Nothing;
+        }
+        let user_may = self.segments.free_count() >= RECLAIM_RESERVE;
+        if (self.internal.is_empty() && !user_may) || !self.ensure_room() {
+            return Formed::Blocked;
+        }
+        let mut builder = Builder::new(&self.geometry, self.position);
+        while builder.has_room() {
+            let user_next = self.internal.is_empty();
+            if user_next && !user_may {
+                break;
+            }
+            let queue = if user_next { &mut self.user } else { &mut self.internal };
+            let Some(change) = queue.pop() else { break };
+            self.apply(change, &mut builder);
+        }
+        if builder.entries.is_empty() {
+            self.ack_skipped();
+            return Formed::Nothing;
+        }
+        Formed::Record(self.seal(builder))
+    }
+
+    /// Changes that did not matter any more are done when the records before them are.
+    fn ack_skipped(&mut self) {
+        let (user, internal) = (self.user.taken, self.internal.taken);
+        match self.in_flight.back_mut() {
+            Some(last) => (last.user_number, last.internal_number) = (user, internal),
+            None => {
+                self.user.ack(user);
+                self.internal.ack(internal);
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change, builder: &mut Builder) {
+        match change {
+            Change::Data { line, data, mask, source } => {
+                self.apply_data(line, data, mask, source, builder);
+            }
+            Change::Clean { line, slot } => {
+                if self.index.lookup(line) == Some(slot) && self.index.is_dirty(slot) {
+                    self.index.set_clean(slot);
+                    builder.note(ENTRY_CLEAN, line, slot);
+                }
+            }
+            Change::Drop { line } => {
+                if let Some(slot) = self.index.lookup(line) {
+                    self.forget(line, slot);
+                    builder.note(ENTRY_DROP, line, slot);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, line: u64, slot: u32) {
+        self.policy.remove(slot, line);
+        self.index.remove(slot);
+    }
+
+    fn apply_data(
+        &mut self,
+        line: u64,
+        data: Bytes,
+        mask: Option<u128>,
+        source: Source,
+        builder: &mut Builder,
+    ) {
+        let old = self.index.lookup(line);
+        let dirty = match source {
+            Source::Write { dirty } => dirty,
+            Source::Fill if old.is_some() => return,
+            Source::Fill => false,
+            Source::Move { from } if old != Some(from) => return,
+            Source::Move { from } => self.index.is_dirty(from),
+        };
+        if old.is_none() && !self.make_room(builder) && source == Source::Fill {
+            return;
+        }
+        let crc = crc32c(&data);
+        let (slot, unit) = builder.next_slot(&self.geometry);
+        self.index.set_unit(slot, unit);
+        self.index.place(Placement { line, slot, crc, dirty, mask, pending: true });
+        match old {
+            Some(old) => self.policy.relocate(old, slot, line),
+            None => self.policy.insert(slot, line),
+        }
+        match source {
+            Source::Write { .. } => {
+                if old.is_some() {
+                    self.policy.touch(slot, line);
+                }
+                self.counts.written_lines += 1;
+            }
+            Source::Fill => self.counts.filled_lines += 1,
+            Source::Move { .. } => self.counts.moved_lines += 1,
+        }
+        builder.add_data(line, slot, crc, data, mask, dirty);
+    }
+
+    /// Pushes lines out until a new one fits; false if none of those asked can go.
+    fn make_room(&mut self, builder: &mut Builder) -> bool {
+        let capacity = self.geometry.capacity_lines();
+        for _ in 0..EVICTIONS_PER_LINE {
+            if self.index.used_lines() < capacity {
+                return true;
+            }
+            let Some(victim) = self.policy.victim(&self.index) else { return false };
+            let line = self.index.line_of(victim);
+            self.forget(line, victim);
+            self.counts.evictions += 1;
+            builder.note(ENTRY_DROP, line, victim);
+        }
+        self.index.used_lines() < capacity
+    }
+
+    fn seal(&mut self, builder: Builder) -> Record {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let Position { segment, unit, next_segment } = builder.position;
+        let head = RecordHead {
+            magic: RECORD_MAGIC.into(),
+            crc: 0.into(),
+            uuid: self.uuid,
+            generation: self.generation.into(),
+            sequence: sequence.into(),
+            durable_sequence: self.durable_sequence.into(),
+            epoch: self.epoch.into(),
+            segment: segment.into(),
+            unit: unit.into(),
+            next_segment: next_segment.into(),
+            data_units: ((builder.unit - unit - 1) as u16).into(),
+            entry_count: (builder.entries.len() as u16).into(),
+            reserved: [0; 24],
+        };
+        let mut block = Buf::new(self.geometry.unit_bytes as usize);
+        let entries = builder.entries.as_bytes();
+        let used = RECORD_HEAD_BYTES + entries.len();
+        block[RECORD_HEAD_BYTES..used].copy_from_slice(entries);
+        block[used..].fill(0);
+        head.seal(&mut block);
+        let mut pieces = builder.data;
+        pieces[0] = block.freeze();
+        self.position.unit = builder.unit;
+        self.segments.note_record(segment, sequence);
+        self.counts.records += 1;
+        self.in_flight.push_back(InFlight {
+            sequence,
+            done: false,
+            slots: builder.slots,
+            user_number: self.user.taken,
+            internal_number: self.internal.taken,
+        });
+        let at = self.geometry.lba_of(segment, unit);
+        Record { at, payload: Payload::Many(pieces), sequence }
+    }
+
+    /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
+    pub(crate) fn record_done(&mut self, sequence: u64) {
+        let done = self.in_flight.iter_mut().find(|record| record.sequence == sequence);
+        done.expect("a record on its way").done = true;
+        while self.in_flight.front().is_some_and(|record| record.done) {
+            let record = self.in_flight.pop_front().expect("has a front");
+            for slot in &record.slots {
+                self.index.clear_pending(*slot);
+            }
+            self.acked_sequence = record.sequence + 1;
+            self.user.ack(record.user_number);
+            self.internal.ack(record.internal_number);
+        }
+    }
+
+    /// The SSD is lost: nobody will be acknowledged any more.
+    pub(crate) fn abandon(&mut self) {
+        self.user.changes.clear();
+        self.internal.changes.clear();
+        self.in_flight.clear();
+        self.user.wake_all();
+        self.internal.wake_all();
+    }
+}
+
+/// A record being put together.
+struct Builder {
+    position: Position,
+    /// Next free unit.
+    unit: u32,
+    units_max: u32,
+    units_per_line: u32,
+    entries_max: usize,
+    entries: Vec<RecordEntry>,
+    /// First the place of the head, then the lines.
+    data: Vec<Bytes>,
+    slots: Vec<u32>,
+}
+
+impl Builder {
+    fn new(geometry: &Geometry, position: Position) -> Self {
+        let entries_max = entries_per_record(geometry.unit_bytes as usize);
+        let mut data = Vec::with_capacity(1 + entries_max);
+        data.push(Bytes::copy_of(&[]));
+        Self {
+            position,
+            unit: position.unit + 1,
+            units_max: geometry.units_per_segment(),
+            units_per_line: geometry.units_per_line(),
+            entries_max,
+            entries: Vec::with_capacity(entries_max),
+            data,
+            slots: Vec::new(),
+        }
+    }
+
+    /// Whether any change still fits, with the evictions it may cause.
+    fn has_room(&self) -> bool {
+        self.unit + self.units_per_line <= self.units_max
+            && self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
+    }
+
+    fn next_slot(&mut self, geometry: &Geometry) -> (u32, u32) {
+        let unit = self.unit;
+        self.unit += self.units_per_line;
+        let first = self.position.segment * geometry.slots_per_segment;
+        // Lines of one unit are numbered by their place; larger ones by how many fit before it.
+        (first + unit / self.units_per_line, unit)
+    }
+
+    fn add_data(
+        &mut self,
+        line: u64,
+        slot: u32,
+        crc: u32,
+        data: Bytes,
+        mask: Option<u128>,
+        dirty: bool,
+    ) {
+        let partial = if mask.is_some() { FLAG_PARTIAL } else { 0 };
+        self.entries.push(RecordEntry {
+            line: line.into(),
+            slot: slot.into(),
+            crc: crc.into(),
+            mask: mask.unwrap_or(0).into(),
+            kind: ENTRY_DATA,
+            flags: partial | if dirty { FLAG_DIRTY } else { 0 },
+            reserved: [0; 6],
+        });
+        self.data.push(data);
+        self.slots.push(slot);
+    }
+
+    fn note(&mut self, kind: u8, line: u64, slot: u32) {
+        self.entries.push(RecordEntry {
+            line: line.into(),
+            slot: slot.into(),
+            crc: 0.into(),
+            mask: 0.into(),
+            kind,
+            flags: 0,
+            reserved: [0; 6],
+        });
+    }
+}
+
+const _: () = assert!(ENTRY_BYTES == 40);

@@ -1,0 +1,161 @@
+//! Line numbers in five bytes each, and a small multiset of them.
+
+use super::LINE_LIMIT;
+
+/// An array of line numbers or nothing, five bytes each. Fresh memory holds nothing.
+#[derive(Debug)]
+pub(super) struct PackedLines {
+    low: Vec<u32>,
+    high: Vec<u8>,
+}
+
+impl PackedLines {
+    pub(super) fn new(length: usize) -> Self {
+        Self { low: vec![0; length], high: vec![0; length] }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.low.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<u64> {
+        (u64::from(self.low[index]) | u64::from(self.high[index]) << 32).checked_sub(1)
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, index: usize, line: Option<u64>) {
+        let stored = line.map_or(0, |line| {
+            assert!(line < LINE_LIMIT);
+            line + 1
+        });
+        self.low[index] = stored as u32;
+        self.high[index] = (stored >> 32) as u8;
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.low.capacity() * size_of::<u32>() + self.high.capacity()
+    }
+}
+
+/// Spreads a line number over 64 bits (the finalizer of splitmix64).
+#[inline]
+pub(super) fn spread(line: u64) -> u64 {
+    let z = (line ^ (line >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// `0..bound` from 64 spread bits, without a division.
+#[inline]
+pub(super) fn scale(spread: u64, bound: usize) -> usize {
+    ((u128::from(spread) * bound as u128) >> 64) as usize
+}
+
+/// A bounded multiset of lines: open addressing, linear probing, backward-shift deletion.
+#[derive(Debug)]
+pub(super) struct Marks {
+    table: PackedLines,
+    count: usize,
+}
+
+impl Marks {
+    pub(super) fn new(length: usize) -> Self {
+        Self { table: PackedLines::new(length), count: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Three quarters full: beyond it probes grow long.
+    pub(super) fn limit(&self) -> usize {
+        self.table.len() / 4 * 3
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.table.heap_bytes()
+    }
+
+    fn home(&self, line: u64) -> usize {
+        scale(spread(line), self.table.len())
+    }
+
+    fn next(&self, index: usize) -> usize {
+        if index + 1 == self.table.len() { 0 } else { index + 1 }
+    }
+
+    fn find(&self, line: u64) -> Option<usize> {
+        if self.count == 0 {
+            return None;
+        }
+        let mut index = self.home(line);
+        while let Some(found) = self.table.get(index) {
+            if found == line {
+                return Some(index);
+            }
+            index = self.next(index);
+        }
+        None
+    }
+
+    pub(super) fn contains(&self, line: u64) -> bool {
+        self.find(line).is_some()
+    }
+
+    /// Adds one mark. The caller keeps the count under the limit.
+    pub(super) fn add(&mut self, line: u64) {
+        assert!(self.count < self.limit());
+        let mut index = self.home(line);
+        while self.table.get(index).is_some() {
+            index = self.next(index);
+        }
+        self.table.set(index, Some(line));
+        self.count += 1;
+    }
+
+    /// Takes one mark of the line away; false if it has none.
+    pub(super) fn take(&mut self, line: u64) -> bool {
+        let Some(mut hole) = self.find(line) else { return false };
+        let length = self.table.len();
+        let distance = |from: usize, to: usize| (to + length - from) % length;
+        let mut index = self.next(hole);
+        while let Some(other) = self.table.get(index) {
+            // An entry may fill the hole if that is not before its home.
+            if distance(self.home(other), index) >= distance(hole, index) {
+                self.table.set(hole, Some(other));
+                hole = index;
+            }
+            index = self.next(index);
+        }
+        self.table.set(hole, None);
+        self.count -= 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use voltier_block::Prng;
+
+    #[test]
+    fn marks_are_a_multiset() {
+        let mut prng = Prng::new(3);
+        let mut marks = Marks::new(64);
+        let mut model = BTreeMap::<u64, u32>::new();
+        for _ in 0..20_000 {
+            let line = if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };
+            let known = model.entry(line).or_default();
+            assert_eq!(marks.contains(line), *known > 0);
+            if prng.one_in(2) && marks.len() < marks.limit() {
+                marks.add(line);
+                *known += 1;
+            } else {
+                assert_eq!(marks.take(line), *known > 0);
+                *known = known.saturating_sub(1);
+            }
+        }
+    }
+}
