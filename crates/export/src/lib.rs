@@ -7,6 +7,9 @@
 mod counters;
 mod error;
 pub mod fuse;
+#[cfg(test)]
+#[path = "../tests/support/memory.rs"]
+mod memory;
 pub mod nbd;
 mod transfer;
 mod workers;

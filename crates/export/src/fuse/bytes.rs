@@ -114,3 +114,128 @@ impl<D: BlockDevice> ByteDevice<D> {
         self.device.flush().await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use voltier_block::{Payload, Prng};
+    use voltier_ring::{Executor, Handle, NoFiles};
+
+    use super::*;
+    use crate::memory::Memory;
+
+    const SIZE_BYTES: u64 = 64 << 10;
+
+    /// Memory whose every request takes some while, so that requests overtake each other.
+    struct Slow {
+        memory: Memory,
+        handle: Handle,
+        prng: RefCell<Prng>,
+    }
+
+    impl Slow {
+        async fn delay(&self) {
+            let nanos = self.prng.borrow_mut().below(1000);
+            self.handle.sleep(nanos).await;
+        }
+    }
+
+    impl BlockDevice for Slow {
+        fn limits(&self) -> &Limits {
+            self.memory.limits()
+        }
+
+        async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+            self.delay().await;
+            let result = self.memory.read(at, into).await;
+            self.delay().await;
+            result
+        }
+
+        async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+            self.delay().await;
+            let result = self.memory.write(at, data, durability).await;
+            self.delay().await;
+            result
+        }
+
+        async fn flush(&self) -> IoResult<()> {
+            self.memory.flush().await
+        }
+
+        async fn discard(&self, range: SectorRange) -> IoResult<()> {
+            self.delay().await;
+            self.memory.discard(range).await
+        }
+
+        async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+            self.delay().await;
+            self.memory.write_zeroes(range, durability).await
+        }
+    }
+
+    fn slow(handle: &Handle, seed: u64, block_bytes: u32) -> Rc<ByteDevice<Slow>> {
+        let limits = Limits { block_bytes, ..Limits::plain(SIZE_BYTES) };
+        let prng = RefCell::new(Prng::new(seed));
+        let device = Slow { memory: Memory::new(limits), handle: handle.clone(), prng };
+        Rc::new(ByteDevice::new(Rc::new(device)))
+    }
+
+    /// Byte ranges that share blocks but no byte, all under change at once.
+    async fn change_at_once(
+        handle: &Handle,
+        device: &Rc<ByteDevice<Slow>>,
+        model: &mut [u8],
+        prng: &mut Prng,
+    ) {
+        let (mut start, mut tasks) = (0, Vec::new());
+        while start < SIZE_BYTES {
+            let longest = *prng.pick(&[3, 100, 700, 9000]);
+            let length = (1 + prng.below(longest)).min(SIZE_BYTES - start);
+            let range = start as usize..(start + length) as usize;
+            let (device, zero) = (device.clone(), prng.one_in(3));
+            let keep_space = prng.one_in(2);
+            let mut data = Buf::zeroed(length as usize);
+            if !zero {
+                prng.fill(&mut data);
+            }
+            if prng.one_in(2) {
+                model[range].copy_from_slice(&data);
+                tasks.push(handle.spawn(async move {
+                    if zero {
+                        device.zero(start, length, keep_space).await
+                    } else {
+                        device.write(start, data.freeze(), Durability::Cached).await
+                    }
+                }));
+            }
+            start += length;
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+
+    #[test]
+    fn writers_that_share_blocks_never_lose_each_others_bytes() {
+        for seed in 0..60 {
+            let mut executor = Executor::in_virtual_time(NoFiles);
+            let handle = executor.handle();
+            executor.block_on(async move {
+                let mut prng = Prng::new(seed);
+                let device = slow(&handle, seed, *prng.pick(&[512, 4096]));
+                let mut model = vec![0; SIZE_BYTES as usize];
+                for _ in 0..4 {
+                    change_at_once(&handle, &device, &mut model, &mut prng).await;
+                    let all = device.read(0, SIZE_BYTES).await.unwrap();
+                    assert!(all[..] == model[..], "seed {seed}");
+                    let offset = prng.below(SIZE_BYTES - 1);
+                    let length = 1 + prng.below(SIZE_BYTES - offset);
+                    let part = device.read(offset, length).await.unwrap();
+                    assert!(part[..] == model[offset as usize..(offset + length) as usize]);
+                }
+            });
+        }
+    }
+}
