@@ -204,13 +204,16 @@ fn a_mount_whose_server_is_gone_is_replaced() {
     let path = mounted.path();
     let Mounted { file, folder, core } = mounted;
     // Aborting the connection is what the kernel does when the server's process dies.
-    let device = rustix::fs::minor(fs::metadata(&path).unwrap().dev());
-    let abort = format!("/sys/fs/fuse/connections/{device}/abort");
-    if fs::write(abort, "1").is_err() {
-        println!("skipped: fusectl is not mounted");
+    let control = tempfile::tempdir().unwrap();
+    let control_path = control.path().to_str().unwrap().to_owned();
+    if run("mount", &["-t", "fusectl", "none", &control_path]).is_none() {
         return;
     }
-    assert!(fs::metadata(&path).is_err());
+    let unmount = Undo("umount", vec![control_path]);
+    let device = rustix::fs::minor(fs::metadata(&path).unwrap().dev());
+    fs::write(control.path().join(device.to_string()).join("abort"), "1").unwrap();
+    drop(unmount);
+    assert!(File::open(&path).is_err());
     let mut again = door(&core, plain()).mount(&path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), SIZE_BYTES);
     again.stop().unwrap();

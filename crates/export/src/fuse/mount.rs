@@ -118,10 +118,10 @@ fn check_fuse(path: &Path) -> Result<(), ExportError> {
     }
 }
 
-/// Removes the mount of a server that died: its file answers nothing but ENOTCONN.
+/// Removes the mount of a server that died: its file answers nothing but ENOTCONN. (Its attributes
+/// may still be known to the kernel, so that asking for those is not enough.)
 fn clear_dead_mount(path: &Path) {
-    let state = fs::metadata(path).err().and_then(|error| error.raw_os_error());
-    if state == Some(rustix::io::Errno::NOTCONN.raw_os_error()) {
+    if rustix::fs::statfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN) {
         // If it stays, the next step says so.
         let _ = unmount(path, UnmountFlags::DETACH);
     }
