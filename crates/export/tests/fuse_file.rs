@@ -170,6 +170,19 @@ fn direct_io_needs_no_alignment_beyond_the_callers() {
 }
 
 #[test]
+fn requests_fail_once_the_core_is_gone() {
+    let Some(mounted) = mount(plain()) else { return };
+    let open = mounted.open();
+    let Mounted { mut file, folder, core } = mounted;
+    drop(core);
+    let failed = open.read_at(&mut [0; 512], 0).unwrap_err();
+    assert_eq!(Errno::from_io_error(&failed), Some(Errno::IO));
+    drop(open);
+    file.stop().unwrap();
+    drop(folder);
+}
+
+#[test]
 fn unfit_paths_are_refused_and_left_alone() {
     if !may_mount() {
         return;

@@ -14,7 +14,7 @@ use voltier_block::{BlockDevice, Bytes, Durability, IoError, IoResult, SECTOR_BY
 use voltier_ring::Handle;
 
 use super::bytes::ByteDevice;
-use super::mailbox::{FileRequest, Mailbox};
+use super::mailbox::{FileRequest, Mailbox, Receiver};
 use crate::counters::{CounterCell, ExportCounters, Served};
 use crate::workers::{Service, Workers};
 
@@ -56,9 +56,10 @@ impl FileDoor {
         };
         let service = Serve { device: ByteDevice::new(device), counters };
         let workers = Workers::new(handle.clone(), service, WORKERS_MAX);
+        let receiver = Receiver(mailbox);
         drop(handle.spawn(async move {
             let mut batch = Vec::new();
-            while mailbox.receive(&mut batch).await {
+            while receiver.receive(&mut batch).await {
                 batch.drain(..).for_each(|request| workers.serve(request));
             }
         }));

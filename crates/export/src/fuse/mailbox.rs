@@ -1,7 +1,7 @@
 //! From the thread that reads the kernel's requests to the device's core.
 
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use fuser::{ReplyData, ReplyEmpty, ReplyWrite};
@@ -48,10 +48,28 @@ impl Mailbox {
         }
     }
 
-    /// On the core: swaps what has arrived into `batch`; false when the door is closed.
+    /// No more requests: the core's task ends when it has served what came before.
+    pub(super) fn close(&self) {
+        let waker = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.core.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The core's end. When it is dropped, with its core perhaps, waiting requests fail rather than
+/// leave their callers in the kernel for ever.
+pub(super) struct Receiver(pub(super) Arc<Mailbox>);
+
+impl Receiver {
+    /// Swaps what has arrived into `batch`; false when the door is closed.
     pub(super) async fn receive(&self, batch: &mut Vec<FileRequest>) -> bool {
         poll_fn(|context| {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if !state.requests.is_empty() {
                 std::mem::swap(&mut state.requests, batch);
                 return Poll::Ready(true);
@@ -64,16 +82,16 @@ impl Mailbox {
         })
         .await
     }
+}
 
-    /// No more requests: the core's task ends when it has served what came before.
-    pub(super) fn close(&self) {
-        let waker = {
-            let mut state = self.lock();
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let rest = {
+            let mut state = self.0.lock();
             state.closed = true;
-            state.core.take()
+            std::mem::take(&mut state.requests)
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        // Outside the lock: each sends its failure to the kernel.
+        drop(rest);
     }
 }

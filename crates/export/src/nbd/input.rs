@@ -2,8 +2,9 @@
 
 use voltier_block::Buf;
 
-/// Room for received bytes: 56 writes of 4 KiB, or thousands of reads, come with one receive.
-const INPUT_BYTES: usize = 256 << 10;
+/// Room for received bytes: two of the longest writes that are copied out of it, 127 writes of
+/// 4 KiB, or thousands of reads come with one receive.
+const INPUT_BYTES: usize = 512 << 10;
 
 /// Most that is received while large writes come in: their data go straight to their own buffer,
 /// and what was received with the header had to be copied.

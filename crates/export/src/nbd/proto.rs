@@ -148,8 +148,6 @@ pub enum ErrorCode {
     Overflow = 75,
     /// `NBD_ENOTSUP`: the device cannot do this.
     NotSupported = 95,
-    /// `NBD_ESHUTDOWN`: the server is stopping.
-    Shutdown = 108,
 }
 
 impl From<IoError> for ErrorCode {

@@ -86,6 +86,8 @@ impl NbdServer {
         let name = escape(&self.shared.info.name);
         match self.address() {
             StreamAddress::Unix(path) => {
+                // Clients may run in another folder.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 format!("nbd+unix:///{name}?socket={}", escape(&path.to_string_lossy()))
             }
             StreamAddress::Tcp(address) => format!("nbd://{address}/{name}"),
