@@ -1,3 +1,40 @@
 //! `cargo xtask`: checks, benchmarks, simulation.
 
-fn main() {}
+mod bench;
+mod doc_test;
+mod fences;
+mod tidy;
+mod workspace;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Anything that ends a task; printed on one line.
+type Failure = Box<dyn Error>;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+  tidy            the house rules that the compiler and clippy do not know
+  doc-test        runs the commands shown in README.md and docs/guide
+  bench NAME      speed against named peers; NAME: cache";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["tidy"] => tidy::run(),
+        ["doc-test"] => doc_test::run(),
+        ["bench", name] => bench::run(name),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

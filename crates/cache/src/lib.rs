@@ -1,5 +1,45 @@
 //! The cache: one log on the SSD in front of a slow origin.
+//!
+//! ```text
+//!   read ──> engine/read ───> index: line -> slot ──> SSD (checksum) ──> client
+//!                └─ miss ───> origin ──────────────> client, and a fill for the log
+//!   write ─> engine/write ─┬─ wb: log ─────────────> acknowledged by the SSD
+//!                          └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
+//!
+//!   log       forms records of changes, acknowledges them in order     (log.rs)
+//!   cleaner   writes dirty lines to the origin, in address order        (cleaner.rs)
+//!   reclaim   empties old segments so that the log can go on            (reclaim.rs)
+//!   checkpoint shortens the next start; recover replays from it         (checkpoint.rs, recover.rs)
+//! ```
+//!
+//! The cache is a block device over two block devices. It knows nothing of what they are.
 
 pub mod admission;
+mod cache;
+mod checkpoint;
+mod cleaner;
+mod config;
+mod engine;
+mod fingerprint;
+mod format;
+mod health;
+mod index;
+mod intents;
+mod join;
+mod locks;
+mod log;
 pub mod policy;
+mod reclaim;
+mod recover;
+mod segments;
+mod status;
+mod store;
 pub mod stream;
+mod table;
+
+pub use cache::Cache;
+pub use config::{FormatOptions, LineSize, Mode, Settings};
+pub use format::{FORMAT_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+pub use health::Health;
+pub use recover::{Label, OpenError, OpenOptions, Opened};
+pub use status::{DirectionCounts, Status};

@@ -1,0 +1,61 @@
+# The front door for people and CI. Every target installs what it needs first (scripts/deps.sh).
+#
+#   make build        the release binary, target/release/voltier
+#   make test         formatting, tidiness, lints, documentation, licences, every test
+#   make demo         the main job: the MaxIO table on modelled drives, with a report
+#   make bench        speed against named peers: BENCH=cache (see docs/benchmarks.md)
+#   make fuzz-smoke   a short run of every fuzz target
+#   make clean        removes everything that was built or written
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke clean
+
+BENCH ?= cache
+XTASK := cargo run --quiet --locked --package xtask --
+
+build:
+	@scripts/deps.sh build
+	cargo build --locked --release --package voltier
+
+test:
+	@scripts/deps.sh test
+	@$(MAKE) --no-print-directory lint docs deny doc-test
+	@$(MAKE) --no-print-directory unit-test
+
+lint:
+	cargo fmt --all --check
+	$(XTASK) tidy
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+deny:
+	scripts/deny.sh
+
+# The commands shown in README.md and docs/guide, run as a reader would run them.
+doc-test:
+	$(XTASK) doc-test
+
+unit-test:
+	scripts/run-tests.sh
+
+# DEMO_SIZE, DEMO_SECONDS and DEMO_SSD are read by the binary: see demo/README.md.
+demo:
+	@scripts/deps.sh demo
+	cargo build --locked --release --package voltier
+	target/release/voltier demo
+
+bench:
+	@scripts/deps.sh test
+	cargo xtask bench $(BENCH)
+
+fuzz-smoke:
+	@scripts/deps.sh fuzz
+	scripts/fuzz-smoke.sh
+
+clean:
+	cargo clean
+	rm -f demo/result.json demo/report.html

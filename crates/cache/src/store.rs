@@ -1,0 +1,267 @@
+//! Traffic with the two devices: counted, and the few structures outside the log.
+
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SectorRange,
+};
+
+use crate::cache::Inner;
+use crate::format::{SUPERBLOCK_OFFSETS, Superblock, crc32c};
+use crate::log::{Change, Formed, Record};
+use crate::status::add;
+
+impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
+    /// Reads from the SSD into `into`; the segment must be pinned or otherwise kept.
+    pub(crate) async fn read_ssd(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        add(&self.counters.ssd_read_bytes, into.len() as u64);
+        self.ssd.read(at, into).await
+    }
+
+    /// Reads a whole slot and checks it against the CRC of when it was written.
+    ///
+    /// # Errors
+    /// The device's, or `Medium` when the data is not what was written.
+    pub(crate) async fn read_slot(&self, slot: u32) -> IoResult<Buf> {
+        let at = {
+            let mut state = self.state.borrow_mut();
+            let segment = self.geometry.segment_of(slot);
+            state.segments.pin(segment);
+            state.index.lba_of(slot)
+        };
+        let read = self.read_ssd(at, Buf::new(self.geometry.line_bytes as usize)).await;
+        let mut state = self.state.borrow_mut();
+        state.segments.unpin(self.geometry.segment_of(slot));
+        let data = match read {
+            Ok(data) => data,
+            Err(error) => {
+                drop(state);
+                self.count_ssd_error(error);
+                return Err(error);
+            }
+        };
+        if state.index.crc_matches(slot, crc32c(&data)) { Ok(data) } else { Err(IoError::Medium) }
+    }
+
+    pub(crate) async fn read_origin(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        add(&self.counters.origin_read_bytes, into.len() as u64);
+        self.origin.read(at, into).await.inspect_err(|_| add(&self.counters.origin_errors, 1))
+    }
+
+    /// Writes a range of the origin; the caller holds the origin's locks of its lines.
+    pub(crate) async fn write_origin(
+        &self,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        add(&self.counters.origin_written_bytes, data.len() as u64);
+        self.origin_unflushed.set(true);
+        let written = self.origin.write(at, data, durability).await;
+        written.inspect_err(|_| add(&self.counters.origin_errors, 1))
+    }
+
+    /// Makes everything written to the origin durable, if anything was.
+    pub(crate) async fn flush_origin(&self) -> IoResult<()> {
+        if !self.origin_unflushed.replace(false) {
+            return Ok(());
+        }
+        let flushed = self.origin.flush().await;
+        if flushed.is_err() {
+            self.origin_unflushed.set(true);
+            add(&self.counters.origin_errors, 1);
+        }
+        flushed
+    }
+
+    /// Queues changes of a client's request; the number to wait for.
+    pub(crate) fn queue(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
+        let mut number = 0;
+        {
+            let mut state = self.state.borrow_mut();
+            for change in changes {
+                number = state.user.push(change);
+            }
+        }
+        self.log_work.notify();
+        number
+    }
+
+    /// Waits until the client's change `number` is on the SSD's interface.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD is given up first.
+    pub(crate) async fn acked(&self, number: u64) -> IoResult<()> {
+        std::future::poll_fn(|context| {
+            if self.failed() {
+                return std::task::Poll::Ready(Err(IoError::Gone));
+            }
+            let mut state = self.state.borrow_mut();
+            if state.user.acked() >= number {
+                return std::task::Poll::Ready(Ok(()));
+            }
+            state.user.wait(number, context.waker());
+            std::task::Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until every record formed so far is on the SSD's interface.
+    pub(crate) async fn all_acked(&self) -> IoResult<()> {
+        let formed = self.state.borrow().next_sequence;
+        self.log_progress
+            .until(|| self.failed() || self.state.borrow().acked_sequence >= formed)
+            .await;
+        if self.failed() { Err(IoError::Gone) } else { Ok(()) }
+    }
+
+    /// Waits until every record that is acknowledged now is on the SSD's medium.
+    ///
+    /// One flush serves all who wait for it.
+    ///
+    /// # Errors
+    /// The SSD's; it is given up then, because what it acknowledged may be lost.
+    pub(crate) async fn make_durable(&self) -> IoResult<()> {
+        let wanted = self.state.borrow().acked_sequence;
+        loop {
+            if self.failed() {
+                return Err(IoError::Gone);
+            }
+            if self.state.borrow().durable_sequence >= wanted {
+                return Ok(());
+            }
+            if self.flushing.replace(true) {
+                self.flushed.wait().await;
+                continue;
+            }
+            let covers = self.state.borrow().acked_sequence;
+            let flushed = self.ssd.flush().await;
+            self.flushing.set(false);
+            if flushed.is_ok() {
+                let mut state = self.state.borrow_mut();
+                state.durable_sequence = state.durable_sequence.max(covers);
+            } else {
+                self.fail_ssd();
+            }
+            self.flushed.notify();
+            self.reclaim_work.notify();
+        }
+    }
+
+    /// The task that forms records and sends them out.
+    pub(crate) async fn write_log(self: Rc<Self>) {
+        let mut last_segment = self.state.borrow().position.segment;
+        loop {
+            if self.failed() || (self.stopping.get() && self.log_is_empty()) {
+                return;
+            }
+            let formed = {
+                let mut state = self.state.borrow_mut();
+                if state.wants_record() { Some(state.form_record()) } else { None }
+            };
+            match formed {
+                Some(Formed::Record(record)) => {
+                    self.records_since_checkpoint.set(self.records_since_checkpoint.get() + 1);
+                    self.dirty_changed.notify();
+                    drop(self.handle.spawn(self.clone().write_record(record)));
+                }
+                Some(Formed::Nothing) => self.log_progress.notify(),
+                Some(Formed::Blocked) => {
+                    self.reclaim_work.notify();
+                    self.log_work.wait().await;
+                }
+                None => self.log_work.wait().await,
+            }
+            let segment = self.state.borrow().position.segment;
+            if segment != last_segment {
+                last_segment = segment;
+                self.reclaim_work.notify();
+                // Bounds what a start must verify, and lets emptied segments go.
+                let inner = self.clone();
+                drop(self.handle.spawn(async move { drop(inner.make_durable().await) }));
+            }
+        }
+    }
+
+    fn log_is_empty(&self) -> bool {
+        let state = self.state.borrow();
+        state.user.is_empty() && state.internal.is_empty() && state.records_in_flight() == 0
+    }
+
+    async fn write_record(self: Rc<Self>, record: Record) {
+        add(&self.counters.ssd_written_bytes, record.payload.len() as u64);
+        let written = self.ssd.write(record.at, record.payload, Durability::Cached).await;
+        if self.failed() {
+            return;
+        }
+        match written {
+            Ok(()) => self.state.borrow_mut().record_done(record.sequence),
+            Err(_) => {
+                add(&self.counters.ssd_errors, 1);
+                self.fail_ssd();
+            }
+        }
+        self.log_progress.notify();
+        self.log_work.notify();
+    }
+
+    /// Writes both copies of the superblock, one after the other.
+    pub(crate) async fn write_superblock(&self, superblock: Superblock) -> IoResult<()> {
+        store_superblock(&self.ssd, superblock).await?;
+        add(&self.counters.ssd_written_bytes, 2 * 4096);
+        self.superblock.replace(superblock);
+        Ok(())
+    }
+}
+
+/// Writes both copies of a superblock, durably and in turn, so that one is whole at any moment.
+pub(crate) async fn store_superblock<S: BlockDevice>(
+    ssd: &S,
+    superblock: Superblock,
+) -> IoResult<()> {
+    for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
+        let block = superblock.encode(copy as u32);
+        let payload = Bytes::copy_of(&block).into();
+        ssd.write(Lba::from_bytes(offset), payload, Durability::Durable).await?;
+        ssd.flush().await?;
+    }
+    Ok(())
+}
+
+/// Copies `from` bytes on of a payload into `into`.
+pub(crate) fn gather(payload: &Payload, mut from: usize, into: &mut [u8]) {
+    let mut filled = 0;
+    for piece in payload.pieces() {
+        if from >= piece.len() {
+            from -= piece.len();
+            continue;
+        }
+        let count = (piece.len() - from).min(into.len() - filled);
+        into[filled..filled + count].copy_from_slice(&piece[from..from + count]);
+        (filled, from) = (filled + count, 0);
+        if filled == into.len() {
+            return;
+        }
+    }
+    panic!("the payload is as long as the request");
+}
+
+/// `count` bytes from `from` on of a payload: shared if they lie in one piece, else copied.
+pub(crate) fn slice(payload: &Payload, from: usize, count: usize) -> Bytes {
+    let mut start = 0;
+    for piece in payload.pieces() {
+        if from >= start && from + count <= start + piece.len() {
+            return piece.slice(from - start..from - start + count);
+        }
+        start += piece.len();
+    }
+    let mut copy = Buf::new(count);
+    gather(payload, from, &mut copy);
+    copy.freeze()
+}
+
+/// The part of a payload for `part` of the range `of`.
+pub(crate) fn part_of(payload: &Payload, of: SectorRange, part: SectorRange) -> Payload {
+    let from = (part.start.0 - of.start.0) as usize * 512;
+    slice(payload, from, part.bytes() as usize).into()
+}

@@ -1,0 +1,273 @@
+//! A regular file or a block device, through the ring.
+
+mod open;
+
+pub use open::{FileFacts, FileOptions, OpenError};
+
+use std::cell::Cell;
+use std::path::Path;
+
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB,
+    Payload, SectorRange,
+};
+use voltier_ring::{AllocateMode, Errno, Fd, Handle};
+
+use crate::request::{transfer_range, writable, write_range};
+
+/// Most pieces the kernel takes in one vectored write (IOV_MAX).
+const PIECES_MAX: usize = 1024;
+/// Bytes per write where zeroes have to be written by hand.
+const ZEROES_BYTES: usize = MIB as usize;
+
+/// A drive behind a path. Close it by dropping it: the lock goes with the descriptor.
+pub struct FileDevice {
+    handle: Handle,
+    fd: Fd,
+    limits: Limits,
+    facts: Option<FileFacts>,
+    /// Alignment in memory that the kernel wants; pieces that lack it are copied.
+    memory_align_bytes: usize,
+    can_zero: Cell<bool>,
+    /// A failed flush may have dropped the very writes it was for, and the kernel reports that
+    /// once: after one failure no later flush may claim that all is well.
+    flush_failed: Cell<bool>,
+}
+
+impl FileDevice {
+    /// Opens a regular file or block device.
+    ///
+    /// Direct I/O is used where the file system has it. A regular file is locked, a block device is
+    /// claimed, so that only one writer has it.
+    ///
+    /// # Errors
+    /// [`OpenError`], one line with advice; nothing was changed then.
+    pub fn open(handle: &Handle, path: &Path, options: &FileOptions) -> Result<Self, OpenError> {
+        let opened = open::open_file(path, options)?;
+        let mut device = Self::over(handle.clone(), Fd::from_owned(opened.fd), opened.limits);
+        if opened.facts.direct_io {
+            device.memory_align_bytes = opened.facts.memory_align_bytes.max(1);
+        }
+        device.facts = Some(opened.facts);
+        Ok(device)
+    }
+
+    /// A device over a descriptor of whoever knows its limits: a simulator's file, for one.
+    pub fn over(handle: Handle, fd: Fd, limits: Limits) -> Self {
+        Self {
+            handle,
+            fd,
+            limits,
+            facts: None,
+            memory_align_bytes: 1,
+            can_zero: Cell::new(true),
+            flush_failed: Cell::new(false),
+        }
+    }
+
+    /// What opening found out; nothing for a device made by [`over`](Self::over).
+    pub fn facts(&self) -> Option<&FileFacts> {
+        self.facts.as_ref()
+    }
+
+    /// Whether the kernel takes this memory as it is; the page cache takes any.
+    fn is_aligned(&self, bytes: &[u8]) -> bool {
+        self.memory_align_bytes == 1
+            || ((bytes.as_ptr() as usize).is_multiple_of(self.memory_align_bytes)
+                && bytes.len().is_multiple_of(self.limits.block_bytes as usize))
+    }
+
+    /// Fills an aligned buffer, however many reads that takes.
+    async fn fill(&self, mut offset: u64, mut rest: Buf) -> IoResult<Buf> {
+        let mut filled: Option<Buf> = None;
+        loop {
+            let (mut buf, result) = self.handle.read_at(&self.fd, offset, rest).await;
+            let read = self.whole_blocks(result)?.min(buf.len());
+            let front = buf.split_to(read);
+            offset += read as u64;
+            rest = buf;
+            filled = Some(match filled {
+                Some(before) => before.join(front),
+                None => front,
+            });
+            if rest.is_empty()
+                && let Some(whole) = filled
+            {
+                return Ok(whole.join(rest));
+            }
+        }
+    }
+
+    /// Bytes of a transfer that count: whole blocks. None at all means that the file has become
+    /// shorter than it was, or that the device does not get on.
+    fn whole_blocks(&self, result: Result<u32, Errno>) -> IoResult<usize> {
+        let bytes = result.map_err(io_error)? as usize;
+        match bytes - bytes % self.limits.block_bytes as usize {
+            0 => Err(IoError::Medium),
+            whole => Ok(whole),
+        }
+    }
+
+    /// Writes pieces that the kernel takes as they are, however many writes that takes.
+    async fn write_run(&self, mut offset: u64, mut data: Payload, durable: bool) -> IoResult<()> {
+        loop {
+            let wanted = data.len();
+            let result = self.handle.write_at(&self.fd, offset, data.clone(), durable).await;
+            let written = self.whole_blocks(result)?;
+            if written >= wanted {
+                return Ok(());
+            }
+            offset += written as u64;
+            data = behind(&data, written);
+        }
+    }
+
+    async fn write_zeroes_by_hand(&self, range: SectorRange, durable: bool) -> IoResult<()> {
+        let zeroes = Buf::zeroed(ZEROES_BYTES.min(range.bytes() as usize)).freeze();
+        for part in range.split_at_multiples(ZEROES_BYTES as u64 / voltier_block::SECTOR_BYTES) {
+            let data = zeroes.slice(0..part.bytes() as usize);
+            self.write_run(part.start.bytes(), data.into(), durable).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync(&self) -> IoResult<()> {
+        if self.flush_failed.get() {
+            return Err(IoError::Medium);
+        }
+        let result = self.handle.sync_data(&self.fd).await.map_err(io_error);
+        if result.is_err() {
+            self.flush_failed.set(true);
+        }
+        result
+    }
+
+    async fn allocate(&self, mode: AllocateMode, range: SectorRange) -> IoResult<()> {
+        let (offset, bytes) = (range.start.bytes(), range.bytes());
+        self.handle.allocate(&self.fd, mode, offset, bytes).await.map_err(io_error)
+    }
+}
+
+fn io_error(errno: Errno) -> IoError {
+    IoError::from_errno(errno.raw_os_error())
+}
+
+/// What is left of a payload behind its first `bytes` bytes.
+fn behind(data: &Payload, mut bytes: usize) -> Payload {
+    let mut rest = Vec::new();
+    for piece in data.pieces() {
+        let skipped = bytes.min(piece.len());
+        bytes -= skipped;
+        if skipped < piece.len() {
+            rest.push(piece.slice(skipped..piece.len()));
+        }
+    }
+    Payload::Many(rest)
+}
+
+/// One piece of aligned memory with the content of these.
+fn gather(pieces: &[Bytes]) -> Payload {
+    let mut whole = Buf::new(pieces.iter().map(|piece| piece.len()).sum());
+    let mut filled = 0;
+    for piece in pieces {
+        whole[filled..filled + piece.len()].copy_from_slice(piece);
+        filled += piece.len();
+    }
+    whole.into()
+}
+
+impl BlockDevice for FileDevice {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
+        let range = transfer_range(&self.limits, at, into.len())?;
+        if range.is_empty() {
+            return Ok(into);
+        }
+        if self.is_aligned(&into) {
+            return self.fill(at.bytes(), into).await;
+        }
+        let aligned = self.fill(at.bytes(), Buf::new(into.len())).await?;
+        into.copy_from_slice(&aligned);
+        Ok(into)
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let range = write_range(&self.limits, at, &data)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let durable = durability == Durability::Durable;
+        let pieces = data.pieces();
+        let as_it_is =
+            pieces.len() <= PIECES_MAX && pieces.iter().all(|piece| self.is_aligned(piece));
+        let data = if as_it_is { data } else { gather(pieces) };
+        self.write_run(at.bytes(), data, durable).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        if self.limits.read_only {
+            return Ok(());
+        }
+        self.sync().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        writable(&self.limits, range)?;
+        if range.is_empty() || self.limits.after_discard == AfterDiscard::Unchanged {
+            return Ok(());
+        }
+        match self.allocate(AllocateMode::PunchHole, range).await {
+            // The promise of zeroes was made when it was opened, so they are written if need be.
+            Err(IoError::Unsupported) => self.write_zeroes(range, Durability::Cached).await,
+            other => other,
+        }
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        writable(&self.limits, range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let durable = durability == Durability::Durable;
+        if self.can_zero.get() {
+            match self.allocate(AllocateMode::ZeroRange, range).await {
+                Ok(()) if durable => return self.sync().await,
+                Err(IoError::Unsupported) => self.can_zero.set(false),
+                other => return other,
+            }
+        }
+        self.write_zeroes_by_hand(range, durable).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_ring::{Executor, Op, OpOutcome, VirtualFiles};
+
+    /// Syncs fail once, as the kernel's do.
+    struct OneBadSync(bool);
+
+    impl VirtualFiles for OneBadSync {
+        fn submit(&mut self, now: u64, op: Op) -> (u64, OpOutcome) {
+            assert!(matches!(op, Op::Sync { .. }));
+            let bad = std::mem::replace(&mut self.0, false);
+            let result = if bad { Err(Errno::IO) } else { Ok(0) };
+            (now, OpOutcome { result, buf: None })
+        }
+    }
+
+    #[test]
+    fn after_a_failed_flush_no_other_one_claims_success() {
+        let mut executor = Executor::in_virtual_time(OneBadSync(true));
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let device = FileDevice::over(handle, Fd::Virtual(0), Limits::plain(MIB));
+            assert_eq!(device.flush().await, Err(IoError::Medium));
+            assert_eq!(device.flush().await, Err(IoError::Medium));
+        });
+    }
+}

@@ -1,0 +1,257 @@
+//! Opening a file or a block device: what it is, how it wants to be used, who else uses it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, Dev, FileType, FlockOperation, Mode, OFlags, SeekFrom, StatxFlags, flock, fstat,
+    ioctl_blkpbszget, ioctl_blksszget, major, minor, open, seek, stat, statx,
+};
+use rustix::io::{Errno, pread};
+use voltier_block::{AfterDiscard, Buf, Limits, SECTOR_BYTES};
+
+/// How to open a file or block device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileOptions {
+    /// Never write. Others may read beside it, nobody may write.
+    pub read_only: bool,
+    /// Go through the page cache even where direct I/O is possible.
+    pub buffered: bool,
+    /// Block size in bytes, 512 or 4096, at least what the file or device needs; by default that.
+    pub block_bytes: Option<u32>,
+}
+
+/// What was found out about a file when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// As it was given.
+    pub path: PathBuf,
+    /// A block device, not a regular file.
+    pub is_block_device: bool,
+    /// Whether transfers bypass the page cache. `false` although it was wanted: the file system
+    /// refuses direct I/O.
+    pub direct_io: bool,
+    /// Bytes at the end that are not used, because they do not fill a block.
+    pub unused_tail_bytes: u64,
+    /// Alignment in memory that direct transfers need, in bytes.
+    pub(super) memory_align_bytes: usize,
+}
+
+/// Why a file or block device cannot be used. Every message is one line and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nothing has this path.
+    #[error("{0} does not exist: check the path, or make a file with 'truncate -s SIZE {0}'")]
+    Missing(PathBuf),
+    /// The user may not open it.
+    #[error("no permission to open {0}: run as root, or as a user who may read and write it")]
+    Permission(PathBuf),
+    /// It, or the medium it is on, takes no writes.
+    #[error("{0} is read-only: remove its write protection, or open it read-only")]
+    ReadOnly(PathBuf),
+    /// The kernel or another process uses the block device.
+    #[error("{0} is in use (mounted, in an array, or open elsewhere): see 'lsblk {0}', release it")]
+    Busy(PathBuf),
+    /// Another process, or another device of this one, has the file open.
+    #[error("{0} is open in another device or process: stop that one first (see 'fuser -v {0}')")]
+    Locked(PathBuf),
+    /// It is a directory, a socket, a terminal or the like.
+    #[error("{path} is a {kind}: give a regular file or a block device")]
+    NotADrive {
+        /// As it was given.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// It does not hold one block.
+    #[error(
+        "{path} has {bytes} bytes, less than one block of {block_bytes}: \
+         enlarge it with 'truncate -s SIZE {path}'"
+    )]
+    TooSmall {
+        /// As it was given.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// Its block size.
+        block_bytes: u32,
+    },
+    /// Blocks of this size cannot be served.
+    #[error(
+        "{path} cannot serve blocks of {block_bytes} bytes: it needs {needed}, one of 512, 4096"
+    )]
+    BlockSize {
+        /// As it was given.
+        path: PathBuf,
+        /// The size asked for, or found.
+        block_bytes: u32,
+        /// The smallest that works.
+        needed: u32,
+    },
+    /// The system failed in a way that has no better name.
+    #[error("cannot open {path}: {source}")]
+    System {
+        /// As it was given.
+        path: PathBuf,
+        /// The system's own words.
+        source: io::Error,
+    },
+}
+
+/// An open file, checked and locked.
+pub(super) struct Opened {
+    pub(super) fd: OwnedFd,
+    pub(super) limits: Limits,
+    pub(super) facts: FileFacts,
+}
+
+pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
+    let fail = |errno| explain(path, errno);
+    let status = stat(path).map_err(fail)?;
+    let is_block_device = match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        other => return Err(OpenError::NotADrive { path: path.to_owned(), kind: kind_of(other) }),
+    };
+    let (fd, direct_io) = open_descriptor(path, options, is_block_device)?;
+    let opened = fstat(&fd).map_err(fail)?;
+    if (opened.st_dev, opened.st_ino) != (status.st_dev, status.st_ino) {
+        return Err(OpenError::Busy(path.to_owned())); // replaced while we looked at it
+    }
+    if !is_block_device {
+        lock(path, &fd, options.read_only)?;
+    }
+    let alignment = Alignment::find(&fd, is_block_device, direct_io).map_err(fail)?;
+    let block_bytes = options.block_bytes.unwrap_or(alignment.block_bytes);
+    if !matches!(block_bytes, 512 | 4096) || block_bytes < alignment.block_bytes {
+        let needed = alignment.block_bytes;
+        return Err(OpenError::BlockSize { path: path.to_owned(), block_bytes, needed });
+    }
+    let bytes = seek(&fd, SeekFrom::End(0)).map_err(fail)?;
+    let unused_tail_bytes = bytes % u64::from(block_bytes);
+    if bytes < u64::from(block_bytes) {
+        return Err(OpenError::TooSmall { path: path.to_owned(), bytes, block_bytes });
+    }
+    let discards = !is_block_device || zeroes_on_discard(status.st_rdev);
+    let limits = Limits {
+        sectors: (bytes - unused_tail_bytes) / SECTOR_BYTES,
+        block_bytes,
+        preferred_bytes: alignment.preferred_bytes.max(block_bytes),
+        after_discard: if discards { AfterDiscard::Zeroes } else { AfterDiscard::Unchanged },
+        volatile_cache: true, // the drive's, the page cache's, or the file's own metadata
+        read_only: options.read_only,
+        ..Limits::plain(bytes)
+    };
+    let facts = FileFacts {
+        path: path.to_owned(),
+        is_block_device,
+        direct_io,
+        unused_tail_bytes,
+        memory_align_bytes: alignment.memory_bytes,
+    };
+    Ok(Opened { fd, limits, facts })
+}
+
+/// Opens with O_DIRECT where the file system takes it, and says whether it did.
+fn open_descriptor(
+    path: &Path,
+    options: &FileOptions,
+    is_block_device: bool,
+) -> Result<(OwnedFd, bool), OpenError> {
+    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    // O_EXCL on a block device claims it: mounted and assembled ones refuse.
+    let claim = if is_block_device && !options.read_only { OFlags::EXCL } else { OFlags::empty() };
+    let flags = access | claim | OFlags::CLOEXEC;
+    if !options.buffered {
+        match open(path, flags | OFlags::DIRECT, Mode::empty()) {
+            Ok(fd) => return Ok((fd, true)),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+            Err(errno) => return Err(explain(path, errno)),
+        }
+    }
+    let fd = open(path, flags, Mode::empty()).map_err(|errno| explain(path, errno))?;
+    Ok((fd, false))
+}
+
+/// One writer, or several readers. A file system without locks is left without them.
+fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), OpenError> {
+    let operation = if shared {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    match flock(fd, operation) {
+        Err(Errno::WOULDBLOCK) => Err(OpenError::Locked(path.to_owned())),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// What transfers must be aligned to.
+struct Alignment {
+    block_bytes: u32,
+    preferred_bytes: u32,
+    memory_bytes: usize,
+}
+
+impl Alignment {
+    fn find(fd: &OwnedFd, is_block_device: bool, direct_io: bool) -> Result<Self, Errno> {
+        if is_block_device {
+            let block_bytes = ioctl_blksszget(fd)?;
+            let preferred_bytes = ioctl_blkpbszget(fd)?.max(4096).next_power_of_two();
+            return Ok(Self { block_bytes, preferred_bytes, memory_bytes: block_bytes as usize });
+        }
+        let preferred_bytes = 4096;
+        if !direct_io {
+            return Ok(Self { block_bytes: 512, preferred_bytes, memory_bytes: 1 });
+        }
+        let facts = statx(fd.as_fd(), c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        let (block_bytes, memory_bytes) = match facts {
+            Ok(facts) if facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+                (facts.stx_dio_offset_align, facts.stx_dio_mem_align as usize)
+            }
+            // Older kernels do not say: try.
+            _ if reads_one_sector(fd) => (512, 512),
+            _ => (4096, 4096),
+        };
+        Ok(Self { block_bytes: block_bytes.max(512), preferred_bytes, memory_bytes })
+    }
+}
+
+fn reads_one_sector(fd: &OwnedFd) -> bool {
+    pread(fd, &mut *Buf::new(SECTOR_BYTES as usize), 0).is_ok()
+}
+
+/// Whether the block device can discard and then reads as zeroes, as the kernel says in sysfs.
+fn zeroes_on_discard(device: Dev) -> bool {
+    let base = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let allows = |name: &str| {
+        // A partition has no queue of its own: its disk, one folder up, has.
+        ["queue", "../queue"].into_iter().any(|queue| {
+            let limit = std::fs::read_to_string(format!("{base}/{queue}/{name}"));
+            limit.is_ok_and(|text| text.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
+        })
+    };
+    allows("discard_max_bytes") && allows("write_zeroes_max_bytes")
+}
+
+fn kind_of(file: FileType) -> &'static str {
+    match file {
+        FileType::Directory => "directory",
+        FileType::CharacterDevice => "character device",
+        FileType::Fifo => "pipe",
+        FileType::Socket => "socket",
+        _ => "special file",
+    }
+}
+
+fn explain(path: &Path, errno: Errno) -> OpenError {
+    let path = path.to_owned();
+    match errno {
+        Errno::NOENT | Errno::NXIO | Errno::NODEV => OpenError::Missing(path),
+        Errno::ACCESS | Errno::PERM => OpenError::Permission(path),
+        Errno::ROFS => OpenError::ReadOnly(path),
+        Errno::BUSY => OpenError::Busy(path),
+        other => OpenError::System { path, source: other.into() },
+    }
+}

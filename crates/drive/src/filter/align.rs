@@ -1,0 +1,253 @@
+//! Serves 512-byte blocks from a device with larger ones.
+
+use std::cell::RefCell;
+
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload,
+    SECTOR_BYTES, SectorRange,
+};
+use voltier_ring::Signal;
+
+use crate::request::{transfer_range, writable, write_range};
+
+/// Changes under way, so that a read-modify-write never undoes a neighbour: two requests for
+/// different sectors of one block do not overlap, and both must last.
+#[derive(Default)]
+struct BlockLocks {
+    held: RefCell<Vec<SectorRange>>,
+    released: Signal,
+}
+
+struct BlockLock<'a> {
+    of: &'a BlockLocks,
+    range: SectorRange,
+}
+
+impl BlockLocks {
+    /// Waits until no change of these blocks is under way, and begins one.
+    async fn lock(&self, range: SectorRange) -> BlockLock<'_> {
+        self.released.until(|| !self.held.borrow().iter().any(|held| held.overlaps(range))).await;
+        self.held.borrow_mut().push(range);
+        BlockLock { of: self, range }
+    }
+}
+
+impl Drop for BlockLock<'_> {
+    fn drop(&mut self) {
+        let mut held = self.of.held.borrow_mut();
+        if let Some(index) = held.iter().position(|range| *range == self.range) {
+            held.swap_remove(index);
+        }
+        drop(held);
+        self.of.released.notify();
+    }
+}
+
+/// 512-byte blocks over a device of 4096-byte ones.
+///
+/// Requests of whole blocks pass as they are. Others read the blocks at their edges first; the
+/// write that follows covers whole blocks, so a power cut tears none of the small ones either.
+pub struct AlignDevice<D> {
+    below: D,
+    limits: Limits,
+    locks: BlockLocks,
+}
+
+impl<D: BlockDevice> AlignDevice<D> {
+    /// Serves 512-byte blocks from `below`.
+    pub fn new(below: D) -> Self {
+        let limits = Limits { block_bytes: 512, ..below.limits().clone() };
+        Self { below, limits, locks: BlockLocks::default() }
+    }
+
+    fn block_sectors(&self) -> u64 {
+        u64::from(self.below.limits().block_bytes) / SECTOR_BYTES
+    }
+
+    /// The blocks that a range touches.
+    fn covering(&self, range: SectorRange) -> SectorRange {
+        let block = self.block_sectors();
+        let start = range.start.0 / block * block;
+        SectorRange::new(Lba(start), range.end().0.next_multiple_of(block) - start)
+    }
+
+    /// The blocks that lie whole in a range; empty at its end if there are none.
+    fn whole_blocks(&self, range: SectorRange) -> SectorRange {
+        let block = self.block_sectors();
+        let start = range.start.0.next_multiple_of(block);
+        let end = range.end().0 / block * block;
+        if start >= end {
+            return SectorRange::new(range.end(), 0);
+        }
+        SectorRange::new(Lba(start), end - start)
+    }
+
+    async fn read_range(&self, range: SectorRange) -> IoResult<Bytes> {
+        let buf = Buf::new(range.bytes() as usize);
+        Ok(self.below.read(range.start, buf).await?.freeze())
+    }
+
+    /// Writes a range of any alignment; its blocks are locked by the caller.
+    async fn write_locked(
+        &self,
+        range: SectorRange,
+        data: &Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let covering = self.covering(range);
+        let block = self.block_sectors();
+        let mut pieces = Vec::with_capacity(data.pieces().len() + 2);
+        let before = ((range.start.0 - covering.start.0) * SECTOR_BYTES) as usize;
+        let after = ((covering.end().0 - range.end().0) * SECTOR_BYTES) as usize;
+        let mut first = None;
+        if before > 0 {
+            let bytes = self.read_range(SectorRange::new(covering.start, block)).await?;
+            pieces.push(bytes.slice(0..before));
+            first = Some(bytes);
+        }
+        pieces.extend(data.pieces().iter().cloned());
+        if after > 0 {
+            let last = SectorRange::new(Lba(covering.end().0 - block), block);
+            let bytes = match first {
+                Some(bytes) if last.start == covering.start => bytes,
+                _ => self.read_range(last).await?,
+            };
+            pieces.push(bytes.slice(bytes.len() - after..bytes.len()));
+        }
+        self.below.write(covering.start, Payload::Many(pieces), durability).await
+    }
+
+    /// Zeroes the parts of a range that do not fill a block.
+    async fn zero_edges(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let whole = self.whole_blocks(range);
+        let edges = [
+            SectorRange::new(range.start, whole.start.0 - range.start.0),
+            SectorRange::new(whole.end(), range.end().0 - whole.end().0),
+        ];
+        for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
+            let zeroes = Payload::from(Buf::zeroed(edge.bytes() as usize));
+            self.write_locked(edge, &zeroes, durability).await?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
+        let range = transfer_range(&self.limits, at, into.len())?;
+        let covering = self.covering(range);
+        if covering == range {
+            return self.below.read(at, into).await;
+        }
+        let bytes = self.read_range(covering).await?;
+        let from = ((range.start.0 - covering.start.0) * SECTOR_BYTES) as usize;
+        let len = into.len();
+        into.copy_from_slice(&bytes[from..from + len]);
+        Ok(into)
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let range = write_range(&self.limits, at, &data)?;
+        let covering = self.covering(range);
+        let _lock = self.locks.lock(covering).await;
+        if covering == range {
+            return self.below.write(at, data, durability).await;
+        }
+        self.write_locked(range, &data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        self.below.flush().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        writable(&self.limits, range)?;
+        let _lock = self.locks.lock(self.covering(range)).await;
+        if self.limits.after_discard == AfterDiscard::Zeroes {
+            self.zero_edges(range, Durability::Cached).await?;
+        }
+        match self.whole_blocks(range) {
+            whole if whole.is_empty() => Ok(()),
+            whole => self.below.discard(whole).await,
+        }
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        writable(&self.limits, range)?;
+        let _lock = self.locks.lock(self.covering(range)).await;
+        self.zero_edges(range, durability).await?;
+        match self.whole_blocks(range) {
+            whole if whole.is_empty() => Ok(()),
+            whole => self.below.write_zeroes(whole, durability).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use crate::filter::{Delay, DelayDevice, IoKind, IoLog, LogDevice};
+    use std::rc::Rc;
+    use voltier_block::MIB;
+    use voltier_ring::{Executor, Handle, NoFiles};
+
+    fn slow_4k(handle: &Handle, log: &IoLog) -> AlignDevice<impl BlockDevice + use<>> {
+        let memory = MemoryDevice::with_block_bytes(MIB, 4096);
+        let delayed = DelayDevice::new(handle.clone(), memory, Delay::new(70, 110, 130));
+        AlignDevice::new(LogDevice::new(handle.clone(), delayed, log.clone()))
+    }
+
+    #[test]
+    fn neighbours_in_one_block_written_at_once_both_last() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let device = Rc::new(slow_4k(&handle, &IoLog::new(0)));
+            let tasks: Vec<_> = (0..32u8)
+                .map(|sector| {
+                    let device = device.clone();
+                    handle.spawn(async move {
+                        let data = Payload::from(Bytes::copy_of(&[sector + 1; 512]));
+                        device.write(Lba(sector.into()), data, Durability::Cached).await
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            let bytes = device.read(Lba(0), Buf::new(32 * 512)).await.unwrap();
+            for (sector, content) in bytes.chunks(512).enumerate() {
+                assert!(content.iter().all(|&byte| usize::from(byte) == sector + 1), "{sector}");
+            }
+        });
+    }
+
+    #[test]
+    fn whole_blocks_pass_straight_through_and_edges_cost_one_read_each() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let log = IoLog::new(0);
+            let device = slow_4k(&handle, &log);
+            let reads = || log.totals(IoKind::Read).requests;
+            let write = async |at, sectors: usize| {
+                let data = Payload::from(Buf::zeroed(sectors * 512));
+                device.write(Lba(at), data, Durability::Cached).await.unwrap();
+            };
+            write(8, 16).await;
+            assert_eq!(reads(), 0);
+            write(9, 2).await;
+            assert_eq!(reads(), 1);
+            write(15, 20).await;
+            assert_eq!(reads(), 3);
+            write(16, 9).await;
+            assert_eq!(reads(), 4);
+            assert_eq!(log.totals(IoKind::Write).requests, 4);
+        });
+    }
+}

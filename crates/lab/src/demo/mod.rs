@@ -1,0 +1,178 @@
+//! The demonstration: the MaxIO document's five fio jobs on a modelled hard disk, a modelled SSD,
+//! and the disk with the SSD in front of it as a write-back cache, all through the same NBD door.
+//!
+//! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job;
+//! here drives are models with the document's figures, and size and time are scaled. Everything
+//! else is the document's: see [`jobs`].
+
+pub mod html;
+pub mod jobs;
+pub mod options;
+pub mod report;
+
+use std::fs;
+use std::path::PathBuf;
+
+use jobs::JOBS;
+pub use options::{Options, Ssd};
+pub use report::{Report, Row};
+
+use crate::LabError;
+use crate::fio::{Fio, Job, Outcome, Pattern, Target, Until};
+use crate::machine::Machine;
+use crate::process::Stop;
+use crate::size::format_bytes;
+use crate::voltier::{CacheSpec, Instance, Show};
+
+/// The cache's SSD, in test sizes. The document's is eight: its replacement never works. Two keep
+/// the demonstration small and make the cache reuse its space while it is measured.
+const SSD_PER_SIZE: u64 = 2;
+
+/// The volumes, in the order of the table.
+const HDD: &str = "hdd";
+const SSD: &str = "ssd";
+const ACCELERATED: &str = "accelerated";
+
+/// Runs the whole demonstration, writes `result.json` and `report.html` into the output folder, and
+/// returns what was measured. `progress` is given one line at a time.
+///
+/// Whatever it starts has ended when it returns, also with an error.
+///
+/// # Errors
+/// One line that says what to do: fio missing, a command refused, a request failed, interrupted.
+pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    let stop = Stop::on_signals()?;
+    let fio = Fio::find(&stop)?;
+    fs::create_dir_all(&options.out).map_err(LabError::file(&options.out))?;
+    let folder = tempfile::Builder::new()
+        .prefix("voltier-demo-")
+        .tempdir()
+        .map_err(LabError::file(std::env::temp_dir()))?;
+    // Declared after the folder, so that the daemon ends before its state is removed.
+    let instance = Instance::new(&options.binary, folder.path(), stop.clone());
+    let bench = Bench { options, fio, instance, stop };
+    let report = bench.measure(progress)?;
+    drop(bench);
+    write(options.out.join("result.json"), &report.json())?;
+    write(options.out.join("report.html"), &html::render(&report))?;
+    Ok(report)
+}
+
+fn write(path: PathBuf, text: &str) -> Result<(), LabError> {
+    fs::write(&path, text).map_err(LabError::file(&path))
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    fio: Fio,
+    instance: Instance,
+    stop: Stop,
+}
+
+impl Bench<'_> {
+    fn measure(&self, progress: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+        progress(&format!(
+            "making three volumes of {}: {}, {}, and the first behind the second as a cache",
+            format_bytes(self.options.size_bytes),
+            self.hdd_device(),
+            self.ssd_device(1),
+        ));
+        let targets = self.make_volumes()?;
+        progress("writing each volume once, in sequence, as the document does");
+        for (_, target) in &targets {
+            self.fio.run(&self.fill(), target, &self.stop)?;
+        }
+        let mut rows = Vec::new();
+        for spec in &JOBS {
+            let job = spec.job(self.options.size_bytes, self.options.seconds);
+            let mut figures = Vec::new();
+            let mut window = (Show::default(), Show::default());
+            for (name, target) in &targets {
+                let before = self.instance.show(name)?;
+                let outcome = self.fio.run(&job, target, &self.stop)?;
+                // The last volume is the accelerated one: its window is the one that is kept.
+                window = (before, self.instance.show(name)?);
+                progress(&said(spec, name, &outcome));
+                figures.push(spec.figure(&outcome));
+            }
+            rows.push(Row::new(spec, &figures, self.options, &window));
+        }
+        Ok(Report {
+            rows,
+            options: self.options.clone(),
+            machine: Machine::this(),
+            fio_version: self.fio.version().to_owned(),
+            commands: self.commands(&targets[2].1),
+        })
+    }
+
+    /// The volumes and where fio finds them: plain disk, plain SSD, accelerated disk.
+    fn make_volumes(&self) -> Result<[(&'static str, Target); 3], LabError> {
+        self.instance.create_plain(HDD, &self.hdd_device())?;
+        self.instance.create_plain(SSD, &self.ssd_device(1))?;
+        let (ssd, hdd) = (self.ssd_device(SSD_PER_SIZE), self.hdd_device());
+        self.instance.create_cached(
+            ACCELERATED,
+            &CacheSpec { ssd: &ssd, hdd: &hdd, policy: "lru", mode: "wb", line_bytes: 4096 },
+        )?;
+        // The document's product caches sequential streams too.
+        self.instance.set(ACCELERATED, "seq_cutoff=0")?;
+        let serve = |name| Ok((name, Target::Nbd(self.instance.export_nbd(name)?)));
+        Ok([serve(HDD)?, serve(SSD)?, serve(ACCELERATED)?])
+    }
+
+    fn hdd_device(&self) -> String {
+        format!("model:hdd-7200:{}", format_bytes(self.options.size_bytes))
+    }
+
+    fn ssd_device(&self, sizes: u64) -> String {
+        let size = format_bytes(self.options.size_bytes * sizes);
+        format!("model:{}:{size}", self.options.ssd.profile())
+    }
+
+    fn fill(&self) -> Job {
+        Job {
+            name: "fill",
+            pattern: Pattern::Write,
+            block_bytes: 256 << 10,
+            iodepth: 16,
+            numjobs: 1,
+            size_bytes: self.options.size_bytes,
+            until: Until::Once,
+        }
+    }
+
+    /// What a reader would type to do the same, the private state folder left out.
+    fn commands(&self, target: &Target) -> Vec<String> {
+        let (hdd, ssd) = (self.hdd_device(), self.ssd_device(1));
+        let cache = self.ssd_device(SSD_PER_SIZE);
+        let mut commands = vec![
+            format!("voltier create -p {hdd} {HDD}"),
+            format!("voltier create -p {ssd} {SSD}"),
+            format!("voltier create -s {cache} -p {hdd} -r lru -t wb -b 4096 {ACCELERATED}"),
+            format!("voltier set {ACCELERATED} seq_cutoff=0"),
+        ];
+        let shown = match target {
+            Target::Nbd(uri) => {
+                let uri = uri.split('?').next().unwrap_or(uri);
+                Target::Nbd(format!("{uri}?socket=$SOCKET"))
+            }
+            Target::File { .. } => target.clone(),
+        };
+        commands.push(self.fill().command_line(&shown));
+        for spec in &JOBS {
+            let job = spec.job(self.options.size_bytes, self.options.seconds);
+            commands.push(job.command_line(&shown));
+        }
+        commands
+    }
+}
+
+fn said(spec: &jobs::JobSpec, volume: &str, outcome: &Outcome) -> String {
+    format!(
+        "{:<13} {volume:<12} {:>10} {}",
+        spec.label,
+        crate::table::figure(spec.figure(outcome)),
+        spec.unit.name()
+    )
+}

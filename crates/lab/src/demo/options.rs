@@ -1,0 +1,152 @@
+//! What can be chosen in the demonstration, and how a user says it.
+
+use std::path::PathBuf;
+
+use crate::LabError;
+use crate::size::parse_bytes;
+
+/// Small enough for a laptop's memory, large enough that the models' caches do not matter.
+const DEFAULT_SIZE_BYTES: u64 = 512 << 20;
+
+/// Fifteen runs of this and three fills end well before three minutes.
+const DEFAULT_SECONDS: u32 = 8;
+
+/// Four sequential threads at depth 16 with 256 KiB requests need room to run.
+const SMALLEST_SIZE_BYTES: u64 = 64 << 20;
+
+/// The document's two SSDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ssd {
+    /// Intel DC S3710, 800 GB.
+    Sata,
+    /// Comay BladeDrive E24, 800 GB.
+    Pcie,
+}
+
+impl Ssd {
+    /// The profile of the modelled drive.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Ssd::Sata => "ssd-sata",
+            Ssd::Pcie => "ssd-pcie",
+        }
+    }
+
+    /// The drive it models.
+    pub fn drive(self) -> &'static str {
+        match self {
+            Ssd::Sata => "the document's SATA SSD (Intel DC S3710)",
+            Ssd::Pcie => "the document's PCIe SSD (Comay BladeDrive E24)",
+        }
+    }
+}
+
+/// How to run the demonstration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The `voltier` binary to drive.
+    pub binary: PathBuf,
+    /// Folder for `result.json` and `report.html`; made when it is missing.
+    pub out: PathBuf,
+    /// Size of each volume.
+    pub size_bytes: u64,
+    /// Seconds of each of the fifteen runs.
+    pub seconds: u32,
+    /// Which SSD is modelled.
+    pub ssd: Ssd,
+}
+
+impl Options {
+    /// The defaults, changed by DEMO_SIZE, DEMO_SECONDS and DEMO_SSD where they are set.
+    ///
+    /// # Errors
+    /// `Setting`, with what would be accepted.
+    pub fn from_env(binary: PathBuf, out: PathBuf) -> Result<Options, LabError> {
+        Options::from_settings(binary, out, |name| {
+            std::env::var(name).ok().filter(|value| !value.is_empty())
+        })
+    }
+
+    fn from_settings(
+        binary: PathBuf,
+        out: PathBuf,
+        setting: impl Fn(&str) -> Option<String>,
+    ) -> Result<Options, LabError> {
+        let size_bytes = match setting("DEMO_SIZE") {
+            None => DEFAULT_SIZE_BYTES,
+            Some(value) => parse_bytes(&value)
+                .filter(|size| (SMALLEST_SIZE_BYTES..=1 << 44).contains(size))
+                .filter(|size| size.is_multiple_of(1 << 20))
+                .ok_or_else(|| {
+                    refused(
+                        "DEMO_SIZE",
+                        value,
+                        "give a size in whole MiB from 64M, like 512M or 2G",
+                    )
+                })?,
+        };
+        let seconds = match setting("DEMO_SECONDS") {
+            None => DEFAULT_SECONDS,
+            Some(value) => value
+                .parse()
+                .ok()
+                .filter(|seconds| (1..=86_400).contains(seconds))
+                .ok_or_else(|| refused("DEMO_SECONDS", value, "give whole seconds from 1"))?,
+        };
+        let ssd = match setting("DEMO_SSD").as_deref() {
+            None | Some("sata") => Ssd::Sata,
+            Some("pcie") => Ssd::Pcie,
+            Some(other) => return Err(refused("DEMO_SSD", other.into(), "give sata or pcie")),
+        };
+        Ok(Options { binary, out, size_bytes, seconds, ssd })
+    }
+}
+
+fn refused(name: &'static str, value: String, why: &str) -> LabError {
+    LabError::Setting { name, value, why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &str) -> Result<Options, LabError> {
+        Options::from_settings("voltier".into(), "demo".into(), |asked| {
+            (asked == name).then(|| value.to_owned())
+        })
+    }
+
+    #[test]
+    fn settings_change_what_they_name_and_nothing_else() {
+        let default = with("", "").unwrap();
+        assert_eq!(
+            with("DEMO_SIZE", "1G").unwrap(),
+            Options { size_bytes: 1 << 30, ..default.clone() }
+        );
+        assert_eq!(with("DEMO_SECONDS", "2").unwrap(), Options { seconds: 2, ..default.clone() });
+        assert_eq!(with("DEMO_SSD", "pcie").unwrap(), Options { ssd: Ssd::Pcie, ..default });
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_used_is_refused_with_what_would_be() {
+        for (name, value) in [
+            ("DEMO_SIZE", "1"),
+            ("DEMO_SIZE", "lots"),
+            ("DEMO_SIZE", "67108865"),
+            ("DEMO_SECONDS", "0"),
+            ("DEMO_SECONDS", "1.5"),
+            ("DEMO_SSD", "nvme"),
+        ] {
+            let error = with(name, value).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{name}={value} is not usable: give ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_default_ends_within_three_minutes() {
+        let default = with("", "").unwrap();
+        let size = default.size_bytes as f64;
+        let fills = size / 107e6 + 2.0 * size / 268e6;
+        assert!(f64::from(15 * (default.seconds + 2)) + fills < 180.0);
+    }
+}

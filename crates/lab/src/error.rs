@@ -1,0 +1,78 @@
+//! What can go wrong in a run, in one line that says what to do next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A run that could not be done. Every message stands alone on one line.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A program that the run needs is not installed.
+    #[error("{program} is not installed: run `apt-get install {package}` and try again")]
+    Missing {
+        /// The program's file name.
+        program: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// fio is there but cannot do what the run needs.
+    #[error("{found} cannot be used: {why}")]
+    FioUnfit {
+        /// What `fio --version` said.
+        found: String,
+        /// What is lacking, and what to do.
+        why: String,
+    },
+    /// A program ended with a failure; `detail` is the last thing it said.
+    #[error("{what} failed: {detail}")]
+    Failed {
+        /// What was run, in the reader's words.
+        what: String,
+        /// The program's own message, on one line.
+        detail: String,
+    },
+    /// A program did not end in time and was stopped.
+    #[error("{what} did not end within {seconds} s and was stopped")]
+    Timeout {
+        /// What was run.
+        what: String,
+        /// How long it was given.
+        seconds: u64,
+    },
+    /// A program's answer was not what it is documented to be.
+    #[error("{what} gave an answer that cannot be read: {detail}")]
+    Answer {
+        /// What was run.
+        what: String,
+        /// What was expected and not found.
+        detail: String,
+    },
+    /// A setting given by the user.
+    #[error("{name}={value} is not usable: {why}")]
+    Setting {
+        /// The option or environment variable.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be accepted.
+        why: String,
+    },
+    /// The user asked to stop.
+    #[error("interrupted: everything that was started has been stopped")]
+    Interrupted,
+    /// A file or folder could not be used.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl LabError {
+    /// An I/O error with the path it happened on.
+    pub fn file(path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> LabError {
+        let path = path.as_ref().to_path_buf();
+        move |source| LabError::File { path, source }
+    }
+}

@@ -1,0 +1,273 @@
+//! Programs that a run starts: waited for with a deadline, stopped by id, never left behind.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::LabError;
+
+/// How often a running program is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Whether the user asked to stop. Cheap to clone and to ask.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Set by SIGINT, SIGTERM and SIGHUP from now on, so that the run can clean up and end by
+    /// itself.
+    ///
+    /// # Errors
+    /// When the system refuses the handlers.
+    pub fn on_signals() -> Result<Stop, LabError> {
+        let stop = Stop::default();
+        for signal in
+            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
+            signal_hook::flag::register(signal, stop.0.clone()).map_err(|source| {
+                LabError::Failed { what: "watching signals".into(), detail: source.to_string() }
+            })?;
+        }
+        Ok(stop)
+    }
+
+    /// Asks the run to stop.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// `Interrupted` once the user asked to stop.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`].
+    pub fn check(&self) -> Result<(), LabError> {
+        if self.0.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// What a program left when it ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: String,
+    /// All of its standard error.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// The last line it said that is not empty, for a one-line error message.
+    pub fn last_words(&self) -> String {
+        [&self.stderr, &self.stdout]
+            .iter()
+            .find_map(|text| text.lines().map(str::trim).rfind(|line| !line.is_empty()))
+            .map_or_else(|| self.status.to_string(), str::to_owned)
+    }
+}
+
+/// A program in the foreground of the run; killed when dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    what: String,
+}
+
+impl Running {
+    /// Starts `command`; its input is empty. `what` names it in messages.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command, what: &str) -> Result<Running, LabError> {
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(LabError::file(Path::new(command.get_program())))?;
+        Ok(Running { child, what: what.to_owned() })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it ends.
+    ///
+    /// # Errors
+    /// `Timeout` and `Interrupted`; the program has then been killed.
+    pub fn wait(&mut self, limit: Duration, stop: &Stop) -> Result<ExitStatus, LabError> {
+        let deadline = Deadline::after(limit);
+        loop {
+            if let Some(status) = self.child.try_wait().map_err(LabError::file(&self.what))? {
+                return Ok(status);
+            }
+            stop.check().inspect_err(|_| self.kill())?;
+            if deadline.is_over() {
+                self.kill();
+                return Err(LabError::Timeout {
+                    what: self.what.clone(),
+                    seconds: limit.as_secs(),
+                });
+            }
+            pause(POLL_INTERVAL);
+        }
+    }
+
+    fn kill(&mut self) {
+        // Both fail only when it has ended already, which is what is wanted.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs `command` to its end and keeps what it said, whatever its exit status.
+///
+/// # Errors
+/// As [`Running::start`] and [`Running::wait`].
+pub fn run(
+    command: &mut Command,
+    what: &str,
+    limit: Duration,
+    stop: &Stop,
+) -> Result<Finished, LabError> {
+    // Files, not pipes: nobody has to read while it runs, and a daemon it leaves behind that kept
+    // the descriptors open cannot hold the run up.
+    let mut stdout = tempfile::tempfile().map_err(LabError::file(std::env::temp_dir()))?;
+    let mut stderr = tempfile::tempfile().map_err(LabError::file(std::env::temp_dir()))?;
+    command.stdout(duplicate(&stdout)?).stderr(duplicate(&stderr)?);
+    let status = Running::start(command, what)?.wait(limit, stop)?;
+    Ok(Finished { status, stdout: read_all(&mut stdout)?, stderr: read_all(&mut stderr)? })
+}
+
+fn duplicate(file: &File) -> Result<File, LabError> {
+    file.try_clone().map_err(LabError::file(std::env::temp_dir()))
+}
+
+fn read_all(file: &mut File) -> Result<String, LabError> {
+    let mut bytes = Vec::new();
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut bytes))
+        .map_err(LabError::file(std::env::temp_dir()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Stops a process that is not a child of ours: asks, waits up to `grace`, then kills.
+pub fn stop_by_pid(pid: i32, grace: Duration) {
+    let Some(target) = Pid::from_raw(pid) else { return };
+    if kill_process(target, Signal::TERM).is_err() {
+        return;
+    }
+    let deadline = Deadline::after(grace);
+    while is_alive(pid) && !deadline.is_over() {
+        pause(POLL_INTERVAL);
+    }
+    if is_alive(pid) {
+        kill_process(target, Signal::KILL).ok();
+        let deadline = Deadline::after(Duration::from_secs(5));
+        while is_alive(pid) && !deadline.is_over() {
+            pause(POLL_INTERVAL);
+        }
+    }
+}
+
+/// Whether a process runs. One that has ended and that nobody has waited for does not.
+pub fn is_alive(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // "12 (name (any)) S ...": the state follows the last parenthesis.
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    !state.is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+/// A moment on the machine's clock.
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// `limit` from now.
+    #[expect(clippy::disallowed_methods, reason = "other programs live in the machine's time")]
+    pub fn after(limit: Duration) -> Deadline {
+        Deadline(Instant::now() + limit)
+    }
+
+    /// Whether it has passed.
+    #[expect(clippy::disallowed_methods, reason = "other programs live in the machine's time")]
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Sleeps.
+#[expect(clippy::disallowed_methods, reason = "waits for other programs, in the machine's time")]
+pub fn pause(interval: Duration) {
+    std::thread::sleep(interval);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn output_and_status_are_kept() {
+        let script = "echo out; echo first >&2; echo last >&2; exit 3";
+        let finished = run(&mut shell(script), "sh", LONG, &Stop::default()).unwrap();
+        assert_eq!(finished.status.code(), Some(3));
+        assert_eq!(finished.stdout, "out\n");
+        assert_eq!(finished.last_words(), "last");
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_is_described_by_its_status() {
+        let finished = run(&mut shell("exit 4"), "sh", LONG, &Stop::default()).unwrap();
+        assert_eq!(finished.last_words(), "exit status: 4");
+    }
+
+    #[test]
+    fn a_program_over_its_limit_is_stopped() {
+        let mut running = Running::start(&mut shell("exec sleep 1000"), "sleep").unwrap();
+        let pid = running.id();
+        let error = running.wait(Duration::from_millis(1), &Stop::default()).unwrap_err();
+        assert!(matches!(error, LabError::Timeout { .. }), "{error}");
+        assert!(!is_alive(pid.cast_signed()));
+    }
+
+    #[test]
+    fn an_interrupted_run_stops_its_program() {
+        let stop = Stop::default();
+        stop.set();
+        let mut running = Running::start(&mut shell("exec sleep 1000"), "sleep").unwrap();
+        let pid = running.id();
+        assert!(matches!(running.wait(LONG, &stop), Err(LabError::Interrupted)));
+        assert!(!is_alive(pid.cast_signed()));
+    }
+
+    #[test]
+    fn a_process_that_ignores_the_request_is_killed() {
+        let running = Running::start(
+            &mut shell("trap '' TERM; while :; do sleep 0.05; done"),
+            "a stubborn shell",
+        )
+        .unwrap();
+        let pid = running.id().cast_signed();
+        stop_by_pid(pid, Duration::from_millis(50));
+        assert!(!is_alive(pid));
+    }
+}

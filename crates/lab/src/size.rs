@@ -1,0 +1,50 @@
+//! Sizes as users write them: a number and K, M, G or T, binary.
+
+/// Bytes of "512M", "1g", "4096". None when it is not a size or does not fit.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KIB" => 10,
+        "M" | "MIB" => 20,
+        "G" | "GIB" => 30,
+        "T" | "TIB" => 40,
+        _ => return None,
+    };
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift)
+}
+
+/// The same, back: the largest unit that divides the size exactly ("1536M", not "1.5G").
+pub fn format_bytes(bytes: u64) -> String {
+    for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
+        if bytes != 0 && bytes.is_multiple_of(1 << shift) {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_survive_the_round_trip() {
+        for (text, bytes) in [("4096", 4096), ("512M", 512 << 20), ("1g", 1 << 30), ("3T", 3 << 40)]
+        {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+            assert_eq!(parse_bytes(&format_bytes(bytes)), Some(bytes), "{text}");
+        }
+        assert_eq!(format_bytes(1536 << 20), "1536M");
+        assert_eq!(format_bytes(0), "0");
+    }
+
+    #[test]
+    fn what_is_not_a_size_is_refused() {
+        for text in ["", "M", "1.5G", "-1", "1Q", "99999999T", "1 G x"] {
+            assert_eq!(parse_bytes(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+#!/bin/bash
+# usage: scripts/deps.sh build|demo|test|fuzz
+# Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
+# Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
+set -euo pipefail
+
+# What to look for, and the Debian package that brings it.
+build=(cc:gcc)
+fuzz=("${build[@]}" c++:g++)
+demo=("${build[@]}" fio:fio)
+test=("${demo[@]}"
+  git:git nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin
+  mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs fusermount3:fuse3 losetup:mount unshare:util-linux)
+
+case "${1:-}" in
+  build) wanted=("${build[@]}") ;;
+  fuzz) wanted=("${fuzz[@]}") ;;
+  demo) wanted=("${demo[@]}") ;;
+  test) wanted=("${test[@]}") ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|fuzz" >&2; exit 2 ;;
+esac
+set=$1
+
+# mkfs and losetup live where only root's PATH looks.
+PATH="$PATH:/usr/sbin:/sbin"
+
+if ! command -v cargo >/dev/null; then
+  echo "cargo is missing: install Rust 1.95 or newer (https://rustup.rs), then run make again" >&2
+  exit 1
+fi
+if [ "$set" = test ]; then
+  for component in fmt clippy; do
+    if ! cargo "$component" --version >/dev/null 2>&1; then
+      echo "cargo $component is missing: run: rustup component add rustfmt clippy" >&2
+      exit 1
+    fi
+  done
+fi
+
+missing() {
+  local entry
+  for entry in "${wanted[@]}"; do
+    command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
+  done
+  # A compiler without the C library's start files cannot link.
+  if ! compgen -G '/usr/lib/*/crt1.o' >/dev/null && [ ! -e /usr/lib64/crt1.o ]; then
+    echo libc6-dev
+  fi
+}
+
+packages=$(missing | sort -u | tr '\n' ' ')
+packages=${packages% }
+[ -n "$packages" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "missing: $packages (Debian names): install them with your package manager," >&2
+  echo "then run make again" >&2
+  exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+  echo "missing: $packages" >&2
+  echo "run: sudo apt-get update && sudo apt-get install -y $packages" >&2
+  exit 1
+fi
+
+echo "installing: $packages"
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update
+# shellcheck disable=SC2086 # a list of words
+apt-get -qq install -y --no-install-recommends $packages >/dev/null
+
+still=$(missing | sort -u | tr '\n' ' ')
+if [ -n "$still" ]; then
+  echo "still missing after apt-get install: $still" >&2
+  exit 1
+fi

@@ -1,0 +1,73 @@
+//! `cargo xtask bench NAME`: every performance figure with its peer, measured in the same run.
+//!
+//! Prints a table and writes `target/bench/NAME.json`. The cases of a crate that need no server
+//! come from that crate's example `bench`, which prints one JSON line a case (see
+//! [`report::Measured`]).
+
+mod cache;
+mod nbd;
+mod report;
+
+use std::process::{Command, Stdio};
+
+use report::Measured;
+use voltier_lab::machine::Machine;
+
+use crate::{Failure, workspace};
+
+/// How the cases are run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// How often each case is measured; the median counts.
+    rounds: u32,
+    /// Seconds of one measurement.
+    seconds: u32,
+}
+
+impl Effort {
+    /// BENCH_ROUNDS (5) and BENCH_SECONDS (3).
+    fn from_env() -> Result<Effort, Failure> {
+        let setting = |name: &str, default: u32| match std::env::var(name) {
+            Ok(value) => match value.parse() {
+                Ok(number) if number > 0 => Ok(number),
+                _ => Err(format!("{name}={value} is not usable: give a whole number from 1")),
+            },
+            Err(_) => Ok(default),
+        };
+        Ok(Effort { rounds: setting("BENCH_ROUNDS", 5)?, seconds: setting("BENCH_SECONDS", 3)? })
+    }
+}
+
+/// Runs the benchmark of that name.
+pub(crate) fn run(name: &str) -> Result<(), Failure> {
+    let effort = Effort::from_env()?;
+    let rows = match name {
+        "cache" => cache::measure(effort)?,
+        _ => return Err(format!("there is no benchmark {name}: try cache").into()),
+    };
+    println!("{}", Machine::this().describe());
+    println!("medians of {} runs of {} s each\n", effort.rounds, effort.seconds);
+    print!("{}", report::table(&rows));
+    let folder = workspace::metadata()?.target_directory.join("bench");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(format!("{name}.json"));
+    std::fs::write(&path, report::json(&rows)?)?;
+    println!("\nwritten to {}", path.display());
+    Ok(())
+}
+
+/// Runs the example `bench` of `package` once for each round and takes the median of each case.
+fn in_process(package: &str, effort: Effort) -> Result<Vec<Measured>, Failure> {
+    let what = format!("cargo run --package {package} --example bench");
+    let mut rounds = Vec::new();
+    for round in 1..=effort.rounds {
+        eprintln!("{package}: in-process cases, round {round} of {}", effort.rounds);
+        let mut command: Command = workspace::cargo();
+        command.args(["run", "--quiet", "--locked", "--release", "--package", package]);
+        command.args(["--example", "bench"]).env("BENCH_SECONDS", effort.seconds.to_string());
+        let output = command.stderr(Stdio::inherit()).output()?;
+        workspace::succeeded(&what, output.status)?;
+        rounds.push(report::parse_lines(&String::from_utf8(output.stdout)?)?);
+    }
+    report::medians(&rounds).map_err(|why| format!("{what}: {why}").into())
+}

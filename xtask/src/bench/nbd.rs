@@ -1,0 +1,154 @@
+//! NBD on Unix sockets, 4 KiB at depth 32 by fio: nbdkit's memory plugin, plain memory, a cache
+//! that holds everything, and a write-back cache, interleaved.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use voltier_lab::LabError;
+use voltier_lab::fio::{Fio, Job, Pattern, Target, Until};
+use voltier_lab::process::{Deadline, Running, Stop, pause};
+use voltier_lab::size::format_bytes;
+use voltier_lab::voltier::{CacheSpec, Instance};
+
+use super::Effort;
+use super::report::{Measured, median};
+use crate::Failure;
+
+/// The working set of every case.
+const SIZE_BYTES: u64 = 256 << 20;
+
+/// Room for the cache's log: twice the working set, so that it reuses its space while it is
+/// measured.
+const SSD_BYTES: u64 = 2 * SIZE_BYTES;
+
+const NBDKIT: &str = "nbdkit memory";
+const PLAIN: &str = "plain";
+const HIT: &str = "hit";
+const WRITE_BACK: &str = "wb";
+
+/// Below this a run of "hits" measured something else.
+const HIT_RATE_MIN: f64 = 0.999;
+
+/// The servers and where fio finds their volumes. Everything ends with the value.
+pub(super) struct Volumes {
+    // Ends before the folder it works in is removed: fields are dropped in order.
+    instance: Instance,
+    _nbdkit: Running,
+    targets: BTreeMap<&'static str, Target>,
+    fio: Fio,
+    stop: Stop,
+    _folder: TempDir,
+}
+
+impl Volumes {
+    /// Starts both servers and writes every volume once.
+    pub(super) fn start(binary: &Path, stop: &Stop) -> Result<Volumes, Failure> {
+        let fio = Fio::find(stop)?;
+        let folder = tempfile::Builder::new().prefix("voltier-bench-").tempdir()?;
+        let size = format_bytes(SIZE_BYTES);
+        let (nbdkit, uri) = start_nbdkit(folder.path(), &size)?;
+        let state = folder.path().join("state");
+        std::fs::create_dir(&state)?;
+        let instance = Instance::new(binary, &state, stop.clone());
+        let memory = format!("mem:{size}");
+        let ssd = format!("mem:{}", format_bytes(SSD_BYTES));
+        let cache =
+            CacheSpec { ssd: &ssd, hdd: &memory, policy: "lru", mode: "wb", line_bytes: 4096 };
+        instance.create_plain(PLAIN, &memory)?;
+        for name in [HIT, WRITE_BACK] {
+            instance.create_cached(name, &cache)?;
+            instance.set(name, "seq_cutoff=0")?;
+        }
+        let mut targets = BTreeMap::from([(NBDKIT, Target::Nbd(uri))]);
+        for name in [PLAIN, HIT, WRITE_BACK] {
+            targets.insert(name, Target::Nbd(instance.export_nbd(name)?));
+        }
+        for target in targets.values() {
+            fio.run(&job("fill", Pattern::Write, 256 << 10, Until::Once), target, stop)?;
+        }
+        instance.flush(HIT)?;
+        let stop = stop.clone();
+        Ok(Volumes { instance, _nbdkit: nbdkit, targets, fio, stop, _folder: folder })
+    }
+
+    fn iops(&self, name: &str, pattern: Pattern, effort: Effort) -> Result<f64, LabError> {
+        let job = job("bench", pattern, 4096, Until::Seconds(effort.seconds));
+        Ok(self.fio.run(&job, &self.targets[name], &self.stop)?.iops())
+    }
+}
+
+fn job(name: &'static str, pattern: Pattern, block_bytes: u32, until: Until) -> Job {
+    Job { name, pattern, block_bytes, iodepth: 32, numjobs: 1, size_bytes: SIZE_BYTES, until }
+}
+
+fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure> {
+    let socket = folder.join("nbdkit.sock");
+    let mut command = Command::new("nbdkit");
+    // Written when it accepts connections.
+    let ready = folder.join("nbdkit.pid");
+    command.args(["--foreground", "--unix"]).arg(&socket).arg("--pidfile").arg(&ready);
+    command.args(["memory", size]);
+    let nbdkit =
+        Running::start(command.stdout(Stdio::null()), "nbdkit").map_err(|error| match error {
+            LabError::File { .. } => LabError::Missing { program: "nbdkit", package: "nbdkit" },
+            other => other,
+        })?;
+    let deadline = Deadline::after(Duration::from_secs(10));
+    while !ready.exists() {
+        if deadline.is_over() {
+            return Err("nbdkit did not become ready within 10 s".into());
+        }
+        pause(Duration::from_millis(20));
+    }
+    Ok((nbdkit, format!("nbd+unix:///?socket={}", socket.display())))
+}
+
+/// Measures all cases, every server in every round, the order turned round each time so that a
+/// machine that slows down or speeds up favours nobody.
+pub(super) fn measure(volumes: &Volumes, effort: Effort) -> Result<Vec<Measured>, Failure> {
+    let hits_before = volumes.instance.show(HIT)?.reads;
+    let mut runs = [
+        (NBDKIT, Pattern::RandRead),
+        (PLAIN, Pattern::RandRead),
+        (HIT, Pattern::RandRead),
+        (NBDKIT, Pattern::RandWrite),
+        (PLAIN, Pattern::RandWrite),
+        (WRITE_BACK, Pattern::RandWrite),
+    ]
+    .map(|(name, pattern)| (name, pattern, Vec::new()));
+    for round in 1..=effort.rounds {
+        eprintln!("NBD cases, round {round} of {}", effort.rounds);
+        for (name, pattern, figures) in &mut runs {
+            figures.push(volumes.iops(name, *pattern, effort)?);
+        }
+        runs.reverse();
+    }
+    let hits = volumes.instance.show(HIT)?.reads.since(hits_before).hit_rate().unwrap_or(0.0);
+    if hits < HIT_RATE_MIN {
+        return Err(
+            format!("only {hits:.4} of the cached reads were hits: nothing to compare").into()
+        );
+    }
+    let figure = |name: &str, pattern: Pattern| {
+        let run = runs.iter().find(|run| run.0 == name && run.1 == pattern);
+        median(run.map(|run| run.2.clone()).unwrap_or_default())
+    };
+    let row = |case: &str, ours: &str, peer: &str, theirs: &str, pattern: Pattern| Measured {
+        case: format!("NBD 4k qd32 {case}"),
+        unit: "IOPS".to_owned(),
+        ours: figure(ours, pattern),
+        peer: peer.to_owned(),
+        theirs: figure(theirs, pattern),
+    };
+    let same = "plain memory, same server";
+    let (read, write) = (Pattern::RandRead, Pattern::RandWrite);
+    Ok(vec![
+        row("read, plain memory", PLAIN, NBDKIT, NBDKIT, read),
+        row("write, plain memory", PLAIN, NBDKIT, NBDKIT, write),
+        row("read, cache hits", HIT, same, PLAIN, read),
+        row("write, write-back", WRITE_BACK, same, PLAIN, write),
+    ])
+}

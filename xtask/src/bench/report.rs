@@ -1,0 +1,141 @@
+//! Measured cases: read from the lines of an example, reduced to medians, shown, stored.
+
+use serde::{Deserialize, Serialize};
+use voltier_lab::table::{figure, render};
+
+use crate::Failure;
+
+/// One case. An example prints one a line, as JSON:
+/// `{"case":"hit read 4k","unit":"IOPS","ours":1.0,"peer":"Open CAS library","theirs":1.0}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Measured {
+    /// What was done; the same words in every run, so that runs can be compared.
+    pub(super) case: String,
+    /// Of both figures.
+    pub(super) unit: String,
+    /// Voltier.
+    pub(super) ours: f64,
+    /// Whom it is compared with.
+    pub(super) peer: String,
+    /// The peer, in the same run, or published.
+    pub(super) theirs: f64,
+}
+
+impl Measured {
+    fn ratio(&self) -> f64 {
+        self.ours / self.theirs
+    }
+}
+
+#[derive(Serialize)]
+struct StoredRow<'a> {
+    #[serde(flatten)]
+    measured: &'a Measured,
+    ratio: f64,
+}
+
+#[derive(Serialize)]
+struct Stored<'a> {
+    rows: Vec<StoredRow<'a>>,
+}
+
+/// Reads an example's output: one case a line, nothing else.
+pub(super) fn parse_lines(text: &str) -> Result<Vec<Measured>, Failure> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| {
+            serde_json::from_str(line)
+                .map_err(|error| format!("not a case: {line}: {error}").into())
+        })
+        .collect()
+}
+
+/// Reduces rounds of the same cases to one, each figure its own median.
+pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Measured>, String> {
+    let Some(first) = rounds.first() else { return Ok(Vec::new()) };
+    let median_of = |index: usize, row: &Measured| {
+        let same: Option<Vec<&Measured>> = rounds
+            .iter()
+            .map(|round| round.get(index).filter(|other| other.case == row.case))
+            .collect();
+        let same = same.ok_or_else(|| format!("rounds differ in the case {}", row.case))?;
+        Ok(Measured {
+            ours: median(same.iter().map(|other| other.ours).collect()),
+            theirs: median(same.iter().map(|other| other.theirs).collect()),
+            ..row.clone()
+        })
+    };
+    first.iter().enumerate().map(|(index, row)| median_of(index, row)).collect()
+}
+
+/// The middle of the values, or the mean of the two in the middle. Zero of none.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count.is_multiple_of(2) => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+        count => values[count / 2],
+    }
+}
+
+/// The table that is printed.
+pub(super) fn table(rows: &[Measured]) -> String {
+    let cells = |row: &Measured| {
+        vec![
+            row.case.clone(),
+            row.unit.clone(),
+            figure(row.ours),
+            row.peer.clone(),
+            figure(row.theirs),
+            figure(row.ratio()),
+        ]
+    };
+    let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    render(&["case", "unit", "ours", "peer", "theirs", "ratio"], &cells)
+}
+
+/// The file that is stored: `{"rows":[{case, unit, ours, peer, theirs, ratio}]}`.
+pub(super) fn json(rows: &[Measured]) -> Result<String, Failure> {
+    let rows = rows.iter().map(|measured| StoredRow { measured, ratio: measured.ratio() });
+    Ok(serde_json::to_string_pretty(&Stored { rows: rows.collect() })? + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(case: &str, ours: f64, theirs: f64) -> Measured {
+        Measured { case: case.into(), unit: "IOPS".into(), ours, peer: "p".into(), theirs }
+    }
+
+    #[test]
+    fn the_stored_file_has_exactly_the_documented_fields() {
+        let value: serde_json::Value =
+            serde_json::from_str(&json(&[row("a", 90.0, 100.0)]).unwrap()).unwrap();
+        let expected = serde_json::json!({"rows": [{
+            "case": "a", "unit": "IOPS", "ours": 90.0, "peer": "p", "theirs": 100.0, "ratio": 0.9
+        }]});
+        assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn one_outlier_does_not_move_the_result() {
+        let rounds =
+            [vec![row("a", 10.0, 5.0)], vec![row("a", 9999.0, 4.0)], vec![row("a", 9.0, 6.0)]];
+        assert_eq!(medians(&rounds).unwrap(), [row("a", 10.0, 5.0)]);
+        assert!((median(vec![4.0, 1.0]) - 2.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn rounds_that_measured_different_things_are_not_mixed() {
+        assert!(medians(&[vec![row("a", 1.0, 1.0)], vec![row("b", 1.0, 1.0)]]).is_err());
+    }
+
+    #[test]
+    fn lines_are_read_and_anything_else_is_refused() {
+        let line = r#"{"case":"a","unit":"IOPS","ours":1.0,"peer":"p","theirs":2.0}"#;
+        assert_eq!(parse_lines(&format!("{line}\n\n")).unwrap(), [row("a", 1.0, 2.0)]);
+        assert!(parse_lines("warming up\n").is_err());
+    }
+}

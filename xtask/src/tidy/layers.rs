@@ -1,0 +1,131 @@
+//! Which crate may name which: `export -> volume -> {cache, array, drive} -> {ring, parity} ->
+//! block`; the control plane may name the data path, never the reverse; only tests name `sim`.
+
+use std::fs;
+use std::path::Path;
+
+use super::Finding;
+use crate::Failure;
+use crate::workspace::{Metadata, Package};
+
+/// Where a crate stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layer {
+    /// The data path; a crate may name those of a smaller number only.
+    DataPath(u8),
+    /// Beside the data path: may name all of it, and its own kind.
+    Control,
+    /// Worlds for tests: may name the data path; named by tests only.
+    Sim,
+}
+
+fn layer(name: &str) -> Option<Layer> {
+    Some(match name {
+        "voltier-block" => Layer::DataPath(0),
+        "voltier-ring" | "voltier-parity" => Layer::DataPath(1),
+        "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(2),
+        "voltier-volume" => Layer::DataPath(3),
+        "voltier-export" => Layer::DataPath(4),
+        "voltier" | "voltier-control" | "voltier-lab" | "xtask" => Layer::Control,
+        "voltier-sim" => Layer::Sim,
+        _ => return None,
+    })
+}
+
+/// Why `from` may not name `to`, if it may not. Dependencies of tests are free.
+fn breach(from: &str, to: &str) -> Option<String> {
+    let Some(from_layer) = layer(from) else {
+        return Some(format!(
+            "{from} has no place in the layers: add it to xtask/src/tidy/layers.rs"
+        ));
+    };
+    let why = match (from_layer, layer(to)?) {
+        (_, Layer::Sim) => "only tests may name the simulator: make it a dev-dependency",
+        (Layer::DataPath(_), Layer::Control) => "the data path may not name the control plane",
+        (Layer::DataPath(above), Layer::DataPath(below)) if below >= above => {
+            "the order is export -> volume -> {cache, array, drive} -> {ring, parity} -> block"
+        }
+        (Layer::Sim, Layer::Control) => "the simulator may not name the control plane",
+        _ => return None,
+    };
+    Some(format!("{from} may not depend on {to}: {why}"))
+}
+
+/// Checks every crate's manifest.
+pub(super) fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Finding>, Failure> {
+    let mut findings = Vec::new();
+    for package in &metadata.packages {
+        let path = package.manifest_path.strip_prefix(root).unwrap_or(&package.manifest_path);
+        if layer(&package.name).is_none() {
+            findings.extend(breach(&package.name, "").map(|why| Finding::new(path, 0, why)));
+        }
+        findings.extend(breaches(package).map(|why| Finding::new(path, 0, why)));
+        if !has_workspace_lints(&fs::read_to_string(&package.manifest_path)?) {
+            let message = "add the workspace's lints: [lints] with workspace = true";
+            findings.push(Finding::new(path, 0, message));
+        }
+    }
+    Ok(findings)
+}
+
+fn breaches(package: &Package) -> impl Iterator<Item = String> {
+    let shipped = package.dependencies.iter().filter(|dependency| {
+        dependency.path.is_some() && dependency.kind.as_deref() != Some("dev")
+    });
+    shipped.filter_map(|dependency| {
+        layer(&package.name)?;
+        breach(&package.name, &dependency.name)
+    })
+}
+
+fn has_workspace_lints(manifest: &str) -> bool {
+    let mut lines = manifest.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
+    lines.find(|line| !line.is_empty() && !line.starts_with('#')) == Some("workspace = true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dependency_rule_is_the_one_of_the_architecture() {
+        let allowed = [
+            ("voltier-export", "voltier-volume"),
+            ("voltier-export", "voltier-block"),
+            ("voltier-volume", "voltier-cache"),
+            ("voltier-cache", "voltier-ring"),
+            ("voltier-array", "voltier-parity"),
+            ("voltier-ring", "voltier-block"),
+            ("voltier-control", "voltier-export"),
+            ("voltier", "voltier-lab"),
+            ("xtask", "voltier-lab"),
+            ("voltier-sim", "voltier-volume"),
+        ];
+        for (from, to) in allowed {
+            assert_eq!(breach(from, to), None);
+        }
+        let forbidden = [
+            ("voltier-volume", "voltier-export"),
+            ("voltier-cache", "voltier-drive"),
+            ("voltier-cache", "voltier-array"),
+            ("voltier-parity", "voltier-ring"),
+            ("voltier-block", "voltier-ring"),
+            ("voltier-cache", "voltier-control"),
+            ("voltier-export", "voltier-lab"),
+            ("voltier-control", "voltier-sim"),
+            ("xtask", "voltier-sim"),
+            ("voltier-sim", "voltier-control"),
+            ("voltier-new", "voltier-block"),
+        ];
+        for (from, to) in forbidden {
+            assert!(breach(from, to).is_some(), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn lints_that_are_not_the_workspaces_are_noticed() {
+        assert!(has_workspace_lints("[package]\n\n[lints]\n# why\nworkspace = true\n"));
+        assert!(!has_workspace_lints("[package]\nname = \"x\"\n"));
+        assert!(!has_workspace_lints("[lints]\n[dependencies]\nworkspace = true\n"));
+    }
+}

@@ -1,0 +1,74 @@
+//! The workspace as cargo sees it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use serde::Deserialize;
+
+use crate::Failure;
+
+/// What `cargo metadata` says about the crates of the workspace.
+#[derive(Deserialize)]
+pub(crate) struct Metadata {
+    /// One for each crate of the workspace.
+    pub(crate) packages: Vec<Package>,
+    /// Where cargo builds.
+    pub(crate) target_directory: PathBuf,
+}
+
+/// One crate.
+#[derive(Deserialize)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) manifest_path: PathBuf,
+    pub(crate) dependencies: Vec<Dependency>,
+}
+
+/// One line of a crate's dependencies.
+#[derive(Deserialize)]
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    /// None, `dev` or `build`.
+    pub(crate) kind: Option<String>,
+    /// Where it is, for crates of the workspace.
+    pub(crate) path: Option<PathBuf>,
+}
+
+/// The folder of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
+}
+
+/// The cargo that runs this, or the one on PATH.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    command.current_dir(root());
+    command
+}
+
+/// Asks cargo about the workspace; no network.
+pub(crate) fn metadata() -> Result<Metadata, Failure> {
+    let output = cargo()
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    succeeded("cargo metadata", output.status)?;
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// Builds the `voltier` binary and returns its path.
+pub(crate) fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--locked", "--package", "voltier"]);
+    if release {
+        command.arg("--release");
+    }
+    succeeded("cargo build --package voltier", command.status()?)?;
+    let profile = if release { "release" } else { "debug" };
+    Ok(metadata()?.target_directory.join(profile).join("voltier"))
+}
+
+/// An error that names the command when it did not succeed.
+pub(crate) fn succeeded(what: &str, status: ExitStatus) -> Result<(), Failure> {
+    if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})").into()) }
+}
