@@ -1,1 +1,18 @@
 //! The doors: NBD and the FUSE file.
+//!
+//! A door serves anything that is a [`BlockDevice`](voltier_block::BlockDevice), on the device's
+//! core: requests become tasks there, bounded in number and bytes for each client, and no lock is
+//! shared by all I/O.
+
+mod counters;
+mod error;
+pub mod fuse;
+#[cfg(test)]
+#[path = "../tests/support/memory.rs"]
+mod memory;
+pub mod nbd;
+mod transfer;
+mod workers;
+
+pub use counters::ExportCounters;
+pub use error::ExportError;

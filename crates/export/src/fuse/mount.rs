@@ -1,0 +1,170 @@
+//! Mounting the file over its own path, and taking it away again.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{BackgroundSession, Config, MountOption, Session};
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::file::{File, FileDoor};
+use crate::counters::{CounterCell, ExportCounters};
+use crate::error::ExportError;
+
+/// A mounted FUSE file; dropping it detaches the file, also while it is in use.
+pub struct FuseFile {
+    path: PathBuf,
+    created: bool,
+    counters: Arc<CounterCell>,
+    session: Option<BackgroundSession>,
+}
+
+impl FileDoor {
+    /// Mounts the door over the file at `path`, which is made if it is missing.
+    ///
+    /// Must not be called on the device's core: the kernel's first requests may need it.
+    ///
+    /// # Errors
+    /// When FUSE is missing or not permitted, or the path is unfit: in use, not an empty file, or in
+    /// a folder that does not exist.
+    pub fn mount(self, path: &Path) -> Result<FuseFile, ExportError> {
+        check_fuse(path)?;
+        clear_dead_mount(path);
+        let created = prepare_mount_point(path)?;
+        let counters = self.counters.clone();
+        mount_over(self, path)
+            .map(|session| {
+                counters.connected();
+                FuseFile { path: path.to_owned(), created, counters, session: Some(session) }
+            })
+            .inspect_err(|_| {
+                if created {
+                    // The empty file was ours, and it is in nobody's way if it stays.
+                    let _ = fs::remove_file(path);
+                }
+            })
+    }
+}
+
+impl FuseFile {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What was served so far.
+    pub fn counters(&self) -> ExportCounters {
+        self.counters.get()
+    }
+
+    /// Takes the file away; the path is as it was before.
+    ///
+    /// Must not be called on the device's core: what the kernel still holds is written back first.
+    ///
+    /// # Errors
+    /// While somebody has the file open; it stays mounted then.
+    pub fn stop(&mut self) -> Result<(), ExportError> {
+        match unmount(&self.path, UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) => return Err(ExportError::FileInUse(self.path.clone())),
+            // Without privileges it is fusermount's job, which fuser calls.
+            Err(rustix::io::Errno::PERM) => {
+                let session = self.session.take().map(BackgroundSession::umount_and_join);
+                session.transpose().map_err(|source| self.failed(source))?;
+            }
+            // Not mounted any more: somebody was faster.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {
+                let session = self.session.take().map(BackgroundSession::join);
+                session.transpose().map_err(|source| self.failed(source))?;
+            }
+            Err(errno) => return Err(self.failed(errno.into())),
+        }
+        self.ended();
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> ExportError {
+        ExportError::Unmount { path: self.path.clone(), source }
+    }
+
+    fn ended(&mut self) {
+        self.counters.disconnected();
+        if self.created && fs::metadata(&self.path).is_ok_and(|file| file.len() == 0) {
+            // An empty file left behind does no harm: the next mount takes it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for FuseFile {
+    fn drop(&mut self) {
+        if self.session.is_some() {
+            // If this fails as well, the kernel ends the mount with our process.
+            let _ = unmount(&self.path, UnmountFlags::DETACH);
+            self.ended();
+        }
+    }
+}
+
+fn check_fuse(path: &Path) -> Result<(), ExportError> {
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(ExportError::MountNotPermitted(path.to_owned()))
+        }
+        Err(_) => Err(ExportError::NoFuse),
+    }
+}
+
+/// Removes the mount of a server that died: its file answers nothing but ENOTCONN. (Its attributes
+/// may still be known to the kernel, so that asking for those is not enough.)
+fn clear_dead_mount(path: &Path) {
+    if rustix::fs::statfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN) {
+        // If it stays, the next step says so.
+        let _ = unmount(path, UnmountFlags::DETACH);
+    }
+}
+
+/// Makes sure of an empty regular file; true when it was made here.
+fn prepare_mount_point(path: &Path) -> Result<bool, ExportError> {
+    let unfit = |why| Err(ExportError::MountPointUnfit(path.to_owned(), why));
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => unfit("exists and is not a regular file"),
+        Ok(_) if is_fuse(path) => unfit("a FUSE file is mounted here already"),
+        Ok(metadata) if metadata.len() > 0 => unfit("holds data"),
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map(|_| true)
+            .map_err(|error| ExportError::MountPoint(path.to_owned(), error)),
+        Err(error) => Err(ExportError::MountPoint(path.to_owned(), error)),
+    }
+}
+
+fn is_fuse(path: &Path) -> bool {
+    // FUSE_SUPER_MAGIC, statfs(2)
+    rustix::fs::statfs(path).is_ok_and(|facts| facts.f_type as u64 == 0x6573_5546)
+}
+
+fn mount_over(door: FileDoor, path: &Path) -> Result<BackgroundSession, ExportError> {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName("voltier".to_owned()),
+        MountOption::NoAtime,
+        if door.read_only { MountOption::RO } else { MountOption::RW },
+    ];
+    let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    #[expect(clippy::disallowed_methods, reason = "the date of a file, for people, not for timing")]
+    let mounted_at = SystemTime::now();
+    let file = File { door, owner, mounted_at };
+    let session = Session::new(file, path, &config).and_then(Session::spawn);
+    session.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),
+        _ => ExportError::Mount { path: path.to_owned(), source },
+    })
+}
