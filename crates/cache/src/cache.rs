@@ -207,6 +207,13 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.0.clone().stop().await
     }
 
+    /// Ends the cache as a kill of its process would: nothing more is written, nothing is said
+    /// goodbye to. For worlds in which a process dies and its devices live on.
+    pub fn kill(&self) {
+        self.0.stopping.set(true);
+        self.0.fail_ssd();
+    }
+
     /// Stops the cache and erases its superblock, so that nobody takes it for one again.
     ///
     /// Call [`drain`](Self::drain) first unless what is dirty shall be lost.

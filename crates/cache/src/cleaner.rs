@@ -44,6 +44,14 @@ enum Pace {
 /// Lines that are neighbours on the origin, with the slots they were found in.
 type LineRun = Vec<(u64, u32)>;
 
+/// A dirty line read back from the SSD.
+struct DirtyLine {
+    line: u64,
+    slot: u32,
+    mask: Option<u128>,
+    data: Bytes,
+}
+
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The task that cleans.
     pub(crate) async fn clean(self: Rc<Self>) {
@@ -198,7 +206,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     async fn destage_run(&self, run: LineRun) -> IoResult<LineRun> {
         let (first, last) = (run[0].0, run[run.len() - 1].0);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-        let reads: Vec<Part<'_, Option<(u64, u32, Option<u128>, Bytes)>>> = run
+        let reads: Vec<Part<'_, Option<DirtyLine>>> = run
             .into_iter()
             .map(|(line, slot)| {
                 let part: Part<'_, _> = Box::pin(self.read_dirty(line, slot));
@@ -210,7 +218,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::Gone);
         }
         let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
-        for (line, _, mask, data) in &lines {
+        for DirtyLine { line, mask, data, .. } in &lines {
             let start = self.line_range(*line).start;
             for valid in self.valid_runs(*line, *mask) {
                 let from = (valid.start.0 - start.0) as usize * 512;
@@ -228,7 +236,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         self.write_pending(pending).await?;
-        Ok(lines.into_iter().map(|(line, slot, _, _)| (line, slot)).collect())
+        Ok(lines.into_iter().map(|read| (read.line, read.slot)).collect())
     }
 
     async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
@@ -237,7 +245,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The data of a dirty line if it is still in this slot, and whole.
-    async fn read_dirty(&self, line: u64, slot: u32) -> Option<(u64, u32, Option<u128>, Bytes)> {
+    async fn read_dirty(&self, line: u64, slot: u32) -> Option<DirtyLine> {
         let mask = {
             let state = self.state.borrow();
             if state.index.lookup(line) != Some(slot) || !state.index.is_dirty(slot) {
@@ -246,7 +254,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             state.index.mask(slot)
         };
         match self.read_slot(slot).await {
-            Ok(data) => Some((line, slot, mask, data.freeze())),
+            Ok(data) => Some(DirtyLine { line, slot, mask, data: data.freeze() }),
             Err(_) => {
                 // A damaged dirty line is remembered by this; a clean one cannot be here.
                 let _ = self.give_up_line(line, slot);
