@@ -129,8 +129,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     pub(crate) fn start(inner: Rc<Inner<S, O>>) -> Self {
         let handle = inner.handle.clone();
         let tasks = vec![
-            handle.spawn(inner.clone().write_log()),
+            // In the order in which `end_tasks` needs them, last first.
             handle.spawn(inner.clone().reclaim()),
+            handle.spawn(inner.clone().write_log()),
             handle.spawn(inner.clone().clean()),
         ];
         inner.tasks.replace(tasks);

@@ -118,8 +118,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
 
     /// Ends the background tasks after what is queued has gone out.
     async fn end_tasks(&self) {
-        // The log writer leaves last: what the others still queue must be acknowledged.
+        // The cleaner ends first, then the log when all is out, then reclaiming, which the log may
+        // need until then. Nobody waits for fills any more.
         self.stopping.set(true);
+        self.state.borrow_mut().user.forget_fills();
         self.wake_everybody();
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         for task in tasks.into_iter().rev() {

@@ -33,7 +33,7 @@ pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes of a chunk's head.
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// Segments a cache needs to move at all: two open, some being reclaimed, some free.
-const SEGMENTS_MIN: u64 = 16;
+const SEGMENTS_MIN: u64 = 20;
 
 /// CRC-32C as every structure here uses it.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -430,9 +430,10 @@ impl Geometry {
     }
 
     /// Lines the cache holds when full: a tenth of the slots stays free for record heads and for
-    /// space that is being reclaimed.
+    /// space that is being reclaimed. Ten segments are the least with which reclaiming can reach
+    /// its low-water mark: four free, two open, one of heads, three half empty.
     pub(crate) fn capacity_lines(&self) -> u64 {
-        let reserve = (u64::from(self.segment_count) / 10).max(6);
+        let reserve = (u64::from(self.segment_count) / 10).max(10);
         (u64::from(self.segment_count) - reserve) * u64::from(self.slots_per_segment)
     }
 

@@ -106,6 +106,17 @@ impl Queue {
         self.acked
     }
 
+    /// Takes back the fills that are queued: a cache that stops does not need them.
+    pub(crate) fn forget_fills(&mut self) {
+        for change in &mut self.changes {
+            if let Change::Data { line, data, source: Source::Fill, .. } = change {
+                self.bytes -= data.len();
+                // A drop of the same line keeps the numbers of the changes behind it.
+                *change = Change::Drop { line: *line };
+            }
+        }
+    }
+
     pub(crate) fn wait(&mut self, number: u64, waker: &Waker) {
         // Numbers grow, so waiters mostly arrive in order; a re-poll may not.
         let at = self.waiting.partition_point(|waiter| waiter.0 <= number);

@@ -25,7 +25,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The task that keeps free segments and short replays.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         loop {
-            if self.failed() || self.stopping.get() {
+            if self.failed() || (self.stopping.get() && self.log_is_empty()) {
                 return;
             }
             self.collect();
@@ -83,14 +83,20 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let state = self.state.borrow();
             let stuck = self.stuck_segments.borrow();
             state.segments.victim(&state.index, |segment| {
-                !stuck.contains(&segment)
-                    && state.index.live_in(segment) < self.geometry.slots_per_segment
+                !stuck.contains(&segment) && state.index.live_in(segment) <= self.worth_emptying()
             })
         };
         match victim {
             Some(segment) => self.empty_segment(segment).await.is_ok(),
             None => false,
         }
+    }
+
+    /// Live lines above which emptying a segment gains too little: its record heads alone may take
+    /// what it frees.
+    fn worth_emptying(&self) -> u32 {
+        let slots = self.geometry.slots_per_segment;
+        slots - (slots / 16).max(1)
     }
 
     /// Appends the live lines of a segment again.

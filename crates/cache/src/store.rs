@@ -187,6 +187,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let mut last_segment = self.state.borrow().position.segment;
         loop {
             if self.failed() || (self.stopping.get() && self.log_is_empty()) {
+                self.reclaim_work.notify();
                 return;
             }
             let formed = {
@@ -218,7 +219,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
     }
 
-    fn log_is_empty(&self) -> bool {
+    pub(crate) fn log_is_empty(&self) -> bool {
         let state = self.state.borrow();
         state.user.is_empty() && state.internal.is_empty() && state.records_in_flight() == 0
     }

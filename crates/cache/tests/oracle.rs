@@ -136,7 +136,7 @@ fn run(line: u64, policy: PolicyKind, origin_bytes: usize, seed: u64, steps: u32
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World {
         handle: executor.handle(),
-        ssd: MemoryDevice::new(8 << 20),
+        ssd: MemoryDevice::new(if line > 8192 { 32 << 20 } else { 8 << 20 }),
         origin: MemoryDevice::new(origin_bytes as u64),
         model: vec![0; origin_bytes],
         prng: Prng::new(seed),

@@ -9,8 +9,9 @@ use crate::log::{Change, Source};
 use crate::status::{Served, count};
 use crate::store::Pinned;
 
-/// Fills that wait for the log; beyond it a miss is served and not kept.
-const FILL_BACKLOG_BYTES: usize = 8 << 20;
+/// Fills that wait for the log, at most; beyond it a miss is served and not kept. On a small SSD a
+/// sixteenth of its space is the bound.
+const FILL_BACKLOG_BYTES: u64 = 8 << 20;
 
 /// A stretch of a request that is served in one way.
 enum Run {
@@ -282,7 +283,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     fn has_fill_room(&self) -> bool {
-        self.state.borrow().user.bytes() < FILL_BACKLOG_BYTES
+        let space = u64::from(self.geometry.segment_count) * self.geometry.segment_bytes;
+        (self.state.borrow().user.bytes() as u64) < FILL_BACKLOG_BYTES.min(space / 16)
     }
 }
 

@@ -80,7 +80,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The changes that put a write's data into the log, line by line. Parts of lines that are not
-    /// cached are left out unless `partial` lines may be made of them.
+    /// cached stay uncached unless `partial` lines may be made of them.
     async fn line_changes(
         &self,
         range: SectorRange,
@@ -96,10 +96,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             if piece.count == line_sectors {
                 let data = slice(data, from, piece.bytes() as usize);
                 changes.push(Change::Data { line, data, mask: None, source });
-            } else if let Some((data, mask)) =
-                self.merge_line(line, piece, data, from, partial).await?
-            {
-                changes.push(Change::Data { line, data, mask, source });
+            } else {
+                changes.push(match self.merge_line(line, piece, data, from, partial).await? {
+                    Some((data, mask)) => Change::Data { line, data, mask, source },
+                    // A fill that is still queued would bring the old content in.
+                    None => Change::Drop { line },
+                });
             }
         }
         Ok(changes)
