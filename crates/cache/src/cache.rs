@@ -62,8 +62,11 @@ pub(crate) struct Inner<S, O> {
     pub(crate) dirty_changed: Signal,
     pub(crate) flushed: Signal,
     pub(crate) flushing: Cell<bool>,
-    /// Direct writes since the origin's last flush.
-    pub(crate) origin_unflushed: Cell<bool>,
+    /// Changes of the origin that have completed, and how many of them its flushes cover.
+    pub(crate) origin_changes: Cell<u64>,
+    pub(crate) origin_durable: Cell<u64>,
+    pub(crate) origin_flushing: Cell<bool>,
+    pub(crate) origin_flushed: Signal,
     /// Records since the last checkpoint.
     pub(crate) records_since_checkpoint: Cell<u64>,
     pub(crate) checkpointing: Cell<bool>,

@@ -396,7 +396,11 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         dirty_changed: Signal::new(),
         flushed: Signal::new(),
         flushing: Cell::new(false),
-        origin_unflushed: Cell::new(true),
+        // What an earlier life wrote may still be in the origin's cache.
+        origin_changes: Cell::new(1),
+        origin_durable: Cell::new(0),
+        origin_flushing: Cell::new(false),
+        origin_flushed: Signal::new(),
         records_since_checkpoint: Cell::new(records),
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
