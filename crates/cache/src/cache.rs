@@ -45,8 +45,6 @@ pub(crate) struct Inner<S, O> {
     pub(crate) counters: Counters,
     /// Dirty lines whose data on the SSD is not what was written.
     pub(crate) damaged: RefCell<BTreeSet<u64>>,
-    /// Segments that cannot be emptied because of such lines.
-    pub(crate) stuck_segments: RefCell<BTreeSet<u32>>,
     /// Sweeps of the cleaner over the whole origin, and batches that the origin refused.
     pub(crate) sweeps: Cell<u64>,
     pub(crate) destage_errors: Cell<u64>,

@@ -74,6 +74,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         superblock.replay_segment = position.segment.into();
         superblock.replay_unit = position.unit.into();
         superblock.next_segment = position.next_segment.into();
+        superblock.next_segment_unit = position.next_segment_unit.into();
         superblock.state = end_state.into();
         superblock.dirty_lines = self.state.borrow().index.dirty_lines().into();
         if end_state == STATE_CLEAN {
