@@ -144,11 +144,7 @@ pub fn run(plan: &Plan) -> Report {
     let place = Place(format!("seed {}, recording", plan.seed));
     executor.block_on(life);
     drop(place);
-    Report {
-        events: world.events(),
-        crash_points: points.get(),
-        trace_hash: world.trace_hash(),
-    }
+    Report { events: world.events(), crash_points: points.get(), trace_hash: world.trace_hash() }
 }
 
 /// The life that is recorded: two sessions, a stop in between, the cache taken away at the end.
@@ -240,7 +236,9 @@ async fn recover(
     let mode = *prng.pick(&MODES);
     let bench = match stage.open(&world, &profile, mode).await {
         Ok(bench) => bench,
-        Err(OpenError::NotACache) if dissolving => return check_plain(&world, &stage, &profile).await,
+        Err(OpenError::NotACache) if dissolving => {
+            return check_plain(&world, &stage, &profile).await;
+        }
         Err(error) => panic!("the cache does not come back: {error}"),
     };
     bench.check_all("after the crash").await;

@@ -125,8 +125,7 @@ impl Written {
     /// Takes over the bytes that `newer` has in common with this write.
     fn patch(&mut self, newer: &Written) {
         let start = self.at.max(newer.at);
-        let end =
-            (self.at + self.data.len() as u64).min(newer.at + newer.data.len() as u64);
+        let end = (self.at + self.data.len() as u64).min(newer.at + newer.data.len() as u64);
         if start >= end {
             return;
         }
@@ -319,12 +318,7 @@ impl SimDisk {
 }
 
 /// The blocks of a write that reach the medium: none, all, or any. `odds` 0 loses most, 2 keeps most.
-fn survivors(
-    written: &Written,
-    block_bytes: u64,
-    odds: u64,
-    prng: &mut Prng,
-) -> Vec<(u64, Bytes)> {
+fn survivors(written: &Written, block_bytes: u64, odds: u64, prng: &mut Prng) -> Vec<(u64, Bytes)> {
     let blocks = written.blocks(block_bytes);
     match (odds, prng.below(6)) {
         (_, 0) => blocks.filter(|_| prng.one_in(2)).collect(),

@@ -54,8 +54,7 @@ fn pieces(at: u64, bytes: usize) -> impl Iterator<Item = Piece> {
         if done == bytes {
             return None;
         }
-        let (granule, inside) =
-            ((start + done) / GRANULE_BYTES, (start + done) % GRANULE_BYTES);
+        let (granule, inside) = ((start + done) / GRANULE_BYTES, (start + done) % GRANULE_BYTES);
         let count = (GRANULE_BYTES - inside).min(bytes - done);
         let part = done..done + count;
         done += count;

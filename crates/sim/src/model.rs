@@ -239,7 +239,11 @@ impl Model {
         let is = |content: u32| content == ANYTHING || contents[content as usize][..] == *found;
         let settled = self.settled[sector as usize];
         let Some(versions) = self.open.get_mut(&sector) else {
-            return if is(settled) { Ok(()) } else { Err(self.violation(sector, found, &[settled])) };
+            return if is(settled) {
+                Ok(())
+            } else {
+                Err(self.violation(sector, found, &[settled]))
+            };
         };
         let current = |version: &Version| {
             !versions.iter().any(|newer| newer.completed < read.0 && newer.replaces(version))
