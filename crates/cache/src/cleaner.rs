@@ -74,11 +74,22 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let begun = self.handle.now();
             let (batch, next) = self.gather_batch(stretch);
             stretch = next;
+            if batch.is_empty() && self.state.borrow().records_in_flight() > 0 {
+                // Every dirty line is on its way to the SSD: no sweep before they are there.
+                self.log_progress.wait().await;
+                continue;
+            }
+            let idle = batch.is_empty() && self.draining.get() == 0;
             let cleaned = self.clean_batch(batch).await;
             if stretch == 0 {
                 self.sweeps.set(self.sweeps.get() + 1);
             }
             self.dirty_changed.notify();
+            if idle {
+                // All that is dirty is damaged: nothing to do until something changes.
+                self.dirty_changed.wait().await;
+                continue;
+            }
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
                 Ok(()) => {
