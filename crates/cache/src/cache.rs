@@ -70,7 +70,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) checkpointing: Cell<bool>,
     /// A person asked for everything to be written back.
     pub(crate) draining: Cell<u32>,
-    pub(crate) last_request_ns: Cell<u64>,
+    /// Requests when the cleaner last looked, and when they had last grown.
+    pub(crate) requests_seen: Cell<(u64, u64)>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }

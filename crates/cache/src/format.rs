@@ -437,11 +437,11 @@ impl Geometry {
         self.origin_sectors.div_ceil(self.line_sectors())
     }
 
-    /// Lines the cache holds when full: a tenth of the slots stays free for record heads and for
+    /// Lines the cache holds when full: a fourteenth of the slots stays free for record heads and for
     /// what the log writes next. Ten segments are the least: four prepared, two open, and enough
     /// dead units in the rest to prepare more.
     pub(crate) fn capacity_lines(&self) -> u64 {
-        let reserve = (u64::from(self.segment_count) / 10).max(10);
+        let reserve = (u64::from(self.segment_count) / 14).max(10);
         (u64::from(self.segment_count) - reserve) * u64::from(self.slots_per_segment)
     }
 

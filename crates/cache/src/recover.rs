@@ -369,7 +369,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         me: me.clone(),
         limits: limits_over(origin.limits(), geometry.line_bytes),
         admission: RefCell::new(Admission::new(settings.admission, geometry.capacity_lines())),
-        last_request_ns: Cell::new(handle.now()),
+        requests_seen: Cell::new((0, handle.now())),
         handle,
         ssd,
         origin,

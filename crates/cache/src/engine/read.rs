@@ -38,7 +38,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         assert!(self.limits.accepts(range) && !range.is_empty(), "the volume checks ranges");
         let (first, last) = self.lines_of(range);
         let _guard = self.locks.lock(first, last, Access::Shared).await;
-        self.last_request_ns.set(self.handle.now());
         if first == last
             && bytes == self.geometry.line_bytes
             && let Some(pinned) = self.ready_hit(first)
