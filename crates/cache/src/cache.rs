@@ -73,6 +73,8 @@ pub(crate) struct Inner<S, O> {
     /// Requests when the cleaner last looked, and when they had last grown.
     pub(crate) requests_seen: Cell<(u64, u64)>,
     pub(crate) stopping: Cell<bool>,
+    /// Nothing will be queued any more: the log ends when all is out.
+    pub(crate) log_ending: Cell<bool>,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 

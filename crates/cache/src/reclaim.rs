@@ -20,7 +20,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The task that keeps segments prepared and replays short.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         loop {
-            if self.failed() || (self.stopping.get() && self.log_is_empty()) {
+            if self.failed() || (self.log_ending.get() && self.log_is_empty()) {
                 return;
             }
             self.collect();

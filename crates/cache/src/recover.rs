@@ -404,6 +404,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
         stopping: Cell::new(false),
+        log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),
     })
 }

@@ -213,7 +213,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     pub(crate) async fn write_log(self: Rc<Self>) {
         let mut last_segment = self.state.borrow().position.segment;
         loop {
-            if self.failed() || (self.stopping.get() && self.log_is_empty()) {
+            if self.failed() || (self.log_ending.get() && self.log_is_empty()) {
                 self.reclaim_work.notify();
                 return;
             }
