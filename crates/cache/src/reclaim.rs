@@ -23,6 +23,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             if self.failed() || (self.log_ending.get() && self.log_is_empty()) {
                 return;
             }
+            // From here on: what is asked for during a step must not be missed after it.
+            let asked = self.reclaim_work.wait();
             self.collect();
             let progress = if self.checkpoint_is_due() {
                 self.checkpoint().await.is_ok()
@@ -32,7 +34,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 false
             };
             if !progress {
-                self.reclaim_work.wait().await;
+                asked.await;
             }
         }
     }
