@@ -60,8 +60,11 @@ pub(crate) struct Inner<S, O> {
     pub(crate) dirty_changed: Signal,
     pub(crate) flushed: Signal,
     pub(crate) flushing: Cell<bool>,
-    /// Direct writes since the origin's last flush.
-    pub(crate) origin_unflushed: Cell<bool>,
+    /// Changes of the origin that have completed, and how many of them its flushes cover.
+    pub(crate) origin_changes: Cell<u64>,
+    pub(crate) origin_durable: Cell<u64>,
+    pub(crate) origin_flushing: Cell<bool>,
+    pub(crate) origin_flushed: Signal,
     /// Records since the last checkpoint.
     pub(crate) records_since_checkpoint: Cell<u64>,
     pub(crate) checkpointing: Cell<bool>,
@@ -72,6 +75,8 @@ pub(crate) struct Inner<S, O> {
     /// Requests when the cleaner last looked, and when they had last grown.
     pub(crate) requests_seen: Cell<(u64, u64)>,
     pub(crate) stopping: Cell<bool>,
+    /// Nothing will be queued any more: the log ends when all is out.
+    pub(crate) log_ending: Cell<bool>,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 

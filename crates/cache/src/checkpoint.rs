@@ -130,6 +130,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         for task in tasks.into_iter().rev() {
             self.wake_everybody();
             task.await;
+            // The cleaner has ended: what it had under way is queued.
+            self.log_ending.set(true);
         }
     }
 

@@ -22,9 +22,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The task that keeps segments prepared and replays short.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         loop {
-            if self.failed() || (self.stopping.get() && self.log_is_empty()) {
+            if self.failed() || (self.log_ending.get() && self.log_is_empty()) {
                 return;
             }
+            // From here on: what is asked for during a step must not be missed after it.
+            let asked = self.reclaim_work.wait();
             self.collect();
             let progress = if self.checkpoint_is_due() {
                 self.checkpoint().await.is_ok()
@@ -34,7 +36,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 false
             };
             if !progress {
-                self.reclaim_work.wait().await;
+                asked.await;
             }
         }
     }

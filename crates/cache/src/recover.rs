@@ -397,12 +397,17 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         dirty_changed: Signal::new(),
         flushed: Signal::new(),
         flushing: Cell::new(false),
-        origin_unflushed: Cell::new(true),
+        // What an earlier life wrote may still be in the origin's cache.
+        origin_changes: Cell::new(1),
+        origin_durable: Cell::new(0),
+        origin_flushing: Cell::new(false),
+        origin_flushed: Signal::new(),
         records_since_checkpoint: Cell::new(records),
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
         log_waits_for_cleaner: Cell::new(false),
         stopping: Cell::new(false),
+        log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),
     })
 }
