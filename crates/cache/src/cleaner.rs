@@ -27,6 +27,11 @@ const BATCH_LINES: usize = 1024;
 const RUN_BYTES_MAX: u64 = 1 << 20;
 /// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
 const RUNS_IN_FLIGHT_MAX: u64 = 32;
+/// Least share of the time between the thresholds.
+const SHARE_MIN: f64 = 0.05;
+/// Clients' data that waits for the log: from here on the SSD is what they wait for, and below the
+/// high threshold the cleaner's reads of it can wait.
+const BACKLOG_BYTES: usize = 256 << 10;
 /// Below the low threshold the cleaner works only when no request came for this long.
 const IDLE_NS: u64 = 2_000_000_000;
 /// Longest rest between two batches while there is something to do.
@@ -148,7 +153,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let (low, high) =
             (f64::from(settings.dirty_low_percent), f64::from(settings.dirty_high_percent));
         if percent > low {
-            return Pace::Work(((percent - low) / (high - low)).clamp(0.05, 1.0));
+            let share = ((percent - low) / (high - low)).clamp(SHARE_MIN, 1.0);
+            let behind = self.state.borrow().user.bytes() >= BACKLOG_BYTES;
+            return Pace::Work(if behind && percent < high { SHARE_MIN } else { share });
         }
         let idle_at = self.busy_until_ns() + IDLE_NS;
         if self.handle.now() >= idle_at { Pace::Work(1.0) } else { Pace::Rest(Some(idle_at)) }

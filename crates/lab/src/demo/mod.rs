@@ -26,7 +26,7 @@ use crate::voltier::{CacheSpec, Instance, Show};
 
 /// The cache's SSD, in test sizes. The document's is eight: its replacement never works. Two keep
 /// the demonstration small and make the cache reuse its space while it is measured.
-const SSD_PER_SIZE: u64 = 2;
+const SSD_PER_SIZE: u64 = 8;
 
 /// The volumes, in the order of the table.
 const HDD: &str = "hdd";
