@@ -19,6 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 /// Alignment of every block: enough for O_DIRECT on 4096-byte devices.
 pub const BUF_ALIGN_BYTES: usize = 4096;
 
+/// Size of a huge page; blocks of this size and more are mapped for them.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Smallest and largest pooled block, as powers of two: 512 bytes (a record header) to 4 MiB.
 const CLASS_MIN_LOG2: u32 = 9;
 const CLASS_MAX_LOG2: u32 = 22;
@@ -64,13 +67,43 @@ fn take_block(bytes: usize) -> NonNull<Block> {
         }
     }
     let capacity = bytes.next_power_of_two().max(1 << CLASS_MIN_LOG2);
-    let layout = Layout::from_size_align(capacity, BUF_ALIGN_BYTES).expect("size fits an isize");
-    // SAFETY: the layout is not empty.
-    let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
-        handle_alloc_error(layout)
+    let align = if capacity >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BUF_ALIGN_BYTES };
+    let layout = Layout::from_size_align(capacity, align).expect("size fits an isize");
+    let memory = if capacity >= HUGE_PAGE_BYTES {
+        map_huge(capacity)
+    } else {
+        // SAFETY: the layout is not empty.
+        NonNull::new(unsafe { alloc_zeroed(layout) })
     };
+    let Some(memory) = memory else { handle_alloc_error(layout) };
     let block = Block { references: AtomicUsize::new(1), memory, layout };
     NonNull::from(Box::leak(Box::new(block)))
+}
+
+/// Maps zeroed memory that the kernel may back with huge pages: random access to gigabytes of lines
+/// misses the TLB at every line without them.
+fn map_huge(capacity: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    let padded = capacity + HUGE_PAGE_BYTES;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh private mapping at an address of the kernel's choice.
+    let mapped =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), padded, access, MapFlags::PRIVATE) }.ok()?;
+    let lead = mapped.align_offset(HUGE_PAGE_BYTES);
+    // SAFETY: what is cut off lies in the mapping, before and behind the part that is kept, and
+    // nobody has a pointer to it.
+    unsafe {
+        let start = mapped.byte_add(lead);
+        if lead > 0 {
+            munmap(mapped, lead).ok()?;
+        }
+        if lead < HUGE_PAGE_BYTES {
+            munmap(start.byte_add(capacity), HUGE_PAGE_BYTES - lead).ok()?;
+        }
+        // Advice only: without huge pages it is slower and as right.
+        let _ = madvise(start, capacity, Advice::LinuxHugepage);
+        NonNull::new(start.cast())
+    }
 }
 
 /// Frees a block for good.
@@ -80,8 +113,14 @@ fn take_block(bytes: usize) -> NonNull<Block> {
 unsafe fn free_block(block: NonNull<Block>) {
     // SAFETY: every block was leaked from a box by `take_block`, and the caller is its last owner.
     let block = unsafe { Box::from_raw(block.as_ptr()) };
-    // SAFETY: `memory` was allocated with this very layout.
-    unsafe { dealloc(block.memory.as_ptr(), block.layout) };
+    let memory = block.memory.as_ptr();
+    if block.layout.size() >= HUGE_PAGE_BYTES {
+        // SAFETY: `map_huge` made this mapping, of this size. It cannot fail for such a one.
+        let _ = unsafe { rustix::mm::munmap(memory.cast(), block.layout.size()) };
+    } else {
+        // SAFETY: `memory` was allocated with this very layout.
+        unsafe { dealloc(memory, block.layout) };
+    }
 }
 
 fn give_back(block: NonNull<Block>) {

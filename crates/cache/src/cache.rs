@@ -45,8 +45,6 @@ pub(crate) struct Inner<S, O> {
     pub(crate) counters: Counters,
     /// Dirty lines whose data on the SSD is not what was written.
     pub(crate) damaged: RefCell<BTreeSet<u64>>,
-    /// Segments that cannot be emptied because of such lines.
-    pub(crate) stuck_segments: RefCell<BTreeSet<u32>>,
     /// Sweeps of the cleaner over the whole origin, and batches that the origin refused.
     pub(crate) sweeps: Cell<u64>,
     pub(crate) destage_errors: Cell<u64>,
@@ -69,7 +67,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) checkpointing: Cell<bool>,
     /// A person asked for everything to be written back.
     pub(crate) draining: Cell<u32>,
-    pub(crate) last_request_ns: Cell<u64>,
+    /// Requests when the cleaner last looked, and when they had last grown.
+    pub(crate) requests_seen: Cell<(u64, u64)>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }

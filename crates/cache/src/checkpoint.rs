@@ -57,8 +57,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             join_all(parts).await.into_iter().collect::<IoResult<()>>()?;
             next = until;
         }
-        // The state may show records that are still on their way: they come first.
-        let acked = || self.state.borrow().acked_sequence >= replay_sequence;
+        // The state may show records that are still on their way, also such as were formed while it
+        // was copied: without them the map would point at slots that were never written.
+        let shown = self.state.borrow().next_sequence;
+        let acked = || self.state.borrow().acked_sequence >= shown;
         self.log_progress.until(|| self.failed() || acked()).await;
         if self.failed() {
             return Err(IoError::Gone);
@@ -72,6 +74,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         superblock.replay_segment = position.segment.into();
         superblock.replay_unit = position.unit.into();
         superblock.next_segment = position.next_segment.into();
+        superblock.next_segment_unit = position.next_segment_unit.into();
         superblock.state = end_state.into();
         superblock.dirty_lines = self.state.borrow().index.dirty_lines().into();
         if end_state == STATE_CLEAN {

@@ -110,8 +110,20 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if percent > low {
             return Pace::Work(((percent - low) / (high - low)).clamp(0.05, 1.0));
         }
-        let idle_at = self.last_request_ns.get() + IDLE_NS;
+        let idle_at = self.busy_until_ns() + IDLE_NS;
         if self.handle.now() >= idle_at { Pace::Work(1.0) } else { Pace::Rest(Some(idle_at)) }
+    }
+
+    /// When clients were last seen to send something, as far as the cleaner looked.
+    fn busy_until_ns(&self) -> u64 {
+        let requests = self.counters.reads.get().requests + self.counters.writes.get().requests;
+        let (seen, at) = self.requests_seen.get();
+        if requests == seen {
+            return at;
+        }
+        let now = self.handle.now();
+        self.requests_seen.set((requests, now));
+        now
     }
 
     /// Dirty lines of one stretch that are on the SSD, in order.

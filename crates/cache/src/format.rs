@@ -83,7 +83,7 @@ pub(crate) struct Superblock {
     pub(crate) replay_segment: U32,
     pub(crate) replay_unit: U32,
     pub(crate) next_segment: U32,
-    pub(crate) reserved: U32,
+    pub(crate) next_segment_unit: U32,
     /// What the origin looked like at a clean stop (see `fingerprint.rs`).
     pub(crate) fingerprint: U64,
     pub(crate) dirty_lines: U64,
@@ -115,7 +115,8 @@ impl Superblock {
 
 pub(crate) const RECORD_MAGIC: u32 = 0x4352_4c56;
 
-/// The head of a log record; entries follow, then zeroes up to one unit, then the lines' data.
+/// The head of a log record; entries follow, then zeroes up to one unit. The lines' data stand
+/// where the entries say, in free units of the same segment behind the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RecordHead {
@@ -130,12 +131,17 @@ pub(crate) struct RecordHead {
     pub(crate) epoch: U64,
     pub(crate) segment: U32,
     pub(crate) unit: U32,
+    /// Where the next record's head is in this segment; `NO_UNIT` when it goes to the next one.
+    pub(crate) next_unit: U32,
     /// Where the log goes on when this segment is full.
     pub(crate) next_segment: U32,
-    pub(crate) data_units: U16,
+    pub(crate) next_segment_unit: U32,
     pub(crate) entry_count: U16,
-    pub(crate) reserved: [u8; 24],
+    pub(crate) reserved: [u8; 18],
 }
+
+/// Says that a segment has no room for another record.
+pub(crate) const NO_UNIT: u32 = u32::MAX;
 
 pub(crate) const RECORD_HEAD_BYTES: usize = size_of::<RecordHead>();
 const _: () = assert!(RECORD_HEAD_BYTES == 96);
@@ -166,7 +172,9 @@ pub(crate) struct RecordEntry {
     pub(crate) mask: U128,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    pub(crate) reserved: [u8; 6],
+    /// With `ENTRY_DATA`: the line's first unit in the record's segment.
+    pub(crate) unit: U16,
+    pub(crate) reserved: [u8; 4],
 }
 
 pub(crate) const ENTRY_BYTES: usize = size_of::<RecordEntry>();
@@ -429,11 +437,11 @@ impl Geometry {
         self.origin_sectors.div_ceil(self.line_sectors())
     }
 
-    /// Lines the cache holds when full: a tenth of the slots stays free for record heads and for
-    /// space that is being reclaimed. Ten segments are the least with which reclaiming can reach
-    /// its low-water mark: four free, two open, one of heads, three half empty.
+    /// Lines the cache holds when full: a fourteenth of the slots stays free for record heads and for
+    /// what the log writes next. Ten segments are the least: four prepared, two open, and enough
+    /// dead units in the rest to prepare more.
     pub(crate) fn capacity_lines(&self) -> u64 {
-        let reserve = (u64::from(self.segment_count) / 10).max(10);
+        let reserve = (u64::from(self.segment_count) / 14).max(10);
         (u64::from(self.segment_count) - reserve) * u64::from(self.slots_per_segment)
     }
 

@@ -11,12 +11,12 @@ use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
 
 use crate::format::{
-    ENTRY_BYTES, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, Geometry,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, Geometry, NO_UNIT,
     RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry, RecordHead, crc32c, entries_per_record,
 };
 use crate::index::{Index, Placement};
 use crate::policy::Policy;
-use crate::segments::{RECLAIM_RESERVE, Segments};
+use crate::segments::{FreeUnits, Segments};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 8;
@@ -34,8 +34,6 @@ pub(crate) enum Source {
     Write { dirty: bool },
     /// A copy of the origin: dropped if the line is there by now.
     Fill,
-    /// Reclaiming moves it: dropped unless the line is still in this slot.
-    Move { from: u32 },
 }
 
 /// A change of the cache's state, to be made durable by the log.
@@ -49,10 +47,9 @@ pub(crate) enum Change {
     Drop { line: u64 },
 }
 
-/// A record ready to be written.
+/// A record ready to be written: its head and lines, gathered into runs of neighbours on the SSD.
 pub(crate) struct Record {
-    pub(crate) at: Lba,
-    pub(crate) payload: Payload,
+    pub(crate) runs: Vec<(Lba, Payload)>,
     pub(crate) sequence: u64,
 }
 
@@ -151,9 +148,11 @@ impl Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) segment: u32,
+    /// Place of its head, or `NO_UNIT` when the segment has no room.
     pub(crate) unit: u32,
-    /// Already taken, so that every head can name it.
+    /// Already taken, so that every head can name it, and the place of its first head.
     pub(crate) next_segment: u32,
+    pub(crate) next_segment_unit: u32,
 }
 
 /// Counters of what the log did.
@@ -161,7 +160,6 @@ pub(crate) struct Position {
 pub(crate) struct LogCounts {
     pub(crate) records: u64,
     pub(crate) evictions: u64,
-    pub(crate) moved_lines: u64,
     pub(crate) filled_lines: u64,
     pub(crate) written_lines: u64,
 }
@@ -183,6 +181,9 @@ pub(crate) struct State {
     pub(crate) durable_sequence: u64,
     pub(crate) epoch: u64,
     pub(crate) counts: LogCounts,
+    /// What may be written in the open segment, and in the one after it.
+    free_units: FreeUnits,
+    next_free_units: FreeUnits,
     in_flight: VecDeque<InFlight>,
 }
 
@@ -192,12 +193,14 @@ impl State {
         Self {
             uuid,
             generation: 1,
+            free_units: FreeUnits::none(),
+            next_free_units: FreeUnits::none(),
             index: Index::new(&geometry),
             policy,
             segments: Segments::new(geometry.segment_count),
             user: Queue::default(),
             internal: Queue::default(),
-            position: Position { segment: 0, unit: 0, next_segment: 1 },
+            position: Position { segment: 0, unit: 0, next_segment: 1, next_segment_unit: 0 },
             next_sequence: 1,
             acked_sequence: 1,
             durable_sequence: 1,
@@ -221,16 +224,30 @@ impl State {
         }
     }
 
+    /// Sets the log to where a load found its end.
+    pub(crate) fn resume(&mut self, position: Position) {
+        self.position = position;
+        self.free_units = FreeUnits::of(position.segment, &self.index, &self.geometry);
+        self.next_free_units = FreeUnits::of(position.next_segment, &self.index, &self.geometry);
+        let open = [position.segment, position.next_segment];
+        self.segments.settle(open, &self.index, &self.geometry);
+    }
+
     /// Makes sure that a head and a line fit where the log stands; false if no segment is free.
     fn ensure_room(&mut self) -> bool {
-        let needed = 1 + self.geometry.units_per_line();
-        if self.position.unit + needed <= self.geometry.units_per_segment() {
+        if self.position.unit != NO_UNIT {
             return true;
         }
-        let Some(next) = self.segments.take_free() else { return false };
+        let Some((next_segment, units)) = self.segments.take_free() else { return false };
         self.segments.close(self.position.segment);
-        self.position =
-            Position { segment: self.position.next_segment, unit: 0, next_segment: next };
+        let first = units.head_place(0, &self.geometry);
+        self.position = Position {
+            segment: self.position.next_segment,
+            unit: self.position.next_segment_unit,
+            next_segment,
+            next_segment_unit: first.expect("a prepared segment has room"),
+        };
+        self.free_units = std::mem::replace(&mut self.next_free_units, units);
         true
     }
 
@@ -239,17 +256,12 @@ impl State {
         if self.user.is_empty() && self.internal.is_empty() {
             return Formed::Nothing;
         }
-        let user_may = self.segments.free_count() >= RECLAIM_RESERVE;
-        if (self.internal.is_empty() && !user_may) || !self.ensure_room() {
+        if !self.ensure_room() {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
-        while builder.has_room() {
-            let user_next = self.internal.is_empty();
-            if user_next && !user_may {
-                break;
-            }
-            let queue = if user_next { &mut self.user } else { &mut self.internal };
+        while builder.has_room() && builder.find_line_place(&self.free_units) {
+            let queue = if self.internal.is_empty() { &mut self.user } else { &mut self.internal };
             let Some(change) = queue.pop() else { break };
             self.apply(change, &mut builder);
         }
@@ -310,14 +322,12 @@ impl State {
             Source::Write { dirty } => dirty,
             Source::Fill if old.is_some() => return,
             Source::Fill => false,
-            Source::Move { from } if old != Some(from) => return,
-            Source::Move { from } => self.index.is_dirty(from),
         };
         if old.is_none() && !self.make_room(builder) && source == Source::Fill {
             return;
         }
         let crc = crc32c(&data);
-        let (slot, unit) = builder.next_slot(&self.geometry);
+        let (slot, unit) = builder.take_line_place(&self.geometry);
         self.index.set_unit(slot, unit);
         self.index.place(Placement { line, slot, crc, dirty, mask, pending: true });
         match old {
@@ -332,9 +342,16 @@ impl State {
                 self.counts.written_lines += 1;
             }
             Source::Fill => self.counts.filled_lines += 1,
-            Source::Move { .. } => self.counts.moved_lines += 1,
         }
-        builder.add_data(line, slot, crc, data, mask, dirty);
+        builder.add_data(
+            RecordEntry {
+                mask: mask.unwrap_or(0).into(),
+                flags: flags_of(dirty, mask.is_some()),
+                ..entry_of(ENTRY_DATA, line, slot, unit, crc)
+            },
+            unit,
+            data,
+        );
     }
 
     /// Pushes lines out until a new one fits; false if none of those asked can go.
@@ -356,7 +373,8 @@ impl State {
     fn seal(&mut self, builder: Builder) -> Record {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let Position { segment, unit, next_segment } = builder.position;
+        let Position { segment, unit, next_segment, next_segment_unit } = builder.position;
+        let next = self.free_units.head_place(builder.unit, &self.geometry).unwrap_or(NO_UNIT);
         let head = RecordHead {
             magic: RECORD_MAGIC.into(),
             crc: 0.into(),
@@ -367,10 +385,11 @@ impl State {
             epoch: self.epoch.into(),
             segment: segment.into(),
             unit: unit.into(),
+            next_unit: next.into(),
             next_segment: next_segment.into(),
-            data_units: ((builder.unit - unit - 1) as u16).into(),
+            next_segment_unit: next_segment_unit.into(),
             entry_count: (builder.entries.len() as u16).into(),
-            reserved: [0; 24],
+            reserved: [0; 18],
         };
         let mut block = Buf::new(self.geometry.unit_bytes as usize);
         let entries = builder.entries.as_bytes();
@@ -378,9 +397,7 @@ impl State {
         block[RECORD_HEAD_BYTES..used].copy_from_slice(entries);
         block[used..].fill(0);
         head.seal(&mut block);
-        let mut pieces = builder.data;
-        pieces[0] = block.freeze();
-        self.position.unit = builder.unit;
+        self.position.unit = next;
         self.segments.note_record(segment, sequence);
         self.counts.records += 1;
         self.in_flight.push_back(InFlight {
@@ -390,8 +407,20 @@ impl State {
             user_number: self.user.taken,
             internal_number: self.internal.taken,
         });
-        let at = self.geometry.lba_of(segment, unit);
-        Record { at, payload: Payload::Many(pieces), sequence }
+        let mut runs: Vec<(u32, Vec<Bytes>)> = Vec::new();
+        let mut end = NO_UNIT;
+        let units_per_line = self.geometry.units_per_line();
+        let head_piece = (unit, 1, block.freeze());
+        let lines = builder.lines.into_iter().map(|(unit, data)| (unit, units_per_line, data));
+        for (unit, units, data) in std::iter::once(head_piece).chain(lines) {
+            match runs.last_mut() {
+                Some((_, pieces)) if unit == end => pieces.push(data),
+                _ => runs.push((unit, vec![data])),
+            }
+            end = unit + units;
+        }
+        let place = |(unit, pieces)| (self.geometry.lba_of(segment, unit), Payload::Many(pieces));
+        Record { runs: runs.into_iter().map(place).collect(), sequence }
     }
 
     /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
@@ -419,85 +448,85 @@ impl State {
     }
 }
 
+fn flags_of(dirty: bool, partial: bool) -> u8 {
+    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+    flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
+}
+
+fn entry_of(kind: u8, line: u64, slot: u32, unit: u32, crc: u32) -> RecordEntry {
+    RecordEntry {
+        line: line.into(),
+        slot: slot.into(),
+        crc: crc.into(),
+        mask: 0.into(),
+        kind,
+        flags: 0,
+        unit: (unit as u16).into(),
+        reserved: [0; 4],
+    }
+}
+
 /// A record being put together.
 struct Builder {
     position: Position,
-    /// Next free unit.
+    /// Where the search for the next free unit goes on.
     unit: u32,
-    units_max: u32,
+    /// Where the next line goes.
+    line_unit: u32,
     units_per_line: u32,
     entries_max: usize,
     entries: Vec<RecordEntry>,
-    /// First the place of the head, then the lines.
-    data: Vec<Bytes>,
+    lines: Vec<(u32, Bytes)>,
     slots: Vec<u32>,
 }
 
 impl Builder {
     fn new(geometry: &Geometry, position: Position) -> Self {
         let entries_max = entries_per_record(geometry.unit_bytes as usize);
-        let mut data = Vec::with_capacity(1 + entries_max);
-        data.push(Bytes::copy_of(&[]));
         Self {
             position,
             unit: position.unit + 1,
-            units_max: geometry.units_per_segment(),
+            line_unit: NO_UNIT,
             units_per_line: geometry.units_per_line(),
             entries_max,
             entries: Vec::with_capacity(entries_max),
-            data,
-            slots: Vec::new(),
+            lines: Vec::with_capacity(entries_max),
+            slots: Vec::with_capacity(entries_max),
         }
     }
 
     /// Whether any change still fits, with the evictions it may cause.
     fn has_room(&self) -> bool {
-        self.unit + self.units_per_line <= self.units_max
-            && self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
+        self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
     }
 
-    fn next_slot(&mut self, geometry: &Geometry) -> (u32, u32) {
-        let unit = self.unit;
-        self.unit += self.units_per_line;
-        let first = self.position.segment * geometry.slots_per_segment;
-        // Lines of one unit are numbered by their place; larger ones by how many fit before it.
-        (first + unit / self.units_per_line, unit)
+    /// Finds where the next line would go; false when the segment has no room for one.
+    fn find_line_place(&mut self, free: &FreeUnits) -> bool {
+        if self.line_unit == NO_UNIT {
+            self.line_unit = free.find(self.unit, self.units_per_line).unwrap_or(NO_UNIT);
+        }
+        self.line_unit != NO_UNIT
     }
 
-    fn add_data(
-        &mut self,
-        line: u64,
-        slot: u32,
-        crc: u32,
-        data: Bytes,
-        mask: Option<u128>,
-        dirty: bool,
-    ) {
-        let partial = if mask.is_some() { FLAG_PARTIAL } else { 0 };
-        self.entries.push(RecordEntry {
-            line: line.into(),
-            slot: slot.into(),
-            crc: crc.into(),
-            mask: mask.unwrap_or(0).into(),
-            kind: ENTRY_DATA,
-            flags: partial | if dirty { FLAG_DIRTY } else { 0 },
-            reserved: [0; 6],
-        });
-        self.data.push(data);
-        self.slots.push(slot);
+    fn take_line_place(&mut self, geometry: &Geometry) -> (u32, u32) {
+        let unit = std::mem::replace(&mut self.line_unit, NO_UNIT);
+        assert_ne!(unit, NO_UNIT, "a place was found before the change was taken");
+        self.unit = unit + self.units_per_line;
+        (slot_at(geometry, self.position.segment, unit), unit)
+    }
+
+    fn add_data(&mut self, entry: RecordEntry, unit: u32, data: Bytes) {
+        self.slots.push(entry.slot.get());
+        self.entries.push(entry);
+        self.lines.push((unit, data));
     }
 
     fn note(&mut self, kind: u8, line: u64, slot: u32) {
-        self.entries.push(RecordEntry {
-            line: line.into(),
-            slot: slot.into(),
-            crc: 0.into(),
-            mask: 0.into(),
-            kind,
-            flags: 0,
-            reserved: [0; 6],
-        });
+        self.entries.push(entry_of(kind, line, slot, 0, 0));
     }
 }
 
-const _: () = assert!(ENTRY_BYTES == 40);
+/// The slot of a line that begins at this unit: lines do not overlap, so no two share a number.
+pub(crate) fn slot_at(geometry: &Geometry, segment: u32, unit: u32) -> u32 {
+    segment * geometry.slots_per_segment + unit / geometry.units_per_line()
+}

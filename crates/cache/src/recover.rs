@@ -19,15 +19,15 @@ use crate::fingerprint::fingerprint;
 use crate::format::{
     BLOCK_BYTES, CHUNK_BYTES, CHUNK_HEAD_BYTES, ChunkHead, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP,
     FLAG_DIRTY, FLAG_PARTIAL, FORMAT_VERSION, Geometry, INTENT_MAGIC, INTENT_OFFSETS, IntentHead,
-    RecordEntry, RecordHead, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
-    Superblock, crc32c,
+    NO_UNIT, RecordEntry, RecordHead, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_OFFSETS, Superblock, crc32c,
 };
 use crate::health::Health;
 use crate::index::Placement;
 use crate::intents::{self, Intents};
 use crate::join::{Part, join_all};
 use crate::locks::LineLocks;
-use crate::log::{Position, State};
+use crate::log::{Position, State, slot_at};
 use crate::policy::{Policy, PolicyKind};
 use crate::status::Counters;
 use crate::store::store_superblock;
@@ -335,7 +335,7 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         replay_segment: 0.into(),
         replay_unit: 0.into(),
         next_segment: 1.into(),
-        reserved: 0.into(),
+        next_segment_unit: 0.into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
     }
@@ -369,7 +369,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         me: me.clone(),
         limits: limits_over(origin.limits(), geometry.line_bytes),
         admission: RefCell::new(Admission::new(settings.admission, geometry.capacity_lines())),
-        last_request_ns: Cell::new(handle.now()),
+        requests_seen: Cell::new((0, handle.now())),
         handle,
         ssd,
         origin,
@@ -383,7 +383,6 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         intents,
         counters: Counters::default(),
         damaged: RefCell::new(BTreeSet::new()),
-        stuck_segments: RefCell::new(BTreeSet::new()),
         sweeps: Cell::new(0),
         destage_errors: Cell::new(0),
         health: Cell::new(Health::Online),
@@ -462,7 +461,8 @@ fn decode_chunk(
 struct Found {
     head: RecordHead,
     entries: Vec<RecordEntry>,
-    position: Position,
+    /// Where the record after it is.
+    next: Position,
 }
 
 async fn read_record<S: BlockDevice>(
@@ -480,12 +480,24 @@ async fn read_record<S: BlockDevice>(
     let Some(head) = RecordHead::decode(&block, &state.uuid, segment, unit) else {
         return Ok(None);
     };
-    let end = unit + 1 + u32::from(head.data_units.get());
-    if end > geometry.units_per_segment() || head.next_segment.get() >= geometry.segment_count {
-        return Ok(None);
-    }
-    let position = Position { segment, unit, next_segment: head.next_segment.get() };
-    Ok(Some(Found { entries: head.entries(&block), head, position }))
+    let position = Position {
+        segment,
+        unit: head.next_unit.get(),
+        next_segment: head.next_segment.get(),
+        next_segment_unit: head.next_segment_unit.get(),
+    };
+    let entries = head.entries(&block);
+    Ok(check_position(&position, geometry).map(|next| Found { entries, head, next }))
+}
+
+/// A position that lies on the device.
+fn check_position(position: &Position, geometry: &Geometry) -> Option<Position> {
+    let units = geometry.units_per_segment();
+    let fits = position.segment < geometry.segment_count
+        && position.next_segment < geometry.segment_count
+        && (position.unit < units || position.unit == NO_UNIT)
+        && position.next_segment_unit < units;
+    fits.then_some(*position)
 }
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
@@ -495,16 +507,16 @@ async fn replay<S: BlockDevice>(
     state: &mut State,
 ) -> Result<u64, OpenError> {
     let first = found.replay_sequence.get();
-    let geometry = state.geometry.clone();
-    let mut position = Position {
+    let begin = Position {
         segment: found.replay_segment.get(),
         unit: found.replay_unit.get(),
         next_segment: found.next_segment.get(),
+        next_segment_unit: found.next_segment_unit.get(),
     };
-    if position.segment >= geometry.segment_count || position.next_segment >= geometry.segment_count
-    {
+    let Some(mut position) = check_position(&begin, &state.geometry) else {
         return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
-    }
+    };
+    state.position = position;
     state.next_sequence = first;
     state.segments.replay_sequence = first;
     let mut generation = 0;
@@ -513,11 +525,11 @@ async fn replay<S: BlockDevice>(
     let mut unproven: VecDeque<Found> = VecDeque::new();
     let mut expected = first;
     loop {
-        let needed = 1 + geometry.units_per_line();
-        if position.unit + needed > geometry.units_per_segment() {
-            position = Position { segment: position.next_segment, unit: 0, ..position };
-        }
-        let record = read_record(ssd, state, position.segment, position.unit).await?;
+        let (segment, unit) = match position.unit {
+            NO_UNIT => (position.next_segment, position.next_segment_unit),
+            unit => (position.segment, unit),
+        };
+        let record = read_record(ssd, state, segment, unit).await?;
         let next = record.filter(|record| {
             record.head.sequence.get() == expected && record.head.generation.get() >= generation
         });
@@ -525,8 +537,7 @@ async fn replay<S: BlockDevice>(
         expected += 1;
         generation = next.head.generation.get();
         durable = durable.max(next.head.durable_sequence.get());
-        position.unit = position.unit + 1 + u32::from(next.head.data_units.get());
-        position.next_segment = next.position.next_segment;
+        position = next.next;
         unproven.push_back(next);
         while unproven.front().is_some_and(|record| record.head.sequence.get() < durable) {
             let record = unproven.pop_front().expect("has a front");
@@ -549,22 +560,12 @@ async fn finish_replay<S: BlockDevice>(
     found: &Superblock,
     state: &mut State,
 ) -> Result<(), OpenError> {
-    if state.next_sequence == found.replay_sequence.get() {
-        state.position = Position {
-            segment: found.replay_segment.get(),
-            unit: found.replay_unit.get(),
-            next_segment: found.next_segment.get(),
-        };
-    }
     if found.state.get() != STATE_CLEAN {
         prove_end(ssd, state).await?;
     }
     state.acked_sequence = state.next_sequence;
     state.durable_sequence = state.next_sequence;
-    let Position { segment, next_segment, .. } = state.position;
-    state.segments.claim(segment, state.next_sequence, true);
-    state.segments.claim(next_segment, 0, true);
-    state.segments.claim_live(&state.index);
+    state.resume(state.position);
     Ok(())
 }
 
@@ -575,23 +576,34 @@ async fn data_is_whole<S: BlockDevice>(
     record: &Found,
 ) -> Result<bool, OpenError> {
     let geometry = &state.geometry;
-    let bytes = usize::from(record.head.data_units.get()) * geometry.unit_bytes as usize;
-    if bytes == 0 {
-        return Ok(true);
+    let segment = record.head.segment.get();
+    let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
+    let checks: Vec<Part<'_, IoResult<bool>>> = of_data
+        .map(|entry| {
+            let part: Part<'_, _> = Box::pin(async move {
+                let unit = u32::from(entry.unit.get());
+                if unit + geometry.units_per_line() > geometry.units_per_segment() {
+                    return Ok(false);
+                }
+                let line = Buf::new(geometry.line_bytes as usize);
+                let data = ssd.read(geometry.lba_of(segment, unit), line).await?;
+                Ok(crc32c(&data) == entry.crc.get())
+            });
+            part
+        })
+        .collect();
+    for check in join_all(checks).await {
+        if !check.map_err(ssd_error)? {
+            return Ok(false);
+        }
     }
-    let at = geometry.lba_of(record.position.segment, record.position.unit + 1);
-    let data = ssd.read(at, Buf::new(bytes)).await.map_err(ssd_error)?;
-    let mut lines = data.chunks_exact(geometry.line_bytes as usize);
-    let mut of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
-    Ok(of_data.all(|entry| lines.next().is_some_and(|line| crc32c(line) == entry.crc.get())))
+    Ok(true)
 }
 
 /// Applies a record to the state as it was applied when it was formed.
 fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     let geometry = state.geometry.clone();
-    let units_per_line = geometry.units_per_line();
-    let Position { segment, unit, next_segment } = record.position;
-    let mut data_unit = unit + 1;
+    let segment = record.head.segment.get();
     for entry in &record.entries {
         let (line, slot) = (entry.line.get(), entry.slot.get());
         if line >= geometry.origin_lines() || slot >= geometry.slot_count() {
@@ -602,8 +614,11 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
         }
         match entry.kind {
             ENTRY_DATA => {
-                let slot_due = segment * geometry.slots_per_segment + data_unit / units_per_line;
-                if slot != slot_due {
+                let unit = u32::from(entry.unit.get());
+                let slot_due = slot_at(&geometry, segment, unit);
+                if slot != slot_due
+                    || unit + geometry.units_per_line() > geometry.units_per_segment()
+                {
                     return Err(OpenError::Damaged(format!(
                         "record {} puts line {line} in slot {slot}, not {slot_due}",
                         record.head.sequence
@@ -612,7 +627,7 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                 if state.index.is_used(slot) {
                     state.index.remove(slot);
                 }
-                state.index.set_unit(slot, data_unit);
+                state.index.set_unit(slot, unit);
                 state.index.place(Placement {
                     line,
                     slot,
@@ -621,7 +636,6 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                     mask: (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get()),
                     pending: false,
                 });
-                data_unit += units_per_line;
             }
             ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => state.index.set_clean(slot),
             ENTRY_DROP => {
@@ -635,18 +649,19 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     let sequence = record.head.sequence.get();
     state.next_sequence = sequence + 1;
     state.epoch = record.head.epoch.get();
-    state.segments.claim(segment, sequence, false);
-    state.position = Position { segment, unit: data_unit, next_segment };
+    state.segments.note_replayed(segment, sequence);
+    state.position = record.next;
     Ok(())
 }
 
 /// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
-/// it durable, further on in the same segment or at the begin of another.
+/// it durable, further on in the same segment or in the next one.
 async fn prove_end<S: BlockDevice>(ssd: &S, state: &State) -> Result<(), OpenError> {
     let end = state.next_sequence;
-    let Position { segment, unit, .. } = state.position;
-    let same = (unit..state.geometry.units_per_segment()).map(|unit| (segment, unit));
-    let others = (0..state.geometry.segment_count).map(|segment| (segment, 0));
+    let Position { segment, unit, next_segment, .. } = state.position;
+    let units = state.geometry.units_per_segment();
+    let same = (unit.min(units)..units).map(|unit| (segment, unit));
+    let others = (0..units).map(|unit| (next_segment, unit));
     let mut places = same.chain(others);
     loop {
         let batch: Vec<(u32, u32)> = places.by_ref().take(64).collect();

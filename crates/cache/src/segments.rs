@@ -1,19 +1,78 @@
-//! The life of a segment: free, open, closed, empty, and free again when nothing needs it.
+//! The life of a segment: open, closed, prepared, and open again.
+//!
+//! The log reuses the free units of a segment and steps over its live lines: nothing is moved, so
+//! the log writes no more than its heads beside the data, however full the cache is. Before units
+//! are reused, what emptied them must be durable, no read may be under way in them, and no replay
+//! may begin before the segment's last record.
 
 use std::collections::VecDeque;
 
+use crate::format::Geometry;
 use crate::index::Index;
 
-/// Free segments that only reclaiming may use: moving the lines of one victim takes at most two.
-pub(crate) const RECLAIM_RESERVE: usize = 3;
+/// The units of a segment that may be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FreeUnits {
+    words: Vec<u64>,
+    units: u32,
+}
+
+impl FreeUnits {
+    /// No units at all: before the log's place is known.
+    pub(crate) fn none() -> Self {
+        Self { words: Vec::new(), units: 0 }
+    }
+
+    /// All units that no live line stands on.
+    pub(crate) fn of(segment: u32, index: &Index, geometry: &Geometry) -> Self {
+        let units = geometry.units_per_segment();
+        let mut free = Self { words: vec![u64::MAX; units.div_ceil(64) as usize], units };
+        if index.live_in(segment) == 0 {
+            return free;
+        }
+        let first = segment * geometry.slots_per_segment;
+        for slot in first..first + geometry.slots_per_segment {
+            if index.is_used(slot) {
+                let start = index.unit_of(slot);
+                for unit in start..start + geometry.units_per_line() {
+                    free.words[unit as usize / 64] &= !(1 << (unit % 64));
+                }
+            }
+        }
+        free
+    }
+
+    fn is_free(&self, unit: u32) -> bool {
+        self.words[unit as usize / 64] & 1 << (unit % 64) != 0
+    }
+
+    /// The first of `count` free neighbours at or after `from`.
+    pub(crate) fn find(&self, from: u32, count: u32) -> Option<u32> {
+        let mut start = from;
+        while start + count <= self.units {
+            match (start..start + count).rev().find(|unit| !self.is_free(*unit)) {
+                None => return Some(start),
+                Some(taken) => start = taken + 1,
+            }
+        }
+        None
+    }
+
+    /// Where the next record's head goes, if a line fits behind it.
+    pub(crate) fn head_place(&self, from: u32, geometry: &Geometry) -> Option<u32> {
+        let head = self.find(from, 1)?;
+        self.find(head + 1, geometry.units_per_line()).map(|_| head)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
+    /// May be opened.
     Free,
     Open,
     Closed,
-    /// No line lives in it since the log was at this sequence number.
-    Empty {
+    /// Free as soon as the log is durable up to this number and older reads are over.
+    Preparing {
         since: u64,
     },
 }
@@ -22,8 +81,11 @@ struct Segment {
     life: Life,
     /// The last record in it: replay needs the segment until a checkpoint is past this.
     last_sequence: u64,
-    /// Reads under way in it.
-    pins: u32,
+    /// Reads under way, in two rounds: preparing begins a new one and waits for the old.
+    pins: [u32; 2],
+    round: u8,
+    /// Fixed when it is prepared; lines that leave later wait for the next time.
+    free_units: Option<FreeUnits>,
 }
 
 pub(crate) struct Segments {
@@ -34,43 +96,57 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// All free.
+    /// All closed, until `settle` says which are free.
     pub(crate) fn new(count: u32) -> Self {
-        let free = |_| Segment { life: Life::Free, last_sequence: 0, pins: 0 };
-        Self { all: (0..count).map(free).collect(), free: (0..count).collect(), replay_sequence: 0 }
+        let closed = |_| Segment {
+            life: Life::Closed,
+            last_sequence: 0,
+            pins: [0; 2],
+            round: 0,
+            free_units: None,
+        };
+        Self { all: (0..count).map(closed).collect(), free: VecDeque::new(), replay_sequence: 0 }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.all.len() * size_of::<Segment>() + self.free.len() * 4
+        let maps = self.all.iter().filter_map(|segment| segment.free_units.as_ref());
+        self.all.len() * size_of::<Segment>()
+            + self.free.len() * 4
+            + maps.map(|map| map.words.len() * 8).sum::<usize>()
     }
 
     pub(crate) fn free_count(&self) -> usize {
         self.free.len()
     }
 
-    /// Takes a free segment for the log.
-    pub(crate) fn take_free(&mut self) -> Option<u32> {
-        let segment = self.free.pop_front()?;
-        self.all[segment as usize].life = Life::Open;
-        Some(segment)
+    /// Takes a free segment for the log, and the units it may write.
+    pub(crate) fn take_free(&mut self) -> Option<(u32, FreeUnits)> {
+        let number = self.free.pop_front()?;
+        let segment = &mut self.all[number as usize];
+        segment.life = Life::Open;
+        let units = segment.free_units.take().expect("a free segment was prepared");
+        Some((number, units))
     }
 
-    /// Marks a segment as used by a log that is being replayed; `claim_live` ends this.
-    pub(crate) fn claim(&mut self, segment: u32, last_sequence: u64, open: bool) {
-        let it = &mut self.all[segment as usize];
-        it.life = if open { Life::Open } else { Life::Closed };
-        it.last_sequence = it.last_sequence.max(last_sequence);
+    /// Notes a record that a replay found.
+    pub(crate) fn note_replayed(&mut self, segment: u32, sequence: u64) {
+        let last = &mut self.all[segment as usize].last_sequence;
+        *last = (*last).max(sequence);
     }
 
-    /// Marks every other segment with live lines as closed, and what is left as free.
-    pub(crate) fn claim_live(&mut self, index: &Index) {
-        for (number, segment) in self.all.iter_mut().enumerate() {
-            if segment.life == Life::Free && index.live_in(number as u32) > 0 {
-                segment.life = Life::Closed;
+    /// Ends loading: `open` are the log's segments, empty ones outside the replay are free.
+    pub(crate) fn settle(&mut self, open: [u32; 2], index: &Index, geometry: &Geometry) {
+        for number in 0..self.all.len() as u32 {
+            let replayed = self.all[number as usize].last_sequence >= self.replay_sequence;
+            let segment = &mut self.all[number as usize];
+            if open.contains(&number) {
+                segment.life = Life::Open;
+            } else if index.live_in(number) == 0 && !replayed {
+                segment.life = Life::Free;
+                segment.free_units = Some(FreeUnits::of(number, index, geometry));
+                self.free.push_back(number);
             }
         }
-        let all = &self.all;
-        self.free.retain(|free| all[*free as usize].life == Life::Free);
     }
 
     pub(crate) fn note_record(&mut self, segment: u32, sequence: u64) {
@@ -81,57 +157,111 @@ impl Segments {
         self.all[segment as usize].life = Life::Closed;
     }
 
-    pub(crate) fn pin(&mut self, segment: u32) {
-        self.all[segment as usize].pins += 1;
+    /// Keeps the segment's units as they are; the round to give back to `unpin`.
+    pub(crate) fn pin(&mut self, segment: u32) -> u8 {
+        let segment = &mut self.all[segment as usize];
+        segment.pins[segment.round as usize] += 1;
+        segment.round
     }
 
-    pub(crate) fn unpin(&mut self, segment: u32) {
-        self.all[segment as usize].pins -= 1;
+    /// Ends a read; true when somebody who prepares the segment may have waited for it.
+    pub(crate) fn unpin(&mut self, segment: u32, round: u8) -> bool {
+        let segment = &mut self.all[segment as usize];
+        segment.pins[round as usize] -= 1;
+        segment.round != round && segment.pins[round as usize] == 0
     }
 
-    /// Frees what can be freed. `next_sequence` is the log's next record; every record below
-    /// `durable_sequence` is on the medium: what emptied a segment must be, before it is reused.
-    pub(crate) fn collect(&mut self, index: &Index, next_sequence: u64, durable_sequence: u64) {
+    /// Begins to prepare a closed segment. What is dead in it now is dead by records below
+    /// `next_sequence`. False while reads of an earlier round are still under way.
+    pub(crate) fn prepare(
+        &mut self,
+        number: u32,
+        next_sequence: u64,
+        index: &Index,
+        geometry: &Geometry,
+    ) -> bool {
+        let segment = &mut self.all[number as usize];
+        assert_eq!(segment.life, Life::Closed);
+        let other = 1 - segment.round;
+        if segment.pins[other as usize] > 0 {
+            return false;
+        }
+        segment.round = other;
+        segment.life = Life::Preparing { since: next_sequence };
+        segment.free_units = Some(FreeUnits::of(number, index, geometry));
+        true
+    }
+
+    /// Frees prepared segments whose conditions hold now.
+    pub(crate) fn collect(&mut self, durable_sequence: u64) {
         for (number, segment) in self.all.iter_mut().enumerate() {
-            let number = number as u32;
-            if segment.life == Life::Closed && index.live_in(number) == 0 {
-                segment.life = Life::Empty { since: next_sequence };
-            }
-            if let Life::Empty { since } = segment.life
+            if let Life::Preparing { since } = segment.life
                 && since <= durable_sequence
-                && segment.pins == 0
-                && segment.last_sequence < self.replay_sequence
+                && segment.pins[1 - segment.round as usize] == 0
             {
                 segment.life = Life::Free;
-                self.free.push_back(number);
+                self.free.push_back(number as u32);
             }
         }
     }
 
-    /// Empty segments that wait for a flush, and such that wait for a checkpoint.
-    pub(crate) fn waiting(&self, durable_sequence: u64) -> (usize, usize) {
-        let mut waiting = (0, 0);
-        for segment in &self.all {
-            if let Life::Empty { since } = segment.life {
-                waiting.0 += usize::from(since > durable_sequence);
-                waiting.1 += usize::from(segment.last_sequence >= self.replay_sequence);
-            }
-        }
-        waiting
+    /// Segments being prepared.
+    pub(crate) fn preparing(&self) -> usize {
+        let preparing = |segment: &&Segment| matches!(segment.life, Life::Preparing { .. });
+        self.all.iter().filter(preparing).count()
     }
 
     /// Segments that a replay would walk.
     pub(crate) fn in_replay(&self) -> usize {
-        let used = self.all.iter().filter(|segment| segment.life != Life::Free);
-        used.filter(|segment| segment.last_sequence >= self.replay_sequence).count()
+        self.all.iter().filter(|segment| segment.last_sequence >= self.replay_sequence).count()
     }
 
-    /// The closed segment with the fewest live lines: the cheapest to empty.
-    pub(crate) fn victim(&self, index: &Index, usable: impl Fn(u32) -> bool) -> Option<u32> {
-        let closed = |number: &u32| self.all[*number as usize].life == Life::Closed;
-        (0..self.all.len() as u32)
-            .filter(closed)
-            .filter(|number| usable(*number))
-            .min_by_key(|number| index.live_in(*number))
+    /// Closed segments that may be prepared, emptiest first: at most `count` of them with at most
+    /// `live_max` live lines. And whether a checkpoint would give a better one.
+    pub(crate) fn candidates(
+        &self,
+        index: &Index,
+        count: usize,
+        live_max: u32,
+        needed: impl Fn(u64) -> bool,
+    ) -> (Vec<u32>, bool) {
+        let mut usable: Vec<(u32, u32)> = Vec::new();
+        let mut best_in_replay = u32::MAX;
+        for (number, segment) in self.all.iter().enumerate() {
+            let live = index.live_in(number as u32);
+            if segment.life != Life::Closed || live > live_max || needed(segment.last_sequence) {
+                continue;
+            }
+            if segment.last_sequence < self.replay_sequence {
+                usable.push((live, number as u32));
+            } else {
+                best_in_replay = best_in_replay.min(live);
+            }
+        }
+        usable.sort_unstable();
+        // A segment in the replay is worth a checkpoint if it has far fewer live lines.
+        let best = usable.first().map_or(u32::MAX, |first| first.0);
+        let checkpoint_pays = best_in_replay < best / 2;
+        usable.truncate(count);
+        (usable.into_iter().map(|(_, number)| number).collect(), checkpoint_pays)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_free_units_step_over_live_ones() {
+        let mut free = FreeUnits { words: vec![u64::MAX; 2], units: 128 };
+        for unit in [3, 4, 70] {
+            free.words[unit / 64] &= !(1 << (unit % 64));
+        }
+        assert_eq!(
+            (free.find(0, 3), free.find(1, 3), free.find(3, 1)),
+            (Some(0), Some(5), Some(5))
+        );
+        assert_eq!((free.find(60, 16), free.find(120, 8)), (Some(71), Some(120)));
+        assert_eq!(free.find(121, 8), None);
     }
 }

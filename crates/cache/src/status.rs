@@ -112,8 +112,6 @@ pub struct Status {
     pub destaged_lines: u64,
     /// Lines pushed out by the policy.
     pub evictions: u64,
-    /// Lines that reclaiming wrote again.
-    pub moved_lines: u64,
     /// Segments, and how many of them are free.
     pub segments: (u32, u32),
 }
@@ -150,7 +148,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             damaged_reads: self.counters.damaged_reads.get(),
             destaged_lines: self.counters.destaged_lines.get(),
             evictions: state.counts.evictions,
-            moved_lines: state.counts.moved_lines,
             segments: (self.geometry.segment_count, state.segments.free_count() as u32),
         }
     }

@@ -6,14 +6,16 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba,
 
 use crate::cache::Inner;
 use crate::format::{SUPERBLOCK_OFFSETS, Superblock, crc32c};
+use crate::join::{Part, join_all};
 use crate::log::{Change, Formed, Queue, Record, State};
 use crate::status::add;
 
 /// A slot that is being read.
 pub(crate) struct Pinned {
     pub(crate) slot: u32,
-    pub(crate) segment: u32,
     pub(crate) at: Lba,
+    segment: u32,
+    round: u8,
     crc_bits: u32,
 }
 
@@ -35,8 +37,17 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// slot while the read is under way; the data stays until the pin is gone.
     pub(crate) fn pin_slot(&self, state: &mut State, slot: u32) -> Pinned {
         let segment = self.geometry.segment_of(slot);
-        state.segments.pin(segment);
-        Pinned { slot, segment, at: state.index.lba_of(slot), crc_bits: state.index.crc_bits(slot) }
+        let round = state.segments.pin(segment);
+        let (at, crc_bits) = (state.index.lba_of(slot), state.index.crc_bits(slot));
+        Pinned { slot, at, segment, round, crc_bits }
+    }
+
+    /// The read is over.
+    pub(crate) fn unpin(&self, pinned: &Pinned) {
+        let waited_for = self.state.borrow_mut().segments.unpin(pinned.segment, pinned.round);
+        if waited_for {
+            self.reclaim_work.notify();
+        }
     }
 
     /// Reads a whole slot and checks it against the CRC of when it was written.
@@ -46,7 +57,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     pub(crate) async fn read_slot(&self, slot: u32) -> IoResult<Buf> {
         let pinned = self.pin_slot(&mut self.state.borrow_mut(), slot);
         let read = self.read_ssd(pinned.at, Buf::new(self.geometry.line_bytes as usize)).await;
-        self.state.borrow_mut().segments.unpin(pinned.segment);
+        self.unpin(&pinned);
         let data = read.inspect_err(|error| self.count_ssd_error(*error))?;
         if pinned.holds(&data) { Ok(data) } else { Err(IoError::Medium) }
     }
@@ -225,13 +236,22 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     async fn write_record(self: Rc<Self>, record: Record) {
-        add(&self.counters.ssd_written_bytes, record.payload.len() as u64);
-        let written = self.ssd.write(record.at, record.payload, Durability::Cached).await;
+        let sequence = record.sequence;
+        let writes: Vec<Part<'_, IoResult<()>>> = record
+            .runs
+            .into_iter()
+            .map(|(at, payload)| {
+                add(&self.counters.ssd_written_bytes, payload.len() as u64);
+                let part: Part<'_, _> = Box::pin(self.ssd.write(at, payload, Durability::Cached));
+                part
+            })
+            .collect();
+        let written: IoResult<()> = join_all(writes).await.into_iter().collect();
         if self.failed() {
             return;
         }
         match written {
-            Ok(()) => self.state.borrow_mut().record_done(record.sequence),
+            Ok(()) => self.state.borrow_mut().record_done(sequence),
             Err(_) => {
                 add(&self.counters.ssd_errors, 1);
                 self.fail_ssd();

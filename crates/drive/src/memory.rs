@@ -15,7 +15,7 @@ const CHUNK_BYTES: usize = 2 * MIB as usize;
 struct Memory {
     limits: Limits,
     /// Grows to the last chunk that was written.
-    chunks: RefCell<Vec<Option<Box<[u8]>>>>,
+    chunks: RefCell<Vec<Option<Buf>>>,
 }
 
 /// A device whose content lives as long as one of its clones: a test may drop a stack and build
@@ -103,8 +103,7 @@ impl BlockDevice for MemoryDevice {
                 if chunks.len() <= chunk {
                     chunks.resize_with(chunk + 1, || None);
                 }
-                let bytes =
-                    chunks[chunk].get_or_insert_with(|| vec![0; CHUNK_BYTES].into_boxed_slice());
+                let bytes = chunks[chunk].get_or_insert_with(|| Buf::zeroed(CHUNK_BYTES));
                 let source = &piece[taken..taken + inside.len()];
                 taken += source.len();
                 bytes[inside].copy_from_slice(source);

@@ -38,7 +38,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         assert!(self.limits.accepts(range) && !range.is_empty(), "the volume checks ranges");
         let (first, last) = self.lines_of(range);
         let _guard = self.locks.lock(first, last, Access::Shared).await;
-        self.last_request_ns.set(self.handle.now());
         if first == last
             && bytes == self.geometry.line_bytes
             && let Some(pinned) = self.ready_hit(first)
@@ -77,7 +76,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// Reads one pinned line straight into the client's buffer.
     async fn read_whole_line(&self, line: u64, pinned: Pinned, into: Buf) -> IoResult<Buf> {
         let read = self.read_ssd(pinned.at, into).await;
-        self.state.borrow_mut().segments.unpin(pinned.segment);
+        self.unpin(&pinned);
         match read {
             Ok(data) if pinned.holds(&data) => return Ok(data),
             Ok(_) => {}
@@ -182,7 +181,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let line_bytes = self.geometry.line_bytes as usize;
         let mut bad = Vec::new();
         for (number, (line, pinned)) in lines.iter().enumerate() {
-            self.state.borrow_mut().segments.unpin(pinned.segment);
+            self.unpin(pinned);
             let from = number * line_bytes;
             let good = read.as_ref().is_ok_and(|data| pinned.holds(&data[from..from + line_bytes]));
             if !good {

@@ -29,7 +29,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         let (first, last) = self.lines_of(range);
         let guard = self.locks.lock(first, last, Access::Exclusive).await;
-        self.last_request_ns.set(self.handle.now());
         let path = self.write_path(range);
         let hit = self.all_cached(first, last);
         let mut written = match path {

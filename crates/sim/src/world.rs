@@ -1,0 +1,102 @@
+//! What the drives of one world share: its clock, its dice, and a count of everything that happens.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use voltier_block::{Nanos, Prng, SectorRange};
+use voltier_ring::Handle;
+
+/// Events after which a world is taken for one that runs in circles.
+const EVENTS_MAX: u64 = 4_000_000;
+
+/// What happened to a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request was submitted; a write is under way now.
+    Submitted,
+    /// A request has taken effect; its sender does not know yet.
+    Completed,
+}
+
+type Watch = Rc<dyn Fn(u64)>;
+
+struct Inner {
+    handle: Handle,
+    prng: RefCell<Prng>,
+    events: Cell<u64>,
+    trace: Cell<u64>,
+    watch: RefCell<Option<Watch>>,
+}
+
+/// One world: drives made in it lose their power together. Clones are the same world.
+#[derive(Clone)]
+pub struct World(Rc<Inner>);
+
+impl World {
+    /// A world on the clock of `handle`, all of whose chance follows from `seed`.
+    pub fn new(handle: &Handle, seed: u64) -> Self {
+        Self(Rc::new(Inner {
+            handle: handle.clone(),
+            prng: RefCell::new(Prng::new(seed)),
+            events: Cell::new(0),
+            trace: Cell::new(0xcbf2_9ce4_8422_2325),
+            watch: RefCell::new(None),
+        }))
+    }
+
+    /// The executor's handle.
+    pub fn handle(&self) -> &Handle {
+        &self.0.handle
+    }
+
+    /// A number below `bound`, from the dice of this world.
+    pub fn below(&self, bound: u64) -> u64 {
+        self.0.prng.borrow_mut().below(bound)
+    }
+
+    /// A generator of its own, seeded by this world's dice.
+    pub fn prng(&self) -> Prng {
+        Prng::new(self.0.prng.borrow_mut().next_u64())
+    }
+
+    /// Events so far: the possible moments of a power cut.
+    pub fn events(&self) -> u64 {
+        self.0.events.get()
+    }
+
+    /// A number that two runs share only if the same happened at the same time in both.
+    pub fn trace_hash(&self) -> u64 {
+        self.0.trace.get()
+    }
+
+    /// Has `watch` called at every event with its number, from 0 on: the moment to take copies of
+    /// the drives, as a power cut would leave them.
+    pub fn watch(&self, watch: impl Fn(u64) + 'static) {
+        self.0.watch.replace(Some(Rc::new(watch)));
+    }
+
+    /// Ends the watch.
+    pub fn unwatch(&self) {
+        self.0.watch.replace(None);
+    }
+
+    pub(crate) async fn pass(&self, time_ns: Nanos) {
+        self.0.handle.sleep(time_ns).await;
+    }
+
+    /// Counts an event, mixes it into the trace, and tells the watch.
+    pub(crate) fn event(&self, event: Event, drive: u64, operation: u64, range: SectorRange) {
+        let number = self.0.events.get();
+        assert!(number < EVENTS_MAX, "this world runs in circles");
+        self.0.events.set(number + 1);
+        let time = self.0.handle.now();
+        for word in [event as u64, drive, operation, range.start.0, range.count, time] {
+            let mixed = (self.0.trace.get() ^ word).wrapping_mul(0x0100_0000_01b3);
+            self.0.trace.set(mixed.rotate_left(23));
+        }
+        let watch = self.0.watch.borrow().clone();
+        if let Some(watch) = watch {
+            watch(number);
+        }
+    }
+}

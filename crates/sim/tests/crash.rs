@@ -1,0 +1,89 @@
+//! Goal: guarantees 1 to 3: whatever the mode and the moment of a power cut or kill, every sector
+//! holds what it may hold, keeps it, and reaches the origin.
+//! Method: recorded workloads; at their events, copies of the drives as the crash would leave them
+//! are recovered, read, used, crashed again, drained and taken apart (see `voltier_sim::crash`).
+//!
+//! `VOLTIER_SIM_SEEDS=n` runs n more seeds of every scenario with a crash at every event;
+//! `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` run one seed, and one event, of it again.
+
+use voltier_cache::Mode;
+use voltier_cache::policy::PolicyKind;
+use voltier_sim::crash::{Plan, run};
+use voltier_sim::workload::{MODES, Profile};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+fn crash(profile: &Profile, seed: u64) {
+    let plan = Plan { profile: profile.clone(), seed, one_in: 6, warm_up_steps: 60, only: None };
+    let mut points = 0;
+    if let Some(seed) = number("VOLTIER_SIM_SEED") {
+        let only = number("VOLTIER_SIM_EVENT");
+        points += run(&Plan { seed, one_in: 1, only, ..plan }).crash_points;
+    } else {
+        points += run(&plan).crash_points;
+        for more in 0..number("VOLTIER_SIM_SEEDS").unwrap_or(0) {
+            let seed = seed * 1_000_000 + more;
+            points += run(&Plan { seed, one_in: 1, ..plan.clone() }).crash_points;
+        }
+    }
+    println!("{points} crash points");
+}
+
+#[test]
+fn write_back_survives_crashes() {
+    crash(&Profile::small(&[Mode::WriteBack]), 1);
+}
+
+#[test]
+fn write_through_survives_crashes() {
+    crash(&Profile::small(&[Mode::WriteThrough]), 2);
+}
+
+#[test]
+fn read_only_survives_crashes() {
+    crash(&Profile::small(&[Mode::ReadOnly]), 3);
+}
+
+#[test]
+fn modes_switched_under_load_survive_crashes() {
+    crash(&Profile::small(&MODES), 4);
+}
+
+#[test]
+fn lines_of_two_kib_and_eviction_by_chance_survive_crashes() {
+    let profile = Profile { line_bytes: 2048, policy: PolicyKind::Rand, ..Profile::small(&MODES) };
+    crash(&profile, 5);
+}
+
+#[test]
+fn lines_larger_than_a_unit_survive_crashes() {
+    let profile =
+        Profile { line_bytes: 16384, policy: PolicyKind::S3Fifo, ..Profile::small(&MODES) };
+    crash(&profile, 6);
+}
+
+#[test]
+fn an_ssd_with_blocks_of_4096_bytes_survives_crashes() {
+    let mut profile = Profile::small(&[Mode::WriteBack, Mode::WriteThrough]);
+    profile.ssd.block_bytes = 4096;
+    crash(&profile, 7);
+}
+
+#[test]
+fn a_fast_origin_before_a_slow_ssd_survives_crashes() {
+    let mut profile = Profile::small(&[Mode::WriteThrough, Mode::WriteBack, Mode::ReadOnly]);
+    profile.ssd.latency_ns = 500_000;
+    profile.origin.latency_ns = 20_000;
+    crash(&profile, 8);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let profile = Profile::small(&MODES);
+    let plan = Plan { profile, seed: 99, one_in: 100, warm_up_steps: 5, only: None };
+    assert_eq!(run(&plan), run(&plan));
+    let other = run(&Plan { seed: 98, ..plan.clone() });
+    assert_ne!(run(&plan).trace_hash, other.trace_hash);
+}
