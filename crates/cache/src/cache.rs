@@ -60,16 +60,23 @@ pub(crate) struct Inner<S, O> {
     pub(crate) dirty_changed: Signal,
     pub(crate) flushed: Signal,
     pub(crate) flushing: Cell<bool>,
-    /// Direct writes since the origin's last flush.
-    pub(crate) origin_unflushed: Cell<bool>,
+    /// Changes of the origin that have completed, and how many of them its flushes cover.
+    pub(crate) origin_changes: Cell<u64>,
+    pub(crate) origin_durable: Cell<u64>,
+    pub(crate) origin_flushing: Cell<bool>,
+    pub(crate) origin_flushed: Signal,
     /// Records since the last checkpoint.
     pub(crate) records_since_checkpoint: Cell<u64>,
     pub(crate) checkpointing: Cell<bool>,
     /// A person asked for everything to be written back.
     pub(crate) draining: Cell<u32>,
+    /// The log finds no space until versions that wait for their order are written out.
+    pub(crate) log_waits_for_cleaner: Cell<bool>,
     /// Requests when the cleaner last looked, and when they had last grown.
     pub(crate) requests_seen: Cell<(u64, u64)>,
     pub(crate) stopping: Cell<bool>,
+    /// Nothing will be queued any more: the log ends when all is out.
+    pub(crate) log_ending: Cell<bool>,
     pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -155,6 +162,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
         let inner = &self.0;
+        inner.set_order(settings.ordered)?;
         if settings.admission != inner.admission.borrow().kind() {
             let admission = Admission::new(settings.admission, inner.geometry.capacity_lines());
             inner.admission.replace(admission);

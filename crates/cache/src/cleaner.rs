@@ -8,14 +8,16 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
 use voltier_ring::Semaphore;
 
 use crate::cache::Inner;
+use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
 use crate::join::{Part, join_all};
 use crate::locks::Access;
 use crate::log::{Change, State};
+use crate::ordered::{OrderedQueue, Version};
 use crate::status::add;
 
 /// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
@@ -41,13 +43,20 @@ enum Pace {
     Work(f64),
 }
 
-/// Lines that are neighbours on the origin, with the slots they were found in.
-type LineRun = Vec<(u64, u32)>;
+/// A line to be written out: from the slot it is in, or (in ordered mode) a kept version of it.
+#[derive(Clone, Copy)]
+struct Dirty {
+    line: u64,
+    slot: u32,
+    version: Option<Version>,
+}
+
+/// Lines that are neighbours on the origin.
+type LineRun = Vec<Dirty>;
 
 /// A dirty line read back from the SSD.
 struct DirtyLine {
-    line: u64,
-    slot: u32,
+    of: Dirty,
     mask: Option<u128>,
     data: Bytes,
 }
@@ -72,12 +81,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 }
             };
             let begun = self.handle.now();
-            let (batch, next) = self.gather_batch(stretch);
-            stretch = next;
-            let cleaned = self.clean_batch(batch).await;
-            if stretch == 0 {
-                self.sweeps.set(self.sweeps.get() + 1);
-            }
+            let Some(cleaned) = self.clean_some(&mut stretch).await else { continue };
             self.dirty_changed.notify();
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
@@ -94,13 +98,49 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
     }
 
+    /// One batch; `None` when nothing could be done, after waiting for a change of that.
+    async fn clean_some(self: &Rc<Self>, stretch: &mut u64) -> Option<IoResult<()>> {
+        let in_order = self.order_waits();
+        let (batch, last_sequence) = if in_order {
+            self.oldest_epoch()
+        } else {
+            let (batch, next) = self.gather_batch(*stretch);
+            *stretch = next;
+            (batch, 0)
+        };
+        if batch.is_empty() && last_sequence == 0 {
+            if self.state.borrow().records_in_flight() > 0 {
+                // Every dirty line is on its way to the SSD: no sweep before they are there.
+                self.log_progress.wait().await;
+                return None;
+            }
+            self.sweeps.set(self.sweeps.get() + 1);
+            self.dirty_changed.notify();
+            if self.draining.get() == 0 {
+                // All that is dirty is damaged: nothing to do until something changes.
+                self.dirty_changed.wait().await;
+                return None;
+            }
+        }
+        let cleaned = self.clean_batch(batch).await;
+        if in_order && cleaned.is_ok() {
+            self.order_written(last_sequence);
+        }
+        if !in_order && *stretch == 0 {
+            self.sweeps.set(self.sweeps.get() + 1);
+        }
+        Some(cleaned)
+    }
+
     fn pace(&self) -> Pace {
         let dirty = self.state.borrow().index.dirty_lines();
         if dirty == 0 {
-            return Pace::Rest(None);
+            // After a start the order may still name versions that the origin has: they cost nothing.
+            return if self.order_waits() { Pace::Work(1.0) } else { Pace::Rest(None) };
         }
         let settings = self.settings.borrow();
-        if self.draining.get() > 0 || !settings.mode.writes_back() {
+        let pressed = self.draining.get() > 0 || self.log_waits_for_cleaner.get();
+        if pressed || !settings.mode.writes_back() {
             return Pace::Work(1.0);
         }
         let capacity = self.geometry.capacity_lines() as f64;
@@ -139,13 +179,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The next lines of the sweep, and the stretch where it goes on: 0 after the last.
-    fn gather_batch(&self, mut stretch: u64) -> (Vec<(u64, u32)>, u64) {
+    fn gather_batch(&self, mut stretch: u64) -> (LineRun, u64) {
         let state = self.state.borrow();
         let damaged = self.damaged.borrow();
         let mut batch = Vec::new();
         while let Some(found) = state.index.next_dirty_stretch(stretch) {
             let dirty = self.dirty_in_stretch(&state, found);
-            batch.extend(dirty.into_iter().filter(|(line, _)| !damaged.contains(line)));
+            let whole = dirty.into_iter().filter(|(line, _)| !damaged.contains(line));
+            batch.extend(whole.map(|(line, slot)| Dirty { line, slot, version: None }));
             stretch = found + 1;
             if batch.len() >= BATCH_LINES {
                 return (batch, stretch);
@@ -154,7 +195,52 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (batch, 0)
     }
 
-    async fn clean_batch(self: &Rc<Self>, batch: Vec<(u64, u32)>) -> IoResult<()> {
+    fn order_waits(&self) -> bool {
+        self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
+    }
+
+    /// The oldest epoch, or a part of it, and the last record in that.
+    fn oldest_epoch(&self) -> (LineRun, u64) {
+        let state = self.state.borrow();
+        let ordered = state.ordered.as_ref();
+        let Some(batch) =
+            ordered.and_then(|ordered| ordered.batch(state.acked_sequence, BATCH_LINES))
+        else {
+            return (Vec::new(), 0);
+        };
+        let versions = batch.versions.into_iter();
+        let lines =
+            versions.map(|(line, kept)| Dirty { line, slot: kept.slot, version: Some(kept) });
+        (lines.collect(), batch.last_sequence)
+    }
+
+    /// The origin has everything of the order up to this record.
+    fn order_written(&self, last_sequence: u64) {
+        if let Some(ordered) = &mut self.state.borrow_mut().ordered {
+            ordered.written(last_sequence);
+        }
+        self.log_waits_for_cleaner.set(false);
+        self.reclaim_work.notify();
+    }
+
+    /// Switches ordered mode.
+    pub(crate) fn set_order(&self, ordered: bool) -> Result<(), String> {
+        let mut state = self.state.borrow_mut();
+        if ordered == state.ordered.is_some() {
+            return Ok(());
+        }
+        if ordered && state.index.dirty_lines() > 0 {
+            return Err(format!(
+                "{} dirty lines have no order yet; run 'voltier flush NAME' first, with mode=wt while \
+                 clients write",
+                state.index.dirty_lines()
+            ));
+        }
+        state.ordered = ordered.then(OrderedQueue::default);
+        Ok(())
+    }
+
+    async fn clean_batch(self: &Rc<Self>, batch: LineRun) -> IoResult<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -183,7 +269,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if !cleaned.is_empty() {
             self.flush_origin().await?;
             add(&self.counters.destaged_lines, cleaned.len() as u64);
-            let changes = cleaned.into_iter().map(|(line, slot)| Change::Clean { line, slot });
+            let clean = |dirty: Dirty| Change::Clean { line: dirty.line, slot: dirty.slot };
+            let changes = cleaned.into_iter().map(clean);
             let number = self.queue_internal(changes);
             self.internal_acked(number).await?;
         }
@@ -197,15 +284,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// Cuts ascending lines into runs of neighbours.
-    fn runs_of(&self, lines: Vec<(u64, u32)>) -> Vec<LineRun> {
+    fn runs_of(&self, lines: LineRun) -> Vec<LineRun> {
         let lines_max = (RUN_BYTES_MAX / self.geometry.line_bytes) as usize;
         let mut runs: Vec<LineRun> = Vec::new();
-        for (line, slot) in lines {
+        for dirty in lines {
             match runs.last_mut() {
-                Some(run) if run.len() < lines_max && run[run.len() - 1].0 + 1 == line => {
-                    run.push((line, slot));
+                Some(run) if run.len() < lines_max && run[run.len() - 1].line + 1 == dirty.line => {
+                    run.push(dirty);
                 }
-                _ => runs.push(vec![(line, slot)]),
+                _ => runs.push(vec![dirty]),
             }
         }
         runs
@@ -216,12 +303,17 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// # Errors
     /// The origin's. Lines that are damaged on the SSD are left out and remembered.
     async fn destage_run(&self, run: LineRun) -> IoResult<LineRun> {
-        let (first, last) = (run[0].0, run[run.len() - 1].0);
+        let (first, last) = (run[0].line, run[run.len() - 1].line);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let reads: Vec<Part<'_, Option<DirtyLine>>> = run
             .into_iter()
-            .map(|(line, slot)| {
-                let part: Part<'_, _> = Box::pin(self.read_dirty(line, slot));
+            .map(|dirty| {
+                let part: Part<'_, _> = Box::pin(async move {
+                    match dirty.version {
+                        None => self.read_dirty(dirty).await,
+                        Some(version) => self.read_version(dirty, version).await,
+                    }
+                });
                 part
             })
             .collect();
@@ -230,9 +322,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::Gone);
         }
         let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
-        for DirtyLine { line, mask, data, .. } in &lines {
-            let start = self.line_range(*line).start;
-            for valid in self.valid_runs(*line, *mask) {
+        for DirtyLine { of, mask, data } in &lines {
+            let start = self.line_range(of.line).start;
+            for valid in self.valid_runs(of.line, *mask) {
                 let from = (valid.start.0 - start.0) as usize * 512;
                 let piece = data.slice(from..from + valid.bytes() as usize);
                 match &mut pending {
@@ -248,7 +340,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         self.write_pending(pending).await?;
-        Ok(lines.into_iter().map(|read| (read.line, read.slot)).collect())
+        Ok(lines.into_iter().map(|read| read.of).collect())
     }
 
     async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
@@ -257,19 +349,37 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The data of a dirty line if it is still in this slot, and whole.
-    async fn read_dirty(&self, line: u64, slot: u32) -> Option<DirtyLine> {
+    async fn read_dirty(&self, of: Dirty) -> Option<DirtyLine> {
         let mask = {
             let state = self.state.borrow();
-            if state.index.lookup(line) != Some(slot) || !state.index.is_dirty(slot) {
+            if state.index.lookup(of.line) != Some(of.slot) || !state.index.is_dirty(of.slot) {
                 return None;
             }
-            state.index.mask(slot)
+            state.index.mask(of.slot)
         };
-        match self.read_slot(slot).await {
-            Ok(data) => Some(DirtyLine { line, slot, mask, data: data.freeze() }),
+        match self.read_slot(of.slot).await {
+            Ok(data) => Some(DirtyLine { of, mask, data: data.freeze() }),
             Err(_) => {
                 // A damaged dirty line is remembered by this; a clean one cannot be here.
-                let _ = self.give_up_line(line, slot);
+                let _ = self.give_up_line(of.line, of.slot);
+                None
+            }
+        }
+    }
+
+    /// The data of a version that the log keeps, whether or not it is the newest.
+    async fn read_version(&self, of: Dirty, version: Version) -> Option<DirtyLine> {
+        let at = self.state.borrow().index.lba_of(version.slot);
+        let line = Buf::new(self.geometry.line_bytes as usize);
+        match self.read_ssd(at, line).await {
+            Ok(data) if crc32c(&data) == version.crc => {
+                Some(DirtyLine { of, mask: version.mask, data: data.freeze() })
+            }
+            read => {
+                if let Err(error) = read {
+                    self.count_ssd_error(error);
+                }
+                let _ = self.give_up_line(of.line, of.slot);
                 None
             }
         }

@@ -75,22 +75,38 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         durability: Durability,
     ) -> IoResult<()> {
         add(&self.counters.origin_written_bytes, data.len() as u64);
-        self.origin_unflushed.set(true);
         let written = self.origin.write(at, data, durability).await;
+        self.note_origin_change();
         written.inspect_err(|_| add(&self.counters.origin_errors, 1))
     }
 
-    /// Makes everything written to the origin durable, if anything was.
+    /// A change of the origin has completed: only a flush submitted from now on covers it.
+    pub(crate) fn note_origin_change(&self) {
+        self.origin_changes.set(self.origin_changes.get() + 1);
+    }
+
+    /// Makes everything that has completed on the origin durable, if anything has. One flush serves
+    /// all who wait for it.
+    ///
+    /// # Errors
+    /// The origin's.
     pub(crate) async fn flush_origin(&self) -> IoResult<()> {
-        if !self.origin_unflushed.replace(false) {
-            return Ok(());
+        let wanted = self.origin_changes.get();
+        while self.origin_durable.get() < wanted {
+            if self.origin_flushing.replace(true) {
+                self.origin_flushed.wait().await;
+                continue;
+            }
+            let covers = self.origin_changes.get();
+            let flushed = self.origin.flush().await;
+            if flushed.is_ok() {
+                self.origin_durable.set(covers);
+            }
+            self.origin_flushing.set(false);
+            self.origin_flushed.notify();
+            flushed.inspect_err(|_| add(&self.counters.origin_errors, 1))?;
         }
-        let flushed = self.origin.flush().await;
-        if flushed.is_err() {
-            self.origin_unflushed.set(true);
-            add(&self.counters.origin_errors, 1);
-        }
-        flushed
+        Ok(())
     }
 
     /// Queues changes of a client's request; the number to wait for.
@@ -197,7 +213,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     pub(crate) async fn write_log(self: Rc<Self>) {
         let mut last_segment = self.state.borrow().position.segment;
         loop {
-            if self.failed() || (self.stopping.get() && self.log_is_empty()) {
+            if self.failed() || (self.log_ending.get() && self.log_is_empty()) {
                 self.reclaim_work.notify();
                 return;
             }

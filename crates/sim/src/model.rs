@@ -313,7 +313,7 @@ impl Model {
 
     /// Whether a request has ever changed a sector, or may have.
     pub fn is_touched(&self, sector: u64) -> bool {
-        self.touched[sector as usize]
+        self.touched.get(sector as usize).is_some_and(|touched| *touched)
     }
 
     /// Whether a sector, of which one content is possible while nothing is under way, has another

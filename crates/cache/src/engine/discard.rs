@@ -33,7 +33,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
         if self.failed() {
             self.past_gate().await;
-            self.origin.discard(whole).await?;
+            let discarded = self.origin.discard(whole).await;
+            self.note_origin_change();
+            discarded?;
             self.heal(whole);
             return Ok(());
         }
@@ -45,8 +47,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let drops = self.drops(first, last);
         self.commit(drops).await?;
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-        self.origin_unflushed.set(true);
-        match self.origin.discard(whole).await {
+        let discarded = self.origin.discard(whole).await;
+        self.note_origin_change();
+        match discarded {
             // A discard is advice; an origin that cannot take it keeps its content.
             Err(IoError::Unsupported) => Ok(()),
             done => done,
@@ -92,8 +95,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         };
         let zeroed = {
             let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-            self.origin_unflushed.set(true);
-            self.origin.write_zeroes(piece, Durability::Cached).await
+            let zeroed = self.origin.write_zeroes(piece, Durability::Cached).await;
+            self.note_origin_change();
+            zeroed
         };
         let drops: Vec<Change> = self.drops(first, last);
         self.commit(drops).await?;
