@@ -70,6 +70,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) checkpointing: Cell<bool>,
     /// A person asked for everything to be written back.
     pub(crate) draining: Cell<u32>,
+    /// The log finds no space until versions that wait for their order are written out.
+    pub(crate) log_waits_for_cleaner: Cell<bool>,
     /// Requests when the cleaner last looked, and when they had last grown.
     pub(crate) requests_seen: Cell<(u64, u64)>,
     pub(crate) stopping: Cell<bool>,
@@ -160,6 +162,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
         let inner = &self.0;
+        inner.set_order(settings.ordered)?;
         if settings.admission != inner.admission.borrow().kind() {
             let admission = Admission::new(settings.admission, inner.geometry.capacity_lines());
             inner.admission.replace(admission);

@@ -37,7 +37,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     async fn write_checkpoint(&self, end_state: u32) -> IoResult<()> {
         let (replay_sequence, position) = {
             let state = self.state.borrow();
-            (state.next_sequence, state.position)
+            state.replay_point()
         };
         self.records_since_checkpoint.set(0);
         self.intents.begin_clearing();

@@ -8,14 +8,16 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
 use voltier_ring::Semaphore;
 
 use crate::cache::Inner;
+use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
 use crate::join::{Part, join_all};
 use crate::locks::Access;
 use crate::log::{Change, State};
+use crate::ordered::{OrderedQueue, Version};
 use crate::status::add;
 
 /// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
@@ -41,13 +43,20 @@ enum Pace {
     Work(f64),
 }
 
-/// Lines that are neighbours on the origin, with the slots they were found in.
-type LineRun = Vec<(u64, u32)>;
+/// A line to be written out: from the slot it is in, or (in ordered mode) a kept version of it.
+#[derive(Clone, Copy)]
+struct Dirty {
+    line: u64,
+    slot: u32,
+    version: Option<Version>,
+}
+
+/// Lines that are neighbours on the origin.
+type LineRun = Vec<Dirty>;
 
 /// A dirty line read back from the SSD.
 struct DirtyLine {
-    line: u64,
-    slot: u32,
+    of: Dirty,
     mask: Option<u128>,
     data: Bytes,
 }
@@ -72,18 +81,26 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 }
             };
             let begun = self.handle.now();
-            let (batch, next) = self.gather_batch(stretch);
-            stretch = next;
-            if batch.is_empty() && self.state.borrow().records_in_flight() > 0 {
-                // Every dirty line is on its way to the SSD: no sweep before they are there.
-                self.log_progress.wait().await;
-                continue;
-            }
-            let idle = batch.is_empty() && self.draining.get() == 0;
-            let cleaned = self.clean_batch(batch).await;
-            if stretch == 0 {
-                self.sweeps.set(self.sweeps.get() + 1);
-            }
+            let in_order =
+                self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty());
+            let mut idle = false;
+            let cleaned = if in_order {
+                self.clean_in_order().await
+            } else {
+                let (batch, next) = self.gather_batch(stretch);
+                stretch = next;
+                if batch.is_empty() && self.state.borrow().records_in_flight() > 0 {
+                    // Every dirty line is on its way to the SSD: no sweep before they are there.
+                    self.log_progress.wait().await;
+                    continue;
+                }
+                idle = batch.is_empty() && self.draining.get() == 0;
+                let cleaned = self.clean_batch(batch).await;
+                if stretch == 0 {
+                    self.sweeps.set(self.sweeps.get() + 1);
+                }
+                cleaned
+            };
             self.dirty_changed.notify();
             if idle {
                 // All that is dirty is damaged: nothing to do until something changes.
@@ -111,7 +128,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Pace::Rest(None);
         }
         let settings = self.settings.borrow();
-        if self.draining.get() > 0 || !settings.mode.writes_back() {
+        let pressed = self.draining.get() > 0 || self.log_waits_for_cleaner.get();
+        if pressed || !settings.mode.writes_back() {
             return Pace::Work(1.0);
         }
         let capacity = self.geometry.capacity_lines() as f64;
@@ -150,13 +168,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The next lines of the sweep, and the stretch where it goes on: 0 after the last.
-    fn gather_batch(&self, mut stretch: u64) -> (Vec<(u64, u32)>, u64) {
+    fn gather_batch(&self, mut stretch: u64) -> (LineRun, u64) {
         let state = self.state.borrow();
         let damaged = self.damaged.borrow();
         let mut batch = Vec::new();
         while let Some(found) = state.index.next_dirty_stretch(stretch) {
             let dirty = self.dirty_in_stretch(&state, found);
-            batch.extend(dirty.into_iter().filter(|(line, _)| !damaged.contains(line)));
+            let whole = dirty.into_iter().filter(|(line, _)| !damaged.contains(line));
+            batch.extend(whole.map(|(line, slot)| Dirty { line, slot, version: None }));
             stretch = found + 1;
             if batch.len() >= BATCH_LINES {
                 return (batch, stretch);
@@ -165,7 +184,49 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (batch, 0)
     }
 
-    async fn clean_batch(self: &Rc<Self>, batch: Vec<(u64, u32)>) -> IoResult<()> {
+    /// Writes out the oldest epoch, or a part of it.
+    async fn clean_in_order(self: &Rc<Self>) -> IoResult<()> {
+        let batch = {
+            let state = self.state.borrow();
+            let ordered = state.ordered.as_ref();
+            ordered.and_then(|ordered| ordered.batch(state.acked_sequence, BATCH_LINES))
+        };
+        let Some(batch) = batch else {
+            self.sweeps.set(self.sweeps.get() + 1);
+            return self.all_acked().await;
+        };
+        let lines = batch.versions.into_iter().map(|(line, version)| Dirty {
+            line,
+            slot: version.slot,
+            version: Some(version),
+        });
+        self.clean_batch(lines.collect()).await?;
+        if let Some(ordered) = &mut self.state.borrow_mut().ordered {
+            ordered.written(batch.last_sequence);
+        }
+        self.log_waits_for_cleaner.set(false);
+        self.reclaim_work.notify();
+        Ok(())
+    }
+
+    /// Switches ordered mode.
+    pub(crate) fn set_order(&self, ordered: bool) -> Result<(), String> {
+        let mut state = self.state.borrow_mut();
+        if ordered == state.ordered.is_some() {
+            return Ok(());
+        }
+        if ordered && state.index.dirty_lines() > 0 {
+            return Err(format!(
+                "{} dirty lines have no order yet; run 'voltier flush NAME' first, with mode=wt while \
+                 clients write",
+                state.index.dirty_lines()
+            ));
+        }
+        state.ordered = ordered.then(OrderedQueue::default);
+        Ok(())
+    }
+
+    async fn clean_batch(self: &Rc<Self>, batch: LineRun) -> IoResult<()> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -194,7 +255,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if !cleaned.is_empty() {
             self.flush_origin().await?;
             add(&self.counters.destaged_lines, cleaned.len() as u64);
-            let changes = cleaned.into_iter().map(|(line, slot)| Change::Clean { line, slot });
+            let clean = |dirty: Dirty| Change::Clean { line: dirty.line, slot: dirty.slot };
+            let changes = cleaned.into_iter().map(clean);
             let number = self.queue_internal(changes);
             self.internal_acked(number).await?;
         }
@@ -208,15 +270,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// Cuts ascending lines into runs of neighbours.
-    fn runs_of(&self, lines: Vec<(u64, u32)>) -> Vec<LineRun> {
+    fn runs_of(&self, lines: LineRun) -> Vec<LineRun> {
         let lines_max = (RUN_BYTES_MAX / self.geometry.line_bytes) as usize;
         let mut runs: Vec<LineRun> = Vec::new();
-        for (line, slot) in lines {
+        for dirty in lines {
             match runs.last_mut() {
-                Some(run) if run.len() < lines_max && run[run.len() - 1].0 + 1 == line => {
-                    run.push((line, slot));
+                Some(run) if run.len() < lines_max && run[run.len() - 1].line + 1 == dirty.line => {
+                    run.push(dirty);
                 }
-                _ => runs.push(vec![(line, slot)]),
+                _ => runs.push(vec![dirty]),
             }
         }
         runs
@@ -227,12 +289,17 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// # Errors
     /// The origin's. Lines that are damaged on the SSD are left out and remembered.
     async fn destage_run(&self, run: LineRun) -> IoResult<LineRun> {
-        let (first, last) = (run[0].0, run[run.len() - 1].0);
+        let (first, last) = (run[0].line, run[run.len() - 1].line);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let reads: Vec<Part<'_, Option<DirtyLine>>> = run
             .into_iter()
-            .map(|(line, slot)| {
-                let part: Part<'_, _> = Box::pin(self.read_dirty(line, slot));
+            .map(|dirty| {
+                let part: Part<'_, _> = Box::pin(async move {
+                    match dirty.version {
+                        None => self.read_dirty(dirty).await,
+                        Some(version) => self.read_version(dirty, version).await,
+                    }
+                });
                 part
             })
             .collect();
@@ -241,9 +308,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::Gone);
         }
         let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
-        for DirtyLine { line, mask, data, .. } in &lines {
-            let start = self.line_range(*line).start;
-            for valid in self.valid_runs(*line, *mask) {
+        for DirtyLine { of, mask, data } in &lines {
+            let start = self.line_range(of.line).start;
+            for valid in self.valid_runs(of.line, *mask) {
                 let from = (valid.start.0 - start.0) as usize * 512;
                 let piece = data.slice(from..from + valid.bytes() as usize);
                 match &mut pending {
@@ -259,7 +326,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         self.write_pending(pending).await?;
-        Ok(lines.into_iter().map(|read| (read.line, read.slot)).collect())
+        Ok(lines.into_iter().map(|read| read.of).collect())
     }
 
     async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
@@ -268,19 +335,37 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The data of a dirty line if it is still in this slot, and whole.
-    async fn read_dirty(&self, line: u64, slot: u32) -> Option<DirtyLine> {
+    async fn read_dirty(&self, of: Dirty) -> Option<DirtyLine> {
         let mask = {
             let state = self.state.borrow();
-            if state.index.lookup(line) != Some(slot) || !state.index.is_dirty(slot) {
+            if state.index.lookup(of.line) != Some(of.slot) || !state.index.is_dirty(of.slot) {
                 return None;
             }
-            state.index.mask(slot)
+            state.index.mask(of.slot)
         };
-        match self.read_slot(slot).await {
-            Ok(data) => Some(DirtyLine { line, slot, mask, data: data.freeze() }),
+        match self.read_slot(of.slot).await {
+            Ok(data) => Some(DirtyLine { of, mask, data: data.freeze() }),
             Err(_) => {
                 // A damaged dirty line is remembered by this; a clean one cannot be here.
-                let _ = self.give_up_line(line, slot);
+                let _ = self.give_up_line(of.line, of.slot);
+                None
+            }
+        }
+    }
+
+    /// The data of a version that the log keeps, whether or not it is the newest.
+    async fn read_version(&self, of: Dirty, version: Version) -> Option<DirtyLine> {
+        let at = self.state.borrow().index.lba_of(version.slot);
+        let line = Buf::new(self.geometry.line_bytes as usize);
+        match self.read_ssd(at, line).await {
+            Ok(data) if crc32c(&data) == version.crc => {
+                Some(DirtyLine { of, mask: version.mask, data: data.freeze() })
+            }
+            read => {
+                if let Err(error) = read {
+                    self.count_ssd_error(error);
+                }
+                let _ = self.give_up_line(of.line, of.slot);
                 None
             }
         }

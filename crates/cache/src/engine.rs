@@ -30,7 +30,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return WritePath::Log;
         }
         let settings = self.settings.borrow();
-        if settings.seq_cutoff_bytes > 0 && stream_bytes >= settings.seq_cutoff_bytes {
+        // A bypass would be out of order.
+        let may_bypass = !(settings.ordered && settings.mode.writes_back());
+        if may_bypass && settings.seq_cutoff_bytes > 0 && stream_bytes >= settings.seq_cutoff_bytes
+        {
             return WritePath::Around;
         }
         match settings.mode {

@@ -28,6 +28,7 @@ mod intents;
 mod join;
 mod locks;
 mod log;
+mod ordered;
 pub mod policy;
 mod reclaim;
 mod recover;

@@ -15,6 +15,7 @@ use crate::format::{
     RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry, RecordHead, crc32c, entries_per_record,
 };
 use crate::index::{Index, Placement};
+use crate::ordered::{OrderedQueue, Version};
 use crate::policy::Policy;
 use crate::segments::{FreeUnits, Segments};
 
@@ -181,6 +182,8 @@ pub(crate) struct State {
     pub(crate) durable_sequence: u64,
     pub(crate) epoch: u64,
     pub(crate) counts: LogCounts,
+    /// Present in ordered mode.
+    pub(crate) ordered: Option<OrderedQueue>,
     /// What may be written in the open segment, and in the one after it.
     free_units: FreeUnits,
     next_free_units: FreeUnits,
@@ -206,6 +209,7 @@ impl State {
             durable_sequence: 1,
             epoch: 0,
             counts: LogCounts::default(),
+            ordered: None,
             in_flight: VecDeque::new(),
             geometry,
         }
@@ -297,11 +301,20 @@ impl State {
             }
             Change::Drop { line } => {
                 if let Some(slot) = self.index.lookup(line) {
+                    if let Some(ordered) = &mut self.ordered {
+                        ordered.drop_line(line, self.next_sequence);
+                    }
                     self.forget(line, slot);
                     builder.note(ENTRY_DROP, line, slot);
                 }
             }
         }
+    }
+
+    /// Where a replay must begin: here, or where the oldest version stands that the origin lacks.
+    pub(crate) fn replay_point(&self) -> (u64, Position) {
+        let oldest = self.ordered.as_ref().and_then(OrderedQueue::oldest);
+        oldest.unwrap_or((self.next_sequence, self.position))
     }
 
     fn forget(&mut self, line: u64, slot: u32) {
@@ -342,6 +355,9 @@ impl State {
                 self.counts.written_lines += 1;
             }
             Source::Fill => self.counts.filled_lines += 1,
+        }
+        if dirty && self.ordered.is_some() {
+            builder.versions.push((line, Version { slot, crc, mask }));
         }
         builder.add_data(
             RecordEntry {
@@ -400,6 +416,9 @@ impl State {
         self.position.unit = next;
         self.segments.note_record(segment, sequence);
         self.counts.records += 1;
+        if let Some(ordered) = &mut self.ordered {
+            ordered.push(sequence, self.epoch, builder.position, builder.versions);
+        }
         self.in_flight.push_back(InFlight {
             sequence,
             done: false,
@@ -478,6 +497,8 @@ struct Builder {
     entries: Vec<RecordEntry>,
     lines: Vec<(u32, Bytes)>,
     slots: Vec<u32>,
+    /// Dirty lines, in ordered mode.
+    versions: Vec<(u64, Version)>,
 }
 
 impl Builder {
@@ -492,6 +513,7 @@ impl Builder {
             entries: Vec::with_capacity(entries_max),
             lines: Vec::with_capacity(entries_max),
             slots: Vec::with_capacity(entries_max),
+            versions: Vec::new(),
         }
     }
 

@@ -15,6 +15,8 @@ const PREPARED_MIN: usize = 4;
 const REPLAY_RECORDS_MAX: u64 = 400_000;
 /// Records after which a checkpoint may be due at the earliest.
 const REPLAY_RECORDS_MIN: u64 = 16_384;
+/// Records by which a checkpoint must shorten the replay: in ordered mode it may be few.
+const REPLAY_ADVANCE_MIN: u64 = 16;
 
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The task that keeps segments prepared and replays short.
@@ -62,8 +64,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     fn checkpoint_is_due(&self) -> bool {
         let checkpoint_units = self.geometry.checkpoint_bytes / 4096;
         let records = (16 * checkpoint_units).clamp(REPLAY_RECORDS_MIN, REPLAY_RECORDS_MAX);
-        self.records_since_checkpoint.get() >= records
-            || self.state.borrow().segments.in_replay() > self.geometry.segment_count as usize / 4
+        let long = self.records_since_checkpoint.get() >= records
+            || self.state.borrow().segments.in_replay() > self.geometry.segment_count as usize / 4;
+        long && self.replay_advance() >= REPLAY_ADVANCE_MIN
+    }
+
+    /// Records by which a checkpoint would shorten the replay.
+    fn replay_advance(&self) -> u64 {
+        let state = self.state.borrow();
+        state.replay_point().0 - state.segments.replay_sequence
     }
 
     /// One step towards free segments; false when there is nothing to do now.
@@ -79,10 +88,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let (candidates, checkpoint_pays) = {
             let state = self.state.borrow();
             let wanted = self.prepared_wanted() - state.segments.free_count();
-            state.segments.candidates(&state.index, wanted, self.worth_opening(), |_| false)
+            state.segments.candidates(&state.index, wanted, self.worth_opening())
         };
         if checkpoint_pays {
-            return self.checkpoint().await.is_ok();
+            if self.replay_advance() > 0 {
+                return self.checkpoint().await.is_ok();
+            }
+            // In ordered mode only the cleaner can let the replay begin later.
+            self.log_waits_for_cleaner.set(true);
+            self.dirty_changed.notify();
         }
         let mut state = self.state.borrow_mut();
         let state = &mut *state;

@@ -28,6 +28,7 @@ use crate::intents::{self, Intents};
 use crate::join::{Part, join_all};
 use crate::locks::LineLocks;
 use crate::log::{Position, State, slot_at};
+use crate::ordered::{OrderedQueue, Version};
 use crate::policy::{Policy, PolicyKind};
 use crate::status::Counters;
 use crate::store::store_superblock;
@@ -260,6 +261,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             options.seed,
         );
         let mut state = State::new(geometry.clone(), found.uuid, policy);
+        state.ordered = options.settings.ordered.then(OrderedQueue::default);
         load_checkpoint(&ssd, &found, &mut state).await?;
         let records = replay(&ssd, &found, &mut state).await?;
         // What was replayed may sit in a volatile cache: nothing may build on it before.
@@ -403,6 +405,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         records_since_checkpoint: Cell::new(records),
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
+        log_waits_for_cleaner: Cell::new(false),
         stopping: Cell::new(false),
         log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),
@@ -609,6 +612,7 @@ async fn data_is_whole<S: BlockDevice>(
 fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     let geometry = state.geometry.clone();
     let segment = record.head.segment.get();
+    let mut versions = Vec::new();
     for entry in &record.entries {
         let (line, slot) = (entry.line.get(), entry.slot.get());
         if line >= geometry.origin_lines() || slot >= geometry.slot_count() {
@@ -633,19 +637,27 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                     state.index.remove(slot);
                 }
                 state.index.set_unit(slot, unit);
-                state.index.place(Placement {
-                    line,
-                    slot,
-                    crc: entry.crc.get(),
-                    dirty: entry.flags & FLAG_DIRTY != 0,
-                    mask: (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get()),
-                    pending: false,
-                });
+                let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
+                let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
+                state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
+                if dirty {
+                    versions.push((line, Version { slot, crc, mask }));
+                }
             }
-            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => state.index.set_clean(slot),
+            ENTRY_CLEAN => {
+                if state.index.lookup(line) == Some(slot) {
+                    state.index.set_clean(slot);
+                    if let Some(ordered) = &mut state.ordered {
+                        ordered.drop_line(line, record.head.sequence.get());
+                    }
+                }
+            }
             ENTRY_DROP => {
                 if let Some(slot) = state.index.lookup(line) {
                     state.index.remove(slot);
+                    if let Some(ordered) = &mut state.ordered {
+                        ordered.drop_line(line, record.head.sequence.get());
+                    }
                 }
             }
             _ => {}
@@ -654,6 +666,15 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     let sequence = record.head.sequence.get();
     state.next_sequence = sequence + 1;
     state.epoch = record.head.epoch.get();
+    if let Some(ordered) = &mut state.ordered {
+        let at = Position {
+            segment,
+            unit: record.head.unit.get(),
+            next_segment: record.head.next_segment.get(),
+            next_segment_unit: record.head.next_segment_unit.get(),
+        };
+        ordered.push(sequence, state.epoch, at, versions);
+    }
     state.segments.note_replayed(segment, sequence);
     state.position = record.next;
     Ok(())

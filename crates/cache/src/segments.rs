@@ -223,13 +223,12 @@ impl Segments {
         index: &Index,
         count: usize,
         live_max: u32,
-        needed: impl Fn(u64) -> bool,
     ) -> (Vec<u32>, bool) {
         let mut usable: Vec<(u32, u32)> = Vec::new();
         let mut best_in_replay = u32::MAX;
         for (number, segment) in self.all.iter().enumerate() {
             let live = index.live_in(number as u32);
-            if segment.life != Life::Closed || live > live_max || needed(segment.last_sequence) {
+            if segment.life != Life::Closed || live > live_max {
                 continue;
             }
             if segment.last_sequence < self.replay_sequence {

@@ -122,6 +122,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let memory = state.index.memory_bytes()
             + state.policy.memory_bytes()
             + state.segments.memory_bytes()
+            + state.ordered.as_ref().map_or(0, |ordered| ordered.memory_bytes())
             + self.admission.borrow().memory_bytes()
             + self.locks.memory_bytes()
             + self.origin_locks.memory_bytes();

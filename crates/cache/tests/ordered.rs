@@ -1,0 +1,144 @@
+//! Goal: in ordered mode the origin alone holds a flush cut at any moment: for some flush, every
+//! sector is as it was at that flush, or as it was written later.
+//! Method: random writes and flushes with destaging under way; the origin is looked at from the side,
+//! also across kills and restarts.
+
+use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
+use voltier_cache::policy::PolicyKind;
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_drive::MemoryDevice;
+use voltier_ring::{Executor, Handle, NoFiles};
+
+const SECTORS: u64 = 4096;
+
+type TestCache = Cache<MemoryDevice, MemoryDevice>;
+
+/// Every version of every sector, and how many versions it had at each flush.
+struct History {
+    versions: Vec<Vec<u64>>,
+    cuts: Vec<Vec<usize>>,
+}
+
+impl History {
+    fn new() -> Self {
+        let versions = vec![vec![0]; SECTORS as usize];
+        let cuts = vec![vec![1; SECTORS as usize]];
+        Self { versions, cuts }
+    }
+
+    fn cut(&mut self) {
+        self.cuts.push(self.versions.iter().map(Vec::len).collect());
+    }
+
+    /// The newest cut that the content of the origin fits.
+    fn newest_fitting_cut(&self, content: &[u64]) -> Option<usize> {
+        (0..self.cuts.len()).rev().find(|cut| {
+            content.iter().enumerate().all(|(sector, value)| {
+                // The last version at the cut, or any after it.
+                let from = self.cuts[*cut][sector] - 1;
+                self.versions[sector][from..].contains(value)
+            })
+        })
+    }
+}
+
+async fn content_of(origin: &MemoryDevice) -> Vec<u64> {
+    let data = origin.read(Lba(0), Buf::new(SECTORS as usize * 512)).await.unwrap();
+    let value = |sector: &[u8]| u64::from_le_bytes(sector[..8].try_into().unwrap());
+    data.chunks(512).map(value).collect()
+}
+
+fn settings() -> Settings {
+    Settings {
+        mode: Mode::WriteBack,
+        ordered: true,
+        dirty_high_percent: 20,
+        dirty_low_percent: 1,
+        ..Settings::default()
+    }
+}
+
+async fn open(handle: &Handle, ssd: &MemoryDevice, origin: &MemoryDevice) -> TestCache {
+    let options = OpenOptions { uuid: None, generation_min: 0, settings: settings(), seed: 1 };
+    Cache::open(handle, ssd.clone(), origin.clone(), options).await.expect("it opens").0
+}
+
+async fn write_random(cache: &TestCache, history: &mut History, prng: &mut Prng, next: &mut u64) {
+    let count = *prng.pick(&[1, 2, 8, 8, 16, 64]);
+    // Half of the writes go to few lines: versions of many epochs pile up there.
+    let span = if prng.one_in(2) { 256 } else { SECTORS };
+    let start = prng.below(span - count + 1);
+    *next += 1;
+    let mut data = Buf::zeroed(count as usize * 512);
+    for (number, sector) in data.chunks_mut(512).enumerate() {
+        sector[..8].copy_from_slice(&next.to_le_bytes());
+        history.versions[start as usize + number].push(*next);
+    }
+    cache.write(Lba(start), data.into(), Durability::Cached).await.expect("a write works");
+}
+
+async fn live(handle: Handle, seed: u64) {
+    let (ssd, origin) = (MemoryDevice::new(8 << 20), MemoryDevice::new(SECTORS * 512));
+    let format =
+        FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [5; 16] };
+    Cache::format(&ssd, &origin, &format).await.expect("it takes a cache");
+    let mut cache = open(&handle, &ssd, &origin).await;
+    let (mut history, mut prng, mut next) = (History::new(), Prng::new(seed), 0);
+    let mut last_cut = 0;
+    for step in 0..3000 {
+        match prng.below(12) {
+            0 => {
+                cache.flush().await.expect("a flush works");
+                history.cut();
+            }
+            1 => handle.sleep(prng.below(3_000_000)).await,
+            _ => write_random(&cache, &mut history, &mut prng, &mut next).await,
+        }
+        let cut = history.newest_fitting_cut(&content_of(&origin).await);
+        let cut = cut.unwrap_or_else(|| panic!("seed {seed}, step {step}: no cut fits the origin"));
+        assert!(cut >= last_cut, "seed {seed}, step {step}: the origin went back");
+        last_cut = cut;
+        if prng.one_in(500) {
+            if prng.one_in(2) {
+                cache.stop().await.expect("a stop works");
+            } else {
+                cache.kill();
+            }
+            cache = open(&handle, &ssd, &origin).await;
+        }
+    }
+    cache.flush().await.expect("a flush works");
+    history.cut();
+    cache.drain().await.expect("a drain works");
+    let cut = history.newest_fitting_cut(&content_of(&origin).await);
+    assert_eq!(cut, Some(history.cuts.len() - 1), "drained: the origin has everything");
+    assert!(last_cut > 10, "destaging was under way while writes came");
+}
+
+#[test]
+fn the_origin_holds_a_flush_cut_at_any_moment() {
+    for seed in 0..4 {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(live(handle, seed));
+    }
+}
+
+#[test]
+fn dirty_lines_without_an_order_keep_ordered_mode_from_being_switched_on() {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let (ssd, origin) = (MemoryDevice::new(8 << 20), MemoryDevice::new(SECTORS * 512));
+        let format =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [6; 16] };
+        Cache::format(&ssd, &origin, &format).await.unwrap();
+        let cache = open(&handle, &ssd, &origin).await;
+        let unordered = Settings { ordered: false, ..settings() };
+        cache.configure(unordered).unwrap();
+        cache.write(Lba(0), Buf::zeroed(4096).into(), Durability::Cached).await.unwrap();
+        assert!(cache.configure(settings()).unwrap_err().contains("voltier flush"));
+        cache.drain().await.unwrap();
+        cache.configure(settings()).unwrap();
+    });
+}
