@@ -80,6 +80,8 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint_chunks: U64,
     /// Sequence number of the first record to replay.
     pub(crate) replay_sequence: U64,
+    /// Generation in which the checkpoint was made: older records behind it were cut off.
+    pub(crate) replay_generation: U64,
     pub(crate) replay_segment: U32,
     pub(crate) replay_unit: U32,
     pub(crate) next_segment: U32,
@@ -89,7 +91,7 @@ pub(crate) struct Superblock {
     pub(crate) dirty_lines: U64,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 144);
+const _: () = assert!(size_of::<Superblock>() == 152);
 const SUPERBLOCK_CRC_AT: usize = 12;
 
 impl Superblock {

@@ -334,6 +334,7 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_area: 0.into(),
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
+        replay_generation: 0.into(),
         replay_segment: 0.into(),
         replay_unit: 0.into(),
         next_segment: 1.into(),
@@ -527,7 +528,8 @@ async fn replay<S: BlockDevice>(
     state.position = position;
     state.next_sequence = first;
     state.segments.replay_sequence = first;
-    let mut generation = 0;
+    // Where a crash had cut the log off, records behind the cut may still be there.
+    let mut generation = found.replay_generation.get();
     let mut durable = 0;
     // Records of which no later head has said that they are durable.
     let mut unproven: VecDeque<Found> = VecDeque::new();
