@@ -81,32 +81,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 }
             };
             let begun = self.handle.now();
-            let in_order =
-                self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty());
-            let mut idle = false;
-            let cleaned = if in_order {
-                self.clean_in_order().await
-            } else {
-                let (batch, next) = self.gather_batch(stretch);
-                stretch = next;
-                if batch.is_empty() && self.state.borrow().records_in_flight() > 0 {
-                    // Every dirty line is on its way to the SSD: no sweep before they are there.
-                    self.log_progress.wait().await;
-                    continue;
-                }
-                idle = batch.is_empty() && self.draining.get() == 0;
-                let cleaned = self.clean_batch(batch).await;
-                if stretch == 0 {
-                    self.sweeps.set(self.sweeps.get() + 1);
-                }
-                cleaned
-            };
+            let Some(cleaned) = self.clean_some(&mut stretch).await else { continue };
             self.dirty_changed.notify();
-            if idle {
-                // All that is dirty is damaged: nothing to do until something changes.
-                self.dirty_changed.wait().await;
-                continue;
-            }
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
                 Ok(()) => {
@@ -122,10 +98,45 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
     }
 
+    /// One batch; `None` when nothing could be done, after waiting for a change of that.
+    async fn clean_some(self: &Rc<Self>, stretch: &mut u64) -> Option<IoResult<()>> {
+        let in_order = self.order_waits();
+        let (batch, last_sequence) = if in_order {
+            self.oldest_epoch()
+        } else {
+            let (batch, next) = self.gather_batch(*stretch);
+            *stretch = next;
+            (batch, 0)
+        };
+        if batch.is_empty() && last_sequence == 0 {
+            if self.state.borrow().records_in_flight() > 0 {
+                // Every dirty line is on its way to the SSD: no sweep before they are there.
+                self.log_progress.wait().await;
+                return None;
+            }
+            self.sweeps.set(self.sweeps.get() + 1);
+            self.dirty_changed.notify();
+            if self.draining.get() == 0 {
+                // All that is dirty is damaged: nothing to do until something changes.
+                self.dirty_changed.wait().await;
+                return None;
+            }
+        }
+        let cleaned = self.clean_batch(batch).await;
+        if in_order && cleaned.is_ok() {
+            self.order_written(last_sequence);
+        }
+        if !in_order && *stretch == 0 {
+            self.sweeps.set(self.sweeps.get() + 1);
+        }
+        Some(cleaned)
+    }
+
     fn pace(&self) -> Pace {
         let dirty = self.state.borrow().index.dirty_lines();
         if dirty == 0 {
-            return Pace::Rest(None);
+            // After a start the order may still name versions that the origin has: they cost nothing.
+            return if self.order_waits() { Pace::Work(1.0) } else { Pace::Rest(None) };
         }
         let settings = self.settings.borrow();
         let pressed = self.draining.get() > 0 || self.log_waits_for_cleaner.get();
@@ -184,29 +195,32 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (batch, 0)
     }
 
-    /// Writes out the oldest epoch, or a part of it.
-    async fn clean_in_order(self: &Rc<Self>) -> IoResult<()> {
-        let batch = {
-            let state = self.state.borrow();
-            let ordered = state.ordered.as_ref();
+    fn order_waits(&self) -> bool {
+        self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
+    }
+
+    /// The oldest epoch, or a part of it, and the last record in that.
+    fn oldest_epoch(&self) -> (LineRun, u64) {
+        let state = self.state.borrow();
+        let ordered = state.ordered.as_ref();
+        let Some(batch) =
             ordered.and_then(|ordered| ordered.batch(state.acked_sequence, BATCH_LINES))
+        else {
+            return (Vec::new(), 0);
         };
-        let Some(batch) = batch else {
-            self.sweeps.set(self.sweeps.get() + 1);
-            return self.all_acked().await;
-        };
-        let lines = batch.versions.into_iter().map(|(line, version)| Dirty {
-            line,
-            slot: version.slot,
-            version: Some(version),
-        });
-        self.clean_batch(lines.collect()).await?;
+        let versions = batch.versions.into_iter();
+        let lines =
+            versions.map(|(line, kept)| Dirty { line, slot: kept.slot, version: Some(kept) });
+        (lines.collect(), batch.last_sequence)
+    }
+
+    /// The origin has everything of the order up to this record.
+    fn order_written(&self, last_sequence: u64) {
         if let Some(ordered) = &mut self.state.borrow_mut().ordered {
-            ordered.written(batch.last_sequence);
+            ordered.written(last_sequence);
         }
         self.log_waits_for_cleaner.set(false);
         self.reclaim_work.notify();
-        Ok(())
     }
 
     /// Switches ordered mode.

@@ -24,6 +24,9 @@ pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 8;
 /// With a record on its way, the next one waits until this much has gathered: 16 lines share a
 /// head, which bounds the log's own writes to 1/16 of the data.
 pub(crate) const GATHER_BYTES: usize = 64 << 10;
+/// Free segments that only the cache's own changes may open: in ordered mode space comes back when
+/// the log hears that versions have reached the origin.
+const INTERNAL_RESERVE: usize = 2;
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
 /// nothing could go.
 const EVICTIONS_PER_LINE: usize = 2;
@@ -260,12 +263,17 @@ impl State {
         if self.user.is_empty() && self.internal.is_empty() {
             return Formed::Nothing;
         }
-        if !self.ensure_room() {
+        let user_may = self.segments.free_count() >= INTERNAL_RESERVE;
+        if (self.internal.is_empty() && !user_may) || !self.ensure_room() {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
         while builder.has_room() && builder.find_line_place(&self.free_units) {
-            let queue = if self.internal.is_empty() { &mut self.user } else { &mut self.internal };
+            let user_next = self.internal.is_empty();
+            if user_next && !user_may {
+                break;
+            }
+            let queue = if user_next { &mut self.user } else { &mut self.internal };
             let Some(change) = queue.pop() else { break };
             self.apply(change, &mut builder);
         }

@@ -1,3 +1,35 @@
-//! The `voltier` command.
+//! The `voltier` command: arguments in, one request to the daemon, an answer for people or as JSON.
 
-fn main() {}
+mod args;
+mod demo;
+mod progress;
+mod request;
+mod run;
+mod table;
+mod usage;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let Some(message) = usage::one_line(&error) else {
+                // Help and version go to standard output; a closed one is nobody's loss.
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            };
+            eprintln!("voltier: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    match run::run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("voltier: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}

@@ -1,1 +1,48 @@
 //! The control plane: registry, device safety, daemon, control protocol.
+//!
+//! ```text
+//! cli -> client ~ socket ~ server -> Service -> Engine (the data path, on its cores)
+//!                                       |
+//!                                    Registry, safety
+//! ```
+//!
+//! Nothing here is on the way of an I/O. Read `service` for what is allowed and in which order
+//! things are written down, `engine` for what the data path is asked to do.
+
+mod client;
+mod cores;
+mod daemon;
+pub mod engine;
+mod error;
+mod export_spec;
+mod file_lock;
+mod name;
+pub mod protocol;
+mod registry;
+pub mod safety;
+mod server;
+mod service;
+mod settings;
+mod size;
+mod spec;
+mod state_dir;
+mod status;
+mod suggest;
+
+pub use client::Client;
+pub use daemon::{DaemonOptions, run_daemon, serve};
+pub use error::{ControlError, ControlResult, ErrorKind};
+pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
+pub use name::{NAME_BYTES_MAX, VolumeName};
+pub use registry::{
+    CacheRecord, Desired, Identity, REGISTRY_FILE, REGISTRY_VERSION, Registry, VolumeRecord,
+};
+pub use service::Service;
+pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};
+pub use size::{exact_size, format_size, parse_size};
+pub use spec::{DeviceSpec, ModelBacking};
+pub use state_dir::{StateDir, StateLock};
+pub use status::{
+    DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
+    Tunables, VolumeState, VolumeStatus,
+};

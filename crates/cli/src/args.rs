@@ -1,0 +1,188 @@
+//! The command line as clap sees it. Values are checked later, by the types they become.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Puts an SSD in front of a slow drive, and serves the fast volume that results.
+#[derive(Debug, Parser)]
+#[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE]. \
+    Sizes take K, M, G, T (binary).\nExit codes: 0 done, 1 failed, 2 wrong usage.")]
+pub(crate) struct Cli {
+    /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
+    /// [default: /var/lib/voltier for root, else the user's state folder]
+    #[arg(long, value_name = "DIR", env = "VOLTIER_STATE", global = true, hide_env_values = true)]
+    pub(crate) state: Option<PathBuf>,
+    /// Print state as JSON
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Make a volume: an SSD in front of an HDD, or an HDD alone
+    Create(Create),
+    /// Write dirty lines back, then forget the volume; the HDD is left plain
+    Delete(Leave),
+    /// Show state, mode, sizes, hit rates, dirty lines and exports
+    Show(Show),
+    /// Change a cache while it serves
+    Set(Set),
+    /// Write all dirty lines back to the HDD
+    Flush(Named),
+    /// Put an SSD in front of a volume, while clients do I/O
+    Attach(Attach),
+    /// Write dirty lines back, then take the SSD away, while clients do I/O
+    Detach(Leave),
+    /// Open a door to a volume
+    Export(Export),
+    /// Close one door of a volume, or all
+    Unexport(Export),
+    /// Serve the state folder in the foreground until SIGTERM or SIGINT
+    Daemon(Daemon),
+    /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
+    Demo(Demo),
+}
+
+/// The name of a volume; `-c NAME` is EnhanceIO's spelling.
+#[derive(Debug, Args)]
+pub(crate) struct Named {
+    /// Name of the volume
+    #[arg(value_name = "NAME", required_unless_present = "cache_name")]
+    name: Option<String>,
+    /// Name of the volume, in EnhanceIO's spelling
+    #[arg(
+        short = 'c',
+        value_name = "NAME",
+        conflicts_with = "name",
+        id = "cache_name",
+        hide = true
+    )]
+    cache_name: Option<String>,
+}
+
+impl Named {
+    pub(crate) fn text(&self) -> &str {
+        self.name.as_deref().or(self.cache_name.as_deref()).unwrap_or_default()
+    }
+}
+
+/// What can be chosen about a cache when it is made.
+#[derive(Debug, Args)]
+pub(crate) struct CacheChoices {
+    /// Replacement policy: lru, fifo, rand, s3fifo [default: lru]
+    #[arg(short = 'r', long, value_name = "POLICY")]
+    pub(crate) policy: Option<String>,
+    /// Cache mode: wt, wb, ro, wo, pt [default: wt] (EnhanceIO: -m)
+    #[arg(short = 't', long, value_name = "MODE", short_alias = 'm')]
+    pub(crate) mode: Option<String>,
+    /// Bytes in a cache line: 2048, 4096, 8192, 16384, 32768, 65536 [default: 4096]
+    #[arg(short = 'b', long, value_name = "SIZE")]
+    pub(crate) block_size: Option<String>,
+    /// Overwrite what the SSD holds now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "EnhanceIO's spelling is taken too: \
+    voltier create -d HDD -s SSD -p POLICY -m MODE -b SIZE -c NAME.\n\
+    When -d names the source, -p is the policy; without -d, -p is the HDD.")]
+pub(crate) struct Create {
+    /// The fast side; without it the volume has no cache yet
+    #[arg(short = 's', long, value_name = "SSD")]
+    pub(crate) ssd: Option<String>,
+    /// The slow side; its data stay in place (with -d: the replacement policy)
+    #[arg(short = 'p', long, value_name = "HDD", required_unless_present = "source")]
+    pub(crate) hdd: Option<String>,
+    /// The slow side, in EnhanceIO's spelling; -p is the policy then
+    #[arg(short = 'd', long, value_name = "HDD")]
+    pub(crate) source: Option<String>,
+    #[command(flatten)]
+    pub(crate) choices: CacheChoices,
+    #[command(flatten)]
+    pub(crate) name: Named,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Attach {
+    #[command(flatten)]
+    pub(crate) name: Named,
+    /// The fast side
+    #[arg(short = 's', long, value_name = "SSD")]
+    pub(crate) ssd: String,
+    #[command(flatten)]
+    pub(crate) choices: CacheChoices,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Leave {
+    #[command(flatten)]
+    pub(crate) name: Named,
+    /// Give dirty lines up instead of writing them back: the newest data are lost
+    #[arg(long)]
+    pub(crate) no_flush: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// Name of the volume; all without it
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Name of the volume, in EnhanceIO's spelling
+    #[arg(short = 'c', value_name = "NAME", conflicts_with = "name", hide = true)]
+    pub(crate) cache_name: Option<String>,
+    /// Show again every second, until interrupted
+    #[arg(long, short = 'w')]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
+    admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
+    dirty_low=PERCENT, ordered=on|off.")]
+pub(crate) struct Set {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What to change
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) changes: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "ADDR is unix:PATH, a path, or tcp:HOST[:PORT]; \
+    without it a socket in the state folder.")]
+pub(crate) struct Export {
+    #[command(flatten)]
+    pub(crate) name: Named,
+    /// NBD on a Unix or TCP socket
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) nbd: Option<String>,
+    /// A file that is the volume (FUSE)
+    #[arg(long, value_name = "FILE", conflicts_with = "nbd")]
+    pub(crate) fuse: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Daemon {
+    /// Threads of the data path [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) cores: Option<u16>,
+    /// Leave the terminal; the command line starts the daemon so
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "DEMO_SIZE, DEMO_SECONDS and DEMO_SSD=sata|pcie scale it; see demo/README.md."
+)]
+pub(crate) struct Demo {
+    /// Folder for result.json and report.html [default: demo]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}

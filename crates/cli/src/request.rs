@@ -1,0 +1,117 @@
+//! From arguments to requests: every value is checked here, before a daemon hears of it.
+
+use std::path::Path;
+
+use voltier_control::protocol::{NewCache, Request};
+use voltier_control::{
+    ControlError, ControlResult, DeviceSpec, ExportSpec, Settings, StateDir, VolumeName, absolute,
+    parse_line_bytes, parse_mode, parse_policy,
+};
+
+use crate::args::{Attach, CacheChoices, Create, Export, Set};
+
+pub(crate) fn create(args: &Create) -> ControlResult<Request> {
+    let name: VolumeName = args.name.text().parse()?;
+    // EnhanceIO calls the slow side -d and the policy -p; MaxIO calls the slow side -p.
+    let (hdd, policy) = match (&args.source, &args.hdd) {
+        (Some(source), policy) => (source, policy.as_deref()),
+        (None, Some(hdd)) => (hdd, None),
+        (None, None) => return Err(ControlError::usage("no HDD given; write -p HDD")),
+    };
+    let mut settings = settings(&args.choices)?;
+    if let Some(word) = policy {
+        if args.choices.policy.is_some() {
+            return Err(ControlError::usage(
+                "the policy is given twice; with -d, -p is the policy",
+            ));
+        }
+        settings.policy = parse_policy(word).map_err(|error| {
+            ControlError::usage(format!("{error}; with -d, -p is the policy (EnhanceIO)"))
+        })?;
+    }
+    let origin = device(hdd)?;
+    let cache = match &args.ssd {
+        Some(ssd) => Some(NewCache { device: device(ssd)?, settings, force: args.choices.force }),
+        None if settings != Settings::default() => {
+            return Err(ControlError::usage(
+                "a volume without an SSD has no policy, mode or block size; add -s SSD",
+            ));
+        }
+        None => None,
+    };
+    Ok(Request::Create { name, origin, cache })
+}
+
+pub(crate) fn attach(args: &Attach) -> ControlResult<Request> {
+    let name = args.name.text().parse()?;
+    let settings = settings(&args.choices)?;
+    let cache = NewCache { device: device(&args.ssd)?, settings, force: args.choices.force };
+    Ok(Request::Attach { name, cache })
+}
+
+pub(crate) fn set(args: &Set) -> ControlResult<Request> {
+    let name = args.name.parse()?;
+    let mut tried = Settings::default();
+    let mut changes = Vec::new();
+    for change in &args.changes {
+        let (key, value) = change.split_once('=').ok_or_else(|| {
+            ControlError::usage(format!("`{change}` is not KEY=VALUE; write for example mode=wb"))
+        })?;
+        tried.apply(key, value)?;
+        changes.push((key.to_owned(), value.to_owned()));
+    }
+    Ok(Request::Set { name, changes })
+}
+
+pub(crate) fn export(args: &Export, state: &StateDir) -> ControlResult<Request> {
+    let name: VolumeName = args.name.text().parse()?;
+    match door(args, &name, state)? {
+        Some(export) => Ok(Request::Export { name, export }),
+        None => Err(ControlError::usage(
+            "no door given; write --nbd [ADDR] or --fuse FILE after the name",
+        )),
+    }
+}
+
+pub(crate) fn unexport(args: &Export, state: &StateDir) -> ControlResult<Request> {
+    let name: VolumeName = args.name.text().parse()?;
+    let export = door(args, &name, state)?;
+    Ok(Request::Unexport { name, export })
+}
+
+fn door(args: &Export, name: &VolumeName, state: &StateDir) -> ControlResult<Option<ExportSpec>> {
+    match (args.nbd.as_deref(), &args.fuse) {
+        (Some(""), _) => Ok(Some(ExportSpec::Nbd(state.nbd_address(name)?))),
+        (Some(address), _) => {
+            let address: voltier_control::NbdAddress = address.parse()?;
+            Ok(Some(ExportSpec::Nbd(address.absolute()?)))
+        }
+        (None, Some(file)) => Ok(Some(ExportSpec::Fuse(full(file)?))),
+        (None, None) => Ok(None),
+    }
+}
+
+fn full(path: &Path) -> ControlResult<std::path::PathBuf> {
+    if path.to_str().is_none() {
+        return Err(ControlError::usage("the path is not UTF-8; choose another"));
+    }
+    absolute(path)
+}
+
+fn device(text: &str) -> ControlResult<DeviceSpec> {
+    text.parse::<DeviceSpec>()?.absolute()
+}
+
+fn settings(choices: &CacheChoices) -> ControlResult<Settings> {
+    let mut settings = Settings::default();
+    if let Some(policy) = &choices.policy {
+        settings.policy = parse_policy(policy)?;
+    }
+    if let Some(mode) = &choices.mode {
+        settings.mode = parse_mode(mode)?;
+    }
+    if let Some(size) = &choices.block_size {
+        settings.line_bytes = parse_line_bytes(size)?;
+    }
+    Ok(settings)
+}

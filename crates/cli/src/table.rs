@@ -1,0 +1,172 @@
+//! State for people: a table of all volumes, or everything about one.
+
+use std::fmt::Write;
+
+use voltier_control::{
+    DeviceState, DeviceStatus, RequestCounts, VolumeState, VolumeStatus, format_size,
+};
+
+const HEAD: [&str; 9] =
+    ["NAME", "STATE", "MODE", "SIZE", "SSD", "USED", "DIRTY", "READ HIT", "EXPORTS"];
+
+/// One row per volume.
+pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
+    if volumes.is_empty() {
+        return "no volumes; make one with `voltier create -s SSD -p HDD NAME`\n".to_owned();
+    }
+    let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
+    rows.extend(volumes.iter().map(row));
+    let widths: Vec<usize> = (0..HEAD.len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+    for volume in volumes.iter().filter(|volume| !volume.error.is_empty()) {
+        let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+    }
+    text
+}
+
+fn row(volume: &VolumeStatus) -> [String; 9] {
+    let cached = volume.ssd.state != DeviceState::None;
+    let if_cached = |text: String| if cached { text } else { "-".to_owned() };
+    let exports: Vec<&str> = volume.exports.iter().map(|export| export.kind.as_str()).collect();
+    [
+        volume.name.to_string(),
+        state(volume.state).to_owned(),
+        if_cached(volume.mode.clone()),
+        format_size(volume.size_bytes),
+        if_cached(format_size(volume.ssd.size_bytes)),
+        if_cached(percent(share(volume.lines.used, volume.lines.total))),
+        if_cached(format_size(dirty_bytes(volume))),
+        if_cached(percent(volume.hit_rate.read)),
+        if exports.is_empty() { "-".to_owned() } else { exports.join(",") },
+    ]
+}
+
+/// Everything about one volume.
+pub(crate) fn one(volume: &VolumeStatus) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: String| {
+        let _ = writeln!(text, "{key:<12} {value}");
+    };
+    line("name", volume.name.to_string());
+    line("state", state(volume.state).to_owned());
+    if !volume.error.is_empty() {
+        line("problem", volume.error.clone());
+    }
+    line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
+    line("hdd", device(&volume.hdd));
+    if volume.ssd.state == DeviceState::None {
+        line("ssd", "none; `voltier attach` gives it one".to_owned());
+    } else {
+        line("ssd", device(&volume.ssd));
+        cache_lines(volume, &mut line);
+    }
+    line("reads", requests(&volume.reads));
+    line("writes", requests(&volume.writes));
+    let moved = &volume.device_bytes;
+    line("ssd bytes", moved_bytes(moved.ssd_read, moved.ssd_written));
+    line("hdd bytes", moved_bytes(moved.hdd_read, moved.hdd_written));
+    for export in &volume.exports {
+        let closed =
+            if export.state == "open" { String::new() } else { format!(" ({})", export.state) };
+        line("export", format!("{} {}{closed}", export.kind, export.uri));
+    }
+    line("uuid", volume.uuid.clone());
+    line("up", format!("{} s", volume.uptime_seconds));
+    text
+}
+
+fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
+    let tunables = &volume.tunables;
+    line("mode", volume.mode.clone());
+    line("policy", volume.policy.clone());
+    line(
+        "tunables",
+        format!(
+            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% ordered={}",
+            tunables.admission,
+            tunables.seq_cutoff,
+            tunables.dirty_high,
+            tunables.dirty_low,
+            if tunables.ordered { "on" } else { "off" }
+        ),
+    );
+    let lines = &volume.lines;
+    line(
+        "lines",
+        format!(
+            "{} of {} used ({}), {} dirty ({}), {} bytes each",
+            lines.used,
+            lines.total,
+            percent(share(lines.used, lines.total)),
+            lines.dirty,
+            format_size(dirty_bytes(volume)),
+            volume.block_size
+        ),
+    );
+    line("destage", volume.destage.clone());
+    if volume.lost_ranges > 0 {
+        line("lost", format!("{} ranges; reads of them fail", volume.lost_ranges));
+    }
+    line("memory", format_size(volume.memory_bytes));
+    line("write amp", format!("{:.2}", volume.write_amplification));
+    line(
+        "hit rate",
+        format!(
+            "{} of reads, {} of writes",
+            percent(volume.hit_rate.read),
+            percent(volume.hit_rate.write)
+        ),
+    );
+}
+
+fn state(state: VolumeState) -> &'static str {
+    match state {
+        VolumeState::Running => "running",
+        VolumeState::Draining => "draining",
+        VolumeState::Degraded => "degraded",
+        VolumeState::Failed => "failed",
+    }
+}
+
+fn device(device: &DeviceStatus) -> String {
+    let state = match device.state {
+        DeviceState::Online => "online",
+        DeviceState::Failed => "failed",
+        DeviceState::None => "none",
+    };
+    format!("{} ({}, {state})", device.path, format_size(device.size_bytes))
+}
+
+fn requests(counts: &RequestCounts) -> String {
+    format!(
+        "{} requests, {} hits, {} misses, {} bypassed, {}",
+        counts.requests,
+        counts.hits,
+        counts.misses,
+        counts.bypassed,
+        format_size(counts.bytes)
+    )
+}
+
+fn moved_bytes(read: u64, written: u64) -> String {
+    format!("{} read, {} written", format_size(read), format_size(written))
+}
+
+fn dirty_bytes(volume: &VolumeStatus) -> u64 {
+    volume.lines.dirty.saturating_mul(u64::from(volume.block_size))
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}

@@ -1,0 +1,194 @@
+//! One private instance of the real binary: a temporary state folder and its daemon.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+pub mod nbd;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+/// The instance; its daemon ends with it.
+pub struct Instance {
+    dir: tempfile::TempDir,
+}
+
+/// What a command answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Answer {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Answer {
+    /// Asserts that it ended well.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    /// Asserts one line of error with these words and this exit code.
+    #[track_caller]
+    pub fn refused(self, code: i32, words: &str) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.err.starts_with("voltier: ") && self.err.ends_with('\n'), "{self:?}");
+        assert_eq!(self.err.lines().count(), 1, "{self:?}");
+        assert!(self.err.contains(words), "{words:?} in {self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub fn json(self) -> Value {
+        let answer = self.ok();
+        serde_json::from_str(&answer.out).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
+    }
+}
+
+impl Instance {
+    pub fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// A path beside the state folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A sparse file to stand for a drive.
+    pub fn drive(&self, name: &str, bytes: u64) -> String {
+        let path = self.path(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_voltier"));
+        command.args(args).env("VOLTIER_STATE", self.state()).current_dir(self.dir.path());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, args: &[&str]) -> Answer {
+        self.command(args).output().unwrap().into()
+    }
+
+    pub fn show(&self, name: &str) -> Value {
+        self.run(&["show", name, "--json"]).json()
+    }
+
+    pub fn pid(&self) -> Option<Pid> {
+        let text = fs::read_to_string(self.state().join("daemon.pid")).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    }
+
+    /// Sends the daemon a signal and waits until it is gone.
+    pub fn signal(&self, signal: Signal) {
+        let Some(pid) = self.pid() else { return };
+        if !serves(pid, &self.state()) {
+            return;
+        }
+        rustix::process::kill_process(pid, signal).unwrap();
+        while !is_gone(pid) {
+            std::thread::park_timeout(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// A clean stop.
+    pub fn stop(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// `kill -9`.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if self.pid().is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// Whether every thread of the process has ended; a zombie may wait for its parent for ever.
+fn is_gone(pid: Pid) -> bool {
+    let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    let Ok(stat) = fs::read_to_string(proc.join("stat")) else { return true };
+    let is_zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    is_zombie && fs::read_dir(proc.join("task")).map_or(0, Iterator::count) <= 1
+}
+
+/// Whether the process lives and has this state folder in its arguments: a stale pid
+/// may be somebody else's.
+fn serves(pid: Pid, state: &Path) -> bool {
+    let proc = format!("/proc/{}", pid.as_raw_nonzero());
+    let needle = state.to_str().unwrap();
+    fs::read(format!("{proc}/cmdline"))
+        .is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(needle))
+}
+
+/// Where `export NAME --nbd` listens when no address is given.
+impl Instance {
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.state().join(format!("{name}.nbd.sock"))
+    }
+
+    /// Exports a volume over NBD at the default socket; its URI.
+    pub fn export(&self, name: &str) -> String {
+        self.run(&["export", name, "--nbd"]).ok().out.trim().to_owned()
+    }
+
+    /// Starts fio on a volume's NBD export; `None`, aloud, where there is no fio.
+    pub fn fio(&self, uri: &str, args: &[&str]) -> Option<Child> {
+        let spawned = Command::new("fio")
+            .args([
+                "--name=test",
+                "--ioengine=nbd",
+                "--randseed=1",
+                "--verify_fatal=1",
+                "--verify_state_save=0",
+            ])
+            .arg(format!("--uri={uri}"))
+            .args(args)
+            .current_dir(self.dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        match spawned {
+            Ok(child) => Some(child),
+            Err(error) => {
+                eprintln!("left out: fio: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// Waits for fio and asserts that it saw no error.
+#[track_caller]
+pub fn fio_is_content(child: Option<Child>) {
+    if let Some(child) = child {
+        let answer = Answer::from(child.wait_with_output().unwrap());
+        assert!(answer.code == 0 && answer.out.contains("err= 0"), "{answer:?}");
+    }
+}

@@ -1,0 +1,188 @@
+//! The command line's side of the control socket; starts the daemon when none runs.
+
+use std::fs::{self, OpenOptions};
+use std::io::{BufReader, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
+use crate::protocol::{self, JobStatus, Request, Response};
+use crate::state_dir::{ALREADY_SERVED, StateDir};
+use crate::status::VolumeStatus;
+
+/// A daemon listens within milliseconds of its start; on a machine that swaps it may take a while.
+const START_MAX: Duration = Duration::from_secs(30);
+const START_STEP: Duration = Duration::from_millis(10);
+/// How soon a daemon that found the folder served is started again.
+const RETRY_STEP: Duration = Duration::from_millis(100);
+/// The log is kept small: beyond this a starting daemon puts the old one aside.
+const LOG_BYTES_MAX: u64 = 1 << 20;
+
+/// A connection to the daemon of a state folder.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to a daemon that runs; `None` when none does.
+    ///
+    /// # Errors
+    /// When the socket is not permitted.
+    pub fn connect(state: &StateDir) -> ControlResult<Option<Self>> {
+        match UnixStream::connect(state.socket()) {
+            Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
+            Err(error) if is_nobody(error.kind()) => Ok(None),
+            Err(error) => {
+                let doing = format!("connecting to {}", state.socket().display());
+                Err(ControlError::io(doing, &error))
+            }
+        }
+    }
+
+    /// Connects, and starts `program daemon` in the background first when none runs.
+    ///
+    /// # Errors
+    /// When it cannot be started; the message is the daemon's own.
+    pub fn connect_or_start(state: &StateDir, program: &Path) -> ControlResult<Self> {
+        if let Some(client) = Self::connect(state)? {
+            return Ok(client);
+        }
+        state.create()?;
+        let log_start = put_old_log_aside(state);
+        let mut child = spawn_daemon(state, program)?;
+        let deadline = now() + START_MAX;
+        while now() < deadline {
+            if let Some(client) = Self::connect(state)? {
+                return Ok(client);
+            }
+            if matches!(child.try_wait(), Ok(Some(_))) {
+                let log = log_since(state, log_start);
+                if !log.contains(ALREADY_SERVED) {
+                    let said = log.lines().rev().find_map(|line| line.strip_prefix("voltier: "));
+                    return Err(said.map_or_else(|| no_start(state), ControlError::failed));
+                }
+                // Another client was quicker, or the daemon before is still coming to rest.
+                std::thread::park_timeout(RETRY_STEP);
+                if Self::connect(state)?.is_none() {
+                    child = spawn_daemon(state, program)?;
+                }
+            }
+            std::thread::park_timeout(START_STEP);
+        }
+        Err(no_start(state))
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    /// The daemon's own error, or that it went away.
+    pub fn request(&mut self, request: &Request) -> ControlResult<Response> {
+        protocol::send(self.stream.get_mut(), request)?;
+        match protocol::receive(&mut self.stream)? {
+            Some(Response::Error { error }) => Err(error),
+            Some(response) => Ok(response),
+            None => Err(ControlError::failed(
+                "the daemon went away before it answered; see daemon.log in the state folder",
+            )),
+        }
+    }
+
+    /// A request that is answered with the state of one volume.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn volume(&mut self, request: &Request) -> ControlResult<VolumeStatus> {
+        match self.request(request)? {
+            Response::Volume { volume } => Ok(*volume),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The state of one volume, or of all.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn show(&mut self, name: Option<&VolumeName>) -> ControlResult<Vec<VolumeStatus>> {
+        match self.request(&Request::Show { name: name.cloned() })? {
+            Response::Volume { volume } => Ok(vec![*volume]),
+            Response::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request that is answered with a job.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn job(&mut self, request: &Request) -> ControlResult<JobStatus> {
+        match self.request(request)? {
+            Response::Job { job } => Ok(job),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn is_nobody(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::ConnectionRefused)
+}
+
+fn unexpected(response: &Response) -> ControlError {
+    let text = format!("{response:?}");
+    let word = text.split(' ').next().unwrap_or_default().to_owned();
+    ControlError::failed(format!(
+        "the daemon answered something else ({word}); use the same version of voltier for both"
+    ))
+}
+
+fn no_start(state: &StateDir) -> ControlError {
+    let log = state.log_file();
+    ControlError::failed(format!("the daemon did not start; see {}", log.display()))
+}
+
+fn spawn_daemon(state: &StateDir, program: &Path) -> ControlResult<Child> {
+    let log_path = state.log_file();
+    let doing = |what: &str| format!("{what} {}", log_path.display());
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&log_path)
+        .map_err(|error| ControlError::io(doing("opening"), &error))?;
+    let copy = log.try_clone().map_err(|error| ControlError::io(doing("sharing"), &error))?;
+    Command::new(program)
+        .arg("daemon")
+        .arg("--background")
+        .arg("--state")
+        .arg(state.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(copy))
+        .stderr(Stdio::from(log))
+        .spawn()
+        .map_err(|error| ControlError::io(format!("starting {}", program.display()), &error))
+}
+
+/// Returns where the log of the next daemon begins.
+fn put_old_log_aside(state: &StateDir) -> u64 {
+    let path = state.log_file();
+    let length = fs::metadata(&path).map_or(0, |meta| meta.len());
+    if length > LOG_BYTES_MAX && fs::rename(&path, path.with_extension("log.old")).is_ok() {
+        return 0;
+    }
+    length
+}
+
+fn log_since(state: &StateDir, start: u64) -> String {
+    let bytes = fs::read(state.log_file()).unwrap_or_default();
+    let fresh = bytes.get(start as usize..).unwrap_or_default();
+    String::from_utf8_lossy(fresh).into_owned()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a command waits for a process, not for an I/O")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,251 @@
+//! The engine over the data path: one thread per core, every volume at home on one of them.
+//!
+//! ```text
+//! control thread                    core thread
+//! CoreEngine  -- Remote::call -->   on_core: the volumes of this core, their caches and NBD servers
+//!     ^------------- answer --------'
+//! ```
+
+mod doors;
+mod on_core;
+mod status;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use voltier_ring::{Core, Handle, Remote};
+
+use crate::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::registry::{CacheRecord, VolumeRecord};
+use crate::settings::Settings;
+use crate::spec::{DeviceSpec, ModelBacking};
+use crate::status::VolumeStatus;
+
+use doors::Door;
+
+/// The cores of this process and the volumes on them.
+pub(crate) struct CoreEngine {
+    homes: BTreeMap<VolumeName, Home>,
+    /// The home of the next volume: they are dealt out in turn.
+    next_core: usize,
+    waker: Option<Waker>,
+    cores: Vec<Core>,
+}
+
+/// What the control thread keeps of an open volume.
+struct Home {
+    remote: Remote,
+    doors: Vec<Door>,
+    drain: Arc<Mutex<Drain>>,
+    failure: Arc<Failure>,
+}
+
+/// The loss of an SSD, between the core that sees it and the registry that must know of it.
+#[derive(Default)]
+struct Failure {
+    happened: AtomicBool,
+    recorded: AtomicBool,
+}
+
+impl CoreEngine {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When the kernel has no io_uring or no threads for us.
+    pub(crate) fn start(cores: usize) -> ControlResult<Self> {
+        let cores = (0..cores.max(1))
+            .map(|number| {
+                Core::start(&format!("core-{number}")).map_err(|error| {
+                    ControlError::failed(format!(
+                        "starting core {number}: {error}; Voltier needs io_uring: \
+                         see `sysctl kernel.io_uring_disabled` and `ulimit -l`"
+                    ))
+                })
+            })
+            .collect::<ControlResult<Vec<Core>>>()?;
+        Ok(Self { homes: BTreeMap::new(), next_core: 0, waker: None, cores })
+    }
+
+    fn home(&self, name: &VolumeName) -> ControlResult<&Home> {
+        self.homes
+            .get(name)
+            .ok_or_else(|| ControlError::failed(format!("{name} is not open; see daemon.log")))
+    }
+
+    /// Runs a task for an open volume on its core and waits for the answer.
+    fn on_core<T, F>(
+        &self,
+        name: &VolumeName,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> ControlResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = ControlResult<T>> + 'static,
+    {
+        call(&self.home(name)?.remote, task)
+    }
+}
+
+fn call<T, F>(remote: &Remote, task: impl FnOnce(Handle) -> F + Send + 'static) -> ControlResult<T>
+where
+    T: Send + 'static,
+    F: Future<Output = ControlResult<T>> + 'static,
+{
+    let answer = remote.call(task);
+    answer.unwrap_or_else(|| Err(ControlError::failed("a core has ended; see daemon.log")))
+}
+
+impl Engine for CoreEngine {
+    fn set_waker(&mut self, waker: Waker) {
+        self.waker = Some(waker);
+    }
+
+    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+        let profile = match device {
+            DeviceSpec::Model { profile, .. } => Some(on_core::profile(profile)?),
+            DeviceSpec::Path(_) | DeviceSpec::Memory(_) => None,
+        };
+        match (device, profile) {
+            (DeviceSpec::Memory(bytes), _)
+            | (DeviceSpec::Model { over: ModelBacking::Memory(bytes), .. }, _) => Ok(*bytes),
+            (DeviceSpec::Model { over: ModelBacking::ProfileSize, .. }, Some(profile)) => {
+                Ok(profile.bytes)
+            }
+            // Whoever examined the path knows its size.
+            _ => Ok(u64::MAX),
+        }
+    }
+
+    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+        let core = self.next_core % self.cores.len();
+        self.next_core += 1;
+        let remote = self.cores[core].remote();
+        let failure = Arc::new(Failure::default());
+        let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
+        let plan = record.clone();
+        let opened = call(&remote, move |handle| on_core::open(handle, plan, start, gate))?;
+        let drain = Arc::new(Mutex::new(Drain::Done));
+        let home = Home { remote, doors: Vec::new(), drain, failure };
+        self.homes.insert(record.name.clone(), home);
+        Ok(opened)
+    }
+
+    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let Some(home) = self.homes.remove(name) else { return Ok(()) };
+        // A FUSE file that is still in use is detached from its path here.
+        drop(home.doors);
+        let name = name.clone();
+        call(&home.remote, move |_| on_core::close(name))
+    }
+
+    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+        let failure = Arc::new(Failure::default());
+        let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
+        let (volume, cache) = (name.clone(), cache.clone());
+        let generation =
+            self.on_core(name, move |handle| on_core::attach(handle, volume, cache, gate))?;
+        if let Some(home) = self.homes.get_mut(name) {
+            home.failure = failure;
+        }
+        Ok(generation)
+    }
+
+    fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
+        let volume = name.clone();
+        self.on_core(name, move |_| on_core::detach(volume, write_back))
+    }
+
+    fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
+        let (volume, settings) = (name.clone(), settings.clone());
+        self.on_core(name, move |_| on_core::configure(volume, settings))
+    }
+
+    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let home = self.home(name)?;
+        let drain = home.drain.clone();
+        let is_running = {
+            let mut state = drain.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *state, Drain::Running) == Drain::Running
+        };
+        if is_running {
+            return Ok(());
+        }
+        let (volume, waker) = (name.clone(), self.waker.clone());
+        let sent = home.remote.run(move |handle| {
+            drop(handle.spawn(async move {
+                let outcome = match on_core::drain(volume).await {
+                    Ok(()) => Drain::Done,
+                    Err(error) => Drain::Failed(error.message),
+                };
+                *drain.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+                waker.iter().for_each(|wake| wake());
+            }));
+        });
+        if sent { Ok(()) } else { Err(ControlError::failed("a core has ended; see daemon.log")) }
+    }
+
+    fn drain(&mut self, name: &VolumeName) -> Drain {
+        match self.homes.get(name) {
+            Some(home) => home.drain.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => Drain::Failed(format!("{name} was closed")),
+        }
+    }
+
+    fn health(&mut self, name: &VolumeName) -> CacheHealth {
+        let volume = name.clone();
+        let dirty = self.on_core(name, move |_| async move { Ok(on_core::dirty_lines(&volume)) });
+        let failed = |home: &Home| home.failure.happened.load(Ordering::Acquire);
+        CacheHealth {
+            dirty_lines: dirty.unwrap_or(0),
+            ssd_failed: self.homes.get(name).is_some_and(failed),
+        }
+    }
+
+    fn failure_is_recorded(&mut self, name: &VolumeName) {
+        if let Some(home) = self.homes.get(name) {
+            home.failure.recorded.store(true, Ordering::Release);
+        }
+    }
+
+    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
+        let volume = name.clone();
+        let facts = self.on_core(name, move |_| async move { on_core::facts(&volume) });
+        match facts {
+            Ok(facts) => status::fill(status, &facts),
+            Err(error) => status.error = error.message,
+        }
+    }
+
+    fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        let door = doors::open(&self.home(name)?.remote, name, export)?;
+        let real = door.spec().clone();
+        if let Some(home) = self.homes.get_mut(name) {
+            home.doors.push(door);
+        }
+        Ok(real)
+    }
+
+    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+        let Some(home) = self.homes.get_mut(name) else { return Ok(()) };
+        let Some(at) = home.doors.iter().position(|door| door.spec() == export) else {
+            return Ok(());
+        };
+        let mut door = home.doors.swap_remove(at);
+        let closed = door.close(&home.remote, name);
+        if closed.is_err() {
+            home.doors.push(door);
+        }
+        closed
+    }
+
+    fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64 {
+        let Some(home) = self.homes.get(name) else { return 0 };
+        let door = home.doors.iter().find(|door| door.spec() == export);
+        door.map_or(0, |door| door.clients(&home.remote, name))
+    }
+}

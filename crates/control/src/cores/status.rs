@@ -1,0 +1,68 @@
+//! From what the data path counts to what `show` prints.
+
+use voltier_volume::{DirectionCounts, Health, VolumeStatus as Counted};
+
+use crate::status::{DeviceState, LineCounts, RequestCounts, VolumeStatus};
+
+/// What the data path tells about a volume.
+pub(super) struct Facts {
+    pub(super) counted: Counted,
+    pub(super) origin_bytes: u64,
+    /// Size of the SSD; 0 without one.
+    pub(super) ssd_bytes: u64,
+    /// Ranges whose newest data are lost or damaged.
+    pub(super) lost_ranges: u64,
+}
+
+/// Fills in what the data path knows.
+pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
+    let counted = &facts.counted;
+    status.size_bytes = counted.size_bytes;
+    status.hdd.size_bytes = facts.origin_bytes;
+    status.lost_ranges = facts.lost_ranges;
+    status.reads = plain(counted.plain_reads);
+    status.writes = plain(counted.plain_writes);
+    status.device_bytes.hdd_read = counted.plain_reads.bytes;
+    status.device_bytes.hdd_written = counted.plain_writes.bytes;
+    let Some(cache) = &counted.cache else { return };
+    status.ssd.size_bytes = facts.ssd_bytes;
+    if cache.health == Health::Failed {
+        status.ssd.state = DeviceState::Failed;
+    }
+    let (total, used, dirty) = (cache.lines_total, cache.lines_used, cache.lines_dirty);
+    status.lines = LineCounts { total, used, dirty };
+    status.memory_bytes = cache.memory_bytes;
+    status.generation = cache.generation;
+    add(&mut status.reads, cache.reads);
+    add(&mut status.writes, cache.writes);
+    let moved = &mut status.device_bytes;
+    moved.ssd_read = cache.ssd_read_bytes;
+    moved.ssd_written = cache.ssd_written_bytes;
+    moved.hdd_read += cache.origin_read_bytes;
+    moved.hdd_written += cache.origin_written_bytes;
+    if cache.writes.bytes > 0 {
+        status.write_amplification = cache.ssd_written_bytes as f64 / cache.writes.bytes as f64;
+    }
+    let rests_below = total.saturating_mul(status.tunables.dirty_low.into()) / 100;
+    if dirty > rests_below {
+        status.destage = "running".to_owned();
+    }
+}
+
+/// Requests that met no cache went past it.
+fn plain(counts: DirectionCounts) -> RequestCounts {
+    RequestCounts {
+        requests: counts.requests,
+        bypassed: counts.requests,
+        bytes: counts.bytes,
+        ..RequestCounts::default()
+    }
+}
+
+fn add(to: &mut RequestCounts, counts: DirectionCounts) {
+    to.requests += counts.requests;
+    to.hits += counts.hits;
+    to.misses += counts.misses;
+    to.bypassed += counts.bypassed;
+    to.bytes += counts.bytes;
+}

@@ -1,0 +1,125 @@
+//! The daemon: from an empty process to a served state folder, and back at SIGTERM or SIGINT.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::cores::CoreEngine;
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::registry::Registry;
+use crate::safety::Machine;
+use crate::server::{self, Shared};
+use crate::service::Service;
+use crate::state_dir::StateDir;
+
+/// Longest time to come to rest: checkpoints of terabytes are written in seconds, requests in
+/// flight have five.
+const STOP_MAX: Duration = Duration::from_secs(60);
+const STOP_STEP: Duration = Duration::from_millis(100);
+
+/// How a daemon is to run.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    /// The state folder to serve.
+    pub state: StateDir,
+    /// Threads of the data path; `None` is one per core of the machine.
+    pub cores: Option<usize>,
+    /// Leave the terminal: a session of its own, in the root folder.
+    pub background: bool,
+}
+
+/// Serves a state folder until SIGTERM or SIGINT, then brings every volume to rest.
+///
+/// # Errors
+/// When the folder is served already, its registry is refused, or the engine cannot start. Nothing
+/// was changed then.
+pub fn run_daemon<E: Engine>(
+    options: &DaemonOptions,
+    start_engine: impl FnOnce(usize) -> ControlResult<E>,
+) -> ControlResult<()> {
+    let cores = options.cores.unwrap_or_else(machine_cores);
+    let state = &options.state;
+    // What the daemon creates is its user's alone: sockets, registry, log.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    state.create()?;
+    let lock = state.lock()?;
+    if options.background {
+        leave_the_terminal();
+    }
+    let registry = Registry::load(state.path())?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| ControlError::io("taking signals", &error))?;
+    let engine = start_engine(cores)?;
+    let listener = server::listen(&state.socket())?;
+    let shared = Shared::new(Service::new(engine, registry, Machine::real()));
+    {
+        // Clients may connect now and wait for their answer until every volume is up.
+        let mut service = shared.lock();
+        spawn("accept", &shared, move |shared| shared.accept(&listener))?;
+        service.start(lock.after_crash());
+    }
+    spawn("watch", &shared, |shared| shared.watch())?;
+    eprintln!("voltier: serving {} on {cores} core(s)", state.path().display());
+    for signal in signals.forever() {
+        if signal != SIGHUP || !options.background {
+            break;
+        }
+    }
+    eprintln!("voltier: stopping; dirty lines stay on their SSDs");
+    spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
+    let mut service = shared.lock();
+    // From here on new clients start a daemon of their own.
+    let _ = std::fs::remove_file(state.socket());
+    service.stop();
+    lock.release();
+    eprintln!("voltier: stopped");
+    Ok(())
+}
+
+/// [`run_daemon`] over the real data path.
+///
+/// # Errors
+/// As [`run_daemon`].
+pub fn serve(options: &DaemonOptions) -> ControlResult<()> {
+    run_daemon(options, CoreEngine::start)
+}
+
+fn spawn<E: Engine>(
+    name: &str,
+    shared: &Arc<Shared<E>>,
+    body: impl FnOnce(Arc<Shared<E>>) + Send + 'static,
+) -> ControlResult<()> {
+    let shared = Arc::clone(shared);
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || body(shared))
+        .map(drop)
+        .map_err(|error| ControlError::io(format!("starting the {name} thread"), &error))
+}
+
+/// Ends the process when coming to rest takes too long, or when it is asked a second time. Nothing
+/// acknowledged is lost: the next start is one after a crash.
+fn bound_the_stop(signals: &mut Signals) {
+    thread::park_timeout(STOP_STEP);
+    let mut waited = STOP_STEP;
+    while waited < STOP_MAX && signals.pending().all(|signal| signal == SIGHUP) {
+        thread::park_timeout(STOP_STEP);
+        waited += STOP_STEP;
+    }
+    eprintln!("voltier: not at rest after {} s; ending as after a crash", waited.as_secs());
+    std::process::exit(1);
+}
+
+fn machine_cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn leave_the_terminal() {
+    // It fails only for the leader of a process group, who has no terminal to leave in a script.
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+}

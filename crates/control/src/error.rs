@@ -1,0 +1,86 @@
+//! The control plane's error: whose fault it is, and one line that says what to do next.
+
+use serde::{Deserialize, Serialize};
+
+/// Who has to act, and so the exit code of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ErrorKind {
+    /// The request itself is wrong: exit code 2.
+    Usage,
+    /// The request was understood and could not be done; nothing changed: exit code 1.
+    Failed,
+}
+
+/// Why a request was refused or failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ControlError {
+    /// Who has to act.
+    pub kind: ErrorKind,
+    /// One line: what is wrong, then `; ` and what to do.
+    pub message: String,
+}
+
+/// Result of a control-plane operation.
+pub type ControlResult<T> = Result<T, ControlError>;
+
+impl ControlError {
+    /// The request is wrong.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Usage, message)
+    }
+
+    /// The request could not be done.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Failed, message)
+    }
+
+    /// What was being done when the system answered with an error.
+    pub fn io(doing: impl std::fmt::Display, error: &std::io::Error) -> Self {
+        let hint = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "; run as root or change its permissions",
+            std::io::ErrorKind::StorageFull => "; free some space there",
+            _ => "",
+        };
+        Self::failed(format!("{doing}: {}{hint}", plain(error)))
+    }
+
+    /// The exit code of a command that ends with this error.
+    pub fn exit_code(&self) -> u8 {
+        match self.kind {
+            ErrorKind::Failed => 1,
+            ErrorKind::Usage => 2,
+        }
+    }
+
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message: String = message.into();
+        Self { kind, message: message.replace(['\n', '\r'], " ") }
+    }
+}
+
+/// The system's words without Rust's "(os error N)".
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let plain = text.split(" (os error").next().unwrap_or(&text);
+    plain.to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_always_one_line() {
+        assert_eq!(ControlError::failed("a\nb").message, "a b");
+    }
+
+    #[test]
+    fn a_system_error_reads_as_plain_words_with_a_hint() {
+        let denied = std::io::Error::from_raw_os_error(13);
+        let error = ControlError::io("opening /dev/sdb", &denied);
+        let want = "opening /dev/sdb: permission denied; run as root or change its permissions";
+        assert_eq!(error.message, want);
+    }
+}

@@ -1,0 +1,82 @@
+//! Volume names: they become socket names, export names and table rows, so they are plain.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ControlError;
+
+/// Longest volume name, in bytes.
+pub const NAME_BYTES_MAX: usize = 63;
+
+/// A valid volume name: 1 to 63 of `A-Z a-z 0-9 . _ -`, starting with a letter or a digit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VolumeName(String);
+
+impl VolumeName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for VolumeName {
+    type Err = ControlError;
+
+    fn from_str(text: &str) -> Result<Self, ControlError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if starts_well && text.len() <= NAME_BYTES_MAX && text.chars().all(plain) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(ControlError::usage(format!(
+            "`{}` is not a volume name; use 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -, \
+             starting with a letter or a digit",
+            text.escape_default()
+        )))
+    }
+}
+
+impl TryFrom<String> for VolumeName {
+    type Error = ControlError;
+
+    fn try_from(text: String) -> Result<Self, ControlError> {
+        text.parse()
+    }
+}
+
+impl From<VolumeName> for String {
+    fn from(name: VolumeName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for VolumeName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_names_are_taken_and_odd_ones_refused_in_one_line() {
+        for good in ["a", "cache1", "0", "A.b_c-d", &"x".repeat(63)] {
+            assert!(good.parse::<VolumeName>().is_ok(), "{good}");
+        }
+        for bad in ["", ".hidden", "-x", "_x", "a/b", "a b", "ä", "a\nb", &"x".repeat(64)] {
+            let error = bad.parse::<VolumeName>().unwrap_err();
+            assert!(!error.message.contains('\n') && error.exit_code() == 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bad_name_does_not_come_in_through_json_either() {
+        assert!(serde_json::from_str::<VolumeName>("\"../x\"").is_err());
+        assert_eq!(serde_json::from_str::<VolumeName>("\"x\"").unwrap().as_str(), "x");
+    }
+}

@@ -1,0 +1,235 @@
+//! The control protocol: one JSON request a line, one JSON answer a line, over the control socket.
+//!
+//! An answer comes at once. Work that takes long (a drain) answers with a job; the client asks for
+//! its progress, and may go away and come back: the job belongs to the daemon.
+
+use std::io::{BufRead, Read, Write};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+use crate::status::VolumeStatus;
+
+/// Longest line either side takes: 10,000 volumes of 1.5 KB fit in 16 MiB.
+pub const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// A cache to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewCache {
+    /// The SSD.
+    pub device: DeviceSpec,
+    /// Choices.
+    pub settings: Settings,
+    /// Overwrite what the SSD holds now.
+    pub force: bool,
+}
+
+/// What a client can ask.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Is anybody there?
+    Ping,
+    /// Make a volume.
+    Create {
+        /// Name of the new volume.
+        name: VolumeName,
+        /// The slow side; its data stay in place.
+        origin: DeviceSpec,
+        /// The fast side.
+        cache: Option<NewCache>,
+    },
+    /// Drain, then forget the volume; the origin is left plain.
+    Delete {
+        /// Which volume.
+        name: VolumeName,
+        /// Write dirty lines back first; without it they are lost.
+        flush: bool,
+    },
+    /// State of one volume, or of all.
+    Show {
+        /// Which volume; all without it.
+        name: Option<VolumeName>,
+    },
+    /// Change choices of a cache.
+    Set {
+        /// Which volume.
+        name: VolumeName,
+        /// Keys and values, in order.
+        changes: Vec<(String, String)>,
+    },
+    /// Write all dirty lines back.
+    Flush {
+        /// Which volume.
+        name: VolumeName,
+    },
+    /// Put a cache in front of a volume that has none.
+    Attach {
+        /// Which volume.
+        name: VolumeName,
+        /// The fast side.
+        cache: NewCache,
+    },
+    /// Drain, then take the cache away.
+    Detach {
+        /// Which volume.
+        name: VolumeName,
+        /// Write dirty lines back first; without it they are lost.
+        flush: bool,
+    },
+    /// Open a door.
+    Export {
+        /// Which volume.
+        name: VolumeName,
+        /// Which door.
+        export: ExportSpec,
+    },
+    /// Close one door, or all.
+    Unexport {
+        /// Which volume.
+        name: VolumeName,
+        /// Which door; all without it.
+        export: Option<ExportSpec>,
+    },
+    /// How far is a job?
+    Job {
+        /// Which job.
+        id: u64,
+    },
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Response {
+    /// Here, serving.
+    Pong {
+        /// Process id of the daemon.
+        pid: u32,
+        /// Version of the daemon.
+        version: String,
+    },
+    /// Done; nothing to say.
+    Done,
+    /// State of the volume asked for, or changed.
+    Volume {
+        /// The volume.
+        volume: Box<VolumeStatus>,
+    },
+    /// State of all volumes.
+    Volumes {
+        /// In the order of their names.
+        volumes: Vec<VolumeStatus>,
+    },
+    /// Work that goes on, or has ended.
+    Job {
+        /// How far it is.
+        job: JobStatus,
+    },
+    /// Refused or failed; nothing changed.
+    Error {
+        /// Why.
+        error: ControlError,
+    },
+}
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// Number to ask with.
+    pub id: u64,
+    /// `flush`, `detach` or `delete`.
+    pub verb: String,
+    /// Volume it works on.
+    pub volume: VolumeName,
+    /// Dirty lines written back so far.
+    pub lines_done: u64,
+    /// Dirty lines there were, and came since.
+    pub lines_total: u64,
+    /// Where it stands.
+    pub state: JobState,
+}
+
+/// Where a job stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Going on.
+    Running,
+    /// Ended well.
+    Done,
+    /// Ended with an error.
+    Failed(ControlError),
+}
+
+/// Reads one message; `None` when the other side has hung up.
+///
+/// # Errors
+/// When the line is too long, broken off, or no message.
+pub fn receive<T: DeserializeOwned>(from: &mut impl BufRead) -> ControlResult<Option<T>> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX)
+        .read_until(b'\n', &mut line)
+        .map_err(|error| ControlError::io("reading from the control socket", &error))?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.last() != Some(&b'\n') {
+        return Err(ControlError::usage("a control message was broken off or is too long"));
+    }
+    serde_json::from_slice(&line).map(Some).map_err(|error| {
+        ControlError::usage(format!(
+            "a control message was not understood ({error}); \
+             use the same version of voltier as the daemon"
+        ))
+    })
+}
+
+/// Sends one message.
+///
+/// # Errors
+/// When the other side is gone.
+pub fn send(to: &mut impl Write, message: &impl Serialize) -> ControlResult<()> {
+    let mut line = serde_json::to_vec(message).expect("messages have only plain values");
+    line.push(b'\n');
+    to.write_all(&line)
+        .and_then(|()| to.flush())
+        .map_err(|error| ControlError::io("writing to the control socket", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_comes_through_as_it_was_sent() {
+        let request = Request::Set {
+            name: "a".parse().unwrap(),
+            changes: vec![("mode".into(), "wb".into())],
+        };
+        let mut wire = Vec::new();
+        send(&mut wire, &request).unwrap();
+        let mut wire = wire.as_slice();
+        assert_eq!(receive::<Request>(&mut wire).unwrap(), Some(request));
+        assert_eq!(receive::<Request>(&mut wire).unwrap(), None);
+    }
+
+    #[test]
+    fn hostile_lines_are_errors_not_panics() {
+        for line in [
+            "\n",
+            "{}\n",
+            "{\"op\":\"ping\"",
+            "{\"op\":\"fly\"}\n",
+            "\u{0}\u{1}\n",
+            "{\"op\":\"show\",\"name\":\"../x\"}\n",
+            "[[[[[[[[\n",
+        ] {
+            assert!(receive::<Request>(&mut line.as_bytes()).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What must be known about a device before anything is written to it (guarantee 9).
+//!
+//! [`examine`] only looks: it opens the device for itself, asks the kernel who uses it, reads its
+//! first bytes, and lets go again: the drive that is opened over it then takes its own lock. What
+//! it finds is a list; content findings can be overridden with `-f`, because the user then knows
+//! what would be lost; a device that is mounted or in use is refused always.
+
+mod identity;
+mod signature;
+mod usage;
+
+pub use identity::DeviceId;
+pub use usage::Machine;
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{ControlError, ControlResult};
+use crate::file_lock;
+
+/// What a device is about to become, and so what counts against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Its data stay in place: only use by others and a cache of ours on it count.
+    Origin,
+    /// It will be overwritten.
+    Cache,
+}
+
+/// One reason not to write to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// It is mounted there.
+    Mounted(PathBuf),
+    /// The kernel swaps to it.
+    Swap,
+    /// Another device is built on it (LVM, md, dm, loop), named by the kernel.
+    Held(String),
+    /// One of its partitions is in use, for the reason given.
+    PartitionInUse(String),
+    /// Another program has it open for itself.
+    Busy,
+    /// The same storage has another part in this command or in another volume.
+    SameDevice(String),
+    /// It holds something; the text says what.
+    Content(String),
+}
+
+impl Finding {
+    /// Whether `-f` may set it aside.
+    pub fn may_be_overridden(&self) -> bool {
+        matches!(self, Finding::Content(_))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Mounted(at) => write!(out, "is mounted on {}; unmount it first", at.display()),
+            Finding::Swap => write!(out, "is used as swap; run swapoff first"),
+            Finding::Held(by) => write!(out, "is in use by {by}; take that apart first"),
+            Finding::PartitionInUse(why) => write!(out, "has a partition in use: {why}"),
+            Finding::Busy => write!(out, "is in use by another program; close it first"),
+            Finding::SameDevice(what) => write!(out, "is {what}; use another device"),
+            Finding::Content(what) => {
+                write!(out, "holds {what}, which would be lost; use -f to overwrite it")
+            }
+        }
+    }
+}
+
+/// A device that was examined.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// Which storage it is.
+    pub id: DeviceId,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// What speaks against writing to it, gravest first.
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at a device.
+///
+/// # Errors
+/// When it does not exist, is neither a regular file nor a block device, cannot be opened for
+/// writing, or has no whole sector.
+pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    let shown = path.display();
+    let meta = path.metadata().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => ControlError::failed(format!(
+            "{shown} does not exist; `lsblk` lists the devices of this machine"
+        )),
+        _ => ControlError::io(format!("looking at {shown}"), &error),
+    })?;
+    let kind = meta.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(ControlError::failed(format!(
+            "{shown} is neither a regular file nor a block device; give one of these"
+        )));
+    }
+    let id = DeviceId::of(machine, &meta);
+    let mut findings = usage::findings(machine, &id);
+    let exclusive = if kind.is_block_device() { rustix::fs::OFlags::EXCL.bits() } else { 0 };
+    let file = open(path, exclusive.cast_signed());
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            if findings.is_empty() {
+                findings.push(Finding::Busy);
+            }
+            // Looked at all the same, so that the answer can say what is on it.
+            open(path, 0).map_err(|error| opening(path, &error))?
+        }
+        Err(error) => return Err(opening(path, &error)),
+    };
+    if kind.is_file() && findings.is_empty() && !file_lock::try_exclusive(&file) {
+        findings.push(Finding::Busy);
+    }
+    let size_bytes = size_of(&file).map_err(|error| opening(path, &error))?;
+    if size_bytes < voltier_block::SECTOR_BYTES {
+        return Err(ControlError::failed(format!(
+            "{shown} has {size_bytes} bytes, less than one sector; make it larger first"
+        )));
+    }
+    let content = signature::contents(&file, path)
+        .map_err(|error| ControlError::io(format!("reading {shown}"), &error))?;
+    let counts = content.into_iter().filter(|found| role == Role::Cache || found.is_ours);
+    findings.extend(counts.map(|found| Finding::Content(found.what)));
+    Ok(Examined { id, size_bytes, findings })
+}
+
+/// Turns findings into a refusal, unless there are none or `force` sets all of them aside.
+///
+/// # Errors
+/// The gravest finding that stands, naming the device.
+pub fn judge(path: &Path, examined: &Examined, force: bool) -> ControlResult<()> {
+    let standing = examined.findings.iter().find(|f| !(force && f.may_be_overridden()));
+    match standing {
+        None => Ok(()),
+        Some(finding) => Err(ControlError::failed(format!("{} {finding}", path.display()))),
+    }
+}
+
+fn open(path: &Path, flags: i32) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
+fn opening(path: &Path, error: &std::io::Error) -> ControlError {
+    ControlError::io(format!("opening {} for writing", path.display()), error)
+}
+
+/// Size of a regular file or a block device, in bytes: where its end is.
+fn size_of(mut file: &File) -> std::io::Result<u64> {
+    use std::io::{Seek, SeekFrom};
+    file.seek(SeekFrom::End(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn image(dir: &Path, name: &str) -> PathBuf {
+        let path = dir.join(name);
+        File::create(&path).unwrap().set_len(8 << 20).unwrap();
+        path
+    }
+
+    fn look(path: &Path, role: Role) -> Examined {
+        examine(&Machine::real(), path, role).unwrap()
+    }
+
+    #[test]
+    fn an_empty_file_is_fine_for_either_role() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(dir.path(), "a");
+        let examined = look(&path, Role::Cache);
+        assert_eq!((examined.size_bytes, &examined.findings[..]), (8 << 20, &[][..]));
+        judge(&path, &examined, false).unwrap();
+    }
+
+    #[test]
+    fn a_file_system_is_a_finding_for_a_cache_and_the_point_of_an_origin() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(dir.path(), "a");
+        // The ext superblock: magic 0xEF53 at byte 1080.
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        fs::write(&path, bytes).unwrap();
+        let as_cache = look(&path, Role::Cache);
+        let error = judge(&path, &as_cache, false).unwrap_err();
+        assert!(error.message.contains("ext") && error.message.contains("-f"), "{error}");
+        judge(&path, &as_cache, true).unwrap();
+        judge(&path, &look(&path, Role::Origin), false).unwrap();
+    }
+
+    #[test]
+    fn a_file_somebody_else_locked_is_busy_even_with_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = image(dir.path(), "a");
+        let other = File::open(&path).unwrap();
+        assert!(file_lock::try_exclusive(&other));
+        let examined = look(&path, Role::Cache);
+        assert_eq!(examined.findings, [Finding::Busy]);
+        assert!(judge(&path, &examined, true).is_err());
+        drop(other);
+        assert!(look(&path, Role::Cache).findings.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused_in_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let tiny = dir.path().join("tiny");
+        fs::write(&tiny, "x").unwrap();
+        for path in [dir.path(), &tiny, Path::new("/dev/null"), Path::new("/no/such/device")] {
+            let error = examine(&Machine::real(), path, Role::Cache).unwrap_err();
+            assert!(error.message.contains(&path.display().to_string()), "{error}");
+            assert_eq!(error.exit_code(), 1);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What a device holds, by the marks that file systems and others leave in known places.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+
+/// First bytes of a device that are looked at: room for the btrfs mark at 64 KiB and 64 bytes in.
+const LOOK_BYTES: usize = 68 << 10;
+
+/// Something on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Content {
+    /// What it is, with its article.
+    pub(super) what: String,
+    /// Whether it is a cache of this program.
+    pub(super) is_ours: bool,
+}
+
+/// Marks known without help: byte offset, bytes, what they mean.
+const MARKS: [(usize, &[u8], &str); 16] = [
+    (1080, &[0x53, 0xef], "an ext2/3/4 file system"),
+    (0, b"XFSB", "an XFS file system"),
+    (65_600, b"_BHRfS_M", "a btrfs file system"),
+    (4086, b"SWAPSPACE2", "a swap area"),
+    (512, b"LABELONE", "an LVM physical volume"),
+    (4096, &[0xfc, 0x4e, 0x2b, 0xa9], "a member of an md array"),
+    (0, &[0xfc, 0x4e, 0x2b, 0xa9], "a member of an md array"),
+    (0, b"LUKS\xba\xbe", "a LUKS volume"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (54, b"FAT1", "a FAT file system"),
+    (82, b"FAT32", "a FAT file system"),
+    (4120, &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca], "a bcache device"),
+    (1024, &[0xe2, 0xe1, 0xf5, 0xe0], "an EROFS file system"),
+    (0, b"hsqs", "a squashfs file system"),
+];
+
+/// EnhanceIO's and MaxIO's superblock magic, 0xE10CAC6E, somewhere in the first 4 KiB.
+const ENHANCEIO_MAGIC: [u8; 4] = 0xE10C_AC6E_u32.to_le_bytes();
+
+/// Everything recognised on an open device; `path` is for `blkid`, which knows many more marks.
+pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>> {
+    let mut first = vec![0; LOOK_BYTES];
+    let length = read_up_to(file, &mut first)?;
+    first.truncate(length);
+    let mut found = own_marks(&first);
+    if found.is_empty() {
+        found.extend(blkid(path));
+    }
+    Ok(found)
+}
+
+fn own_marks(first: &[u8]) -> Vec<Content> {
+    let mut found = Vec::new();
+    let ours = |offset: u64| {
+        first.get(offset as usize..).is_some_and(|rest| rest.starts_with(&SUPERBLOCK_MAGIC))
+    };
+    if SUPERBLOCK_OFFSETS.into_iter().any(ours) {
+        found.push(Content { what: "a Voltier cache".into(), is_ours: true });
+    }
+    let foreign = |what: &str| Content { what: what.to_owned(), is_ours: false };
+    for (offset, mark, what) in MARKS {
+        if first.get(offset..).is_some_and(|rest| rest.starts_with(mark)) {
+            found.push(foreign(what));
+        }
+    }
+    let head = &first[..first.len().min(4096)];
+    if head.chunks_exact(4).any(|word| word == ENHANCEIO_MAGIC) {
+        found.push(foreign("an EnhanceIO or MaxIO cache, perhaps with unwritten data"));
+    }
+    let has_partitions = first.get(510..512) == Some(&[0x55, 0xaa])
+        && first[446..510].chunks_exact(16).any(|entry| entry[4] != 0);
+    if has_partitions && found.is_empty() {
+        found.push(foreign("an MBR partition table"));
+    }
+    found
+}
+
+/// Asks `blkid` for what our own table does not know; a machine without it has the table alone.
+fn blkid(path: &Path) -> Option<Content> {
+    let output = Command::new("blkid")
+        .args(["-p", "-o", "export", "--"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    if output.status.code() == Some(8) {
+        return Some(Content { what: "marks of several file systems".into(), is_ours: false });
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        line.map(str::to_owned)
+    };
+    let what = match (value("TYPE"), value("PTTYPE")) {
+        (Some(kind), _) => format!("a {kind} signature"),
+        (None, Some(table)) => format!("a {table} partition table"),
+        (None, None) => return None,
+    };
+    Some(Content { what, is_ours: false })
+}
+
+fn read_up_to(file: &File, into: &mut [u8]) -> std::io::Result<usize> {
+    let mut length = 0;
+    while length < into.len() {
+        match file.read_at(&mut into[length..], length as u64) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mark_of_the_table_is_recognised_in_its_place_and_not_one_byte_off() {
+        for (offset, mark, what) in MARKS {
+            let mut first = vec![0; LOOK_BYTES];
+            first[offset..offset + mark.len()].copy_from_slice(mark);
+            assert_eq!(own_marks(&first)[0].what, what);
+            let mut shifted = vec![0; LOOK_BYTES];
+            shifted[offset + 1..=offset + mark.len()].copy_from_slice(mark);
+            assert!(own_marks(&shifted).iter().all(|content| content.what != what), "{what}");
+        }
+    }
+
+    #[test]
+    fn partition_tables_and_maxio_caches_are_recognised() {
+        let mut first = vec![0; 4096];
+        first[510..512].copy_from_slice(&[0x55, 0xaa]);
+        assert_eq!(own_marks(&first), []);
+        first[450] = 0x83;
+        assert!(own_marks(&first)[0].what.contains("MBR"));
+        let mut first = vec![0; 4096];
+        first[300..304].copy_from_slice(&ENHANCEIO_MAGIC);
+        assert!(own_marks(&first)[0].what.contains("MaxIO"));
+    }
+
+    #[test]
+    fn either_copy_of_our_own_superblock_is_recognised() {
+        for offset in SUPERBLOCK_OFFSETS {
+            let mut first = vec![0; LOOK_BYTES];
+            let at = offset as usize;
+            first[at..at + SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
+            assert!(own_marks(&first)[0].is_ours);
+        }
+    }
+
+    #[test]
+    fn zeroes_and_short_devices_hold_nothing() {
+        for length in [0, 512, 4096, LOOK_BYTES] {
+            assert_eq!(own_marks(&vec![0; length]), []);
+        }
+    }
+}

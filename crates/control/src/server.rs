@@ -1,0 +1,180 @@
+//! The daemon's side of the control socket.
+
+use std::fs;
+use std::io::BufReader;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::protocol::{self, Request, Response};
+use crate::service::Service;
+
+/// Control clients served at a time: people and scripts; more than these wait in the backlog.
+const CLIENTS_MAX: usize = 64;
+/// How often a running job is looked at: finer than a progress bar shows.
+const JOB_STEP: Duration = Duration::from_millis(50);
+
+/// A service, shared by the threads of the control plane.
+pub(crate) struct Shared<E> {
+    service: Mutex<Service<E>>,
+    /// Whether the watch has something to look at, and how it hears of it.
+    woken: Mutex<bool>,
+    wake: Condvar,
+    clients: AtomicUsize,
+}
+
+impl<E: Engine> Shared<E> {
+    pub(crate) fn new(mut service: Service<E>) -> Arc<Self> {
+        Arc::new_cyclic(|me: &Weak<Self>| {
+            let me = me.clone();
+            service.set_waker(Arc::new(move || {
+                if let Some(shared) = me.upgrade() {
+                    shared.wake();
+                }
+            }));
+            Self {
+                service: Mutex::new(service),
+                woken: Mutex::new(false),
+                wake: Condvar::new(),
+                clients: AtomicUsize::new(0),
+            }
+        })
+    }
+
+    /// Has the watch look at jobs and SSDs now.
+    fn wake(&self) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.wake.notify_one();
+    }
+
+    /// Waits to be woken, for `step` when something is under way.
+    fn sleep(&self, step: Option<Duration>) {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut woken = match step {
+            Some(step) => {
+                let waited = self.wake.wait_timeout_while(woken, step, |woken| !*woken);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let waited = self.wake.wait_while(woken, |woken| !*woken);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        *woken = false;
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Service<E>> {
+        // A request that panicked has not answered; what it recorded is on the medium.
+        self.service.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Steps jobs and records lost SSDs for as long as the process lives. Idle costs nothing.
+    pub(crate) fn watch(&self) {
+        loop {
+            let busy = {
+                let mut service = self.lock();
+                service.notice_lost_ssds();
+                service.step_jobs()
+            };
+            self.sleep(busy.then_some(JOB_STEP));
+        }
+    }
+
+    /// Serves control clients for as long as the process lives.
+    pub(crate) fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { continue };
+            if self.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+                self.clients.fetch_sub(1, Ordering::Relaxed);
+                let error = ControlError::failed("the daemon has too many control clients; retry");
+                let _ = protocol::send(&mut &stream, &Response::Error { error });
+                continue;
+            }
+            let shared = Arc::clone(self);
+            let spawned = thread::Builder::new().name("control".into()).spawn(move || {
+                shared.serve(&stream);
+                shared.clients.fetch_sub(1, Ordering::Relaxed);
+            });
+            if spawned.is_err() {
+                self.clients.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn serve(&self, stream: &UnixStream) {
+        let mut from = BufReader::new(stream);
+        loop {
+            let response = match protocol::receive::<Request>(&mut from) {
+                Ok(Some(request)) => self.lock().handle(request),
+                Ok(None) => return,
+                Err(error) => {
+                    // Whatever follows cannot be told apart: say why, and hang up.
+                    let _ = protocol::send(&mut &*stream, &Response::Error { error });
+                    return;
+                }
+            };
+            if matches!(response, Response::Job { .. }) {
+                self.wake();
+            }
+            if protocol::send(&mut &*stream, &response).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Listens on the control socket, mode 0600. A stale one is replaced, a live one refused.
+pub(crate) fn listen(path: &Path) -> ControlResult<UnixListener> {
+    let shown = path.display();
+    if let Ok(meta) = fs::symlink_metadata(path) {
+        if !meta.file_type().is_socket() {
+            return Err(ControlError::failed(format!(
+                "{shown} is there and is no socket; move it away"
+            )));
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(ControlError::failed(format!(
+                "another program answers on {shown}; stop it, or choose another --state DIR"
+            )));
+        }
+        fs::remove_file(path)
+            .map_err(|error| ControlError::io(format!("replacing stale {shown}"), &error))?;
+    }
+    let listener = UnixListener::bind(path)
+        .map_err(|error| ControlError::io(format!("listening on {shown}"), &error))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+        .map_err(|error| ControlError::io(format!("closing {shown} to others"), &error))?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let first = listen(&path).unwrap();
+        assert!(listen(&path).unwrap_err().message.contains("answers"));
+        drop(first);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        listen(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        fs::write(&path, "mine").unwrap();
+        assert!(listen(&path).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+}

@@ -1,0 +1,160 @@
+//! The daemon's mind: what is asked, what is allowed, what is recorded, in that order.
+//!
+//! One service exists per daemon, behind one lock that only the control plane takes: clients' I/O
+//! never waits for it. The rule for every change: check everything, then record what must be known
+//! after a crash, then do it, then answer.
+
+mod doors;
+mod jobs;
+mod show;
+mod start;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use crate::engine::{Engine, Waker};
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::protocol::{Request, Response};
+use crate::registry::{Registry, VolumeRecord};
+use crate::safety::Machine;
+use crate::suggest;
+
+use jobs::Jobs;
+
+/// Volumes, registry and jobs of one state folder.
+pub struct Service<E> {
+    engine: E,
+    registry: Registry,
+    machine: Machine,
+    live: BTreeMap<VolumeName, Live>,
+    jobs: Jobs,
+    stopping: bool,
+    /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
+    busy_tries: u32,
+}
+
+/// What the service knows of a volume while the daemon runs, beside its record.
+struct Live {
+    /// Whether the engine has it open.
+    is_open: bool,
+    /// What is wrong with it; empty when nothing is.
+    error: String,
+    /// Doors of the record that could not be opened, and why.
+    closed_doors: Vec<(ExportSpec, String)>,
+    opened_at: Instant,
+}
+
+impl Live {
+    #[expect(clippy::disallowed_methods, reason = "uptime of the control plane, not of an I/O")]
+    fn new() -> Self {
+        Self {
+            is_open: false,
+            error: String::new(),
+            closed_doors: Vec::new(),
+            opened_at: Instant::now(),
+        }
+    }
+}
+
+impl<E: Engine> Service<E> {
+    /// A service over a registry; nothing is open until [`Service::start`].
+    pub fn new(engine: E, registry: Registry, machine: Machine) -> Self {
+        Self {
+            engine,
+            registry,
+            machine,
+            live: BTreeMap::new(),
+            jobs: Jobs::default(),
+            stopping: false,
+            busy_tries: 1,
+        }
+    }
+
+    /// Whom to wake when an SSD is lost.
+    pub fn set_waker(&mut self, waker: Waker) {
+        self.engine.set_waker(waker);
+    }
+
+    /// Answers one request. Work that takes long is a job afterwards: see [`Service::step_jobs`].
+    pub fn handle(&mut self, request: Request) -> Response {
+        self.dispatch(request).unwrap_or_else(|error| Response::Error { error })
+    }
+
+    fn dispatch(&mut self, request: Request) -> ControlResult<Response> {
+        let reads_only =
+            matches!(request, Request::Ping | Request::Show { .. } | Request::Job { .. });
+        if self.stopping && !reads_only {
+            return Err(ControlError::failed("the daemon is stopping; try again in a moment"));
+        }
+        self.notice_lost_ssds();
+        match request {
+            Request::Ping => Ok(Response::Pong {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            }),
+            Request::Create { name, origin, cache } => self.create(name, origin, cache),
+            Request::Delete { name, flush } => self.delete(&name, flush),
+            Request::Show { name: Some(name) } => self.show(&name),
+            Request::Show { name: None } => Ok(self.show_all()),
+            Request::Set { name, changes } => self.set(&name, &changes),
+            Request::Flush { name } => self.flush(&name),
+            Request::Attach { name, cache } => self.attach(&name, cache),
+            Request::Detach { name, flush } => self.detach(&name, flush),
+            Request::Export { name, export } => self.export(&name, export),
+            Request::Unexport { name, export } => self.unexport(&name, export.as_ref()),
+            Request::Job { id } => self.job_response(id),
+        }
+    }
+
+    /// The record of a volume.
+    fn record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
+        self.registry.find(name).cloned().ok_or_else(|| {
+            let names: Vec<&str> =
+                self.registry.volumes().iter().map(|volume| volume.name.as_str()).collect();
+            let hint = if names.is_empty() {
+                "there are none yet: voltier create".to_owned()
+            } else {
+                suggest::hint(name.as_str(), &names)
+            };
+            ControlError::failed(format!("no volume `{name}`; {hint}"))
+        })
+    }
+
+    /// The record of a volume that is open, for requests that need the data path.
+    fn open_record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
+        let record = self.record(name)?;
+        match self.live.get(name) {
+            Some(live) if live.is_open => Ok(record),
+            Some(live) => {
+                Err(ControlError::failed(format!("{name} is not served: {}", live.error)))
+            }
+            None => Err(ControlError::failed(format!("{name} is not served; see daemon.log"))),
+        }
+    }
+
+    /// Writes down what went wrong with something nobody waits for: in the log and in `show`.
+    fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
+        if let Err(error) = outcome {
+            log(name, &error.message);
+            if let Some(live) = self.live.get_mut(name) {
+                live.error = error.message;
+            }
+        }
+    }
+
+    fn volume(&mut self, name: &VolumeName) -> Response {
+        let record = self.registry.find(name).cloned().expect("a volume just handled is recorded");
+        Response::Volume { volume: Box::new(self.status(&record)) }
+    }
+}
+
+/// One line of the daemon's log.
+fn log(name: &VolumeName, text: &str) {
+    eprintln!("voltier: {name}: {text}");
+}

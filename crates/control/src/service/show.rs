@@ -1,0 +1,117 @@
+//! The state of volumes, put together from the registry, the service and the data path.
+
+use super::Service;
+use super::jobs::Purpose;
+use crate::engine::Engine;
+use crate::error::ControlResult;
+use crate::name::VolumeName;
+use crate::protocol::Response;
+use crate::registry::VolumeRecord;
+use crate::status::{
+    DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
+    Tunables, VolumeState, VolumeStatus,
+};
+
+impl<E: Engine> Service<E> {
+    pub(super) fn show(&mut self, name: &VolumeName) -> ControlResult<Response> {
+        let record = self.record(name)?;
+        Ok(Response::Volume { volume: Box::new(self.status(&record)) })
+    }
+
+    pub(super) fn show_all(&mut self) -> Response {
+        let records = self.registry.volumes().to_vec();
+        Response::Volumes { volumes: records.iter().map(|record| self.status(record)).collect() }
+    }
+
+    /// Everything about one volume.
+    pub(super) fn status(&mut self, record: &VolumeRecord) -> VolumeStatus {
+        let mut status = recorded(record);
+        let name = &record.name;
+        let Some(live) = self.live.get(name) else { return status };
+        status.error = live.error.clone();
+        let uptime = live.opened_at.elapsed();
+        status.uptime_seconds = uptime.as_secs();
+        let closed = live.closed_doors.clone();
+        status.exports = record
+            .exports
+            .iter()
+            .map(|export| ExportStatus {
+                kind: export.kind().to_owned(),
+                uri: export.uri(name),
+                state: closed
+                    .iter()
+                    .find(|(known, _)| known == export)
+                    .map_or_else(|| "open".to_owned(), |(_, why)| why.clone()),
+            })
+            .collect();
+        if !live.is_open {
+            return status;
+        }
+        status.hdd.state = DeviceState::Online;
+        status.ssd.state = match &record.cache {
+            None => DeviceState::None,
+            Some(cache) if cache.failed.is_some() => DeviceState::Failed,
+            Some(_) => DeviceState::Online,
+        };
+        self.engine.fill_status(name, &mut status);
+        if self.jobs.running(name).is_some() {
+            status.destage = "draining".to_owned();
+        }
+        status.hit_rate =
+            HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
+        let leaving = self.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
+        let failed = status.ssd.state == DeviceState::Failed || status.lost_ranges > 0;
+        status.state = match (leaving, failed) {
+            (_, true) => VolumeState::Degraded,
+            (true, false) => VolumeState::Draining,
+            (false, false) => VolumeState::Running,
+        };
+        status
+    }
+}
+
+/// What the record alone says.
+fn recorded(record: &VolumeRecord) -> VolumeStatus {
+    let cache = record.cache.as_ref();
+    let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();
+    let word = |text: &str, without: &str| cache.map_or(without, |_| text).to_owned();
+    VolumeStatus {
+        name: record.name.clone(),
+        state: VolumeState::Failed,
+        size_bytes: record.size_bytes,
+        mode: word(&settings.mode.to_string(), "pt"),
+        policy: word(settings.policy.name(), "none"),
+        block_size: settings.line_bytes,
+        ssd: DeviceStatus {
+            path: cache.map(|cache| cache.device.to_string()).unwrap_or_default(),
+            size_bytes: 0,
+            state: cache.map_or(DeviceState::None, |_| DeviceState::Failed),
+        },
+        hdd: DeviceStatus {
+            path: record.origin.to_string(),
+            size_bytes: record.size_bytes,
+            state: DeviceState::Failed,
+        },
+        lines: LineCounts::default(),
+        memory_bytes: 0,
+        reads: RequestCounts::default(),
+        writes: RequestCounts::default(),
+        hit_rate: HitRates::default(),
+        device_bytes: DeviceBytes::default(),
+        exports: Vec::new(),
+        uuid: record.uuid.to_string(),
+        generation: cache.map_or(0, |cache| cache.generation),
+        lost_ranges: 0,
+        write_amplification: 0.0,
+        destage: "idle".to_owned(),
+        tunables: Tunables {
+            admission: settings.admission.to_string(),
+            seq_cutoff: settings.seq_cutoff_text(),
+            dirty_high: settings.dirty_high_percent,
+            dirty_low: settings.dirty_low_percent,
+            ordered: settings.ordered,
+        },
+        uptime_seconds: 0,
+        error: String::new(),
+    }
+}

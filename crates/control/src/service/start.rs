@@ -1,0 +1,239 @@
+//! Bringing recorded volumes up when the daemon starts, and to rest when it ends.
+
+use std::time::Duration;
+
+use super::jobs::Purpose;
+use super::{Live, Service, log};
+use crate::engine::{CacheStart, Engine};
+use crate::error::{ControlError, ControlResult};
+use crate::registry::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::safety::{self, Role};
+use crate::spec::DeviceSpec;
+
+/// How long a start after a crash is patient in all: two seconds.
+const CRASH_TRIES: u32 = 100;
+const CRASH_STEP: Duration = Duration::from_millis(20);
+
+impl<E: Engine> Service<E> {
+    /// Brings every recorded volume up. One that cannot be served is shown as failed, with the
+    /// reason; the others serve.
+    ///
+    /// After a crash the kernel may still be taking the daemon before apart: its sockets answer and
+    /// its locks hold for a moment longer than the process. Then what is busy is tried again.
+    pub fn start(&mut self, after_crash: bool) {
+        self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };
+        for record in self.registry.volumes().to_vec() {
+            self.bring_up(&record);
+        }
+        self.busy_tries = 1;
+    }
+
+    /// Does something again while it fails, as often as the start allows.
+    fn again<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> ControlResult<T>,
+    ) -> ControlResult<T> {
+        let mut outcome = attempt(self);
+        while outcome.is_err() && self.busy_tries > 1 {
+            self.busy_tries -= 1;
+            std::thread::park_timeout(CRASH_STEP);
+            outcome = attempt(self);
+        }
+        outcome
+    }
+
+    /// Brings one volume up, its doors and its unfinished work included.
+    pub(super) fn bring_up(&mut self, record: &VolumeRecord) {
+        let name = record.name.clone();
+        let mut live = Live::new();
+        let opened = self.open_recorded(record, &mut live);
+        live.is_open = opened.is_ok();
+        self.live.insert(name.clone(), live);
+        if opened.is_err() {
+            self.note(&name, opened);
+            return;
+        }
+        for export in &record.exports {
+            if let Err(error) = self.again(|service| service.engine.export(&name, export)) {
+                log(&name, &error.message);
+                if let Some(live) = self.live.get_mut(&name) {
+                    live.closed_doors.push((export.clone(), error.message));
+                }
+            }
+        }
+        if record.desired != Desired::Serving && record.cache.is_none() {
+            let finished = self.drop_volume(&name, false);
+            self.note(&name, finished);
+            return;
+        }
+        let purpose = match record.desired {
+            Desired::Serving => return,
+            Desired::Detaching => Purpose::Detach,
+            Desired::Deleting => Purpose::Delete,
+        };
+        log(&name, &format!("going on with its {}", purpose.verb()));
+        let resumed = self.drain_for(&name, purpose).map(drop);
+        self.note(&name, resumed);
+    }
+
+    fn open_recorded(&mut self, record: &VolumeRecord, live: &mut Live) -> ControlResult<()> {
+        if matches!(&record.origin, device if device.is_volatile()) {
+            return Err(ControlError::failed(format!(
+                "its origin {} ended with the daemon before; \
+                 `voltier delete --no-flush {}` and create it again",
+                record.origin, record.name
+            )));
+        }
+        self.look_at(&record.origin, record.size_bytes, "origin")?;
+        let Some(cache) = &record.cache else {
+            return self.engine.open(record, CacheStart::Load).map(drop);
+        };
+        if let Some(reason) = &cache.failed {
+            if cache.maybe_dirty {
+                return Err(ControlError::failed(format!(
+                    "{reason} with dirty lines, whose newest data are lost; \
+                     `voltier detach --no-flush {}` serves what the origin has",
+                    record.name
+                )));
+            }
+            live.error = reason.clone();
+            return self.engine.open(record, CacheStart::Load).map(drop);
+        }
+        match self.open_with_cache(record, cache) {
+            Ok(()) => Ok(()),
+            Err(error) if cache.maybe_dirty => Err(error),
+            Err(error) => self.open_without(record, cache, &error, live),
+        }
+    }
+
+    fn open_with_cache(&mut self, record: &VolumeRecord, cache: &CacheRecord) -> ControlResult<()> {
+        if !cache.device.is_volatile() {
+            self.look_at(&cache.device, 0, "cache")?;
+            return self.open_and_record(record.clone(), CacheStart::Load);
+        }
+        if cache.maybe_dirty {
+            return Err(ControlError::failed(format!(
+                "its cache {} ended with the daemon before and may have held the newest data; \
+                 `voltier detach --no-flush {}` gives them up",
+                cache.device, record.name
+            )));
+        }
+        let mut fresh = record.clone();
+        fresh.cache =
+            Some(CacheRecord { uuid: Identity::random()?, generation: 0, ..cache.clone() });
+        self.open_and_record(fresh, CacheStart::Format)
+    }
+
+    /// Opens a volume and records the new generation of its cache, before any client is served.
+    fn open_and_record(
+        &mut self,
+        mut record: VolumeRecord,
+        start: CacheStart,
+    ) -> ControlResult<()> {
+        let opened = self.engine.open(&record, start)?;
+        if let Some(cache) = &mut record.cache {
+            cache.generation = opened.generation;
+        }
+        if let Err(error) = self.registry.put(record.clone()) {
+            let closed = self.engine.close(&record.name);
+            self.note(&record.name, closed);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Serves from the origin alone. From then on the SSD is stale, and that is recorded first.
+    fn open_without(
+        &mut self,
+        record: &VolumeRecord,
+        cache: &CacheRecord,
+        error: &ControlError,
+        live: &mut Live,
+    ) -> ControlResult<()> {
+        let reason = format!(
+            "its clean cache was given up: {error}; `voltier detach {}`, then attach an SSD",
+            record.name
+        );
+        log(&record.name, &reason);
+        let mut without = record.clone();
+        without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
+        self.registry.put(without.clone())?;
+        live.error = reason;
+        self.engine.open(&without, CacheStart::Load).map(drop)
+    }
+
+    /// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.
+    fn look_at(
+        &mut self,
+        device: &DeviceSpec,
+        size_bytes_min: u64,
+        side: &str,
+    ) -> ControlResult<()> {
+        let Some(path) = device.path() else { return Ok(()) };
+        let examined = self.again(|service| {
+            let examined = safety::examine(&service.machine, path, Role::Origin)?;
+            // What is on it is the engine's to judge: it knows its own marks.
+            safety::judge(path, &examined, true).map(|()| examined)
+        })?;
+        if examined.size_bytes < size_bytes_min {
+            return Err(ControlError::failed(format!(
+                "its {side} {device} has {} bytes and had {size_bytes_min} when it was created; \
+                 give it its size back and restart the daemon",
+                examined.size_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    /// Brings everything to rest: doors closed, logs checkpointed, dirty lines kept.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        for record in self.registry.volumes().to_vec() {
+            let name = record.name.clone();
+            if !self.is_open(&name) {
+                continue;
+            }
+            for door in &record.exports {
+                if !self.is_closed(&name, door)
+                    && let Err(error) = self.engine.unexport(&name, door)
+                {
+                    log(&name, &error.message);
+                }
+            }
+            self.notice_lost_ssds();
+            let clean = self.forget_dirt(&name);
+            self.note(&name, clean);
+            let closed = self.engine.close(&name);
+            self.note(&name, closed);
+        }
+        self.live.clear();
+    }
+
+    /// Records SSDs that the data path gave up, so that they are not trusted after a restart.
+    pub fn notice_lost_ssds(&mut self) {
+        for record in self.registry.volumes().to_vec() {
+            let name = &record.name;
+            let in_use = record.cache.as_ref().is_some_and(|cache| cache.failed.is_none());
+            if !in_use || !self.is_open(name) {
+                continue;
+            }
+            let health = self.engine.health(name);
+            if !health.ssd_failed {
+                continue;
+            }
+            let mut record = record.clone();
+            if let Some(cache) = &mut record.cache {
+                let reason = format!("its SSD {} failed while it served", cache.device);
+                cache.maybe_dirty = health.dirty_lines > 0;
+                cache.failed = Some(reason.clone());
+                let recorded = self.registry.put(record.clone());
+                let is_recorded = recorded.is_ok();
+                self.note(&record.name, recorded);
+                self.note(&record.name, Err(ControlError::failed(reason)));
+                if is_recorded {
+                    self.engine.failure_is_recorded(&record.name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The service over an engine that only keeps books: what is recorded, refused, and in which order.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use voltier_cache::Mode;
+
+use super::*;
+use crate::engine::{CacheHealth, CacheStart, Drain, OpenedVolume};
+use crate::protocol::{JobState, JobStatus, NewCache};
+use crate::registry::{CacheRecord, Desired};
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+use crate::status::{VolumeState, VolumeStatus};
+
+/// The books of one test engine; shared, so that a test looks into them and steers them.
+#[derive(Default)]
+struct Books {
+    /// Calls in order, as words.
+    calls: Vec<String>,
+    /// Open volumes: whether they have a cache.
+    open: BTreeMap<VolumeName, bool>,
+    dirty: u64,
+    ssd_failed: bool,
+    clients: u64,
+    /// Calls that are to fail, by their first word.
+    failing: Option<&'static str>,
+}
+
+#[derive(Clone, Default)]
+struct BookEngine(Arc<Mutex<Books>>);
+
+impl BookEngine {
+    fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
+        let mut books = self.0.lock().unwrap();
+        books.calls.push(format!("{what} {detail}"));
+        if books.failing == Some(what) {
+            return Err(ControlError::failed(format!("{what} was to fail")));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for BookEngine {
+    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+        match device {
+            DeviceSpec::Memory(bytes) => Ok(*bytes),
+            _ => Ok(u64::MAX),
+        }
+    }
+
+    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+        if cache.is_some() {
+            self.call("open", &format!("{start:?}"))?;
+        } else {
+            self.call("plain", record.name.as_str())?;
+        }
+        self.0.lock().unwrap().open.insert(record.name.clone(), cache.is_some());
+        let size_bytes = record.size_bytes;
+        let generation = cache.map_or(0, |cache| cache.generation + 1);
+        Ok(OpenedVolume { size_bytes, generation })
+    }
+
+    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.0.lock().unwrap().open.remove(name);
+        self.call("close", name.as_str())
+    }
+
+    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+        self.call("attach", cache.settings.mode.to_string().as_str())?;
+        self.0.lock().unwrap().open.insert(name.clone(), true);
+        Ok(1)
+    }
+
+    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
+        self.call("detach", if write_back { "clean" } else { "anyhow" })?;
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
+        self.call("configure", settings.mode.to_string().as_str())
+    }
+
+    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("drain", name.as_str())
+    }
+
+    fn drain(&mut self, _: &VolumeName) -> Drain {
+        let books = self.0.lock().unwrap();
+        match books.dirty {
+            0 => Drain::Done,
+            u64::MAX => Drain::Failed("the origin fails".into()),
+            _ => Drain::Running,
+        }
+    }
+
+    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+        let books = self.0.lock().unwrap();
+        CacheHealth { dirty_lines: books.dirty, ssd_failed: books.ssd_failed }
+    }
+
+    fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
+        status.lines.dirty = self.0.lock().unwrap().dirty;
+    }
+
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn failure_is_recorded(&mut self, name: &VolumeName) {
+        self.0.lock().unwrap().calls.push(format!("recorded {name}"));
+    }
+
+    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        self.call("export", export.kind()).map(|()| export.clone())
+    }
+
+    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+        self.call("unexport", export.kind())
+    }
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        self.0.lock().unwrap().clients
+    }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    engine: BookEngine,
+    service: Service<BookEngine>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["hdd", "ssd", "ssd2"] {
+            File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
+        }
+        let engine = BookEngine::default();
+        let service = load(dir.path(), &engine);
+        Self { dir, engine, service }
+    }
+
+    /// Ends this daemon, with or without a word, and starts the next.
+    fn restart(&mut self, clean: bool) {
+        if clean {
+            self.service.stop();
+        }
+        self.engine = BookEngine::default();
+        self.service = load(self.dir.path(), &self.engine);
+        self.service.start(false);
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn device(&self, name: &str) -> DeviceSpec {
+        DeviceSpec::Path(self.path(name))
+    }
+
+    fn cache(&self, ssd: &str, mode: Mode) -> NewCache {
+        let settings = Settings { mode, ..Settings::default() };
+        NewCache { device: self.device(ssd), settings, force: false }
+    }
+
+    fn create(&mut self, mode: Mode) -> Response {
+        let cache = Some(self.cache("ssd", mode));
+        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
+    }
+
+    fn error(&mut self, request: Request) -> String {
+        match self.service.handle(request) {
+            Response::Error { error } => error.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn job(&mut self, request: Request) -> JobStatus {
+        match self.service.handle(request) {
+            Response::Job { job } => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn state(&mut self) -> VolumeStatus {
+        match self.service.handle(Request::Show { name: Some(name()) }) {
+            Response::Volume { volume } => *volume,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn steer(&self, change: impl FnOnce(&mut Books)) {
+        change(&mut self.engine.0.lock().unwrap());
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.engine.0.lock().unwrap().calls)
+    }
+}
+
+fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
+    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
+}
+
+fn name() -> VolumeName {
+    "v".parse().unwrap()
+}
+
+fn delete(flush: bool) -> Request {
+    Request::Delete { name: name(), flush }
+}
+
+fn detach(flush: bool) -> Request {
+    Request::Detach { name: name(), flush }
+}
+
+fn nbd(bench: &Bench) -> ExportSpec {
+    ExportSpec::Nbd(crate::NbdAddress::Unix(bench.path("s.sock")))
+}
+
+#[test]
+fn a_volume_is_created_exported_and_back_after_a_restart_of_either_kind() {
+    for clean in [true, false] {
+        let mut bench = Bench::new();
+        bench.create(Mode::WriteBack);
+        let export = nbd(&bench);
+        bench.service.handle(Request::Export { name: name(), export });
+        assert_eq!(bench.state().state, VolumeState::Running);
+        bench.restart(clean);
+        let state = bench.state();
+        assert_eq!((state.state, state.mode.as_str()), (VolumeState::Running, "wb"));
+        assert_eq!(state.exports.len(), 1);
+        assert_eq!(bench.calls(), ["open Load", "export nbd"]);
+        assert_eq!(state.generation, 2, "each opening is recorded");
+    }
+}
+
+#[test]
+fn a_name_in_use_a_device_in_use_and_the_same_device_twice_are_refused() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteThrough);
+    let again = Request::Create { name: name(), origin: bench.device("ssd2"), cache: None };
+    assert!(bench.error(again).contains("exists"));
+    let other: VolumeName = "w".parse().unwrap();
+    std::os::unix::fs::symlink(bench.path("hdd"), bench.path("link")).unwrap();
+    let taken = Request::Create { name: other.clone(), origin: bench.device("link"), cache: None };
+    assert!(bench.error(taken).contains("already part of volume v"));
+    let cache = Some(bench.cache("ssd2", Mode::WriteThrough));
+    let twice = Request::Create { name: other, origin: bench.device("ssd2"), cache };
+    assert!(bench.error(twice).contains("same device as the other side"));
+    assert_eq!(bench.service.registry.volumes().len(), 1);
+}
+
+#[test]
+fn a_delete_drains_closes_doors_and_forgets() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    let export = nbd(&bench);
+    bench.service.handle(Request::Export { name: name(), export });
+    bench.steer(|books| books.dirty = 10);
+    bench.calls();
+    let job = bench.job(delete(true));
+    assert_eq!((job.lines_done, job.lines_total), (0, 10));
+    assert_eq!(bench.job(delete(true)).id, job.id, "asking again joins the same job");
+    assert!(bench.service.step_jobs());
+    assert_eq!(bench.state().state, VolumeState::Draining);
+    bench.steer(|books| books.dirty = 4);
+    bench.service.step_jobs();
+    assert_eq!(bench.job(Request::Job { id: job.id }).lines_done, 6);
+    bench.steer(|books| books.dirty = 0);
+    assert!(!bench.service.step_jobs());
+    assert_eq!(bench.job(Request::Job { id: job.id }).state, JobState::Done);
+    assert_eq!(
+        bench.calls(),
+        ["unexport nbd", "configure pt", "drain v", "detach clean", "close v"]
+    );
+    assert!(bench.service.registry.volumes().is_empty());
+    bench.create(Mode::WriteBack);
+    assert_eq!(bench.state().state, VolumeState::Running, "its devices are free again");
+}
+
+#[test]
+fn a_delete_interrupted_by_a_crash_goes_on_after_it() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    bench.steer(|books| books.dirty = 10);
+    bench.job(delete(true));
+    bench.restart(false);
+    assert_eq!(bench.calls(), ["open Load", "configure pt", "drain v"]);
+    assert!(!bench.service.step_jobs());
+    assert!(bench.service.registry.volumes().is_empty());
+}
+
+#[test]
+fn a_drain_that_fails_leaves_the_volume_serving_as_it_was() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    bench.steer(|books| books.dirty = u64::MAX);
+    let job = bench.job(detach(true));
+    assert!(!bench.service.step_jobs());
+    let job = bench.job(Request::Job { id: job.id });
+    assert!(matches!(job.state, JobState::Failed(error) if error.message.contains("origin")));
+    assert_eq!(bench.calls().last().unwrap(), "configure wb");
+    assert_eq!(bench.service.registry.volumes()[0].desired, Desired::Serving);
+}
+
+#[test]
+fn delete_refuses_while_clients_are_connected() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    let export = nbd(&bench);
+    bench.service.handle(Request::Export { name: name(), export });
+    bench.steer(|books| books.clients = 2);
+    assert!(bench.error(delete(true)).contains("unexport"));
+    bench.service.handle(Request::Unexport { name: name(), export: None });
+    bench.job(delete(true));
+}
+
+#[test]
+fn attach_passes_through_write_through_so_that_a_crash_leaves_nothing_dirty_unknown() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    bench.job(detach(true));
+    bench.service.step_jobs();
+    assert_eq!(bench.state().ssd.path, "");
+    bench.calls();
+    let cache = bench.cache("ssd2", Mode::WriteBack);
+    bench.service.handle(Request::Attach { name: name(), cache });
+    assert_eq!(bench.calls(), ["attach wt", "configure wb"]);
+    let cache = bench.service.registry.volumes()[0].cache.clone().unwrap();
+    assert_eq!((cache.generation, cache.maybe_dirty), (1, true));
+    let second = bench.cache("ssd", Mode::WriteBack);
+    assert!(bench.error(Request::Attach { name: name(), cache: second }).contains("has a cache"));
+}
+
+#[test]
+fn an_engine_that_fails_leaves_the_registry_as_it_was() {
+    let mut bench = Bench::new();
+    bench.steer(|books| books.failing = Some("open"));
+    assert!(matches!(bench.create(Mode::WriteBack), Response::Error { .. }));
+    assert!(bench.service.registry.volumes().is_empty());
+    bench.steer(|books| books.failing = None);
+    bench.create(Mode::WriteThrough);
+    let before = bench.service.registry.volumes().to_vec();
+    bench.steer(|books| books.failing = Some("configure"));
+    let changes = vec![("mode".to_owned(), "wb".to_owned())];
+    bench.error(Request::Set { name: name(), changes });
+    bench.error(Request::Set { name: name(), changes: vec![("mod".into(), "wb".into())] });
+    assert_eq!(bench.service.registry.volumes(), before);
+}
+
+#[test]
+fn a_lost_ssd_stops_a_dirty_volume_and_only_degrades_a_clean_one() {
+    for (mode, state) in
+        [(Mode::WriteBack, VolumeState::Failed), (Mode::WriteThrough, VolumeState::Degraded)]
+    {
+        let mut bench = Bench::new();
+        bench.create(mode);
+        std::fs::rename(bench.path("ssd"), bench.path("away")).unwrap();
+        bench.restart(false);
+        assert_eq!(bench.state().state, state);
+        assert!(bench.state().error.contains("ssd does not exist"), "{}", bench.state().error);
+        if mode == Mode::WriteBack {
+            assert!(bench.error(detach(true)).contains("--no-flush"));
+            assert!(bench.error(delete(true)).contains("--no-flush"));
+            std::fs::rename(bench.path("away"), bench.path("ssd")).unwrap();
+            bench.restart(false);
+            assert_eq!(bench.state().state, VolumeState::Running);
+        } else {
+            // It served without: the SSD is stale now, also when it comes back.
+            std::fs::rename(bench.path("away"), bench.path("ssd")).unwrap();
+            bench.restart(false);
+            assert_eq!(bench.state().state, VolumeState::Degraded);
+            assert_eq!(bench.calls(), ["plain v"]);
+            bench.job(detach(true));
+            assert_eq!(bench.state().state, VolumeState::Running);
+        }
+    }
+}
+
+#[test]
+fn dirty_data_on_a_missing_ssd_can_be_given_up_by_name() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    std::fs::remove_file(bench.path("ssd")).unwrap();
+    bench.restart(false);
+    assert_eq!(bench.job(detach(false)).state, JobState::Done);
+    assert_eq!(bench.state().state, VolumeState::Running);
+    assert_eq!(bench.state().ssd.path, "");
+}
+
+#[test]
+fn an_ssd_that_fails_while_serving_is_recorded_so_that_it_is_never_trusted_again() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteThrough);
+    bench.steer(|books| books.ssd_failed = true);
+    assert_eq!(bench.state().state, VolumeState::Degraded);
+    assert_eq!(bench.calls(), ["open Format", "recorded v"], "requests go on when it is recorded");
+    bench.restart(true);
+    assert_eq!(bench.calls(), ["plain v"]);
+}
+
+#[test]
+fn an_origin_that_shrank_or_vanished_is_not_served_and_the_rest_is() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteThrough);
+    let other: VolumeName = "w".parse().unwrap();
+    bench.service.handle(Request::Create {
+        name: other.clone(),
+        origin: bench.device("ssd2"),
+        cache: None,
+    });
+    File::options().write(true).open(bench.path("hdd")).unwrap().set_len(1 << 19).unwrap();
+    bench.restart(false);
+    assert!(bench.state().error.contains("524288 bytes"), "{}", bench.state().error);
+    assert_eq!(bench.calls(), ["plain w"]);
+    assert!(bench.error(Request::Flush { name: name() }).contains("not served"));
+}
+
+#[test]
+fn volatile_devices_do_not_come_back_as_if_nothing_had_happened() {
+    let mut bench = Bench::new();
+    let settings = Settings::default();
+    let cache = Some(NewCache { device: DeviceSpec::Memory(1 << 20), settings, force: false });
+    bench.service.handle(Request::Create { name: name(), origin: bench.device("hdd"), cache });
+    let other: VolumeName = "w".parse().unwrap();
+    let origin = DeviceSpec::Memory(1 << 20);
+    bench.service.handle(Request::Create { name: other.clone(), origin, cache: None });
+    bench.restart(true);
+    assert_eq!(bench.state().state, VolumeState::Running, "a clean memory cache starts empty");
+    assert_eq!(bench.calls(), ["open Format"]);
+    let Response::Volume { volume } = bench.service.handle(Request::Show { name: Some(other) })
+    else {
+        panic!()
+    };
+    assert!(volume.state == VolumeState::Failed && volume.error.contains("ended"));
+}

@@ -1,0 +1,358 @@
+//! Creating, changing and deleting volumes and their caches.
+
+use std::path::Path;
+
+use super::jobs::Purpose;
+use super::{Live, Service, log};
+use voltier_cache::Mode;
+
+use crate::engine::{CacheStart, Engine};
+use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
+use crate::protocol::{NewCache, Response};
+use crate::registry::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::safety::{self, DeviceId, Finding, Role};
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+
+/// A device that may be used.
+struct Admitted {
+    size_bytes: u64,
+    id: Option<DeviceId>,
+}
+
+impl<E: Engine> Service<E> {
+    pub(super) fn create(
+        &mut self,
+        name: VolumeName,
+        origin: DeviceSpec,
+        cache: Option<NewCache>,
+    ) -> ControlResult<Response> {
+        if self.registry.find(&name).is_some() {
+            return Err(ControlError::failed(format!(
+                "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
+            )));
+        }
+        let slow = self.admit(&origin, Role::Origin, false, None)?;
+        let cache = match cache {
+            None => None,
+            Some(new) => Some(self.admit_cache(new, slow.id.as_ref())?),
+        };
+        let mut record = VolumeRecord {
+            name: name.clone(),
+            uuid: Identity::random()?,
+            size_bytes: slow.size_bytes,
+            origin,
+            cache,
+            exports: Vec::new(),
+            desired: Desired::Serving,
+        };
+        // No door is open yet, so nothing can be acknowledged before the record is written.
+        let opened = self.engine.open(&record, CacheStart::Format)?;
+        record.size_bytes = opened.size_bytes;
+        if let Some(cache) = &mut record.cache {
+            cache.generation = opened.generation;
+        }
+        if let Err(error) = self.registry.put(record) {
+            let undone = self.undo_create(&name);
+            self.note(&name, undone);
+            return Err(error);
+        }
+        self.live.insert(name.clone(), Live { is_open: true, ..Live::new() });
+        Ok(self.volume(&name))
+    }
+
+    fn undo_create(&mut self, name: &VolumeName) -> ControlResult<()> {
+        // Without a cache there is none to take away: that is no error here.
+        let _ = self.engine.detach(name, false);
+        self.engine.close(name)
+    }
+
+    pub(super) fn set(
+        &mut self,
+        name: &VolumeName,
+        changes: &[(String, String)],
+    ) -> ControlResult<Response> {
+        let mut record = self.open_record(name)?;
+        self.not_leaving(name)?;
+        let before = record.clone();
+        let cache = live_cache(&mut record)?;
+        for (key, value) in changes {
+            cache.settings.apply(key, value)?;
+        }
+        cache.settings.check()?;
+        cache.maybe_dirty |= cache.settings.mode.writes_back();
+        let settings = cache.settings.clone();
+        self.registry.put(record)?;
+        if let Err(error) = self.engine.configure(name, &settings) {
+            self.registry.put(before)?;
+            return Err(error);
+        }
+        Ok(self.volume(name))
+    }
+
+    pub(super) fn flush(&mut self, name: &VolumeName) -> ControlResult<Response> {
+        let mut record = self.open_record(name)?;
+        live_cache(&mut record)?;
+        let id = self.start_job(name, Purpose::Flush)?;
+        self.job_response(id)
+    }
+
+    pub(super) fn attach(&mut self, name: &VolumeName, new: NewCache) -> ControlResult<Response> {
+        let record = self.open_record(name)?;
+        self.not_leaving(name)?;
+        if record.cache.is_some() {
+            return Err(ControlError::failed(format!(
+                "{name} has a cache; `voltier detach {name}` takes it away first"
+            )));
+        }
+        let origin = record.origin.path().and_then(|path| self.id_of(path));
+        let cache = self.admit_cache(new, origin.as_ref())?;
+        // Clients are writing: the record must say that lines may be dirty before one can be, and
+        // a cache that is recorded but was never made must not look dirty. So it starts in wt.
+        let settings = cache.settings.clone();
+        let mut quiet = cache;
+        quiet.settings.mode = Mode::WriteThrough;
+        quiet.maybe_dirty = false;
+        let mut with_cache = record.clone();
+        with_cache.cache = Some(quiet.clone());
+        self.registry.put(with_cache.clone())?;
+        match self.engine.attach(name, &quiet) {
+            Ok(generation) => quiet.generation = generation,
+            Err(error) => {
+                self.registry.put(record)?;
+                return Err(error);
+            }
+        }
+        quiet.settings = settings.clone();
+        quiet.maybe_dirty = settings.mode.writes_back();
+        with_cache.cache = Some(quiet);
+        self.registry.put(with_cache)?;
+        if settings.mode != Mode::WriteThrough {
+            self.engine.configure(name, &settings)?;
+        }
+        Ok(self.volume(name))
+    }
+
+    pub(super) fn detach(&mut self, name: &VolumeName, flush: bool) -> ControlResult<Response> {
+        let mut record = self.record(name)?;
+        let Some(cache) = record.cache.clone() else {
+            return Err(ControlError::failed(format!("{name} has no cache to detach")));
+        };
+        let is_open = self.is_open(name);
+        if !is_open || cache.failed.is_some() {
+            self.may_lose(name, &cache, flush)?;
+            return self.finish_now(name, Purpose::Detach, false);
+        }
+        if !flush {
+            self.not_leaving(name)?;
+            return self.finish_now(name, Purpose::Detach, false);
+        }
+        self.leave(name, &mut record, Desired::Detaching, Purpose::Detach)
+    }
+
+    pub(super) fn delete(&mut self, name: &VolumeName, flush: bool) -> ControlResult<Response> {
+        let mut record = self.record(name)?;
+        if let Some((id, Purpose::Delete)) = self.jobs.running(name) {
+            return self.job_response(id);
+        }
+        self.not_leaving(name)?;
+        self.no_clients(&record)?;
+        let is_open = self.is_open(name);
+        let drains = match &record.cache {
+            Some(cache) if !is_open || cache.failed.is_some() => {
+                self.may_lose(name, cache, flush)?;
+                false
+            }
+            Some(_) => flush,
+            None => false,
+        };
+        self.close_doors(&mut record)?;
+        if drains {
+            self.leave(name, &mut record, Desired::Deleting, Purpose::Delete)
+        } else {
+            self.finish_now(name, Purpose::Delete, false)
+        }
+    }
+
+    /// Sends a volume on its way out: no new dirty lines, the old ones drained as a job.
+    fn leave(
+        &mut self,
+        name: &VolumeName,
+        record: &mut VolumeRecord,
+        desired: Desired,
+        purpose: Purpose,
+    ) -> ControlResult<Response> {
+        if self.jobs.running(name).is_none() {
+            record.desired = desired;
+            self.registry.put(record.clone())?;
+        }
+        let id = self.drain_for(name, purpose)?;
+        self.job_response(id)
+    }
+
+    /// Starts the drain of a volume that is leaving.
+    pub(super) fn drain_for(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<u64> {
+        let record = self.record(name)?;
+        if let Some(cache) = &record.cache
+            && cache.settings.mode.writes_back()
+        {
+            let quiet = Settings { mode: Mode::PassThrough, ..cache.settings.clone() };
+            self.engine.configure(name, &quiet)?;
+        }
+        self.start_job(name, purpose)
+    }
+
+    /// The last step of a detach: recorded first, because from then on the SSD is stale.
+    pub(super) fn drop_cache(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
+        let mut record = self.record(name)?;
+        let was = record.cache.take();
+        record.desired = Desired::Serving;
+        self.registry.put(record.clone())?;
+        if !self.is_open(name) {
+            self.bring_up(&record);
+            return Ok(());
+        }
+        let detached = self.engine.detach(name, write_back);
+        let had_failed = was.is_some_and(|cache| cache.failed.is_some());
+        if let Some(live) = self.live.get_mut(name) {
+            live.error.clear();
+        }
+        if !had_failed {
+            self.note(name, detached);
+        }
+        Ok(())
+    }
+
+    /// The last step of a delete: the cache goes first, and so that a crash between the steps
+    /// leaves a plain volume on its way out.
+    pub(super) fn drop_volume(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
+        let mut record = self.record(name)?;
+        let had_cache = record.cache.take().is_some();
+        record.desired = Desired::Deleting;
+        self.registry.put(record)?;
+        if self.is_open(name) {
+            if had_cache && let Err(error) = self.engine.detach(name, write_back) {
+                log(name, &error.message);
+            }
+            if let Err(error) = self.engine.close(name) {
+                log(name, &error.message);
+            }
+        }
+        self.registry.remove(name)?;
+        self.live.remove(name);
+        Ok(())
+    }
+
+    /// After a flush in a mode that makes no dirt, a lost SSD loses nothing: that is recorded.
+    pub(super) fn forget_dirt(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let mut record = self.record(name)?;
+        let clean = self.engine.health(name).dirty_lines == 0;
+        match &mut record.cache {
+            Some(cache) if cache.maybe_dirty && clean && !cache.settings.mode.writes_back() => {
+                cache.maybe_dirty = false;
+                self.registry.put(record)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to give a cache up that may hold the only copy of something, unless told to.
+    fn may_lose(&self, name: &VolumeName, cache: &CacheRecord, flush: bool) -> ControlResult<()> {
+        if !cache.maybe_dirty || !flush {
+            return Ok(());
+        }
+        Err(ControlError::failed(format!(
+            "the cache of {name} ({}) is not there and may hold the newest data; \
+             bring it back and restart the daemon, or give them up with --no-flush",
+            cache.device
+        )))
+    }
+
+    pub(super) fn is_open(&self, name: &VolumeName) -> bool {
+        self.live.get(name).is_some_and(|live| live.is_open)
+    }
+
+    /// Checks an SSD and makes its record.
+    fn admit_cache(
+        &mut self,
+        new: NewCache,
+        origin: Option<&DeviceId>,
+    ) -> ControlResult<CacheRecord> {
+        new.settings.check()?;
+        self.admit(&new.device, Role::Cache, new.force, origin)?;
+        Ok(CacheRecord {
+            device: new.device,
+            uuid: Identity::random()?,
+            maybe_dirty: new.settings.mode.writes_back(),
+            settings: new.settings,
+            generation: 0,
+            failed: None,
+        })
+    }
+
+    /// Checks a device that is to be used.
+    fn admit(
+        &mut self,
+        device: &DeviceSpec,
+        role: Role,
+        force: bool,
+        other: Option<&DeviceId>,
+    ) -> ControlResult<Admitted> {
+        let Some(path) = device.path() else {
+            let size_bytes = self.engine.size_of(device)?;
+            return Ok(Admitted { size_bytes, id: None });
+        };
+        if let Some(id) = self.id_of(path) {
+            if other.is_some_and(|other| other.overlaps(&id)) {
+                let what = Finding::SameDevice("the same device as the other side".into());
+                return Err(ControlError::failed(format!("{} {what}", path.display())));
+            }
+            if let Some(user) = self.user_of(&id) {
+                let what = Finding::SameDevice(format!("already part of volume {user}"));
+                return Err(ControlError::failed(format!("{} {what}", path.display())));
+            }
+        }
+        let examined = safety::examine(&self.machine, path, role)?;
+        safety::judge(path, &examined, force)?;
+        if force && !examined.findings.is_empty() {
+            log_override(path, &examined.findings);
+        }
+        let size_bytes = self.engine.size_of(device)?.min(examined.size_bytes);
+        Ok(Admitted { size_bytes, id: Some(examined.id) })
+    }
+
+    fn id_of(&self, path: &Path) -> Option<DeviceId> {
+        DeviceId::of_path(&self.machine, path)
+    }
+
+    /// The volume a piece of storage already belongs to.
+    fn user_of(&self, id: &DeviceId) -> Option<VolumeName> {
+        let uses = |volume: &&VolumeRecord| {
+            let cache = volume.cache.as_ref().and_then(|cache| cache.device.path());
+            [volume.origin.path(), cache].into_iter().flatten().any(|path| {
+                DeviceId::of_path(&self.machine, path).is_some_and(|used| used.overlaps(id))
+            })
+        };
+        self.registry.volumes().iter().find(uses).map(|volume| volume.name.clone())
+    }
+}
+
+fn live_cache(record: &mut VolumeRecord) -> ControlResult<&mut CacheRecord> {
+    let name = record.name.clone();
+    match &mut record.cache {
+        Some(cache) if cache.failed.is_none() => Ok(cache),
+        Some(_) => Err(ControlError::failed(format!(
+            "the cache of {name} failed; `voltier detach {name}`, then attach another SSD"
+        ))),
+        None => Err(ControlError::failed(format!(
+            "{name} has no cache; give it one with `voltier attach {name} -s SSD`"
+        ))),
+    }
+}
+
+fn log_override(path: &Path, findings: &[Finding]) {
+    for finding in findings {
+        eprintln!("voltier: {} {finding} (overridden by -f)", path.display());
+    }
+}

@@ -1,0 +1,177 @@
+//! The state folder: what is where in it, and the lock that keeps a second daemon out.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::{NbdAddress, check_socket_path};
+use crate::file_lock;
+use crate::name::VolumeName;
+
+/// What a daemon says that finds its folder served: a client that started it looks for this.
+pub(crate) const ALREADY_SERVED: &str = "already serves";
+
+/// One instance: registry, control socket, pid file, log and default export sockets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDir(PathBuf);
+
+impl StateDir {
+    /// The state folder at `path`, made absolute; nothing is created yet.
+    ///
+    /// # Errors
+    /// When the path is empty, or too long for the sockets in it.
+    pub fn at(path: &Path) -> ControlResult<Self> {
+        if path.as_os_str().is_empty() {
+            return Err(ControlError::usage("an empty state folder; write --state DIR"));
+        }
+        let full = std::path::absolute(path)
+            .map_err(|error| ControlError::io(format!("resolving {}", path.display()), &error))?;
+        let state = Self(full);
+        check_socket_path(&state.socket())
+            .map_err(|error| ControlError::usage(format!("{error} (--state DIR)")))?;
+        Ok(state)
+    }
+
+    /// `/var/lib/voltier` for root, else the user's state folder of the XDG rules.
+    ///
+    /// # Errors
+    /// When a user has neither `XDG_STATE_HOME` nor `HOME`.
+    pub fn default_path() -> ControlResult<PathBuf> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(PathBuf::from("/var/lib/voltier"));
+        }
+        let absolute = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        absolute("XDG_STATE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+            .map(|base| base.join("voltier"))
+            .ok_or_else(|| {
+                ControlError::usage("no HOME to keep state in; choose a folder with --state DIR")
+            })
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("control.sock")
+    }
+
+    /// The process id of the daemon that serves this folder.
+    pub fn pid_file(&self) -> PathBuf {
+        self.0.join("daemon.pid")
+    }
+
+    /// Where a daemon in the background writes what it has to say.
+    pub fn log_file(&self) -> PathBuf {
+        self.0.join("daemon.log")
+    }
+
+    /// Where `export NAME --nbd` listens when no address is given.
+    ///
+    /// # Errors
+    /// When the name makes the path too long for a socket.
+    pub fn nbd_address(&self, name: &VolumeName) -> ControlResult<NbdAddress> {
+        NbdAddress::Unix(self.0.join(format!("{name}.nbd.sock"))).absolute()
+    }
+
+    /// Creates the folder (mode 0700) when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub fn create(&self) -> ControlResult<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(|error| {
+            let doing = format!("creating the state folder {}", self.0.display());
+            if error.kind() == std::io::ErrorKind::PermissionDenied {
+                ControlError::failed(format!(
+                    "{doing}: permission denied; run as root or choose another with --state DIR"
+                ))
+            } else {
+                ControlError::io(doing, &error)
+            }
+        })
+    }
+
+    /// Takes the lock of the folder and writes the pid file. The lock ends with the process.
+    ///
+    /// # Errors
+    /// When another daemon has it; the message names its process id.
+    pub fn lock(&self) -> ControlResult<StateLock> {
+        let path = self.pid_file();
+        let doing = || format!("opening {}", path.display());
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| ControlError::io(doing(), &error))?;
+        if !file_lock::try_exclusive(&file) {
+            let pid = fs::read_to_string(&path).unwrap_or_default();
+            return Err(ControlError::failed(format!(
+                "a daemon (process {}) {ALREADY_SERVED} {}; use it, or choose another --state DIR",
+                pid.trim(),
+                self.0.display()
+            )));
+        }
+        let before = fs::read_to_string(&path).unwrap_or_default();
+        file.set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(|error| ControlError::io(doing(), &error))?;
+        Ok(StateLock { file, after_crash: !before.trim().is_empty() })
+    }
+}
+
+/// Proof that this process alone serves a state folder.
+#[derive(Debug)]
+pub struct StateLock {
+    file: File,
+    after_crash: bool,
+}
+
+impl StateLock {
+    /// Whether the daemon before did not come to rest.
+    pub fn after_crash(&self) -> bool {
+        self.after_crash
+    }
+
+    /// Gives the folder back, at rest.
+    pub fn release(self) {
+        // A pid that stays tells the next daemon of a crash that was none: it only looks longer.
+        let _ = self.file.set_len(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_daemon_on_the_same_folder_is_told_who_has_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(&dir.path().join("deep/er")).unwrap();
+        state.create().unwrap();
+        let lock = state.lock().unwrap();
+        let error = state.lock().unwrap_err();
+        assert!(error.message.contains(&std::process::id().to_string()), "{error}");
+        assert!(!lock.after_crash());
+        drop(lock);
+        let lock = state.lock().unwrap();
+        assert!(lock.after_crash());
+        lock.release();
+        assert!(!state.lock().unwrap().after_crash());
+    }
+
+    #[test]
+    fn a_folder_too_deep_for_its_sockets_is_refused_at_once() {
+        let error = StateDir::at(Path::new(&format!("/{}", "x".repeat(100)))).unwrap_err();
+        assert!(error.message.contains("--state"), "{error}");
+    }
+}

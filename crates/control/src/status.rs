@@ -1,0 +1,189 @@
+//! What `show --json` prints. The fields are documented and stable; later versions only add some.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::VolumeName;
+
+/// State of a volume as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    /// Serving, nothing wrong.
+    #[default]
+    Running,
+    /// Writing dirty lines back on the way to a detach or a delete.
+    Draining,
+    /// Serving without its SSD, or with lost blocks.
+    Degraded,
+    /// Not served; `error` says why.
+    Failed,
+}
+
+/// State of one device of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceState {
+    /// Working.
+    Online,
+    /// Given up after errors, or not to be opened.
+    Failed,
+    /// There is none.
+    #[default]
+    None,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// As the command line named it; empty when there is none.
+    pub path: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// State.
+    pub state: DeviceState,
+}
+
+/// Cache lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineCounts {
+    /// Lines the SSD has room for.
+    pub total: u64,
+    /// Lines that hold data.
+    pub used: u64,
+    /// Lines the origin does not have yet.
+    pub dirty: u64,
+}
+
+/// Requests of one direction since the volume was opened, counted exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    /// Requests of clients.
+    pub requests: u64,
+    /// Requests the cache served alone.
+    pub hits: u64,
+    /// Requests that needed the origin.
+    pub misses: u64,
+    /// Requests that went past the cache.
+    pub bypassed: u64,
+    /// Bytes of all requests.
+    pub bytes: u64,
+}
+
+impl RequestCounts {
+    /// Hits per hit or miss, from 0 to 1; 0 when there were none.
+    pub fn hit_rate(&self) -> f64 {
+        let looked_up = self.hits + self.misses;
+        if looked_up == 0 { 0.0 } else { self.hits as f64 / looked_up as f64 }
+    }
+}
+
+/// Hit rates, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HitRates {
+    /// Of reads.
+    pub read: f64,
+    /// Of writes.
+    pub write: f64,
+}
+
+/// Bytes moved on the devices since the volume was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceBytes {
+    /// Read from the SSD.
+    pub ssd_read: u64,
+    /// Written to the SSD, records and checkpoints included.
+    pub ssd_written: u64,
+    /// Read from the origin.
+    pub hdd_read: u64,
+    /// Written to the origin.
+    pub hdd_written: u64,
+}
+
+/// One open door.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportStatus {
+    /// `nbd` or `fuse`.
+    pub kind: String,
+    /// What a client opens.
+    pub uri: String,
+    /// `open`, or why it is not.
+    pub state: String,
+}
+
+/// Choices of the cache as `voltier set` takes them, beside mode and policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunables {
+    /// Admission rule.
+    pub admission: String,
+    /// Sequential cut-off, a size or `off`.
+    pub seq_cutoff: String,
+    /// Percent of dirty lines at which destaging starts.
+    pub dirty_high: u8,
+    /// Percent of dirty lines at which destaging rests.
+    pub dirty_low: u8,
+    /// Whether the origin always holds a prefix of the writes.
+    pub ordered: bool,
+}
+
+/// Everything about one volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Name.
+    pub name: VolumeName,
+    /// State.
+    pub state: VolumeState,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Cache mode; `pt` without a cache.
+    pub mode: String,
+    /// Replacement policy; `none` without a cache.
+    pub policy: String,
+    /// Bytes in a cache line.
+    pub block_size: u32,
+    /// The fast side.
+    pub ssd: DeviceStatus,
+    /// The slow side.
+    pub hdd: DeviceStatus,
+    /// Cache lines.
+    pub lines: LineCounts,
+    /// Bytes of memory all structures of the cache take.
+    pub memory_bytes: u64,
+    /// Reads.
+    pub reads: RequestCounts,
+    /// Writes.
+    pub writes: RequestCounts,
+    /// Hits by lookups.
+    pub hit_rate: HitRates,
+    /// Bytes moved on the devices.
+    pub device_bytes: DeviceBytes,
+    /// Open doors.
+    pub exports: Vec<ExportStatus>,
+    /// Identity of the volume, 32 hexadecimal digits.
+    pub uuid: String,
+    /// Generation of the cache; 0 when there never was one.
+    pub generation: u64,
+    /// Ranges of the volume whose newest data were lost with the SSD.
+    pub lost_ranges: u64,
+    /// Bytes written to the SSD per byte that clients or fills put there; 0 before the first.
+    pub write_amplification: f64,
+    /// What the destager does: `idle`, `running`, `draining`.
+    pub destage: String,
+    /// Other choices.
+    pub tunables: Tunables,
+    /// Seconds since the volume was opened.
+    pub uptime_seconds: u64,
+    /// Why it failed, or what is wrong with it; empty when nothing is.
+    pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hit_rate_is_hits_by_lookups_and_zero_before_the_first() {
+        assert_eq!(RequestCounts::default().hit_rate(), 0.0);
+        let counts = RequestCounts { hits: 3, misses: 1, bypassed: 9, ..Default::default() };
+        assert_eq!(counts.hit_rate(), 0.75);
+    }
+}
