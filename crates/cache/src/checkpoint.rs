@@ -71,7 +71,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         superblock.checkpoint_area = area.into();
         superblock.checkpoint_chunks = chunks.into();
         superblock.replay_sequence = replay_sequence.into();
-        superblock.replay_generation = superblock.generation;
         superblock.replay_segment = position.segment.into();
         superblock.replay_unit = position.unit.into();
         superblock.next_segment = position.next_segment.into();

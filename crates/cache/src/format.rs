@@ -80,8 +80,6 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint_chunks: U64,
     /// Sequence number of the first record to replay.
     pub(crate) replay_sequence: U64,
-    /// Generation in which the checkpoint was made: older records behind it were cut off.
-    pub(crate) replay_generation: U64,
     pub(crate) replay_segment: U32,
     pub(crate) replay_unit: U32,
     pub(crate) next_segment: U32,
@@ -89,6 +87,8 @@ pub(crate) struct Superblock {
     /// What the origin looked like at a clean stop (see `fingerprint.rs`).
     pub(crate) fingerprint: U64,
     pub(crate) dirty_lines: U64,
+    /// First record of this generation: older ones with this number or a higher were cut off.
+    pub(crate) first_sequence: U64,
 }
 
 const _: () = assert!(size_of::<Superblock>() == 152);

@@ -280,6 +280,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             generation: state.generation.into(),
             sequence: (found.sequence.get() + 1).into(),
             state: STATE_OPEN.into(),
+            first_sequence: state.next_sequence.into(),
             ..found
         };
         store_superblock(&ssd, superblock).await.map_err(ssd_error)?;
@@ -334,13 +335,13 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_area: 0.into(),
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
-        replay_generation: 0.into(),
         replay_segment: 0.into(),
         replay_unit: 0.into(),
         next_segment: 1.into(),
         next_segment_unit: 0.into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
+        first_sequence: 1.into(),
     }
 }
 
@@ -528,8 +529,7 @@ async fn replay<S: BlockDevice>(
     state.position = position;
     state.next_sequence = first;
     state.segments.replay_sequence = first;
-    // Where a crash had cut the log off, records behind the cut may still be there.
-    let mut generation = found.replay_generation.get();
+    let mut generation = 0;
     let mut durable = 0;
     // Records of which no later head has said that they are durable.
     let mut unproven: VecDeque<Found> = VecDeque::new();
@@ -540,6 +540,10 @@ async fn replay<S: BlockDevice>(
             unit => (position.segment, unit),
         };
         let record = read_record(ssd, state, segment, unit).await?;
+        if expected >= found.first_sequence.get() {
+            // Where a crash had cut the log off, records behind the cut may still be there.
+            generation = generation.max(found.generation.get());
+        }
         let next = record.filter(|record| {
             record.head.sequence.get() == expected && record.head.generation.get() >= generation
         });
