@@ -87,9 +87,11 @@ pub(crate) struct Superblock {
     /// What the origin looked like at a clean stop (see `fingerprint.rs`).
     pub(crate) fingerprint: U64,
     pub(crate) dirty_lines: U64,
+    /// First record of this generation: older ones with this number or a higher were cut off.
+    pub(crate) first_sequence: U64,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 144);
+const _: () = assert!(size_of::<Superblock>() == 152);
 const SUPERBLOCK_CRC_AT: usize = 12;
 
 impl Superblock {

@@ -61,7 +61,7 @@ impl Index {
             word: vec![0; slots],
             masks: Vec::new(),
             unit_of: vec![0; units],
-            table: Table::new(geometry.capacity_lines()),
+            table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
             live: vec![0; geometry.segment_count as usize],
             dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
             used_lines: 0,

@@ -280,6 +280,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             generation: state.generation.into(),
             sequence: (found.sequence.get() + 1).into(),
             state: STATE_OPEN.into(),
+            first_sequence: state.next_sequence.into(),
             ..found
         };
         store_superblock(&ssd, superblock).await.map_err(ssd_error)?;
@@ -340,6 +341,7 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         next_segment_unit: 0.into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
+        first_sequence: 1.into(),
     }
 }
 
@@ -538,6 +540,10 @@ async fn replay<S: BlockDevice>(
             unit => (position.segment, unit),
         };
         let record = read_record(ssd, state, segment, unit).await?;
+        if expected >= found.first_sequence.get() {
+            // Where a crash had cut the log off, records behind the cut may still be there.
+            generation = generation.max(found.generation.get());
+        }
         let next = record.filter(|record| {
             record.head.sequence.get() == expected && record.head.generation.get() >= generation
         });

@@ -231,9 +231,9 @@ impl SimDisk {
         self.0.medium.borrow().peek(at, into);
     }
 
-    /// Puts another medium in, as a thing done to the drive behind everybody's back.
-    pub fn replace_medium(&self, medium: Medium) {
-        self.0.medium.replace(medium);
+    /// Writes, zeroes and discards that were submitted and are not complete.
+    pub fn writes_under_way(&self) -> usize {
+        self.0.in_flight.borrow().len()
     }
 
     /// From now on every request fails with `Gone`.
