@@ -49,6 +49,10 @@ pub(crate) struct Inner<S, O> {
     pub(crate) sweeps: Cell<u64>,
     pub(crate) destage_errors: Cell<u64>,
     pub(crate) health: Cell<Health>,
+    /// The SSD was given up with acknowledged writes that no flush had covered.
+    pub(crate) unflushed_loss: Cell<bool>,
+    /// Ends a rest of the cleaner.
+    pub(crate) hurry: Signal,
     pub(crate) failure_gate: RefCell<Option<FailureGate>>,
     pub(crate) gate_open: Cell<bool>,
     pub(crate) gate_opened: Signal,
@@ -168,6 +172,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             inner.admission.replace(admission);
         }
         inner.settings.replace(settings);
+        inner.hurry.notify();
         inner.dirty_changed.notify();
         Ok(())
     }

@@ -78,7 +78,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         superblock.state = end_state.into();
         superblock.dirty_lines = self.state.borrow().index.dirty_lines().into();
         if end_state == STATE_CLEAN {
-            superblock.fingerprint = fingerprint(&self.origin).await.unwrap_or(0).into();
+            match fingerprint(&self.origin).await {
+                Ok(number) => superblock.fingerprint = number.into(),
+                // Without one the next start is one after an unclean stop, which needs none.
+                Err(_) => superblock.state = STATE_OPEN.into(),
+            }
         }
         self.write_superblock(superblock).await?;
         self.state.borrow_mut().segments.replay_sequence = replay_sequence;

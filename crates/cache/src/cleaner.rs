@@ -6,6 +6,7 @@
 //! could leave the origin newer than the log, and an older cached copy would be served. A line is
 //! called clean when the origin has flushed it, and unless a newer copy arrived meanwhile.
 
+use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
@@ -81,7 +82,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                     continue;
                 }
                 Pace::Rest(Some(until_ns)) => {
-                    self.handle.sleep_until(until_ns).await;
+                    self.rest_until(until_ns).await;
                     continue;
                 }
             };
@@ -96,7 +97,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 }
             };
             if rest_ns > 0 {
-                self.handle.sleep(rest_ns).await;
+                self.rest_until(self.handle.now() + rest_ns).await;
             } else {
                 self.handle.yield_now().await;
             }
@@ -202,7 +203,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (batch, 0)
     }
 
-    fn order_waits(&self) -> bool {
+    pub(crate) fn order_waits(&self) -> bool {
         self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
     }
 
@@ -386,15 +387,32 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 if let Err(error) = read {
                     self.count_ssd_error(error);
                 }
-                let _ = self.give_up_line(of.line, of.slot);
+                // Only if it is the newest: a damaged older version is a step that the origin skips.
+                if self.state.borrow().index.lookup(of.line) == Some(of.slot) {
+                    let _ = self.give_up_line(of.line, of.slot);
+                }
                 None
             }
         }
     }
 
+    /// Rests, unless somebody is in a hurry.
+    async fn rest_until(&self, until_ns: u64) {
+        let mut hurried = std::pin::pin!(self.hurry.wait());
+        let mut slept = std::pin::pin!(self.handle.sleep_until(until_ns));
+        std::future::poll_fn(|context| {
+            if hurried.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+            slept.as_mut().poll(context)
+        })
+        .await;
+    }
+
     pub(crate) async fn drain(&self) -> IoResult<()> {
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
         self.draining.set(self.draining.get() + 1);
+        self.hurry.notify();
         self.dirty_changed.notify();
         // Clients may go on writing: two whole sweeps later, what was dirty now has been written.
         let done = || {

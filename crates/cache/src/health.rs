@@ -31,6 +31,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return;
         }
         self.health.set(Health::Failed);
+        let unflushed = {
+            let state = self.state.borrow();
+            state.durable_sequence < state.acked_sequence
+        };
+        self.unflushed_loss.set(unflushed);
         self.state.borrow_mut().abandon();
         let gate = self.failure_gate.borrow_mut().take();
         if let Some(gate) = gate
@@ -59,6 +64,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             &self.reclaim_work,
             &self.dirty_changed,
             &self.flushed,
+            &self.hurry,
         ] {
             signal.notify();
         }

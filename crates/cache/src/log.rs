@@ -184,6 +184,8 @@ pub(crate) struct State {
     pub(crate) acked_sequence: u64,
     pub(crate) durable_sequence: u64,
     pub(crate) epoch: u64,
+    /// First record of this epoch, or a later one if none was formed in it yet.
+    pub(crate) epoch_begin: u64,
     pub(crate) counts: LogCounts,
     /// Present in ordered mode.
     pub(crate) ordered: Option<OrderedQueue>,
@@ -211,6 +213,7 @@ impl State {
             acked_sequence: 1,
             durable_sequence: 1,
             epoch: 0,
+            epoch_begin: 1,
             counts: LogCounts::default(),
             ordered: None,
             in_flight: VecDeque::new(),

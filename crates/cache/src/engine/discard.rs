@@ -30,6 +30,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::ReadOnly);
         }
         let Some((first, last, whole)) = self.whole_lines(range) else { return Ok(()) };
+        // Ahead of its turn it would break the order; as advice it may be left out.
+        let ordered = self.state.borrow().ordered.is_some();
+        if ordered && !self.failed() {
+            return Ok(());
+        }
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
         if self.failed() {
             self.past_gate().await;
