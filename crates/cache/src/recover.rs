@@ -275,6 +275,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         state.generation = found.generation.get() + 1;
         let (intents, suspect_lines) =
             load_intents(&ssd, &geometry, &mut state, clean, changed).await?;
+        // Only now is it known which lines live, and so where the log may write.
+        state.resume(state.position);
         insert_into_policy(&mut state);
         let superblock = Superblock {
             generation: state.generation.into(),
@@ -568,7 +570,7 @@ async fn replay<S: BlockDevice>(
     Ok(state.next_sequence - first)
 }
 
-/// Sets the log's position behind the last record taken, and the segments' lives.
+/// Checks that the log ends behind the last record taken.
 async fn finish_replay<S: BlockDevice>(
     ssd: &S,
     found: &Superblock,
@@ -579,7 +581,6 @@ async fn finish_replay<S: BlockDevice>(
     }
     state.acked_sequence = state.next_sequence;
     state.durable_sequence = state.next_sequence;
-    state.resume(state.position);
     Ok(())
 }
 
