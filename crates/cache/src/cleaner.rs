@@ -88,6 +88,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             };
             let begun = self.handle.now();
             let Some(cleaned) = self.clean_some(&mut stretch).await else { continue };
+            if cleaned.is_err() {
+                self.destage_errors.set(self.destage_errors.get() + 1);
+            }
             self.dirty_changed.notify();
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
@@ -283,10 +286,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.internal_acked(number).await?;
         }
         match failed {
-            Some(error) => {
-                self.destage_errors.set(self.destage_errors.get() + 1);
-                Err(error)
-            }
+            Some(error) => Err(error),
             None => Ok(()),
         }
     }

@@ -79,6 +79,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
     }
 
+    /// These lines were written anew or given up: what was damaged is not asked for any more.
+    pub(crate) fn forget_damage(&self, first: u64, last: u64) {
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            damaged.retain(|line| !(first..=last).contains(line));
+        }
+    }
+
     /// What a cached line's data is worth when the SSD returned an error or other bytes: a clean
     /// line is dropped (and the origin asked), a dirty one is reported and kept for no one.
     ///

@@ -264,6 +264,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         state.generation = found.generation.get() + 1;
         let (intents, suspect_lines) =
             load_intents(&ssd, &geometry, &mut state, clean, changed).await?;
+        // Only now is it known which lines live, and so where the log may write.
+        state.resume(state.position);
         insert_into_policy(&mut state);
         let superblock = Superblock {
             generation: state.generation.into(),

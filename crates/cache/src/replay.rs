@@ -177,7 +177,7 @@ pub(crate) async fn replay<S: BlockDevice>(
     Ok(state.next_sequence - first)
 }
 
-/// Sets the log's position behind the last record taken, and the segments' lives.
+/// Checks that the log ends behind the last record taken.
 async fn finish_replay<S: BlockDevice>(
     ssd: &S,
     found: &Superblock,
@@ -188,7 +188,6 @@ async fn finish_replay<S: BlockDevice>(
     }
     state.acked_sequence = state.next_sequence;
     state.durable_sequence = state.next_sequence;
-    state.resume(state.position);
     Ok(())
 }
 

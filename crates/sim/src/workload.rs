@@ -39,6 +39,8 @@ pub struct Profile {
     pub origin: DiskSpec,
     /// Modes in use; more than one are switched while serving.
     pub modes: Vec<Mode>,
+    /// Whether destaging keeps the order of flushes.
+    pub ordered: bool,
     /// Clients at once.
     pub clients: u64,
     /// Steps of each client in one session.
@@ -66,6 +68,7 @@ impl Profile {
                 latency_ns: 300_000,
             },
             modes: modes.to_vec(),
+            ordered: false,
             clients: 4,
             steps: 60,
             sectors_max: 160,
@@ -114,10 +117,9 @@ impl Profile {
 pub async fn open(
     world: &World,
     drives: &(SimDisk, SimDisk),
-    mode: Mode,
+    settings: Settings,
     generation_min: u64,
 ) -> Result<(SimCache, u64), OpenError> {
-    let settings = Settings { mode, ..Settings::default() };
     let options = OpenOptions { uuid: Some(UUID), generation_min, settings, seed: 1 };
     let (ssd, origin) = drives.clone();
     let (cache, opened) = Cache::open(world.handle(), ssd, origin, options).await?;

@@ -80,6 +80,11 @@ fn a_fast_origin_before_a_slow_ssd_survives_crashes() {
 }
 
 #[test]
+fn ordered_destaging_survives_crashes() {
+    crash(&Profile { ordered: true, ..Profile::small(&MODES) }, 9);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let profile = Profile::small(&MODES);
     let plan = Plan { profile, seed: 99, one_in: 100, warm_up_steps: 5, only: None };

@@ -51,6 +51,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         // The content is given up from now on: dirty lines need not reach the origin any more.
         let drops = self.drops(first, last);
         self.commit(drops).await?;
+        self.forget_damage(first, last);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let discarded = self.origin.discard(whole).await;
         self.note_origin_change();
