@@ -136,6 +136,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             task.await;
             // The cleaner has ended: what it had under way is queued.
             self.log_ending.set(true);
+            self.state.borrow_mut().ending = true;
         }
     }
 
