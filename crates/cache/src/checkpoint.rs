@@ -89,7 +89,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         self.collect();
         // Last: until the superblock is written, a replay may bring back lines whose mistrust only
         // the marks record. A failing origin keeps its marks; its writes report the error.
-        if origin_flushed { self.intents.finish_clearing(&self.ssd).await } else { Ok(()) }
+        // In ordered mode a replay may begin in an earlier life, whose suspect lines it would bring
+        // back: nothing but the marks says that the start dropped them.
+        let spans_a_start = replay_sequence < superblock.first_sequence.get();
+        if origin_flushed && !spans_a_start {
+            self.intents.finish_clearing(&self.ssd).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn write_chunk(&self, area: u32, index: u64, replay_sequence: u64) -> IoResult<()> {

@@ -111,6 +111,11 @@ impl Queue {
 
     /// Takes back the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&mut self) {
+        while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
+            self.bytes -= data.len();
+            self.queued -= 1;
+            self.changes.pop_back();
+        }
         for change in &mut self.changes {
             if let Change::Data { line, data, source: Source::Fill, .. } = change {
                 self.bytes -= data.len();
