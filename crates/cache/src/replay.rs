@@ -258,12 +258,10 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                     versions.push((line, Version { slot, crc, mask }));
                 }
             }
-            ENTRY_CLEAN => {
-                if state.index.lookup(line) == Some(slot) {
-                    state.index.set_clean(slot);
-                    if let Some(ordered) = &mut state.ordered {
-                        ordered.drop_line(line, record.head.sequence.get());
-                    }
+            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
+                state.index.set_clean(slot);
+                if let Some(ordered) = &mut state.ordered {
+                    ordered.drop_line(line, record.head.sequence.get());
                 }
             }
             ENTRY_DROP => {
