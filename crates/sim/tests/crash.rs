@@ -16,7 +16,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn crash(profile: &Profile, seed: u64) {
-    let plan = Plan { profile: profile.clone(), seed, one_in: 6, warm_up_steps: 60, only: None };
+    let plan = Plan { profile: profile.clone(), seed, one_in: 12, warm_up_steps: 60, only: None };
     let mut points = 0;
     if let Some(seed) = number("VOLTIER_SIM_SEED") {
         let only = number("VOLTIER_SIM_EVENT");
