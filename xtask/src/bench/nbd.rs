@@ -11,10 +11,11 @@ use voltier_lab::LabError;
 use voltier_lab::fio::{Fio, Job, Pattern, Target, Until};
 use voltier_lab::process::{Deadline, Running, Stop, pause};
 use voltier_lab::size::format_bytes;
+use voltier_lab::table::median;
 use voltier_lab::voltier::{CacheSpec, Instance};
 
 use super::Effort;
-use super::report::{Measured, median};
+use super::report::Measured;
 use crate::Failure;
 
 /// The working set of every case.
