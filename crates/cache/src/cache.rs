@@ -18,6 +18,8 @@ use crate::health::Health;
 use crate::intents::Intents;
 use crate::locks::LineLocks;
 use crate::log::State;
+use crate::policy::PolicyKind;
+use crate::recover::{insert_into_policy, policy_for, policy_number};
 use crate::status::{Counters, Status};
 use crate::stream::StreamDetector;
 
@@ -49,6 +51,10 @@ pub(crate) struct Inner<S, O> {
     pub(crate) sweeps: Cell<u64>,
     pub(crate) destage_errors: Cell<u64>,
     pub(crate) health: Cell<Health>,
+    /// The SSD was given up with acknowledged writes that no flush had covered.
+    pub(crate) unflushed_loss: Cell<bool>,
+    /// Ends a rest of the cleaner.
+    pub(crate) hurry: Signal,
     pub(crate) failure_gate: RefCell<Option<FailureGate>>,
     pub(crate) gate_open: Cell<bool>,
     pub(crate) gate_opened: Signal,
@@ -168,6 +174,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             inner.admission.replace(admission);
         }
         inner.settings.replace(settings);
+        inner.hurry.notify();
         inner.dirty_changed.notify();
         Ok(())
     }
@@ -175,6 +182,22 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// What the SSD's superblock was made with: the device the cache stands on.
     pub fn ssd(&self) -> &S {
         &self.0.ssd
+    }
+
+    /// Has another policy choose who leaves, from now on. What the old one had learned is forgotten:
+    /// the new one begins with the lines in the order of their slots.
+    ///
+    /// The next checkpoint records the choice on the SSD.
+    pub fn set_policy(&self, kind: PolicyKind) {
+        let inner = &self.0;
+        let mut state = inner.state.borrow_mut();
+        if state.policy.kind() == kind {
+            return;
+        }
+        let seed = state.next_sequence;
+        state.policy = policy_for(kind, &inner.geometry, seed);
+        insert_into_policy(&mut state);
+        inner.superblock.borrow_mut().policy = policy_number(kind).into();
     }
 
     /// The device behind the cache.

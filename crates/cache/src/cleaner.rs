@@ -6,6 +6,7 @@
 //! could leave the origin newer than the log, and an older cached copy would be served. A line is
 //! called clean when the origin has flushed it, and unless a newer copy arrived meanwhile.
 
+use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
@@ -81,12 +82,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                     continue;
                 }
                 Pace::Rest(Some(until_ns)) => {
-                    self.handle.sleep_until(until_ns).await;
+                    self.rest_until(until_ns).await;
                     continue;
                 }
             };
             let begun = self.handle.now();
             let Some(cleaned) = self.clean_some(&mut stretch).await else { continue };
+            if cleaned.is_err() {
+                self.destage_errors.set(self.destage_errors.get() + 1);
+            }
             self.dirty_changed.notify();
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
@@ -96,7 +100,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 }
             };
             if rest_ns > 0 {
-                self.handle.sleep(rest_ns).await;
+                self.rest_until(self.handle.now() + rest_ns).await;
             } else {
                 self.handle.yield_now().await;
             }
@@ -127,10 +131,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 return None;
             }
         }
-        let cleaned = self.clean_batch(batch).await;
-        if in_order && cleaned.is_ok() {
-            self.order_written(last_sequence);
-        }
+        let cleaned = self.clean_batch(batch, last_sequence).await;
         if !in_order && *stretch == 0 {
             self.sweeps.set(self.sweeps.get() + 1);
         }
@@ -202,7 +203,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (batch, 0)
     }
 
-    fn order_waits(&self) -> bool {
+    pub(crate) fn order_waits(&self) -> bool {
         self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
     }
 
@@ -247,8 +248,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         Ok(())
     }
 
-    async fn clean_batch(self: &Rc<Self>, batch: LineRun) -> IoResult<()> {
+    /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`.
+    async fn clean_batch(self: &Rc<Self>, batch: LineRun, last_sequence: u64) -> IoResult<()> {
         if batch.is_empty() {
+            self.order_written(last_sequence);
             return Ok(());
         }
         self.make_durable().await?;
@@ -275,19 +278,21 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         if !cleaned.is_empty() {
             self.flush_origin().await?;
+            if failed.is_none() {
+                // Before the log hears of it: it may be waiting for the space this gives.
+                self.order_written(last_sequence);
+            }
             add(&self.counters.destaged_lines, cleaned.len() as u64);
             let clean = |dirty: Dirty| Change::Clean { line: dirty.line, slot: dirty.slot };
             let changes = cleaned.into_iter().map(clean);
             let number = self.queue_internal(changes);
             self.internal_acked(number).await?;
         }
-        match failed {
-            Some(error) => {
-                self.destage_errors.set(self.destage_errors.get() + 1);
-                Err(error)
-            }
-            None => Ok(()),
+        if let Some(error) = failed {
+            return Err(error);
         }
+        self.order_written(last_sequence);
+        Ok(())
     }
 
     /// Cuts ascending lines into runs of neighbours.
@@ -386,15 +391,32 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 if let Err(error) = read {
                     self.count_ssd_error(error);
                 }
-                let _ = self.give_up_line(of.line, of.slot);
+                // Only if it is the newest: a damaged older version is a step that the origin skips.
+                if self.state.borrow().index.lookup(of.line) == Some(of.slot) {
+                    let _ = self.give_up_line(of.line, of.slot);
+                }
                 None
             }
         }
     }
 
+    /// Rests, unless somebody is in a hurry.
+    async fn rest_until(&self, until_ns: u64) {
+        let mut hurried = std::pin::pin!(self.hurry.wait());
+        let mut slept = std::pin::pin!(self.handle.sleep_until(until_ns));
+        std::future::poll_fn(|context| {
+            if hurried.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+            slept.as_mut().poll(context)
+        })
+        .await;
+    }
+
     pub(crate) async fn drain(&self) -> IoResult<()> {
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
         self.draining.set(self.draining.get() + 1);
+        self.hurry.notify();
         self.dirty_changed.notify();
         // Clients may go on writing: two whole sweeps later, what was dirty now has been written.
         let done = || {

@@ -31,6 +31,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return;
         }
         self.health.set(Health::Failed);
+        let unflushed = {
+            let state = self.state.borrow();
+            state.durable_sequence < state.acked_sequence
+        };
+        self.unflushed_loss.set(unflushed);
         self.state.borrow_mut().abandon();
         let gate = self.failure_gate.borrow_mut().take();
         if let Some(gate) = gate
@@ -59,6 +64,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             &self.reclaim_work,
             &self.dirty_changed,
             &self.flushed,
+            &self.hurry,
         ] {
             signal.notify();
         }
@@ -70,6 +76,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         self.counters.ssd_errors.set(errors);
         if error == IoError::Gone || errors > SSD_READ_ERRORS_MAX {
             self.fail_ssd();
+        }
+    }
+
+    /// These lines were written anew or given up: what was damaged is not asked for any more.
+    pub(crate) fn forget_damage(&self, first: u64, last: u64) {
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            damaged.retain(|line| !(first..=last).contains(line));
         }
     }
 

@@ -163,8 +163,7 @@ impl Intents {
             let touched = regions.touched.clone();
             regions.bits = touched;
         }
-        self.wanted.set(self.wanted.get() + 1);
-        self.persist(ssd, self.wanted.get()).await
+        self.persist_marks(ssd).await
     }
 
     /// Whether a line was in a marked region when the marks were loaded.
@@ -178,6 +177,15 @@ impl Intents {
         let mut regions = self.regions.borrow_mut();
         let bytes = regions.bits.len();
         regions.bits.copy_from_slice(&block[INTENT_HEAD_BYTES..INTENT_HEAD_BYTES + bytes]);
+    }
+
+    /// Writes the marks as they are in memory.
+    ///
+    /// # Errors
+    /// The SSD's.
+    pub(crate) async fn persist_marks<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+        self.wanted.set(self.wanted.get() + 1);
+        self.persist(ssd, self.wanted.get()).await
     }
 
     /// Trusts no region: for when a copy of the block cannot be read.

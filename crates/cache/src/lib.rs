@@ -32,6 +32,7 @@ mod ordered;
 pub mod policy;
 mod reclaim;
 mod recover;
+mod replay;
 mod segments;
 mod status;
 mod store;

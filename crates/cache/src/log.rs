@@ -10,6 +10,7 @@ use std::task::Waker;
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
 
+use crate::cache::mask_of;
 use crate::format::{
     ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, Geometry, NO_UNIT,
     RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry, RecordHead, crc32c, entries_per_record,
@@ -68,7 +69,8 @@ pub(crate) enum Formed {
 struct InFlight {
     sequence: u64,
     done: bool,
-    slots: Vec<u32>,
+    /// With the sectors that were dirty in the version replaced: what a loss of the SSD takes.
+    slots: Vec<(u32, u128)>,
     user_number: u64,
     internal_number: u64,
 }
@@ -109,6 +111,11 @@ impl Queue {
 
     /// Takes back the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&mut self) {
+        while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
+            self.bytes -= data.len();
+            self.queued -= 1;
+            self.changes.pop_back();
+        }
         for change in &mut self.changes {
             if let Change::Data { line, data, source: Source::Fill, .. } = change {
                 self.bytes -= data.len();
@@ -184,7 +191,11 @@ pub(crate) struct State {
     pub(crate) acked_sequence: u64,
     pub(crate) durable_sequence: u64,
     pub(crate) epoch: u64,
+    /// First record of this epoch, or a later one if none was formed in it yet.
+    pub(crate) epoch_begin: u64,
     pub(crate) counts: LogCounts,
+    /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
+    pub(crate) ending: bool,
     /// Present in ordered mode.
     pub(crate) ordered: Option<OrderedQueue>,
     /// What may be written in the open segment, and in the one after it.
@@ -211,7 +222,9 @@ impl State {
             acked_sequence: 1,
             durable_sequence: 1,
             epoch: 0,
+            epoch_begin: 1,
             counts: LogCounts::default(),
+            ending: false,
             ordered: None,
             in_flight: VecDeque::new(),
             geometry,
@@ -263,7 +276,7 @@ impl State {
         if self.user.is_empty() && self.internal.is_empty() {
             return Formed::Nothing;
         }
-        let user_may = self.segments.free_count() >= INTERNAL_RESERVE;
+        let user_may = self.ending || self.segments.free_count() >= INTERNAL_RESERVE;
         if (self.internal.is_empty() && !user_may) || !self.ensure_room() {
             return Formed::Blocked;
         }
@@ -347,6 +360,8 @@ impl State {
         if old.is_none() && !self.make_room(builder) && source == Source::Fill {
             return;
         }
+        let replaced = old.filter(|old| self.index.is_dirty(*old));
+        let lost = replaced.map_or(0, |old| self.index.mask(old).unwrap_or(u128::MAX));
         let crc = crc32c(&data);
         let (slot, unit) = builder.take_line_place(&self.geometry);
         self.index.set_unit(slot, unit);
@@ -375,6 +390,7 @@ impl State {
             },
             unit,
             data,
+            lost,
         );
     }
 
@@ -456,7 +472,7 @@ impl State {
         done.expect("a record on its way").done = true;
         while self.in_flight.front().is_some_and(|record| record.done) {
             let record = self.in_flight.pop_front().expect("has a front");
-            for slot in &record.slots {
+            for (slot, _) in &record.slots {
                 self.index.clear_pending(*slot);
             }
             self.acked_sequence = record.sequence + 1;
@@ -465,11 +481,21 @@ impl State {
         }
     }
 
-    /// The SSD is lost: nobody will be acknowledged any more.
+    /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
+    /// version before them had dirty is lost; the rest is on the origin.
     pub(crate) fn abandon(&mut self) {
         self.user.changes.clear();
         self.internal.changes.clear();
-        self.in_flight.clear();
+        for (slot, lost) in self.in_flight.drain(..).flat_map(|record| record.slots) {
+            if self.index.is_pending(slot) {
+                let start = self.index.line_of(slot) * self.geometry.line_sectors();
+                let sectors =
+                    self.geometry.line_sectors().min(self.geometry.origin_sectors - start);
+                let all = mask_of(0, sectors);
+                self.index.clear_pending(slot);
+                self.index.heal(slot, all & !lost, all);
+            }
+        }
         self.user.wake_all();
         self.internal.wake_all();
     }
@@ -504,7 +530,7 @@ struct Builder {
     entries_max: usize,
     entries: Vec<RecordEntry>,
     lines: Vec<(u32, Bytes)>,
-    slots: Vec<u32>,
+    slots: Vec<(u32, u128)>,
     /// Dirty lines, in ordered mode.
     versions: Vec<(u64, Version)>,
 }
@@ -545,8 +571,8 @@ impl Builder {
         (slot_at(geometry, self.position.segment, unit), unit)
     }
 
-    fn add_data(&mut self, entry: RecordEntry, unit: u32, data: Bytes) {
-        self.slots.push(entry.slot.get());
+    fn add_data(&mut self, entry: RecordEntry, unit: u32, data: Bytes, lost: u128) {
+        self.slots.push((entry.slot.get(), lost));
         self.entries.push(entry);
         self.lines.push((unit, data));
     }

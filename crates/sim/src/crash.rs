@@ -117,7 +117,8 @@ impl Stage {
         mode: Mode,
     ) -> Result<Rc<Bench<SimCache>>, OpenError> {
         let drives = self.drives.borrow().clone();
-        let (device, generation) = open(world, &drives, mode, self.generation.get()).await?;
+        let settings = Settings { mode, ordered: profile.ordered, ..Settings::default() };
+        let (device, generation) = open(world, &drives, settings, self.generation.get()).await?;
         self.generation.set(generation);
         Ok(Rc::new(Bench {
             world: world.clone(),

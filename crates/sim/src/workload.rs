@@ -39,6 +39,8 @@ pub struct Profile {
     pub origin: DiskSpec,
     /// Modes in use; more than one are switched while serving.
     pub modes: Vec<Mode>,
+    /// Whether destaging keeps the order of flushes.
+    pub ordered: bool,
     /// Clients at once.
     pub clients: u64,
     /// Steps of each client in one session.
@@ -58,14 +60,17 @@ impl Profile {
                 bytes: MIB + (2 + 20) * 256 * KIB,
                 block_bytes: 512,
                 latency_ns: 20_000,
+                lies: false,
             },
             origin: DiskSpec {
                 number: 2,
                 bytes: 36 * MIB + 7 * 512,
                 block_bytes: 512,
                 latency_ns: 300_000,
+                lies: false,
             },
             modes: modes.to_vec(),
+            ordered: false,
             clients: 4,
             steps: 60,
             sectors_max: 160,
@@ -114,10 +119,9 @@ impl Profile {
 pub async fn open(
     world: &World,
     drives: &(SimDisk, SimDisk),
-    mode: Mode,
+    settings: Settings,
     generation_min: u64,
 ) -> Result<(SimCache, u64), OpenError> {
-    let settings = Settings { mode, ..Settings::default() };
     let options = OpenOptions { uuid: Some(UUID), generation_min, settings, seed: 1 };
     let (ssd, origin) = drives.clone();
     let (cache, opened) = Cache::open(world.handle(), ssd, origin, options).await?;
@@ -285,7 +289,7 @@ pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDisk> {
     Bench { world: world.clone(), model: model.clone(), device: drive, windows: *windows }
 }
 
-/// The first sector that a range of `Lba`s may touch last: for messages.
+/// Whether one of the ranges has this sector.
 pub fn is_in(ranges: &[SectorRange], sector: u64) -> bool {
     let one = SectorRange::new(Lba(sector), 1);
     ranges.iter().any(|range| range.contains(one))

@@ -80,6 +80,27 @@ fn a_fast_origin_before_a_slow_ssd_survives_crashes() {
 }
 
 #[test]
+fn ordered_destaging_survives_crashes() {
+    crash(&Profile { ordered: true, ..Profile::small(&MODES) }, 9);
+}
+
+#[test]
+#[should_panic]
+fn an_ssd_that_lies_about_flushes_is_found_out() {
+    let mut profile = Profile::small(&[Mode::WriteBack]);
+    profile.ssd.lies = true;
+    crash(&profile, 10);
+}
+
+#[test]
+#[should_panic]
+fn an_origin_that_lies_about_flushes_is_found_out() {
+    let mut profile = Profile::small(&[Mode::WriteThrough]);
+    profile.origin.lies = true;
+    crash(&profile, 11);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run() {
     let profile = Profile::small(&MODES);
     let plan = Plan { profile, seed: 99, one_in: 100, warm_up_steps: 5, only: None };

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SECTOR_BYTES,
-    SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
+    SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Status,
@@ -93,6 +93,8 @@ impl<D: BlockDevice> Volume<D> {
         let limits = Limits {
             block_bytes: 512,
             max_transfer_bytes: REQUEST_BYTES_MAX,
+            // A cache may come in front at any time, and it leaves parts of lines as they were.
+            after_discard: AfterDiscard::Anything,
             preferred_bytes: origin.limits().preferred_bytes.max(4096),
             ..origin.limits().clone()
         };

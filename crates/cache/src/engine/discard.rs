@@ -30,6 +30,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::ReadOnly);
         }
         let Some((first, last, whole)) = self.whole_lines(range) else { return Ok(()) };
+        // Ahead of its turn it would break the order; as advice it may be left out.
+        let ordered = self.state.borrow().ordered.is_some();
+        if ordered && !self.failed() {
+            return Ok(());
+        }
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
         if self.failed() {
             self.past_gate().await;
@@ -46,6 +51,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         // The content is given up from now on: dirty lines need not reach the origin any more.
         let drops = self.drops(first, last);
         self.commit(drops).await?;
+        self.forget_damage(first, last);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let discarded = self.origin.discard(whole).await;
         self.note_origin_change();

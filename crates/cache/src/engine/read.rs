@@ -203,7 +203,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The buffer of a failed read is gone with it, so the result may be in another one.
     async fn mend_run(&self, mut part: Buf, bad: &[(usize, u64, u32)]) -> IoResult<Buf> {
         for (from, line, slot) in bad {
-            let data = match self.read_slot(*slot).await {
+            // Unpinned since: the slot may have another line by now.
+            let still = self.state.borrow().index.lookup(*line) == Some(*slot);
+            let again = if still { self.read_slot(*slot).await } else { Err(IoError::Medium) };
+            let data = match again {
                 Ok(data) => data,
                 Err(_) => self.read_after_error(*line, *slot).await?,
             };

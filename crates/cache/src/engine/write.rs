@@ -65,7 +65,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         self.wait_for_dirty_room().await;
         let changes = self.line_changes(range, data, Source::Write { dirty: true }, true).await?;
-        self.acked(self.queue(changes)).await
+        self.acked(self.queue(changes)).await?;
+        let (first, last) = self.lines_of(range);
+        self.forget_damage(first, last);
+        Ok(())
     }
 
     async fn wait_for_dirty_room(&self) {

@@ -1,0 +1,335 @@
+//! Replaying: the checkpoint into memory, then the log behind it.
+//!
+//! Records that a later head calls durable are taken by their head alone. Those after it may be
+//! torn, so their data is checked too; the first one that is not whole ends the log. A whole record
+//! left behind a torn one has an older generation than what was written since, and is not taken.
+//! Before the end is believed, the space behind it is searched for a head that proves a durable
+//! record missing: then the SSD is damaged, and nothing is guessed.
+
+use std::collections::VecDeque;
+
+use voltier_block::{BlockDevice, Buf, IoResult};
+
+use crate::format::{
+    CHUNK_BYTES, CHUNK_HEAD_BYTES, ChunkHead, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY,
+    FLAG_PARTIAL, Geometry, NO_UNIT, RecordEntry, RecordHead, STATE_CLEAN, Superblock, crc32c,
+};
+use crate::index::Placement;
+use crate::join::{Part, join_all};
+use crate::log::{Position, State, slot_at};
+use crate::ordered::Version;
+use crate::recover::{OpenError, ssd_error};
+
+/// Checkpoint chunks read at once: 2 MiB on their way keep a disk or an SSD at full bandwidth.
+const CHUNKS_IN_FLIGHT: u64 = 8;
+
+pub(crate) async fn load_checkpoint<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    let chunks = found.checkpoint_chunks.get();
+    if chunks > state.geometry.chunk_count() {
+        return Err(OpenError::Damaged("its checkpoint is larger than its area".to_owned()));
+    }
+    let mut next = 0;
+    while next < chunks {
+        let until = (next + CHUNKS_IN_FLIGHT).min(chunks);
+        let reads: Vec<Part<'_, IoResult<Buf>>> = (next..until)
+            .map(|index| {
+                let at = state.geometry.chunk_lba(found.checkpoint_area.get().min(1), index);
+                let part: Part<'_, _> = Box::pin(ssd.read(at, Buf::new(CHUNK_BYTES)));
+                part
+            })
+            .collect();
+        for (chunk, index) in join_all(reads).await.into_iter().zip(next..until) {
+            decode_chunk(&chunk.map_err(ssd_error)?, found, index as u32, state)?;
+        }
+        next = until;
+    }
+    Ok(())
+}
+
+fn decode_chunk(
+    chunk: &[u8],
+    found: &Superblock,
+    index: u32,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    let replay = found.replay_sequence.get();
+    let damaged = |what: String| OpenError::Damaged(format!("chunk {index} of its map: {what}"));
+    let head = ChunkHead::decode(chunk, &found.uuid, replay, index)
+        .ok_or_else(|| damaged("not whole".to_owned()))?;
+    let (first, count) = (head.first_slot.get(), head.count.get());
+    let per_chunk = state.geometry.slots_per_chunk();
+    let fits = count <= per_chunk
+        && first == index * per_chunk
+        && u64::from(first) + u64::from(count) <= u64::from(state.geometry.slot_count());
+    if !fits {
+        return Err(damaged("slots that do not exist".to_owned()));
+    }
+    let bytes = state.geometry.state_bytes_per_slot();
+    let body = &chunk[CHUNK_HEAD_BYTES..CHUNK_HEAD_BYTES + count as usize * bytes];
+    let mut slots = first..;
+    for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
+        state.index.warm_up(group.chunks_exact(bytes));
+        for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
+            state.index.decode(slot, from).map_err(damaged)?;
+        }
+    }
+    Ok(())
+}
+
+/// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
+/// under way, and few enough to stay in its first-level cache.
+const LOOK_AHEAD_SLOTS: usize = 32;
+
+/// A record read from the log.
+struct Found {
+    head: RecordHead,
+    entries: Vec<RecordEntry>,
+    /// Where the record after it is.
+    next: Position,
+}
+
+async fn read_record<S: BlockDevice>(
+    ssd: &S,
+    state: &State,
+    segment: u32,
+    unit: u32,
+) -> Result<Option<Found>, OpenError> {
+    let geometry = &state.geometry;
+    if segment >= geometry.segment_count || unit >= geometry.units_per_segment() {
+        return Ok(None);
+    }
+    let at = geometry.lba_of(segment, unit);
+    let block = ssd.read(at, Buf::new(geometry.unit_bytes as usize)).await.map_err(ssd_error)?;
+    let Some(head) = RecordHead::decode(&block, &state.uuid, segment, unit) else {
+        return Ok(None);
+    };
+    let position = Position {
+        segment,
+        unit: head.next_unit.get(),
+        next_segment: head.next_segment.get(),
+        next_segment_unit: head.next_segment_unit.get(),
+    };
+    let entries = head.entries(&block);
+    Ok(check_position(&position, geometry).map(|next| Found { entries, head, next }))
+}
+
+/// A position that lies on the device.
+fn check_position(position: &Position, geometry: &Geometry) -> Option<Position> {
+    let units = geometry.units_per_segment();
+    let fits = position.segment < geometry.segment_count
+        && position.next_segment < geometry.segment_count
+        && (position.unit < units || position.unit == NO_UNIT)
+        && position.next_segment_unit < units;
+    fits.then_some(*position)
+}
+
+/// Replays the log from where the checkpoint ends; the number of records taken.
+pub(crate) async fn replay<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<u64, OpenError> {
+    let first = found.replay_sequence.get();
+    let begin = Position {
+        segment: found.replay_segment.get(),
+        unit: found.replay_unit.get(),
+        next_segment: found.next_segment.get(),
+        next_segment_unit: found.next_segment_unit.get(),
+    };
+    let Some(mut position) = check_position(&begin, &state.geometry) else {
+        return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
+    };
+    state.position = position;
+    state.next_sequence = first;
+    state.segments.replay_sequence = first;
+    let mut generation = 0;
+    let mut durable = 0;
+    // Records of which no later head has said that they are durable.
+    let mut unproven: VecDeque<Found> = VecDeque::new();
+    let mut expected = first;
+    loop {
+        let (segment, unit) = match position.unit {
+            NO_UNIT => (position.next_segment, position.next_segment_unit),
+            unit => (position.segment, unit),
+        };
+        let record = read_record(ssd, state, segment, unit).await?;
+        if expected >= found.first_sequence.get() {
+            // Where a crash had cut the log off, records behind the cut may still be there.
+            generation = generation.max(found.generation.get());
+        }
+        let next = record.filter(|record| {
+            record.head.sequence.get() == expected && record.head.generation.get() >= generation
+        });
+        let Some(next) = next else { break };
+        expected += 1;
+        generation = next.head.generation.get();
+        durable = durable.max(next.head.durable_sequence.get());
+        position = next.next;
+        unproven.push_back(next);
+        while unproven.front().is_some_and(|record| record.head.sequence.get() < durable) {
+            let record = unproven.pop_front().expect("has a front");
+            take_record(state, &record)?;
+        }
+    }
+    while let Some(record) = unproven.pop_front() {
+        if !data_is_whole(ssd, state, &record).await? {
+            break;
+        }
+        take_record(state, &record)?;
+    }
+    finish_replay(ssd, found, state).await?;
+    Ok(state.next_sequence - first)
+}
+
+/// Checks that the log ends behind the last record taken.
+async fn finish_replay<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    if found.state.get() != STATE_CLEAN {
+        prove_end(ssd, state).await?;
+    }
+    state.acked_sequence = state.next_sequence;
+    state.durable_sequence = state.next_sequence;
+    Ok(())
+}
+
+/// Whether the data of every line of a record is what its entries say.
+async fn data_is_whole<S: BlockDevice>(
+    ssd: &S,
+    state: &State,
+    record: &Found,
+) -> Result<bool, OpenError> {
+    let geometry = &state.geometry;
+    let segment = record.head.segment.get();
+    let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
+    let checks: Vec<Part<'_, IoResult<bool>>> = of_data
+        .map(|entry| {
+            let part: Part<'_, _> = Box::pin(async move {
+                let unit = u32::from(entry.unit.get());
+                if unit + geometry.units_per_line() > geometry.units_per_segment() {
+                    return Ok(false);
+                }
+                let line = Buf::new(geometry.line_bytes as usize);
+                let data = ssd.read(geometry.lba_of(segment, unit), line).await?;
+                Ok(crc32c(&data) == entry.crc.get())
+            });
+            part
+        })
+        .collect();
+    for check in join_all(checks).await {
+        if !check.map_err(ssd_error)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Applies a record to the state as it was applied when it was formed.
+fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
+    let geometry = state.geometry.clone();
+    let segment = record.head.segment.get();
+    let mut versions = Vec::new();
+    for entry in &record.entries {
+        let (line, slot) = (entry.line.get(), entry.slot.get());
+        if line >= geometry.origin_lines() || slot >= geometry.slot_count() {
+            return Err(OpenError::Damaged(format!(
+                "record {} names line {line} and slot {slot}, which do not exist",
+                record.head.sequence
+            )));
+        }
+        match entry.kind {
+            ENTRY_DATA => {
+                let unit = u32::from(entry.unit.get());
+                let slot_due = slot_at(&geometry, segment, unit);
+                if slot != slot_due
+                    || unit + geometry.units_per_line() > geometry.units_per_segment()
+                {
+                    return Err(OpenError::Damaged(format!(
+                        "record {} puts line {line} in slot {slot}, not {slot_due}",
+                        record.head.sequence
+                    )));
+                }
+                if state.index.is_used(slot) {
+                    state.index.remove(slot);
+                }
+                state.index.set_unit(slot, unit);
+                let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
+                let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
+                state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
+                if dirty {
+                    versions.push((line, Version { slot, crc, mask }));
+                }
+            }
+            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
+                state.index.set_clean(slot);
+                if let Some(ordered) = &mut state.ordered {
+                    ordered.drop_line(line, record.head.sequence.get());
+                }
+            }
+            ENTRY_DROP => {
+                if let Some(slot) = state.index.lookup(line) {
+                    state.index.remove(slot);
+                    if let Some(ordered) = &mut state.ordered {
+                        ordered.drop_line(line, record.head.sequence.get());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let sequence = record.head.sequence.get();
+    state.next_sequence = sequence + 1;
+    state.epoch = record.head.epoch.get();
+    if let Some(ordered) = &mut state.ordered {
+        let at = Position {
+            segment,
+            unit: record.head.unit.get(),
+            next_segment: record.head.next_segment.get(),
+            next_segment_unit: record.head.next_segment_unit.get(),
+        };
+        ordered.push(sequence, state.epoch, at, versions);
+    }
+    state.segments.note_replayed(segment, sequence);
+    state.position = record.next;
+    Ok(())
+}
+
+/// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
+/// it durable, further on in the same segment or in the next one.
+async fn prove_end<S: BlockDevice>(ssd: &S, state: &State) -> Result<(), OpenError> {
+    let end = state.next_sequence;
+    let Position { segment, unit, next_segment, .. } = state.position;
+    let units = state.geometry.units_per_segment();
+    let same = (unit.min(units)..units).map(|unit| (segment, unit));
+    let others = (0..units).map(|unit| (next_segment, unit));
+    let mut places = same.chain(others);
+    loop {
+        let batch: Vec<(u32, u32)> = places.by_ref().take(64).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let reads: Vec<Part<'_, Result<Option<Found>, OpenError>>> = batch
+            .into_iter()
+            .map(|(segment, unit)| {
+                let part: Part<'_, _> = Box::pin(read_record(ssd, state, segment, unit));
+                part
+            })
+            .collect();
+        for found in join_all(reads).await {
+            if let Some(found) = found?
+                && found.head.durable_sequence.get() > end
+            {
+                return Err(OpenError::Damaged(format!(
+                    "its log ends at record {end}, but record {} says that more was durable",
+                    found.head.sequence
+                )));
+            }
+        }
+    }
+}
