@@ -25,12 +25,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// Every reason why a write does not just follow the mode, in order.
     fn write_path(&self, range: SectorRange) -> WritePath {
         let stream_bytes = self.streams.borrow_mut().observe(range, true);
+        let settings = self.settings.borrow();
+        if settings.mode.writes_back() && settings.seq_cutoff_bytes == 0 {
+            return WritePath::Log;
+        }
         // The newest copy of a dirty line is in the log: newer ones must follow it there. And while
         // writes wait for their order, later ones must not overtake them on the origin.
         if self.any_dirty(range) || self.order_waits() {
             return WritePath::Log;
         }
-        let settings = self.settings.borrow();
         // A bypass would be out of order.
         let may_bypass = !(settings.ordered && settings.mode.writes_back());
         if may_bypass && settings.seq_cutoff_bytes > 0 && stream_bytes >= settings.seq_cutoff_bytes

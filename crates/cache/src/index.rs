@@ -157,8 +157,8 @@ impl Index {
         old
     }
 
-    /// The same for a line of which it is known where it is.
-    fn put(&mut self, placement: Placement, old: Option<u32>) {
+    /// The same for a line that is known to be in slot `old`, or nowhere.
+    pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
         let Placement { line, slot, .. } = placement;
         assert!(!self.is_used(slot), "slot {slot} is taken");
         self.line_low[slot as usize] = line as u32;

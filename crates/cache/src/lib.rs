@@ -16,6 +16,7 @@
 
 pub mod admission;
 mod cache;
+mod chain;
 mod checkpoint;
 mod cleaner;
 mod config;

@@ -365,7 +365,7 @@ impl State {
         let crc = crc32c(&data);
         let (slot, unit) = builder.take_line_place(&self.geometry);
         self.index.set_unit(slot, unit);
-        self.index.place(Placement { line, slot, crc, dirty, mask, pending: true });
+        self.index.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
         match old {
             Some(old) => self.policy.relocate(old, slot, line),
             None => self.policy.insert(slot, line),

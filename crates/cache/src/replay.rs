@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 
 use voltier_block::{BlockDevice, Buf, IoResult};
 
+use crate::chain::{Chain, Found, LogReader};
 use crate::format::{
     CHUNK_BYTES, CHUNK_HEAD_BYTES, ChunkHead, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY,
-    FLAG_PARTIAL, Geometry, NO_UNIT, RecordEntry, RecordHead, STATE_CLEAN, Superblock, crc32c,
+    FLAG_PARTIAL, STATE_CLEAN, Superblock, crc32c,
 };
 use crate::index::Placement;
 use crate::join::{Part, join_all};
@@ -84,49 +85,6 @@ fn decode_chunk(
 /// under way, and few enough to stay in its first-level cache.
 const LOOK_AHEAD_SLOTS: usize = 32;
 
-/// A record read from the log.
-struct Found {
-    head: RecordHead,
-    entries: Vec<RecordEntry>,
-    /// Where the record after it is.
-    next: Position,
-}
-
-async fn read_record<S: BlockDevice>(
-    ssd: &S,
-    state: &State,
-    segment: u32,
-    unit: u32,
-) -> Result<Option<Found>, OpenError> {
-    let geometry = &state.geometry;
-    if segment >= geometry.segment_count || unit >= geometry.units_per_segment() {
-        return Ok(None);
-    }
-    let at = geometry.lba_of(segment, unit);
-    let block = ssd.read(at, Buf::new(geometry.unit_bytes as usize)).await.map_err(ssd_error)?;
-    let Some(head) = RecordHead::decode(&block, &state.uuid, segment, unit) else {
-        return Ok(None);
-    };
-    let position = Position {
-        segment,
-        unit: head.next_unit.get(),
-        next_segment: head.next_segment.get(),
-        next_segment_unit: head.next_segment_unit.get(),
-    };
-    let entries = head.entries(&block);
-    Ok(check_position(&position, geometry).map(|next| Found { entries, head, next }))
-}
-
-/// A position that lies on the device.
-fn check_position(position: &Position, geometry: &Geometry) -> Option<Position> {
-    let units = geometry.units_per_segment();
-    let fits = position.segment < geometry.segment_count
-        && position.next_segment < geometry.segment_count
-        && (position.unit < units || position.unit == NO_UNIT)
-        && position.next_segment_unit < units;
-    fits.then_some(*position)
-}
-
 /// Replays the log from where the checkpoint ends; the number of records taken.
 pub(crate) async fn replay<S: BlockDevice>(
     ssd: &S,
@@ -140,10 +98,12 @@ pub(crate) async fn replay<S: BlockDevice>(
         next_segment: found.next_segment.get(),
         next_segment_unit: found.next_segment_unit.get(),
     };
-    let Some(mut position) = check_position(&begin, &state.geometry) else {
+    let Some(begin) = begin.on(&state.geometry) else {
         return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
     };
-    state.position = position;
+    let reader = LogReader { ssd, geometry: state.geometry.clone(), uuid: state.uuid };
+    let mut chain = Chain::new(&reader, begin);
+    state.position = begin;
     state.next_sequence = first;
     state.segments.replay_sequence = first;
     let mut generation = 0;
@@ -151,48 +111,41 @@ pub(crate) async fn replay<S: BlockDevice>(
     // Records of which no later head has said that they are durable.
     let mut unproven: VecDeque<Found> = VecDeque::new();
     let mut expected = first;
-    loop {
-        let (segment, unit) = match position.unit {
-            NO_UNIT => (position.next_segment, position.next_segment_unit),
-            unit => (position.segment, unit),
-        };
-        let record = read_record(ssd, state, segment, unit).await?;
+    while let Some(next) = chain.next().await? {
         if expected >= found.first_sequence.get() {
             // Where a crash had cut the log off, records behind the cut may still be there.
             generation = generation.max(found.generation.get());
         }
-        let next = record.filter(|record| {
-            record.head.sequence.get() == expected && record.head.generation.get() >= generation
-        });
-        let Some(next) = next else { break };
+        if next.sequence() != expected || next.head.generation.get() < generation {
+            break;
+        }
         expected += 1;
         generation = next.head.generation.get();
         durable = durable.max(next.head.durable_sequence.get());
-        position = next.next;
         unproven.push_back(next);
-        while unproven.front().is_some_and(|record| record.head.sequence.get() < durable) {
+        while unproven.front().is_some_and(|record| record.sequence() < durable) {
             let record = unproven.pop_front().expect("has a front");
             take_record(state, &record)?;
         }
     }
     while let Some(record) = unproven.pop_front() {
-        if !data_is_whole(ssd, state, &record).await? {
+        if !data_is_whole(&reader, &record).await? {
             break;
         }
         take_record(state, &record)?;
     }
-    finish_replay(ssd, found, state).await?;
+    finish_replay(&reader, found, state).await?;
     Ok(state.next_sequence - first)
 }
 
 /// Checks that the log ends behind the last record taken.
 async fn finish_replay<S: BlockDevice>(
-    ssd: &S,
+    reader: &LogReader<'_, S>,
     found: &Superblock,
     state: &mut State,
 ) -> Result<(), OpenError> {
     if found.state.get() != STATE_CLEAN {
-        prove_end(ssd, state).await?;
+        prove_end(reader, state).await?;
     }
     state.acked_sequence = state.next_sequence;
     state.durable_sequence = state.next_sequence;
@@ -201,11 +154,10 @@ async fn finish_replay<S: BlockDevice>(
 
 /// Whether the data of every line of a record is what its entries say.
 async fn data_is_whole<S: BlockDevice>(
-    ssd: &S,
-    state: &State,
+    reader: &LogReader<'_, S>,
     record: &Found,
 ) -> Result<bool, OpenError> {
-    let geometry = &state.geometry;
+    let (ssd, geometry) = (reader.ssd, &reader.geometry);
     let segment = record.head.segment.get();
     let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
     let checks: Vec<Part<'_, IoResult<bool>>> = of_data
@@ -302,7 +254,10 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
 
 /// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
 /// it durable, further on in the same segment or in the next one.
-async fn prove_end<S: BlockDevice>(ssd: &S, state: &State) -> Result<(), OpenError> {
+async fn prove_end<S: BlockDevice>(
+    reader: &LogReader<'_, S>,
+    state: &State,
+) -> Result<(), OpenError> {
     let end = state.next_sequence;
     let Position { segment, unit, next_segment, .. } = state.position;
     let units = state.geometry.units_per_segment();
@@ -317,7 +272,7 @@ async fn prove_end<S: BlockDevice>(ssd: &S, state: &State) -> Result<(), OpenErr
         let reads: Vec<Part<'_, Result<Option<Found>, OpenError>>> = batch
             .into_iter()
             .map(|(segment, unit)| {
-                let part: Part<'_, _> = Box::pin(read_record(ssd, state, segment, unit));
+                let part: Part<'_, _> = Box::pin(reader.record(segment, unit));
                 part
             })
             .collect();

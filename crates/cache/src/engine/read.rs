@@ -97,7 +97,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let pending = {
                 let state = self.state.borrow();
                 let (first, last) = self.lines_of(range);
+                // Only what is on its way can be pending.
                 !self.failed()
+                    && state.records_in_flight() > 0
                     && (first..=last).any(|line| {
                         state.index.lookup(line).is_some_and(|slot| state.index.is_pending(slot))
                     })
