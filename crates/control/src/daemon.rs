@@ -54,7 +54,7 @@ pub fn run_daemon<E: Engine>(
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;
     let engine = start_engine(cores)?;
-    let listener = server::listen(&state.socket())?;
+    let listener = server::listen(&state.socket(), lock.after_crash())?;
     let shared = Shared::new(Service::new(engine, registry, Machine::real()));
     {
         // Clients may connect now and wait for their answer until every volume is up.
