@@ -96,13 +96,20 @@ impl Client {
     /// # Errors
     /// The daemon's own error, or that it went away.
     pub fn request(&mut self, request: &Request) -> ControlResult<Response> {
-        protocol::send(self.stream.get_mut(), request)?;
+        let gone = || {
+            ControlError::failed(
+                "the daemon went away before it answered; see daemon.log in the state folder, \
+                 and give the command again",
+            )
+        };
+        protocol::send(self.stream.get_mut(), request).map_err(|_| gone())?;
+        if self.stream.fill_buf().map_or(true, <[u8]>::is_empty) {
+            return Err(gone());
+        }
         match protocol::receive(&mut self.stream)? {
             Some(Response::Error { error }) => Err(error),
             Some(response) => Ok(response),
-            None => Err(ControlError::failed(
-                "the daemon went away before it answered; see daemon.log in the state folder",
-            )),
+            None => Err(gone()),
         }
     }
 

@@ -294,8 +294,12 @@ pub(super) fn facts(name: &VolumeName) -> ControlResult<Facts> {
         .as_ref()
         .map(|cache| in_bytes(&cache.lost_ranges(LOST_RANGES_COUNTED_MAX)))
         .unwrap_or_default();
-    let mut damaged =
-        cache.as_ref().map(|cache| in_bytes(&cache.damaged_ranges())).unwrap_or_default();
+    // With the SSD lost, every dirty line is, the damaged ones among them.
+    let mut damaged = cache
+        .as_ref()
+        .filter(|cache| cache.status().health != Health::Failed)
+        .map(|cache| in_bytes(&cache.damaged_ranges()))
+        .unwrap_or_default();
     let lost_ranges = (lost.len() + damaged.len()) as u64;
     lost.truncate(LOST_RANGES_MAX);
     damaged.truncate(LOST_RANGES_MAX);
