@@ -20,7 +20,8 @@ const DEPTH: u64 = 32;
 
 fn emit(case: &str, unit: &str, ours: f64, peer: &str, theirs: f64) {
     println!(
-        "{{\"case\":\"{case}\",\"unit\":\"{unit}\",\"ours\":{ours:.1},\"peer\":\"{peer}\",\"theirs\":{theirs:.1}}}"
+        "{{\"case\":\"{case}\",\"unit\":\"{unit}\",\"ours\":{ours:.1},\"peer\":\"{peer}\",\
+         \"theirs\":{theirs:.1}}}"
     );
 }
 

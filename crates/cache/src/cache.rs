@@ -18,6 +18,8 @@ use crate::health::Health;
 use crate::intents::Intents;
 use crate::locks::LineLocks;
 use crate::log::State;
+use crate::policy::PolicyKind;
+use crate::recover::{insert_into_policy, policy_for, policy_number};
 use crate::status::{Counters, Status};
 use crate::stream::StreamDetector;
 
@@ -180,6 +182,22 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// What the SSD's superblock was made with: the device the cache stands on.
     pub fn ssd(&self) -> &S {
         &self.0.ssd
+    }
+
+    /// Has another policy choose who leaves, from now on. What the old one had learned is forgotten:
+    /// the new one begins with the lines in the order of their slots.
+    ///
+    /// The next checkpoint records the choice on the SSD.
+    pub fn set_policy(&self, kind: PolicyKind) {
+        let inner = &self.0;
+        let mut state = inner.state.borrow_mut();
+        if state.policy.kind() == kind {
+            return;
+        }
+        let seed = state.next_sequence;
+        state.policy = policy_for(kind, &inner.geometry, seed);
+        insert_into_policy(&mut state);
+        inner.superblock.borrow_mut().policy = policy_number(kind).into();
     }
 
     /// The device behind the cache.

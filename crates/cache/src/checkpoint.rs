@@ -41,8 +41,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         };
         self.records_since_checkpoint.set(0);
         self.intents.begin_clearing();
-        let mut superblock = *self.superblock.borrow();
-        let area = 1 - superblock.checkpoint_area.get();
+        let area = 1 - self.superblock.borrow().checkpoint_area.get();
         let chunks = self.geometry.chunk_count();
         let mut next = 0;
         while next < chunks {
@@ -67,6 +66,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         self.ssd.flush().await?;
         let origin_flushed = self.flush_origin().await.is_ok();
+        let mut superblock = *self.superblock.borrow();
         superblock.sequence = (superblock.sequence.get() + 1).into();
         superblock.checkpoint_area = area.into();
         superblock.checkpoint_chunks = chunks.into();
@@ -89,7 +89,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         self.collect();
         // Last: until the superblock is written, a replay may bring back lines whose mistrust only
         // the marks record. A failing origin keeps its marks; its writes report the error.
-        if origin_flushed { self.intents.finish_clearing(&self.ssd).await } else { Ok(()) }
+        // In ordered mode a replay may begin in an earlier life, whose suspect lines it would bring
+        // back: nothing but the marks says that the start dropped them.
+        let spans_a_start = replay_sequence < superblock.first_sequence.get();
+        if origin_flushed && !spans_a_start {
+            self.intents.finish_clearing(&self.ssd).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn write_chunk(&self, area: u32, index: u64, replay_sequence: u64) -> IoResult<()> {
@@ -136,6 +143,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             task.await;
             // The cleaner has ended: what it had under way is queued.
             self.log_ending.set(true);
+            self.state.borrow_mut().ending = true;
         }
     }
 

@@ -131,10 +131,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 return None;
             }
         }
-        let cleaned = self.clean_batch(batch).await;
-        if in_order && cleaned.is_ok() {
-            self.order_written(last_sequence);
-        }
+        let cleaned = self.clean_batch(batch, last_sequence).await;
         if !in_order && *stretch == 0 {
             self.sweeps.set(self.sweeps.get() + 1);
         }
@@ -251,8 +248,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         Ok(())
     }
 
-    async fn clean_batch(self: &Rc<Self>, batch: LineRun) -> IoResult<()> {
+    /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`.
+    async fn clean_batch(self: &Rc<Self>, batch: LineRun, last_sequence: u64) -> IoResult<()> {
         if batch.is_empty() {
+            self.order_written(last_sequence);
             return Ok(());
         }
         self.make_durable().await?;
@@ -279,16 +278,21 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         if !cleaned.is_empty() {
             self.flush_origin().await?;
+            if failed.is_none() {
+                // Before the log hears of it: it may be waiting for the space this gives.
+                self.order_written(last_sequence);
+            }
             add(&self.counters.destaged_lines, cleaned.len() as u64);
             let clean = |dirty: Dirty| Change::Clean { line: dirty.line, slot: dirty.slot };
             let changes = cleaned.into_iter().map(clean);
             let number = self.queue_internal(changes);
             self.internal_acked(number).await?;
         }
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(()),
+        if let Some(error) = failed {
+            return Err(error);
         }
+        self.order_written(last_sequence);
+        Ok(())
     }
 
     /// Cuts ascending lines into runs of neighbours.

@@ -111,6 +111,11 @@ impl Queue {
 
     /// Takes back the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&mut self) {
+        while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
+            self.bytes -= data.len();
+            self.queued -= 1;
+            self.changes.pop_back();
+        }
         for change in &mut self.changes {
             if let Change::Data { line, data, source: Source::Fill, .. } = change {
                 self.bytes -= data.len();
@@ -189,6 +194,8 @@ pub(crate) struct State {
     /// First record of this epoch, or a later one if none was formed in it yet.
     pub(crate) epoch_begin: u64,
     pub(crate) counts: LogCounts,
+    /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
+    pub(crate) ending: bool,
     /// Present in ordered mode.
     pub(crate) ordered: Option<OrderedQueue>,
     /// What may be written in the open segment, and in the one after it.
@@ -217,6 +224,7 @@ impl State {
             epoch: 0,
             epoch_begin: 1,
             counts: LogCounts::default(),
+            ending: false,
             ordered: None,
             in_flight: VecDeque::new(),
             geometry,
@@ -268,7 +276,7 @@ impl State {
         if self.user.is_empty() && self.internal.is_empty() {
             return Formed::Nothing;
         }
-        let user_may = self.segments.free_count() >= INTERNAL_RESERVE;
+        let user_may = self.ending || self.segments.free_count() >= INTERNAL_RESERVE;
         if (self.internal.is_empty() && !user_may) || !self.ensure_room() {
             return Formed::Blocked;
         }

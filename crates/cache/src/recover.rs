@@ -241,14 +241,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             )));
         }
         let clean = found.state.get() == STATE_CLEAN;
-        let capacity = geometry.capacity_lines();
-        // Room for the moment when nothing can be evicted (see `State::make_room`).
-        let policy = Policy::new(
-            policy_of(found.policy.get()),
-            geometry.slot_count(),
-            capacity + capacity / 32,
-            options.seed,
-        );
+        let policy = policy_for(policy_of(found.policy.get()), &geometry, options.seed);
         let mut state = State::new(geometry.clone(), found.uuid, policy);
         state.ordered = options.settings.ordered.then(OrderedQueue::default);
         load_checkpoint(&ssd, &found, &mut state).await?;
@@ -336,8 +329,15 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
     }
 }
 
-fn policy_number(policy: PolicyKind) -> u32 {
+pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
     PolicyKind::ALL.iter().position(|kind| *kind == policy).expect("all are listed") as u32
+}
+
+/// A policy for a cache of this geometry, with room for the moment when nothing can be evicted (see
+/// `State::make_room`).
+pub(crate) fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Policy {
+    let capacity = geometry.capacity_lines();
+    Policy::new(kind, geometry.slot_count(), capacity + capacity / 32, seed)
 }
 
 fn policy_of(number: u32) -> PolicyKind {
@@ -445,7 +445,7 @@ async fn load_intents<S: BlockDevice>(
 }
 
 /// Tells the policy of every line, in the order of the slots.
-fn insert_into_policy(state: &mut State) {
+pub(crate) fn insert_into_policy(state: &mut State) {
     for slot in 0..state.geometry.slot_count() {
         if state.index.is_used(slot) {
             let line = state.index.line_of(slot);

@@ -69,12 +69,20 @@ fn decode_chunk(
         return Err(damaged("slots that do not exist".to_owned()));
     }
     let bytes = state.geometry.state_bytes_per_slot();
-    let body = chunk[CHUNK_HEAD_BYTES..].chunks_exact(bytes);
-    for (slot, from) in (first..first + count).zip(body) {
-        state.index.decode(slot, from).map_err(damaged)?;
+    let body = &chunk[CHUNK_HEAD_BYTES..CHUNK_HEAD_BYTES + count as usize * bytes];
+    let mut slots = first..;
+    for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
+        state.index.warm_up(group.chunks_exact(bytes));
+        for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
+            state.index.decode(slot, from).map_err(damaged)?;
+        }
     }
     Ok(())
 }
+
+/// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
+/// under way, and few enough to stay in its first-level cache.
+const LOOK_AHEAD_SLOTS: usize = 32;
 
 /// A record read from the log.
 struct Found {
@@ -258,12 +266,10 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                     versions.push((line, Version { slot, crc, mask }));
                 }
             }
-            ENTRY_CLEAN => {
-                if state.index.lookup(line) == Some(slot) {
-                    state.index.set_clean(slot);
-                    if let Some(ordered) = &mut state.ordered {
-                        ordered.drop_line(line, record.head.sequence.get());
-                    }
+            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
+                state.index.set_clean(slot);
+                if let Some(ordered) = &mut state.ordered {
+                    ordered.drop_line(line, record.head.sequence.get());
                 }
             }
             ENTRY_DROP => {

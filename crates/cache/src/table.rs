@@ -58,6 +58,11 @@ impl Table {
         (bucket, (hash as u8).max(1))
     }
 
+    /// Brings the home of a line into the processor's caches.
+    pub(crate) fn look(&self, line: u64) -> u8 {
+        self.buckets[self.home(line).0].displaced
+    }
+
     fn next(&self, bucket: usize) -> usize {
         if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
     }

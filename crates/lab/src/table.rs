@@ -61,6 +61,16 @@ pub fn percent(fraction: f64) -> String {
     if near_the_end { format!("{value:.2} %") } else { format!("{value:.0} %") }
 }
 
+/// The middle of the values, or the mean of the two in the middle. Zero of none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        count if count.is_multiple_of(2) => f64::midpoint(values[count / 2 - 1], values[count / 2]),
+        count => values[count / 2],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +102,12 @@ mod tests {
         ] {
             assert_eq!(figure(value), text);
         }
+    }
+
+    #[test]
+    fn one_outlier_does_not_move_the_median() {
+        assert!((median(vec![10.0, 9999.0, 9.0]) - 10.0).abs() < 1e-9);
+        assert!((median(vec![4.0, 1.0]) - 2.5).abs() < 1e-9);
     }
 
     #[test]

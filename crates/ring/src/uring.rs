@@ -74,7 +74,10 @@ impl Uring {
             .map_err(|error| {
                 io::Error::new(
                     error.kind(),
-                    format!("io_uring is not available ({error}); Linux 6.1 or newer with io_uring enabled is needed"),
+                    format!(
+                        "io_uring is not available ({error}); Linux 6.1 or newer with io_uring \
+                         enabled is needed"
+                    ),
                 )
             })?;
         Ok(Self {

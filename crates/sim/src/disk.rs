@@ -29,6 +29,8 @@ pub struct DiskSpec {
     pub block_bytes: u32,
     /// Shortest time of a request; most take up to five times as long.
     pub latency_ns: Nanos,
+    /// Flushes complete without making anything durable: a fault that the oracle must find.
+    pub lies: bool,
 }
 
 /// How a run ends without being asked.
@@ -373,7 +375,9 @@ impl BlockDevice for SimDisk {
         if fails {
             return Err(IoError::Medium);
         }
-        self.0.medium.borrow_mut().flush(covers);
+        if !self.0.spec.lies {
+            self.0.medium.borrow_mut().flush(covers);
+        }
         self.event(Event::Completed, Operation::Flush, SectorRange::default());
         Ok(())
     }

@@ -60,12 +60,14 @@ impl Profile {
                 bytes: MIB + (2 + 20) * 256 * KIB,
                 block_bytes: 512,
                 latency_ns: 20_000,
+                lies: false,
             },
             origin: DiskSpec {
                 number: 2,
                 bytes: 36 * MIB + 7 * 512,
                 block_bytes: 512,
                 latency_ns: 300_000,
+                lies: false,
             },
             modes: modes.to_vec(),
             ordered: false,
@@ -287,7 +289,7 @@ pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDisk> {
     Bench { world: world.clone(), model: model.clone(), device: drive, windows: *windows }
 }
 
-/// The first sector that a range of `Lba`s may touch last: for messages.
+/// Whether one of the ranges has this sector.
 pub fn is_in(ranges: &[SectorRange], sector: u64) -> bool {
     let one = SectorRange::new(Lba(sector), 1);
     ranges.iter().any(|range| range.contains(one))

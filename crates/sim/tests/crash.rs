@@ -16,7 +16,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn crash(profile: &Profile, seed: u64) {
-    let plan = Plan { profile: profile.clone(), seed, one_in: 6, warm_up_steps: 60, only: None };
+    let plan = Plan { profile: profile.clone(), seed, one_in: 12, warm_up_steps: 60, only: None };
     let mut points = 0;
     if let Some(seed) = number("VOLTIER_SIM_SEED") {
         let only = number("VOLTIER_SIM_EVENT");
@@ -82,6 +82,22 @@ fn a_fast_origin_before_a_slow_ssd_survives_crashes() {
 #[test]
 fn ordered_destaging_survives_crashes() {
     crash(&Profile { ordered: true, ..Profile::small(&MODES) }, 9);
+}
+
+#[test]
+#[should_panic]
+fn an_ssd_that_lies_about_flushes_is_found_out() {
+    let mut profile = Profile::small(&[Mode::WriteBack]);
+    profile.ssd.lies = true;
+    crash(&profile, 10);
+}
+
+#[test]
+#[should_panic]
+fn an_origin_that_lies_about_flushes_is_found_out() {
+    let mut profile = Profile::small(&[Mode::WriteThrough]);
+    profile.origin.lies = true;
+    crash(&profile, 11);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `cargo xtask bench NAME`: every performance figure with its peer, measured in the same run.
 //!
 //! Prints a table and writes `target/bench/NAME.json`. The cases of a crate that need no server
-//! come from that crate's example `bench`, which prints one JSON line a case (see
+//! come from that crate's examples `bench` and `start`, which print one JSON line a case (see
 //! [`report::Measured`]).
 
 mod cache;
@@ -43,10 +43,14 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     let effort = Effort::from_env()?;
     let rows = match name {
         "cache" => cache::measure(effort)?,
-        _ => return Err(format!("there is no benchmark {name}: try cache").into()),
+        "start" => in_process("voltier-cache", "start", Effort { rounds: 1, ..effort })?,
+        _ => return Err(format!("there is no benchmark {name}: try cache or start").into()),
     };
     println!("{}", Machine::this().describe());
-    println!("medians of {} runs of {} s each\n", effort.rounds, effort.seconds);
+    match name {
+        "start" => println!("one run\n"),
+        _ => println!("medians of {} runs of {} s each\n", effort.rounds, effort.seconds),
+    }
     print!("{}", report::table(&rows));
     let folder = workspace::metadata()?.target_directory.join("bench");
     std::fs::create_dir_all(&folder)?;
@@ -56,15 +60,15 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the example `bench` of `package` once for each round and takes the median of each case.
-fn in_process(package: &str, effort: Effort) -> Result<Vec<Measured>, Failure> {
-    let what = format!("cargo run --package {package} --example bench");
+/// Runs an example of `package` once for each round and takes the median of each case.
+fn in_process(package: &str, example: &str, effort: Effort) -> Result<Vec<Measured>, Failure> {
+    let what = format!("cargo run --package {package} --example {example}");
     let mut rounds = Vec::new();
     for round in 1..=effort.rounds {
-        eprintln!("{package}: in-process cases, round {round} of {}", effort.rounds);
+        eprintln!("{package}: {example}, round {round} of {}", effort.rounds);
         let mut command: Command = workspace::cargo();
         command.args(["run", "--quiet", "--locked", "--release", "--package", package]);
-        command.args(["--example", "bench"]).env("BENCH_SECONDS", effort.seconds.to_string());
+        command.args(["--example", example]).env("BENCH_SECONDS", effort.seconds.to_string());
         let output = command.stderr(Stdio::inherit()).output()?;
         workspace::succeeded(&what, output.status)?;
         rounds.push(report::parse_lines(&String::from_utf8(output.stdout)?)?);

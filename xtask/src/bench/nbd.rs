@@ -11,18 +11,22 @@ use voltier_lab::LabError;
 use voltier_lab::fio::{Fio, Job, Pattern, Target, Until};
 use voltier_lab::process::{Deadline, Running, Stop, pause};
 use voltier_lab::size::format_bytes;
+use voltier_lab::table::median;
 use voltier_lab::voltier::{CacheSpec, Instance};
 
 use super::Effort;
-use super::report::{Measured, median};
+use super::report::Measured;
 use crate::Failure;
 
 /// The working set of every case.
 const SIZE_BYTES: u64 = 256 << 20;
 
-/// Room for the cache's log: twice the working set, so that it reuses its space while it is
-/// measured.
-const SSD_BYTES: u64 = 2 * SIZE_BYTES;
+/// Room for the cache's log: its space is reused while it is measured, and a quarter of its lines is
+/// dirty, which is enough to keep destaging at work.
+const SSD_BYTES: u64 = 4 * SIZE_BYTES;
+
+/// Passes over a cached volume within which its log must have been around its drive.
+const PASSES_MAX: u32 = 16;
 
 const NBDKIT: &str = "nbdkit memory";
 const PLAIN: &str = "plain";
@@ -69,9 +73,26 @@ impl Volumes {
         for target in targets.values() {
             fio.run(&job("fill", Pattern::Write, 256 << 10, Until::Once), target, stop)?;
         }
-        instance.flush(HIT)?;
         let stop = stop.clone();
-        Ok(Volumes { instance, _nbdkit: nbdkit, targets, fio, stop, _folder: folder })
+        let volumes = Volumes { instance, _nbdkit: nbdkit, targets, fio, stop, _folder: folder };
+        for name in [HIT, WRITE_BACK] {
+            volumes.write_whole_ssd(name)?;
+        }
+        volumes.instance.flush(HIT)?;
+        Ok(volumes)
+    }
+
+    /// Writes a cached volume until its drive was written from end to end: memory that is touched
+    /// for the first time is cleared by the system, which is not what is measured.
+    fn write_whole_ssd(&self, name: &str) -> Result<(), Failure> {
+        let fill = job("fill", Pattern::Write, 256 << 10, Until::Once);
+        for _ in 0..PASSES_MAX {
+            if self.instance.show(name)?.device_bytes.ssd_written >= SSD_BYTES {
+                return Ok(());
+            }
+            self.fio.run(&fill, &self.targets[name], &self.stop)?;
+        }
+        Err(format!("{PASSES_MAX} passes over {name} did not write its whole drive").into())
     }
 
     fn iops(&self, name: &str, pattern: Pattern, effort: Effort) -> Result<f64, LabError> {

@@ -1,7 +1,7 @@
 //! Measured cases: read from the lines of an example, reduced to medians, shown, stored.
 
 use serde::{Deserialize, Serialize};
-use voltier_lab::table::{figure, render};
+use voltier_lab::table::{figure, median, render};
 
 use crate::Failure;
 
@@ -69,16 +69,6 @@ pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Measured>, String>
     first.iter().enumerate().map(|(index, row)| median_of(index, row)).collect()
 }
 
-/// The middle of the values, or the mean of the two in the middle. Zero of none.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        count if count.is_multiple_of(2) => f64::midpoint(values[count / 2 - 1], values[count / 2]),
-        count => values[count / 2],
-    }
-}
-
 /// The table that is printed.
 pub(super) fn table(rows: &[Measured]) -> String {
     let cells = |row: &Measured| {
@@ -124,7 +114,6 @@ mod tests {
         let rounds =
             [vec![row("a", 10.0, 5.0)], vec![row("a", 9999.0, 4.0)], vec![row("a", 9.0, 6.0)]];
         assert_eq!(medians(&rounds).unwrap(), [row("a", 10.0, 5.0)]);
-        assert!((median(vec![4.0, 1.0]) - 2.5).abs() < 1e-9);
     }
 
     #[test]

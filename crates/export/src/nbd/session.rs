@@ -41,8 +41,8 @@ pub enum Event {
     Need(usize),
     /// Bytes were used up, perhaps answered; call again.
     Used,
-    /// A request to serve. After a [`Command::Write`](super::Command::Write) the next `length` bytes of the stream are
-    /// its data: the caller takes them before it calls again.
+    /// A request to serve. After a [`Command::Write`](super::Command::Write) the next `length`
+    /// bytes of the stream are its data: the caller takes them before it calls again.
     Request(Request),
     /// Send what was written, serve what is in flight, close.
     Close(CloseReason),

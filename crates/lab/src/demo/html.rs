@@ -8,18 +8,22 @@ use crate::table::{figure, percent};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--hdd:#9a9a9a;--ssd:#6b9bd1;--accelerated:#2e9e5b;--line:#8884}\n\
-body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:64rem}\n\
+body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:74rem}\n\
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin:.2rem 0}\n\
 .lead{font-size:1.1rem}\n\
 .scroll{overflow-x:auto}\n\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;white-space:nowrap}\n\
-th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid var(--line)}\n\
-th:first-child,td:first-child{text-align:left}\n\
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(17rem,1fr));gap:1.2rem}\n\
+th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\n\
+th{white-space:normal;vertical-align:bottom}\n\
+th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:Canvas}\n\
+.charts{display:grid;gap:1.2rem 2rem;\
+grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr))}\n\
+ul{padding-left:1.2rem}li{margin:.3rem 0;max-width:52rem}\n\
 svg{width:100%;height:auto;display:block}svg text{font:12px system-ui,sans-serif;fill:currentColor}\n\
 .hdd{fill:var(--hdd)}.ssd{fill:var(--ssd)}.accelerated{fill:var(--accelerated)}\n\
 .published{fill:none;stroke:var(--accelerated);stroke-dasharray:3 2}\n\
-pre{overflow-x:auto;padding:.7rem;border:1px solid var(--line);font-size:.85rem}\n";
+pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.7rem;border:1px solid var(--line);\
+font-size:.85rem}\n";
 
 /// The whole page. It is well-formed XML as well as HTML.
 pub fn render(report: &Report) -> String {
@@ -49,7 +53,7 @@ pub fn render(report: &Report) -> String {
     line(
         &mut page,
         "p",
-        "Each fio command runs once against each volume; shown for the accelerated one.",
+        "Shown for the accelerated volume; the same is run against the other two.",
     );
     line(&mut page, "pre", &report.commands.join("\n"));
     page.push_str("</body>\n</html>\n");

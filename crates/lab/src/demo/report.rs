@@ -2,12 +2,23 @@
 
 use serde::Serialize;
 
-use super::Options;
 use super::jobs::{JobSpec, Published, Unit};
+use super::{Options, SSD_PER_SIZE, TURNS};
 use crate::machine::Machine;
 use crate::size::format_bytes;
 use crate::table::{figure, percent, render};
 use crate::voltier::Show;
+
+/// What one job measured on the three volumes, in its unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// The modelled disk.
+    pub hdd: f64,
+    /// The modelled SSD.
+    pub ssd: f64,
+    /// The disk behind the SSD.
+    pub accelerated: f64,
+}
 
 /// One job on the three volumes.
 #[derive(Clone, Debug)]
@@ -65,11 +76,10 @@ struct Json {
 }
 
 impl Row {
-    /// `figures` of disk, SSD and accelerated volume; `window`: the accelerated volume's counters
-    /// before and after the job.
+    /// `window`: the accelerated volume's counters before and after all its turns of the job.
     pub fn new(
         job: &'static JobSpec,
-        figures: &[f64],
+        figures: Figures,
         options: &Options,
         window: &(Show, Show),
     ) -> Row {
@@ -78,7 +88,8 @@ impl Row {
         let writes = after.writes.since(before.writes);
         let ssd_written = after.device_bytes.ssd_written;
         let ssd_written = ssd_written.saturating_sub(before.device_bytes.ssd_written);
-        let [hdd, ssd, accelerated] = <[f64; 3]>::try_from(figures).expect("three volumes");
+        let Figures { hdd, ssd, accelerated } = figures;
+        let seconds = f64::from(options.seconds) * TURNS as f64;
         Row {
             job,
             hdd,
@@ -86,7 +97,7 @@ impl Row {
             accelerated,
             read_hit: reads.hit_rate(),
             write_hit: writes.hit_rate(),
-            read_misses_per_second: reads.misses as f64 / f64::from(options.seconds),
+            read_misses_per_second: reads.misses as f64 / seconds,
             write_amplification: (writes.bytes > 0)
                 .then(|| ssd_written as f64 / writes.bytes as f64),
             published: job.published(options.ssd),
@@ -183,12 +194,21 @@ impl Report {
                 self.options.ssd.drive(),
                 self.options.seconds
             ),
-            "The cache: write-back, lru, 4096-byte lines, sequential streams cached too.".to_owned(),
-            "Each volume is first written once in sequence; the cache keeps what that brought in and \
-             is not emptied between jobs. The document says it empties its cache before each test, but \
-             its hit rates are those of a warm one."
+            format!(
+                "The cache: write-back, lru, 4096-byte lines, sequential streams cached too, on an \
+                 SSD of {} (as in the document, {SSD_PER_SIZE} times the test set).",
+                format_bytes(SSD_PER_SIZE * self.options.size_bytes)
+            ),
+            "Before the jobs each volume is written once in sequence, and the accelerated one again \
+             until its SSD was written from end to end: so no run waits for fresh memory, and the \
+             cache reuses its space. It is not emptied between jobs. The document says it empties \
+             its cache before each test, but its hit rates are those of a warm one."
                 .to_owned(),
-            "Hit rates are those of the run itself (counters after it minus counters before it); \
+            format!(
+                "HDD: one run a job. SSD and accelerated: {TURNS} runs a job, in turns; the table \
+                 has the medians."
+            ),
+            "Hit rates are those of the runs themselves (counters after them minus counters before); \
              warming up does not count."
                 .to_owned(),
             "The published figures are of real drives, with MaxIO 1.1.1: other hardware, for \
@@ -250,6 +270,7 @@ pub(super) mod tests {
             bytes: requests * 4096,
             ..Counters::default()
         };
+        let figures = Figures { hdd: 100.0, ssd: 40_000.0, accelerated: 39_000.0 };
         let rows = JOBS.iter().map(|job| {
             let after = Show {
                 reads: if job.key.contains("write") { counted(0, 0) } else { counted(4000, 3980) },
@@ -257,7 +278,7 @@ pub(super) mod tests {
                 device_bytes: DeviceBytes { ssd_written: 2_150_400, ..DeviceBytes::default() },
                 ..Show::default()
             };
-            Row::new(job, &[100.0, 40_000.0, 39_000.0], &options, &(Show::default(), after))
+            Row::new(job, figures, &options, &(Show::default(), after))
         });
         Report {
             rows: rows.collect(),
