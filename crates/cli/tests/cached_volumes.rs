@@ -116,6 +116,9 @@ fn modes_are_switched_while_fio_verifies() {
         .run(&["set", "v", "mode=wb", "dirty_high=40", "dirty_low=10", "admission=touches:2"])
         .ok();
     instance.run(&["set", "v", "dirty_low=50"]).refused(2, "dirty_low");
+    instance.run(&["set", "v", "policy=s3fifo"]).ok();
+    instance.kill();
+    assert_eq!(instance.show("v")["policy"], "s3fifo", "also after a crash");
     let shown = instance.show("v");
     assert_eq!(shown["tunables"]["dirty_high"], 40);
     assert_eq!(shown["tunables"]["admission"], "touches:2");

@@ -36,7 +36,8 @@ fn verify_under_changes(instance: &Instance, engine: &[&str]) {
                 let shown = instance.run(&["set", "v", &change, "--json"]).json();
                 assert_eq!((&shown["mode"], &shown["policy"]), (&mode.into(), &policy.into()));
             }
-            instance.run(&["set", "v", "mode=wb"]).ok();
+            let next = format!("policy={}", POLICIES[(turn + 1) % POLICIES.len()]);
+            instance.run(&["set", "v", "mode=wb", &next]).ok();
             std::thread::park_timeout(std::time::Duration::from_millis(200));
             instance.run(&["detach", "v"]).ok();
             round += 1;

@@ -28,6 +28,9 @@ use crate::status::VolumeStatus;
 
 use doors::Door;
 
+/// What names of core threads begin with.
+pub(crate) const CORE_THREAD: &str = "core-";
+
 /// The cores of this process and the volumes on them.
 pub(crate) struct CoreEngine {
     homes: BTreeMap<VolumeName, Home>,
@@ -68,7 +71,7 @@ impl CoreEngine {
     pub(crate) fn start(cores: usize) -> ControlResult<Self> {
         let cores = (0..cores.max(1))
             .map(|number| {
-                Core::start(&format!("core-{number}")).map_err(|error| {
+                Core::start(&format!("{CORE_THREAD}{number}")).map_err(|error| {
                     ControlError::failed(format!(
                         "starting core {number}: {error}; Voltier needs io_uring: \
                          see `sysctl kernel.io_uring_disabled` and `ulimit -l`"

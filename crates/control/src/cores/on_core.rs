@@ -147,6 +147,10 @@ async fn put_in_front(
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
     }
+    if let Some(opened) = volume.cache() {
+        // Changed while it served, and the daemon was killed before the SSD knew.
+        opened.set_policy(cache.settings.policy);
+    }
     let handle = handle.clone();
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)));
     Ok(opened.generation)
@@ -208,15 +212,11 @@ pub(super) async fn detach(
 /// Changes settings.
 pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlResult<()> {
     let volume = resident(&name)?.volume.clone();
-    let policy = volume.cache().map(|cache| cache.status().policy);
-    if policy.is_some_and(|policy| policy != settings.policy) {
-        return Err(ControlError::failed(format!(
-            "the policy is chosen when a cache is made; `voltier detach {name}`, then \
-             `voltier attach {name} -s SSD -r {}`",
-            settings.policy
-        )));
+    volume.configure(settings.for_cache()).map_err(ControlError::failed)?;
+    if let Some(cache) = volume.cache() {
+        cache.set_policy(settings.policy);
     }
-    volume.configure(settings.for_cache()).map_err(ControlError::failed)
+    Ok(())
 }
 
 /// Writes every dirty line back.
