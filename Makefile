@@ -5,12 +5,13 @@
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers: BENCH=cache or start (see docs/benchmarks.md)
 #   make fuzz-smoke   a short run of every fuzz target
+#   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke clean
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke crash clean
 
 BENCH ?= cache
 XTASK := cargo run --quiet --locked --package xtask --
@@ -55,6 +56,10 @@ bench:
 fuzz-smoke:
 	@scripts/deps.sh fuzz
 	scripts/fuzz-smoke.sh
+
+crash:
+	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \
+	  cargo test --locked --package voltier --test crash -- --nocapture
 
 clean:
 	cargo clean

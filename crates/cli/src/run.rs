@@ -72,7 +72,11 @@ impl Session<'_> {
         if self.json {
             return print_json(&volume);
         }
-        print(&format!("{}\n", export.uri(name)))
+        // The answer says where the door really is: port 0 asked for a free one.
+        let asked = export.uri(name);
+        let known = volume.exports.iter().find(|door| door.uri == asked);
+        let door = known.or(volume.exports.last());
+        print(&format!("{}\n", door.map_or(&asked, |door| &door.uri)))
     }
 
     /// Starts a job and waits for its end.

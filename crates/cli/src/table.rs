@@ -9,6 +9,9 @@ use voltier_control::{
 const HEAD: [&str; 9] =
     ["NAME", "STATE", "MODE", "SIZE", "SSD", "USED", "DIRTY", "READ HIT", "EXPORTS"];
 
+/// Lost ranges that are shown to people one by one.
+const LOST_SHOWN_MAX: usize = 8;
+
 /// One row per volume.
 pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
     if volumes.is_empty() {
@@ -113,6 +116,7 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
     line("destage", volume.destage.clone());
     if volume.lost_ranges > 0 {
         line("lost", format!("{} ranges; reads of them fail", volume.lost_ranges));
+        lost_lines(volume, line);
     }
     line("memory", format_size(volume.memory_bytes));
     line("write amp", format!("{:.2}", volume.write_amplification));
@@ -124,6 +128,20 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             percent(volume.hit_rate.write)
         ),
     );
+}
+
+/// The first ranges of both lists, and how many more there are.
+fn lost_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
+    let (lost, damaged) = (volume.lost.iter(), volume.damaged.iter());
+    let named =
+        lost.map(|range| ("lost at", range)).chain(damaged.map(|range| ("damaged at", range)));
+    for (key, range) in named.take(LOST_SHOWN_MAX) {
+        line(key, format!("byte {}, {} bytes", range.offset_bytes, range.length_bytes));
+    }
+    let more = volume.lost_ranges.saturating_sub(LOST_SHOWN_MAX as u64);
+    if more > 0 {
+        line("", format!("and {more} more; `voltier show {} --json` lists them", volume.name));
+    }
 }
 
 fn state(state: VolumeState) -> &'static str {

@@ -4,7 +4,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use support::nbd::NbdClient;
 use support::{Instance, fio_is_content};
@@ -116,6 +116,9 @@ fn modes_are_switched_while_fio_verifies() {
         .run(&["set", "v", "mode=wb", "dirty_high=40", "dirty_low=10", "admission=touches:2"])
         .ok();
     instance.run(&["set", "v", "dirty_low=50"]).refused(2, "dirty_low");
+    instance.run(&["set", "v", "policy=s3fifo"]).ok();
+    instance.kill();
+    assert_eq!(instance.show("v")["policy"], "s3fifo", "also after a crash");
     let shown = instance.show("v");
     assert_eq!(shown["tunables"]["dirty_high"], 40);
     assert_eq!(shown["tunables"]["admission"], "touches:2");
@@ -238,14 +241,17 @@ fn wrong_bytes_from_the_ssd_are_never_served() {
         }
         let shown = instance.show("v");
         assert_eq!(shown["lost_ranges"].as_u64().unwrap() > 0, !clean, "{shown}");
+        let first = &shown["damaged"][0];
+        assert_eq!(first["offset_bytes"].as_u64().is_some(), !clean, "{shown}");
+        assert_eq!(instance.run(&["show", "v"]).ok().out.contains("damaged at"), !clean);
         assert_eq!(shown["state"], if clean { "running" } else { "degraded" });
         nbd.write(32 << 20, &[8; 4096]).unwrap();
         assert_eq!(nbd.read(32 << 20, 4096).unwrap(), [8; 4096], "the rest serves on");
         drop(nbd);
         if !clean {
             // What cannot be written back is not quietly given up.
-            instance.run(&["detach", "v"]).refused(1, "");
-            instance.run(&["flush", "v"]).refused(1, "");
+            instance.run(&["detach", "v"]).refused(1, &format!("damaged on its SSD {ssd}"));
+            instance.run(&["flush", "v"]).refused(1, "--no-flush");
             assert_eq!(instance.show("v")["mode"], "wb");
             instance.run(&["detach", "v", "--no-flush"]).ok();
             assert_eq!(instance.show("v")["state"], "running");
@@ -299,7 +305,8 @@ fn a_delete_that_is_killed_goes_on_at_the_next_start() {
     while number(&instance, "/lines/dirty") == 200 {}
     instance.kill();
     delete.wait().unwrap();
-    instance.run(&["delete", "v"]).code.to_string();
+    // Whether it has ended meanwhile or goes on: it was asked for, and it is done.
+    instance.run(&["delete", "v"]).ok();
     while instance.run(&["show", "v"]).code == 0 {}
     let file = File::open(&hdd).unwrap();
     for block in 0..200_u64 {
@@ -307,4 +314,58 @@ fn a_delete_that_is_killed_goes_on_at_the_next_start() {
         file.read_exact_at(&mut data, (block * 7919 % 4000) * 16384).unwrap();
         assert_eq!(data, [block as u8 + 1; 4096]);
     }
+}
+
+#[test]
+fn what_was_lost_with_an_ssd_is_listed_also_by_the_next_daemon() {
+    let (instance, ssd, _) = accelerated("wb");
+    instance.export("v");
+    let mut nbd = client(&instance);
+    for block in 0..200_u64 {
+        nbd.write(block << 16, &[7; 4096]).unwrap();
+    }
+    File::options().write(true).open(&ssd).unwrap().set_len(0).unwrap();
+    for block in 0..200_u64 {
+        assert!(nbd.read(block << 16, 4096).is_err(), "never other data");
+    }
+    for daemon in ["first", "second"] {
+        let shown = instance.show("v");
+        assert_eq!(shown["lost_ranges"], 200, "{daemon}: {shown}");
+        assert_eq!(shown["lost"].as_array().unwrap().len(), 200, "{daemon}");
+        assert_eq!(
+            shown["lost"][1],
+            serde_json::json!({
+                "offset_bytes": 65536, "length_bytes": 4096
+            })
+        );
+        let text = instance.run(&["show", "v"]).ok().out;
+        assert!(text.contains("byte 65536, 4096 bytes") && text.contains("192 more"), "{text}");
+        instance.kill();
+    }
+    instance.run(&["flush", "v"]).refused(1, "not served");
+}
+
+#[test]
+fn no_flush_does_not_wait_for_a_drain_and_lets_go_of_the_devices() {
+    let instance = Instance::new();
+    let (ssd, hdd) = (instance.drive("ssd", 32 * MIB), instance.drive("hdd", 256 * MIB));
+    let slow = format!("model:hdd-7200:{hdd}");
+    for verb in ["flush", "delete"] {
+        instance.run(&["create", "-f", "-s", &ssd, "-p", &slow, "-t", "wb", "v"]).ok();
+        instance.export("v");
+        let mut nbd = client(&instance);
+        for block in 0..2000_u64 {
+            nbd.write((block * 7919 % 4000) * 65536, &[1; 4096]).unwrap();
+        }
+        drop(nbd);
+        let drain = instance.command(&[verb, "v"]).stderr(Stdio::piped()).spawn().unwrap();
+        while number(&instance, "/lines/dirty") == 2000 {}
+        instance.run(&["unexport", "v"]).ok();
+        instance.run(&["delete", "v", "--no-flush"]).ok();
+        let drain = drain.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&drain.stderr);
+        assert!(!drain.status.success() && said.contains("given up"), "{said}");
+        instance.run(&["delete", "v", "--no-flush"]).refused(1, "no volume");
+    }
+    instance.run(&["create", "-f", "-s", &ssd, "-p", &slow, "v"]).ok();
 }

@@ -101,6 +101,18 @@ fn a_stale_control_socket_is_replaced() {
 }
 
 #[test]
+fn a_command_right_after_a_kill_starts_the_next_daemon() {
+    let instance = Instance::new();
+    instance.run(&["create", "-p", "mem:1M", "v"]).ok();
+    for _ in 0..10 {
+        let pid = instance.pid().unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        instance.run(&["show"]).ok();
+        assert_ne!(instance.pid(), Some(pid));
+    }
+}
+
+#[test]
 fn a_foreign_registry_is_refused_and_left_alone() {
     let instance = Instance::new();
     fs::create_dir(instance.state()).unwrap();

@@ -101,6 +101,10 @@ fn an_nbd_door_on_tcp_says_which_port_it_has() {
     let port: u16 =
         uri.trim_start_matches("nbd://127.0.0.1:").trim_end_matches("/v").parse().unwrap();
     std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let printed = instance.run(&["export", "v", "--nbd", "tcp:127.0.0.1:0"]).ok().out;
+    let second = printed.trim().trim_start_matches("nbd://127.0.0.1:").trim_end_matches("/v");
+    std::net::TcpStream::connect(("127.0.0.1", second.parse().unwrap())).unwrap();
+    instance.run(&["unexport", "v", "--nbd", &format!("tcp:127.0.0.1:{second}")]).ok();
     let busy = format!("tcp:127.0.0.1:{port}");
     instance.run(&["create", "-p", "mem:1M", "w"]).ok();
     instance.run(&["export", "w", "--nbd", &busy]).refused(1, "door of volume v");
@@ -179,4 +183,30 @@ fn a_fuse_file_is_the_volume_where_the_kernel_has_fuse() {
     drop((open, client));
     instance.run(&["delete", "v"]).ok();
     assert!(!file.exists());
+}
+
+#[test]
+fn the_file_of_a_killed_daemon_is_cleaned_up_by_the_next() {
+    let instance = Instance::new();
+    let hdd = instance.drive("hdd", 8 * MIB);
+    instance.run(&["create", "-p", &hdd, "v"]).ok();
+    let file = instance.path("file");
+    let path = file.to_str().unwrap();
+    let answer = instance.run(&["export", "v", "--fuse", path]);
+    if answer.code != 0 {
+        eprintln!("left out: {}", answer.err);
+        return;
+    }
+    instance.kill();
+    assert!(fs::read(&file).is_err(), "nobody answers");
+    instance.run(&["show"]).ok();
+    assert_eq!(file.metadata().unwrap().len(), 8 * MIB);
+    instance.run(&["unexport", "v", "--fuse", path]).ok();
+    assert!(!file.exists(), "as before the first export");
+    instance.run(&["export", "v", "--fuse", path]).ok();
+    instance.kill();
+    fs::remove_file(&hdd).unwrap();
+    assert_eq!(instance.show("v")["state"], "failed");
+    assert!(!file.exists(), "also when the volume does not come up");
+    instance.run(&["delete", "v"]).ok();
 }

@@ -1,7 +1,7 @@
 //! The command line's side of the control socket; starts the daemon when none runs.
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -29,18 +29,32 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a daemon that runs; `None` when none does.
+    /// Connects to a daemon that runs and answers; `None` when none does.
     ///
     /// # Errors
-    /// When the socket is not permitted.
+    /// When the socket is not permitted, or the daemon refuses to talk.
     pub fn connect(state: &StateDir) -> ControlResult<Option<Self>> {
         match UnixStream::connect(state.socket()) {
-            Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
+            Ok(stream) => Self { stream: BufReader::new(stream) }.greeted(),
             Err(error) if is_nobody(error.kind()) => Ok(None),
             Err(error) => {
                 let doing = format!("connecting to {}", state.socket().display());
                 Err(ControlError::io(doing, &error))
             }
+        }
+    }
+
+    /// The kernel takes connections for a daemon that was killed until it has taken it apart. So
+    /// nothing is asked of one that has not answered a greeting: without an answer there is none.
+    fn greeted(mut self) -> ControlResult<Option<Self>> {
+        let is_there = protocol::send(self.stream.get_mut(), &Request::Ping).is_ok()
+            && self.stream.fill_buf().is_ok_and(|bytes| !bytes.is_empty());
+        if !is_there {
+            return Ok(None);
+        }
+        match protocol::receive(&mut self.stream)? {
+            Some(Response::Error { error }) => Err(error),
+            _ => Ok(Some(self)),
         }
     }
 
@@ -82,13 +96,20 @@ impl Client {
     /// # Errors
     /// The daemon's own error, or that it went away.
     pub fn request(&mut self, request: &Request) -> ControlResult<Response> {
-        protocol::send(self.stream.get_mut(), request)?;
+        let gone = || {
+            ControlError::failed(
+                "the daemon went away before it answered; see daemon.log in the state folder, \
+                 and give the command again",
+            )
+        };
+        protocol::send(self.stream.get_mut(), request).map_err(|_| gone())?;
+        if self.stream.fill_buf().map_or(true, <[u8]>::is_empty) {
+            return Err(gone());
+        }
         match protocol::receive(&mut self.stream)? {
             Some(Response::Error { error }) => Err(error),
             Some(response) => Ok(response),
-            None => Err(ControlError::failed(
-                "the daemon went away before it answered; see daemon.log in the state folder",
-            )),
+            None => Err(gone()),
         }
     }
 
@@ -185,4 +206,25 @@ fn log_since(state: &StateDir, start: u64) -> String {
 #[expect(clippy::disallowed_methods, reason = "a command waits for a process, not for an I/O")]
 fn now() -> Instant {
     Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_hangs_up_before_it_answers_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path()).unwrap();
+        let listener = UnixListener::bind(state.socket()).unwrap();
+        std::thread::scope(|scope| {
+            // Closed with the greeting unread: the other side sees a reset.
+            scope.spawn(|| drop(listener.accept().unwrap()));
+            assert!(Client::connect(&state).unwrap().is_none());
+        });
+        drop(listener);
+        assert!(Client::connect(&state).unwrap().is_none(), "refused");
+    }
 }

@@ -129,6 +129,9 @@ pub trait Engine: Send + 'static {
     /// When the kernel does not let go of it (a FUSE file in use).
     fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()>;
 
+    /// Removes what the door of a daemon that was killed left in the file system, if anything.
+    fn clear_dead(&mut self, export: &ExportSpec);
+
     /// Clients connected to a door now.
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
 }

@@ -35,7 +35,8 @@ pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use name::{NAME_BYTES_MAX, VolumeName};
 pub use registry::{
-    CacheRecord, Desired, Identity, REGISTRY_FILE, REGISTRY_VERSION, Registry, VolumeRecord,
+    CacheRecord, Desired, Identity, LOST_RANGES_MAX, REGISTRY_FILE, REGISTRY_VERSION, Registry,
+    VolumeRecord,
 };
 pub use service::Service;
 pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};
@@ -43,6 +44,6 @@ pub use size::{exact_size, format_size, parse_size};
 pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
-    DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
-    Tunables, VolumeState, VolumeStatus,
+    ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts,
+    RequestCounts, Tunables, VolumeState, VolumeStatus,
 };

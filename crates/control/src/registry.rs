@@ -16,11 +16,15 @@ use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
+use crate::status::ByteRange;
 
 /// Name of the file in the state folder.
 pub const REGISTRY_FILE: &str = "registry.json";
 /// Version this program writes; newer ones are refused.
 pub const REGISTRY_VERSION: u32 = 1;
+
+/// Lost ranges that are kept one by one: beyond it only their number is.
+pub const LOST_RANGES_MAX: usize = 1024;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -97,8 +101,28 @@ pub struct CacheRecord {
     pub generation: u64,
     /// Whether dirty lines may be on the SSD: set before the first one can be.
     pub maybe_dirty: bool,
+    /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.
+    #[serde(default)]
+    pub dirty_lines: u64,
     /// Why the SSD was given up, when it was.
     pub failed: Option<String>,
+    /// What was lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<ByteRange>,
+    /// How many ranges were lost with the SSD.
+    #[serde(default)]
+    pub lost_total: u64,
+}
+
+impl CacheRecord {
+    /// What would be lost with the SSD, in words.
+    pub fn newest_data(&self) -> String {
+        match self.dirty_lines {
+            0 => "the newest data".to_owned(),
+            1 => "the newest data of 1 line".to_owned(),
+            lines => format!("the newest data of {lines} lines, as last counted"),
+        }
+    }
 }
 
 /// One volume.
@@ -289,7 +313,10 @@ mod tests {
                 settings: Settings::default(),
                 generation: 3,
                 maybe_dirty: true,
+                dirty_lines: 7,
                 failed: None,
+                lost: vec![ByteRange { offset_bytes: 4096, length_bytes: 512 }],
+                lost_total: 1,
             }),
             exports: vec![ExportSpec::Nbd("unix:/run/x.sock".parse().unwrap())],
             desired: Desired::Serving,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::protocol::{self, Request, Response};
-use crate::service::Service;
+use crate::service::{CRASH_STEP, CRASH_TRIES, Service};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
@@ -125,12 +125,18 @@ impl<E: Engine> Shared<E> {
             if protocol::send(&mut &*stream, &response).is_err() {
                 return;
             }
+            if let Response::Job { job } = &response {
+                self.lock().job_is_told(job);
+            }
         }
     }
 }
 
 /// Listens on the control socket, mode 0600. A stale one is replaced, a live one refused.
-pub(crate) fn listen(path: &Path) -> ControlResult<UnixListener> {
+///
+/// After a crash the kernel answers for the daemon before until it has taken it apart: then a live
+/// one is given a while to go.
+pub(crate) fn listen(path: &Path, after_crash: bool) -> ControlResult<UnixListener> {
     let shown = path.display();
     if let Ok(meta) = fs::symlink_metadata(path) {
         if !meta.file_type().is_socket() {
@@ -138,7 +144,13 @@ pub(crate) fn listen(path: &Path) -> ControlResult<UnixListener> {
                 "{shown} is there and is no socket; move it away"
             )));
         }
-        if UnixStream::connect(path).is_ok() {
+        let mut tries = if after_crash { CRASH_TRIES } else { 1 };
+        while UnixStream::connect(path).is_ok() {
+            tries -= 1;
+            if tries > 0 {
+                thread::park_timeout(CRASH_STEP);
+                continue;
+            }
             return Err(ControlError::failed(format!(
                 "another program answers on {shown}; stop it, or choose another --state DIR"
             )));
@@ -161,12 +173,19 @@ mod tests {
     fn a_stale_socket_is_replaced_and_a_live_one_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
-        let first = listen(&path).unwrap();
-        assert!(listen(&path).unwrap_err().message.contains("answers"));
+        let first = listen(&path, false).unwrap();
+        assert!(listen(&path, false).unwrap_err().message.contains("answers"));
         drop(first);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        listen(&path).unwrap();
+        let second = listen(&path, false).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                thread::park_timeout(CRASH_STEP);
+                drop(second);
+            });
+            listen(&path, true).unwrap();
+        });
     }
 
     #[test]
@@ -174,7 +193,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         fs::write(&path, "mine").unwrap();
-        assert!(listen(&path).is_err());
+        assert!(listen(&path, true).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
     }
 }

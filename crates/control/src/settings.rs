@@ -78,9 +78,9 @@ pub struct Settings {
     pub admission: AdmissionKind,
     /// Sequential streams longer than this many bytes bypass the cache; 0 lets all in.
     pub seq_cutoff_bytes: u64,
-    /// Destaging starts above this share of dirty lines, in percent.
+    /// At this share of dirty lines and above, in percent, destaging works at full rate.
     pub dirty_high_percent: u8,
-    /// Destaging rests below this share of dirty lines, in percent.
+    /// At this share of dirty lines and below, in percent, destaging rests while clients are busy.
     pub dirty_low_percent: u8,
     /// Whether the origin always holds a prefix of the writes, cut at a flush.
     pub ordered: bool,

@@ -117,12 +117,21 @@ pub struct Tunables {
     pub admission: String,
     /// Sequential cut-off, a size or `off`.
     pub seq_cutoff: String,
-    /// Percent of dirty lines at which destaging starts.
+    /// Percent of dirty lines at which destaging works at full rate.
     pub dirty_high: u8,
-    /// Percent of dirty lines at which destaging rests.
+    /// Percent of dirty lines at and below which destaging rests while clients are busy.
     pub dirty_low: u8,
     /// Whether the origin always holds a prefix of the writes.
     pub ordered: bool,
+}
+
+/// A part of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteRange {
+    /// Where it begins, in bytes.
+    pub offset_bytes: u64,
+    /// How long it is, in bytes.
+    pub length_bytes: u64,
 }
 
 /// Everything about one volume.
@@ -162,9 +171,19 @@ pub struct VolumeStatus {
     pub uuid: String,
     /// Generation of the cache; 0 when there never was one.
     pub generation: u64,
-    /// Ranges of the volume whose newest data were lost with the SSD.
+    /// Ranges whose newest data were lost with the SSD, or are damaged on it: how many.
     pub lost_ranges: u64,
-    /// Bytes written to the SSD per byte that clients or fills put there; 0 before the first.
+    /// What was lost with the SSD: the first ranges, in order.
+    #[serde(default)]
+    pub lost: Vec<ByteRange>,
+    /// Dirty lines that are damaged on the SSD: the first ranges, in order.
+    #[serde(default)]
+    pub damaged: Vec<ByteRange>,
+    /// How many of `lost_ranges` are in neither list.
+    #[serde(default)]
+    pub lost_ranges_unlisted: u64,
+    /// Bytes written to the SSD, by whatever cause, per byte that clients wrote; 0 before the first.
+    /// Fills after misses and moved lines are in it.
     pub write_amplification: f64,
     /// What the destager does: `idle`, `running`, `draining`.
     pub destage: String,

@@ -160,15 +160,13 @@ impl Instance {
 
     /// Starts fio on a volume's NBD export; `None`, aloud, where there is no fio.
     pub fn fio(&self, uri: &str, args: &[&str]) -> Option<Child> {
+        self.fio_with(&[&["--ioengine=nbd", &format!("--uri={uri}")], args].concat())
+    }
+
+    /// Starts fio on whatever the arguments say; `None`, aloud, where there is no fio.
+    pub fn fio_with(&self, args: &[&str]) -> Option<Child> {
         let spawned = Command::new("fio")
-            .args([
-                "--name=test",
-                "--ioengine=nbd",
-                "--randseed=1",
-                "--verify_fatal=1",
-                "--verify_state_save=0",
-            ])
-            .arg(format!("--uri={uri}"))
+            .args(["--name=test", "--randseed=1", "--verify_fatal=1", "--verify_state_save=0"])
             .args(args)
             .current_dir(self.dir.path())
             .stdout(Stdio::piped())

@@ -28,6 +28,9 @@ use crate::status::VolumeStatus;
 
 use doors::Door;
 
+/// What names of core threads begin with.
+pub(crate) const CORE_THREAD: &str = "core-";
+
 /// The cores of this process and the volumes on them.
 pub(crate) struct CoreEngine {
     homes: BTreeMap<VolumeName, Home>,
@@ -43,6 +46,14 @@ struct Home {
     doors: Vec<Door>,
     drain: Arc<Mutex<Drain>>,
     failure: Arc<Failure>,
+    devices: Devices,
+}
+
+/// What the devices of a volume are called, for messages.
+#[derive(Clone)]
+struct Devices {
+    origin: String,
+    ssd: String,
 }
 
 /// The loss of an SSD, between the core that sees it and the registry that must know of it.
@@ -60,7 +71,7 @@ impl CoreEngine {
     pub(crate) fn start(cores: usize) -> ControlResult<Self> {
         let cores = (0..cores.max(1))
             .map(|number| {
-                Core::start(&format!("core-{number}")).map_err(|error| {
+                Core::start(&format!("{CORE_THREAD}{number}")).map_err(|error| {
                     ControlError::failed(format!(
                         "starting core {number}: {error}; Voltier needs io_uring: \
                          see `sysctl kernel.io_uring_disabled` and `ulimit -l`"
@@ -130,7 +141,9 @@ impl Engine for CoreEngine {
         let plan = record.clone();
         let opened = call(&remote, move |handle| on_core::open(handle, plan, start, gate))?;
         let drain = Arc::new(Mutex::new(Drain::Done));
-        let home = Home { remote, doors: Vec::new(), drain, failure };
+        let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
+        let devices = Devices { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
+        let home = Home { remote, doors: Vec::new(), drain, failure, devices };
         self.homes.insert(record.name.clone(), home);
         Ok(opened)
     }
@@ -139,25 +152,26 @@ impl Engine for CoreEngine {
         let Some(home) = self.homes.remove(name) else { return Ok(()) };
         // A FUSE file that is still in use is detached from its path here.
         drop(home.doors);
-        let name = name.clone();
-        call(&home.remote, move |_| on_core::close(name))
+        let (name, devices) = (name.clone(), home.devices);
+        call(&home.remote, move |_| on_core::close(name, devices))
     }
 
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
         let failure = Arc::new(Failure::default());
         let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
-        let (volume, cache) = (name.clone(), cache.clone());
+        let (volume, ssd, cache) = (name.clone(), cache.device.to_string(), cache.clone());
         let generation =
             self.on_core(name, move |handle| on_core::attach(handle, volume, cache, gate))?;
         if let Some(home) = self.homes.get_mut(name) {
             home.failure = failure;
+            home.devices.ssd = ssd;
         }
         Ok(generation)
     }
 
     fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let volume = name.clone();
-        self.on_core(name, move |_| on_core::detach(volume, write_back))
+        let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
+        self.on_core(name, move |_| on_core::detach(volume, devices, write_back))
     }
 
     fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
@@ -176,9 +190,10 @@ impl Engine for CoreEngine {
             return Ok(());
         }
         let (volume, waker) = (name.clone(), self.waker.clone());
+        let devices = home.devices.clone();
         let sent = home.remote.run(move |handle| {
             drop(handle.spawn(async move {
-                let outcome = match on_core::drain(volume).await {
+                let outcome = match on_core::drain(volume, devices).await {
                     Ok(()) => Drain::Done,
                     Err(error) => Drain::Failed(error.message),
                 };
@@ -241,6 +256,12 @@ impl Engine for CoreEngine {
             home.doors.push(door);
         }
         closed
+    }
+
+    fn clear_dead(&mut self, export: &ExportSpec) {
+        if let ExportSpec::Fuse(path) = export {
+            voltier_export::fuse::clear_dead(path);
+        }
     }
 
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64 {

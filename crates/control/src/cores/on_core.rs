@@ -1,38 +1,45 @@
 //! What runs on a core: its volumes, and the tasks that open, change and close them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
-use voltier_block::{BlockDevice, Nanos};
+use voltier_block::{BlockDevice, Nanos, SectorRange};
 use voltier_drive::model::Profile;
 use voltier_export::fuse::FileDoor;
 use voltier_export::nbd::{ExportInfo, NbdServer};
-use voltier_ring::{Handle, StreamAddress};
-use voltier_volume::{Drive, DriveSpec, OpenOptions, Volume};
+use voltier_ring::{Handle, Signal, StreamAddress};
+use voltier_volume::{Drive, DriveSpec, Health, OpenOptions, Volume, VolumeError};
 
-use super::Failure;
 use super::doors::refused;
 use super::status::Facts;
+use super::{Devices, Failure};
 use crate::engine::{CacheStart, OpenedVolume, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
-use crate::registry::{CacheRecord, VolumeRecord};
+use crate::registry::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
+use crate::status::ByteRange;
 
 /// How often requests that wait for a loss to be recorded look whether it is.
 const RECORDED_STEP_NS: Nanos = 5_000_000;
 
 /// Lost ranges that are counted one by one; beyond it there are "at least" so many.
-const LOST_RANGES_MAX: usize = 1 << 16;
+const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
 
 /// One volume on its home core.
 struct Resident {
     volume: Rc<Volume<Drive>>,
     servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
+    /// How often its dirty lines were given up: a drain that is under way ends then.
+    given_up: Cell<u64>,
+    giving_up: Signal,
 }
 
 thread_local! {
@@ -54,6 +61,24 @@ impl Gate {
         self.waker.iter().for_each(|wake| wake());
         while !self.failure.recorded.load(Ordering::Acquire) {
             handle.sleep(RECORDED_STEP_NS).await;
+        }
+    }
+}
+
+impl Resident {
+    /// Ends a drain that is under way.
+    fn give_up(&self) {
+        self.given_up.set(self.given_up.get() + 1);
+        self.giving_up.notify();
+    }
+}
+
+impl Devices {
+    fn both(&self) -> String {
+        if self.ssd.is_empty() {
+            format!("HDD {}", self.origin)
+        } else {
+            format!("HDD {}, SSD {}", self.origin, self.ssd)
         }
     }
 }
@@ -83,7 +108,12 @@ pub(super) async fn open(
         generation = put_in_front(&handle, &volume, &cache, start, gate).await?;
     }
     let size_bytes = volume.limits().bytes();
-    let resident = Resident { volume: Rc::new(volume), servers: RefCell::default() };
+    let resident = Resident {
+        volume: Rc::new(volume),
+        servers: RefCell::default(),
+        given_up: Cell::new(0),
+        giving_up: Signal::new(),
+    };
     RESIDENTS.with_borrow_mut(|all| all.insert(record.name, Rc::new(resident)));
     Ok(OpenedVolume { size_bytes, generation })
 }
@@ -117,20 +147,30 @@ async fn put_in_front(
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
     }
+    if let Some(opened) = volume.cache() {
+        // Changed while it served, and the daemon was killed before the SSD knew.
+        opened.set_policy(cache.settings.policy);
+    }
     let handle = handle.clone();
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)));
     Ok(opened.generation)
 }
 
 /// Stops a volume and forgets it.
-pub(super) async fn close(name: VolumeName) -> ControlResult<()> {
+pub(super) async fn close(name: VolumeName, devices: Devices) -> ControlResult<()> {
     let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
     let servers = std::mem::take(&mut *resident.servers.borrow_mut());
     for (_, server) in servers {
         server.stop().await;
     }
+    resident.give_up();
     let stopped = resident.volume.stop().await;
-    stopped.map_err(|error| ControlError::failed(format!("stopping {name}: {error}")))
+    stopped.map_err(|error| {
+        ControlError::failed(format!(
+            "stopping {name} ({}): {error}; see `dmesg`; the next start is one after a crash",
+            devices.both()
+        ))
+    })
 }
 
 /// Formats an SSD and puts it in front of an open volume; the cache's generation.
@@ -145,29 +185,99 @@ pub(super) async fn attach(
 }
 
 /// Takes the cache away and unmarks the SSD.
-pub(super) async fn detach(name: VolumeName, write_back: bool) -> ControlResult<()> {
-    let volume = resident(&name)?.volume.clone();
-    volume.detach(write_back).await.map_err(one_line)
+pub(super) async fn detach(
+    name: VolumeName,
+    devices: Devices,
+    write_back: bool,
+) -> ControlResult<()> {
+    let resident = resident(&name)?;
+    if !write_back {
+        resident.give_up();
+    }
+    let volume = resident.volume.clone();
+    let origin_errors = origin_errors(&volume);
+    volume.detach(write_back).await.map_err(|error| match error {
+        VolumeError::Io { error, .. } if volume.cache().is_some() => {
+            not_written_back(&name, &volume, &devices, origin_errors, error)
+        }
+        VolumeError::Io { what, error } => ControlError::failed(format!(
+            "{what} on {}: {error}; {name} serves {} without it; \
+             to use this SSD again, attach it with -f",
+            devices.ssd, devices.origin
+        )),
+        other => one_line(other),
+    })
 }
 
 /// Changes settings.
 pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlResult<()> {
     let volume = resident(&name)?.volume.clone();
-    let policy = volume.cache().map(|cache| cache.status().policy);
-    if policy.is_some_and(|policy| policy != settings.policy) {
-        return Err(ControlError::failed(format!(
-            "the policy is chosen when a cache is made; `voltier detach {name}`, then \
-             `voltier attach {name} -s SSD -r {}`",
-            settings.policy
-        )));
+    volume.configure(settings.for_cache()).map_err(ControlError::failed)?;
+    if let Some(cache) = volume.cache() {
+        cache.set_policy(settings.policy);
     }
-    volume.configure(settings.for_cache()).map_err(ControlError::failed)
+    Ok(())
 }
 
 /// Writes every dirty line back.
-pub(super) async fn drain(name: VolumeName) -> ControlResult<()> {
-    let volume = resident(&name)?.volume.clone();
-    volume.drain().await.map_err(one_line)
+pub(super) async fn drain(name: VolumeName, devices: Devices) -> ControlResult<()> {
+    let resident = resident(&name)?;
+    let volume = resident.volume.clone();
+    let (origin_errors, given_up) = (origin_errors(&volume), resident.given_up.get());
+    let mut drained = pin!(volume.drain());
+    let mut ended = pin!(resident.giving_up.until(|| resident.given_up.get() != given_up));
+    let outcome = poll_fn(|context| {
+        if let Poll::Ready(outcome) = drained.as_mut().poll(context) {
+            return Poll::Ready(Some(outcome));
+        }
+        ended.as_mut().poll(context).map(|()| None)
+    });
+    match outcome.await {
+        Some(Ok(())) => Ok(()),
+        Some(Err(VolumeError::Io { error, .. })) => {
+            Err(not_written_back(&name, &volume, &devices, origin_errors, error))
+        }
+        Some(Err(other)) => Err(one_line(other)),
+        None => Err(ControlError::failed(format!("the dirty lines of {name} were given up"))),
+    }
+}
+
+fn origin_errors(volume: &Volume<Drive>) -> u64 {
+    volume.cache().map_or(0, |cache| cache.status().origin_errors)
+}
+
+/// Which device stopped the writing back, and what to do about it.
+fn not_written_back(
+    name: &VolumeName,
+    volume: &Volume<Drive>,
+    devices: &Devices,
+    origin_errors_before: u64,
+    error: impl std::fmt::Display,
+) -> ControlError {
+    let Devices { origin, ssd } = devices;
+    let Some(cache) = volume.cache() else {
+        return ControlError::failed(format!("writing {name} back to {origin}: {error}"));
+    };
+    let status = cache.status();
+    let dirty = status.lines_dirty;
+    let damaged = cache.damaged_ranges().len();
+    ControlError::failed(if status.health == Health::Failed {
+        format!(
+            "writing {name} back: its SSD {ssd} failed and {dirty} lines are lost; \
+             `voltier show {name}` lists them, `voltier detach {name} --no-flush` gives them up"
+        )
+    } else if status.origin_errors > origin_errors_before || damaged == 0 {
+        format!(
+            "writing {name} back: its HDD {origin}: {error}; {dirty} dirty lines stay safe on \
+             {ssd}; see `dmesg`, mend the HDD and try again"
+        )
+    } else {
+        format!(
+            "writing {name} back: {damaged} dirty lines are damaged on its SSD {ssd} ({error}), \
+             the others are written; `voltier show {name}` lists them: write them anew, \
+             or give them up with --no-flush"
+        )
+    })
 }
 
 /// Lines the origin does not have yet.
@@ -180,15 +290,35 @@ pub(super) fn dirty_lines(name: &VolumeName) -> u64 {
 pub(super) fn facts(name: &VolumeName) -> ControlResult<Facts> {
     let volume = resident(name)?.volume.clone();
     let cache = volume.cache();
-    let lost = cache
+    let mut lost = cache
         .as_ref()
-        .map_or(0, |cache| cache.lost_ranges(LOST_RANGES_MAX).len() + cache.damaged_ranges().len());
+        .map(|cache| in_bytes(&cache.lost_ranges(LOST_RANGES_COUNTED_MAX)))
+        .unwrap_or_default();
+    // With the SSD lost, every dirty line is, the damaged ones among them.
+    let mut damaged = cache
+        .as_ref()
+        .filter(|cache| cache.status().health != Health::Failed)
+        .map(|cache| in_bytes(&cache.damaged_ranges()))
+        .unwrap_or_default();
+    let lost_ranges = (lost.len() + damaged.len()) as u64;
+    lost.truncate(LOST_RANGES_MAX);
+    damaged.truncate(LOST_RANGES_MAX);
     Ok(Facts {
         counted: volume.status(),
         origin_bytes: volume.origin().limits().bytes(),
         ssd_bytes: cache.map_or(0, |cache| cache.ssd().limits().bytes()),
-        lost_ranges: lost as u64,
+        lost_ranges,
+        lost,
+        damaged,
     })
+}
+
+fn in_bytes(ranges: &[SectorRange]) -> Vec<ByteRange> {
+    let in_bytes = |range: &SectorRange| ByteRange {
+        offset_bytes: range.start.bytes(),
+        length_bytes: range.bytes(),
+    };
+    ranges.iter().map(in_bytes).collect()
 }
 
 fn drive_spec(device: &DeviceSpec) -> DriveSpec {

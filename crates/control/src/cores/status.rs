@@ -2,7 +2,7 @@
 
 use voltier_volume::{DirectionCounts, Health, VolumeStatus as Counted};
 
-use crate::status::{DeviceState, LineCounts, RequestCounts, VolumeStatus};
+use crate::status::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
 
 /// What the data path tells about a volume.
 pub(super) struct Facts {
@@ -12,6 +12,10 @@ pub(super) struct Facts {
     pub(super) ssd_bytes: u64,
     /// Ranges whose newest data are lost or damaged.
     pub(super) lost_ranges: u64,
+    /// The first of those that were lost with the SSD.
+    pub(super) lost: Vec<ByteRange>,
+    /// The first of those that are damaged on it.
+    pub(super) damaged: Vec<ByteRange>,
 }
 
 /// Fills in what the data path knows.
@@ -20,6 +24,10 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     status.size_bytes = counted.size_bytes;
     status.hdd.size_bytes = facts.origin_bytes;
     status.lost_ranges = facts.lost_ranges;
+    status.lost.clone_from(&facts.lost);
+    status.damaged.clone_from(&facts.damaged);
+    let listed = (facts.lost.len() + facts.damaged.len()) as u64;
+    status.lost_ranges_unlisted = facts.lost_ranges.saturating_sub(listed);
     status.reads = plain(counted.plain_reads);
     status.writes = plain(counted.plain_writes);
     status.device_bytes.hdd_read = counted.plain_reads.bytes;

@@ -36,6 +36,8 @@ struct Job {
     lines_total: u64,
     lines_dirty: u64,
     state: JobState,
+    /// Whether a client has heard of its end.
+    is_told: bool,
 }
 
 /// All jobs of the daemon, by number; at most one runs per volume.
@@ -68,6 +70,15 @@ impl Jobs {
         })
     }
 
+    /// A delete that ended well and whose client went away before it heard so.
+    pub(super) fn untold_delete(&self, name: &VolumeName) -> Option<u64> {
+        let is_it = |job: &Job| {
+            let ended = job.purpose == Purpose::Delete && job.state == JobState::Done;
+            ended && !job.is_told && job.volume == *name
+        };
+        self.jobs.iter().find(|(_, job)| is_it(job)).map(|(id, _)| *id)
+    }
+
     fn add(&mut self, purpose: Purpose, volume: VolumeName, lines_dirty: u64) -> u64 {
         let finished: Vec<u64> = self
             .jobs
@@ -80,7 +91,8 @@ impl Jobs {
         }
         self.last_id += 1;
         let state = JobState::Running;
-        let job = Job { purpose, volume, lines_total: lines_dirty, lines_dirty, state };
+        let lines_total = lines_dirty;
+        let job = Job { purpose, volume, lines_total, lines_dirty, state, is_told: false };
         self.jobs.insert(self.last_id, job);
         self.last_id
     }
@@ -108,6 +120,30 @@ impl<E: Engine> Service<E> {
         let id = self.jobs.add(purpose, name.clone(), 0);
         self.end_job(id, Ok(()));
         self.job_response(id)
+    }
+
+    /// A client has received this answer.
+    pub fn job_is_told(&mut self, told: &JobStatus) {
+        if let Some(job) = self.jobs.jobs.get_mut(&told.id) {
+            job.is_told |= told.state != JobState::Running;
+        }
+    }
+
+    /// Ends the job of a volume whose dirty lines are given up instead: it need not be waited for.
+    ///
+    /// # Errors
+    /// When the job leads elsewhere.
+    pub(super) fn give_up_job(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<()> {
+        let Some((id, running)) = self.jobs.running(name) else { return Ok(()) };
+        if running != Purpose::Flush && running != purpose {
+            return Err(busy(name, running));
+        }
+        if let Some(job) = self.jobs.jobs.get_mut(&id) {
+            let why =
+                format!("{name}: its dirty lines were given up by a {} --no-flush", purpose.verb());
+            job.state = JobState::Failed(ControlError::failed(why));
+        }
+        Ok(())
     }
 
     pub(super) fn job_response(&self, id: u64) -> ControlResult<Response> {
@@ -167,7 +203,7 @@ impl<E: Engine> Service<E> {
         write_back: bool,
     ) -> ControlResult<()> {
         match purpose {
-            Purpose::Flush => self.forget_dirt(name),
+            Purpose::Flush => self.record_dirt(name, false),
             Purpose::Detach => self.drop_cache(name, write_back),
             Purpose::Delete => self.drop_volume(name, write_back),
         }

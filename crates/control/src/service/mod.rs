@@ -26,6 +26,7 @@ use crate::safety::Machine;
 use crate::suggest;
 
 use jobs::Jobs;
+pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
 
 /// Volumes, registry and jobs of one state folder.
 pub struct Service<E> {

@@ -12,6 +12,9 @@ use crate::status::{
     Tunables, VolumeState, VolumeStatus,
 };
 
+/// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
+const LISTED_OF_ALL_MAX: usize = 8;
+
 impl<E: Engine> Service<E> {
     pub(super) fn show(&mut self, name: &VolumeName) -> ControlResult<Response> {
         let record = self.record(name)?;
@@ -20,7 +23,9 @@ impl<E: Engine> Service<E> {
 
     pub(super) fn show_all(&mut self) -> Response {
         let records = self.registry.volumes().to_vec();
-        Response::Volumes { volumes: records.iter().map(|record| self.status(record)).collect() }
+        let mut volumes: Vec<_> = records.iter().map(|record| self.status(record)).collect();
+        volumes.iter_mut().for_each(|volume| list_at_most(volume, LISTED_OF_ALL_MAX));
+        Response::Volumes { volumes }
     }
 
     /// Everything about one volume.
@@ -70,8 +75,17 @@ impl<E: Engine> Service<E> {
     }
 }
 
+/// Leaves the first ranges of each list, and counts the rest.
+fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
+    for list in [&mut status.lost, &mut status.damaged] {
+        let left_out = list.len().saturating_sub(count_max);
+        list.truncate(count_max);
+        status.lost_ranges_unlisted += left_out as u64;
+    }
+}
+
 /// What the record alone says.
-fn recorded(record: &VolumeRecord) -> VolumeStatus {
+pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     let cache = record.cache.as_ref();
     let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();
     let word = |text: &str, without: &str| cache.map_or(without, |_| text).to_owned();
@@ -101,7 +115,11 @@ fn recorded(record: &VolumeRecord) -> VolumeStatus {
         exports: Vec::new(),
         uuid: record.uuid.to_string(),
         generation: cache.map_or(0, |cache| cache.generation),
-        lost_ranges: 0,
+        lost_ranges: cache.map_or(0, |cache| cache.lost_total),
+        lost: cache.map(|cache| cache.lost.clone()).unwrap_or_default(),
+        damaged: Vec::new(),
+        lost_ranges_unlisted: cache
+            .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
         write_amplification: 0.0,
         destage: "idle".to_owned(),
         tunables: Tunables {

@@ -11,8 +11,8 @@ use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
 /// How long a start after a crash is patient in all: two seconds.
-const CRASH_TRIES: u32 = 100;
-const CRASH_STEP: Duration = Duration::from_millis(20);
+pub(crate) const CRASH_TRIES: u32 = 100;
+pub(crate) const CRASH_STEP: Duration = Duration::from_millis(20);
 
 impl<E: Engine> Service<E> {
     /// Brings every recorded volume up. One that cannot be served is shown as failed, with the
@@ -22,6 +22,10 @@ impl<E: Engine> Service<E> {
     /// its locks hold for a moment longer than the process. Then what is busy is tried again.
     pub fn start(&mut self, after_crash: bool) {
         self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };
+        for door in self.registry.volumes().iter().flat_map(|record| &record.exports) {
+            // Also those of volumes that will not come up: nobody else knows whose they were.
+            self.engine.clear_dead(door);
+        }
         for record in self.registry.volumes().to_vec() {
             self.bring_up(&record);
         }
@@ -62,8 +66,9 @@ impl<E: Engine> Service<E> {
             }
         }
         if record.desired != Desired::Serving && record.cache.is_none() {
-            let finished = self.drop_volume(&name, false);
-            self.note(&name, finished);
+            if let Err(error) = self.finish_now(&name, Purpose::Delete, false) {
+                self.note(&name, Err(error));
+            }
             return;
         }
         let purpose = match record.desired {
@@ -108,7 +113,8 @@ impl<E: Engine> Service<E> {
 
     fn open_with_cache(&mut self, record: &VolumeRecord, cache: &CacheRecord) -> ControlResult<()> {
         if !cache.device.is_volatile() {
-            self.look_at(&cache.device, 0, "cache")?;
+            self.look_at(&cache.device, 0, "cache")
+                .map_err(|error| may_be_missed(record, error))?;
             return self.open_and_record(record.clone(), CacheStart::Load);
         }
         if cache.maybe_dirty {
@@ -133,6 +139,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.open(&record, start)?;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
+            cache.maybe_dirty |= cache.settings.mode.writes_back();
         }
         if let Err(error) = self.registry.put(record.clone()) {
             let closed = self.engine.close(&record.name);
@@ -193,16 +200,18 @@ impl<E: Engine> Service<E> {
             if !self.is_open(&name) {
                 continue;
             }
+            let mut at_rest = true;
             for door in &record.exports {
                 if !self.is_closed(&name, door)
                     && let Err(error) = self.engine.unexport(&name, door)
                 {
+                    at_rest = false;
                     log(&name, &error.message);
                 }
             }
             self.notice_lost_ssds();
-            let clean = self.forget_dirt(&name);
-            self.note(&name, clean);
+            let recorded = self.record_dirt(&name, at_rest);
+            self.note(&name, recorded);
             let closed = self.engine.close(&name);
             self.note(&name, closed);
         }
@@ -221,8 +230,13 @@ impl<E: Engine> Service<E> {
             if !health.ssd_failed {
                 continue;
             }
+            let mut status = super::show::recorded(&record);
+            self.engine.fill_status(name, &mut status);
             let mut record = record.clone();
             if let Some(cache) = &mut record.cache {
+                cache.dirty_lines = health.dirty_lines;
+                cache.lost_total = status.lost_ranges;
+                cache.lost = status.lost;
                 let reason = format!("its SSD {} failed while it served", cache.device);
                 cache.maybe_dirty = health.dirty_lines > 0;
                 cache.failed = Some(reason.clone());
@@ -235,5 +249,19 @@ impl<E: Engine> Service<E> {
                 }
             }
         }
+    }
+}
+
+/// A missing SSD that may have had dirty lines: what is at stake, and the two ways on.
+fn may_be_missed(record: &VolumeRecord, error: ControlError) -> ControlError {
+    match &record.cache {
+        Some(cache) if cache.maybe_dirty => ControlError::failed(format!(
+            "{}; this SSD may hold {}: bring it back and restart the daemon, or \
+             `voltier detach {} --no-flush` to give them up",
+            error.message.split("; ").next().unwrap_or_default(),
+            cache.newest_data(),
+            record.name
+        )),
+        _ => error,
     }
 }

@@ -13,7 +13,7 @@ use crate::protocol::{JobState, JobStatus, NewCache};
 use crate::registry::{CacheRecord, Desired};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
-use crate::status::{VolumeState, VolumeStatus};
+use crate::status::{ByteRange, VolumeState, VolumeStatus};
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
 #[derive(Default)]
@@ -27,6 +27,7 @@ struct Books {
     clients: u64,
     /// Calls that are to fail, by their first word.
     failing: Option<&'static str>,
+    lost: Vec<ByteRange>,
 }
 
 #[derive(Clone, Default)]
@@ -103,7 +104,10 @@ impl Engine for BookEngine {
     }
 
     fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
-        status.lines.dirty = self.0.lock().unwrap().dirty;
+        let books = self.0.lock().unwrap();
+        status.lines.dirty = books.dirty;
+        status.lost.clone_from(&books.lost);
+        status.lost_ranges = books.lost.len() as u64;
     }
 
     fn set_waker(&mut self, _: Waker) {}
@@ -119,6 +123,8 @@ impl Engine for BookEngine {
     fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
         self.call("unexport", export.kind())
     }
+
+    fn clear_dead(&mut self, _: &ExportSpec) {}
 
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.0.lock().unwrap().clients
@@ -436,4 +442,106 @@ fn volatile_devices_do_not_come_back_as_if_nothing_had_happened() {
         panic!()
     };
     assert!(volume.state == VolumeState::Failed && volume.error.contains("ended"));
+}
+
+#[test]
+fn no_flush_ends_a_drain_that_is_under_way() {
+    let mut bench = Bench::new();
+    for request in [Request::Flush { name: name() }, delete(true)] {
+        bench.create(Mode::WriteBack);
+        bench.steer(|books| books.dirty = 10);
+        let slow = bench.job(request);
+        assert_eq!(bench.job(delete(false)).state, JobState::Done);
+        let slow = bench.job(Request::Job { id: slow.id });
+        assert!(
+            matches!(slow.state, JobState::Failed(error) if error.message.contains("given up"))
+        );
+        assert!(bench.service.registry.volumes().is_empty());
+        assert!(!bench.service.step_jobs());
+    }
+    bench.create(Mode::WriteBack);
+    bench.job(detach(true));
+    assert!(bench.error(delete(false)).contains("detach of v is under way"));
+    assert_eq!(bench.job(detach(false)).state, JobState::Done);
+    assert_eq!(bench.state().ssd.path, "");
+}
+
+#[test]
+fn a_delete_whose_client_went_away_is_told_to_the_next_who_asks_and_only_to_him() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    bench.steer(|books| books.dirty = 10);
+    bench.job(delete(true));
+    bench.steer(|books| books.dirty = 0);
+    bench.service.step_jobs();
+    let ended = bench.job(delete(true));
+    assert_eq!((ended.state.clone(), ended.lines_done), (JobState::Done, 10));
+    bench.service.job_is_told(&ended);
+    assert!(bench.error(delete(true)).contains("no volume `v`"));
+}
+
+#[test]
+fn a_delete_that_a_start_completes_is_told_too() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteThrough);
+    let mut record = bench.service.registry.volumes()[0].clone();
+    (record.cache, record.desired) = (None, Desired::Deleting);
+    bench.service.registry.put(record).unwrap();
+    bench.restart(false);
+    assert!(bench.service.registry.volumes().is_empty());
+    assert_eq!(bench.job(delete(false)).state, JobState::Done);
+}
+
+#[test]
+fn a_missing_ssd_is_reported_with_what_it_may_hold_and_both_ways_on() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    bench.steer(|books| books.dirty = 7);
+    bench.service.stop();
+    std::fs::rename(bench.path("ssd"), bench.path("away")).unwrap();
+    bench.restart(false);
+    let error = bench.state().error;
+    for words in ["does not exist", "newest data of 7 lines", "detach v --no-flush"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    assert!(bench.error(delete(true)).contains("7 lines"));
+    std::fs::rename(bench.path("away"), bench.path("ssd")).unwrap();
+    bench.restart(false);
+    bench.service.stop();
+    assert!(!bench.service.registry.volumes()[0].cache.as_ref().unwrap().maybe_dirty, "all clean");
+    std::fs::rename(bench.path("ssd"), bench.path("away")).unwrap();
+    bench.restart(false);
+    assert_eq!(bench.state().state, VolumeState::Degraded, "nothing was lost");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_back_whole_stays_on_record() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    let before = bench.service.registry.volumes().to_vec();
+    bench.steer(|books| (books.dirty, books.failing) = (3, Some("detach")));
+    for purpose in [jobs::Purpose::Detach, jobs::Purpose::Delete] {
+        assert!(bench.service.finish_now(&name(), purpose, true).is_err());
+        assert_eq!(bench.service.registry.volumes(), before);
+    }
+}
+
+#[test]
+fn lost_ranges_are_listed_while_it_serves_and_after_a_restart() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    let lost: Vec<_> = (0..20)
+        .map(|number| ByteRange { offset_bytes: number << 20, length_bytes: 4096 })
+        .collect();
+    bench.steer(|books| (books.dirty, books.lost) = (20, lost.clone()));
+    bench.steer(|books| books.ssd_failed = true);
+    assert_eq!(bench.state().lost, lost);
+    bench.restart(false);
+    let state = bench.state();
+    assert_eq!((state.state, state.lost_ranges), (VolumeState::Failed, 20));
+    assert_eq!((state.lost, state.lost_ranges_unlisted), (lost, 0));
+    let Response::Volumes { volumes } = bench.service.handle(Request::Show { name: None }) else {
+        panic!()
+    };
+    assert_eq!((volumes[0].lost.len(), volumes[0].lost_ranges_unlisted), (8, 12));
 }

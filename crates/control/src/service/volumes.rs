@@ -145,18 +145,24 @@ impl<E: Engine> Service<E> {
             return self.finish_now(name, Purpose::Detach, false);
         }
         if !flush {
-            self.not_leaving(name)?;
+            self.give_up_job(name, Purpose::Detach)?;
             return self.finish_now(name, Purpose::Detach, false);
         }
         self.leave(name, &mut record, Desired::Detaching, Purpose::Detach)
     }
 
     pub(super) fn delete(&mut self, name: &VolumeName, flush: bool) -> ControlResult<Response> {
-        let mut record = self.record(name)?;
-        if let Some((id, Purpose::Delete)) = self.jobs.running(name) {
+        if self.registry.find(name).is_none()
+            && let Some(id) = self.jobs.untold_delete(name)
+        {
             return self.job_response(id);
         }
-        self.not_leaving(name)?;
+        let mut record = self.record(name)?;
+        match self.jobs.running(name) {
+            Some((id, Purpose::Delete)) if flush => return self.job_response(id),
+            Some((_, Purpose::Delete)) => {}
+            _ => self.not_leaving(name)?,
+        }
         self.no_clients(&record)?;
         let is_open = self.is_open(name);
         let drains = match &record.cache {
@@ -168,6 +174,9 @@ impl<E: Engine> Service<E> {
             None => false,
         };
         self.close_doors(&mut record)?;
+        if !flush {
+            self.give_up_job(name, Purpose::Delete)?;
+        }
         if drains {
             self.leave(name, &mut record, Desired::Deleting, Purpose::Delete)
         } else {
@@ -206,6 +215,7 @@ impl<E: Engine> Service<E> {
     /// The last step of a detach: recorded first, because from then on the SSD is stale.
     pub(super) fn drop_cache(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let mut record = self.record(name)?;
+        let before = record.clone();
         let was = record.cache.take();
         record.desired = Desired::Serving;
         self.registry.put(record.clone())?;
@@ -214,6 +224,7 @@ impl<E: Engine> Service<E> {
             return Ok(());
         }
         let detached = self.engine.detach(name, write_back);
+        self.keep_if_dirty(before, write_back, &detached)?;
         let had_failed = was.is_some_and(|cache| cache.failed.is_some());
         if let Some(live) = self.live.get_mut(name) {
             live.error.clear();
@@ -228,12 +239,17 @@ impl<E: Engine> Service<E> {
     /// leaves a plain volume on its way out.
     pub(super) fn drop_volume(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let mut record = self.record(name)?;
+        let before = record.clone();
         let had_cache = record.cache.take().is_some();
         record.desired = Desired::Deleting;
         self.registry.put(record)?;
         if self.is_open(name) {
-            if had_cache && let Err(error) = self.engine.detach(name, write_back) {
-                log(name, &error.message);
+            if had_cache {
+                let detached = self.engine.detach(name, write_back);
+                self.keep_if_dirty(before, write_back, &detached)?;
+                if let Err(error) = detached {
+                    log(name, &error.message);
+                }
             }
             if let Err(error) = self.engine.close(name) {
                 log(name, &error.message);
@@ -244,17 +260,38 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// After a flush in a mode that makes no dirt, a lost SSD loses nothing: that is recorded.
-    pub(super) fn forget_dirt(&mut self, name: &VolumeName) -> ControlResult<()> {
-        let mut record = self.record(name)?;
-        let clean = self.engine.health(name).dirty_lines == 0;
-        match &mut record.cache {
-            Some(cache) if cache.maybe_dirty && clean && !cache.settings.mode.writes_back() => {
-                cache.maybe_dirty = false;
-                self.registry.put(record)
+    /// A cache that could not be written back whole is still in front: it is put on record again.
+    fn keep_if_dirty(
+        &mut self,
+        before: VolumeRecord,
+        write_back: bool,
+        detached: &ControlResult<()>,
+    ) -> ControlResult<()> {
+        match detached {
+            Err(error) if write_back && self.engine.health(&before.name).dirty_lines > 0 => {
+                self.registry.put(before)?;
+                Err(error.clone())
             }
             _ => Ok(()),
         }
+    }
+
+    /// Records how much a lost SSD would lose. With `at_rest`, or in a mode that makes no dirt, a
+    /// clean one would lose nothing.
+    pub(super) fn record_dirt(&mut self, name: &VolumeName, at_rest: bool) -> ControlResult<()> {
+        let mut record = self.record(name)?;
+        let before = record.clone();
+        let dirty_lines = self.engine.health(name).dirty_lines;
+        let mut status = super::show::recorded(&record);
+        self.engine.fill_status(name, &mut status);
+        if let Some(cache) = &mut record.cache {
+            cache.dirty_lines = dirty_lines;
+            // Of what was lost, clients may have written some anew.
+            (cache.lost, cache.lost_total) = (status.lost, status.lost_ranges);
+            let stays_clean = at_rest || !cache.settings.mode.writes_back();
+            cache.maybe_dirty &= dirty_lines > 0 || !stays_clean;
+        }
+        if record == before { Ok(()) } else { self.registry.put(record) }
     }
 
     /// Refuses to give a cache up that may hold the only copy of something, unless told to.
@@ -263,9 +300,10 @@ impl<E: Engine> Service<E> {
             return Ok(());
         }
         Err(ControlError::failed(format!(
-            "the cache of {name} ({}) is not there and may hold the newest data; \
+            "the cache of {name} ({}) is not there and may hold {}; \
              bring it back and restart the daemon, or give them up with --no-flush",
-            cache.device
+            cache.device,
+            cache.newest_data()
         )))
     }
 
@@ -287,7 +325,10 @@ impl<E: Engine> Service<E> {
             maybe_dirty: new.settings.mode.writes_back(),
             settings: new.settings,
             generation: 0,
+            dirty_lines: 0,
             failed: None,
+            lost: Vec::new(),
+            lost_total: 0,
         })
     }
 

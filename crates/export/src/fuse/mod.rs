@@ -24,4 +24,4 @@ mod mount;
 mod range_locks;
 
 pub use file::FileDoor;
-pub use mount::FuseFile;
+pub use mount::{FuseFile, clear_dead};

@@ -2,8 +2,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,6 +14,9 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::file::{File, FileDoor};
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
+
+/// Mode of an empty file that is made to be mounted over: by it, one that was left is known.
+const MOUNT_POINT_MODE: u32 = 0o600;
 
 /// A mounted FUSE file; dropping it detaches the file, also while it is in use.
 pub struct FuseFile {
@@ -32,7 +36,7 @@ impl FileDoor {
     /// a folder that does not exist.
     pub fn mount(self, path: &Path) -> Result<FuseFile, ExportError> {
         check_fuse(path)?;
-        clear_dead_mount(path);
+        clear_dead(path);
         let created = prepare_mount_point(path)?;
         let counters = self.counters.clone();
         mount_over(self, path)
@@ -118,12 +122,26 @@ fn check_fuse(path: &Path) -> Result<(), ExportError> {
     }
 }
 
-/// Removes the mount of a server that died: its file answers nothing but ENOTCONN. (Its attributes
-/// may still be known to the kernel, so that asking for those is not enough.)
-fn clear_dead_mount(path: &Path) {
-    if rustix::fs::statfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN) {
-        // If it stays, the next step says so.
-        let _ = unmount(path, UnmountFlags::DETACH);
+/// Removes the mount of a server that died, and the empty file it made to be mounted over.
+///
+/// A dead file answers nothing but ENOTCONN. (Its attributes may still be known to the kernel, so
+/// that asking for those is not enough.) Anything else at `path` is left alone.
+pub fn clear_dead(path: &Path) {
+    let is_dead =
+        || rustix::fs::statfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN);
+    if !is_dead() {
+        return;
+    }
+    if unmount(path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
+        // Without privileges it is fusermount's job.
+        let _ = Command::new("fusermount3").arg("-uzq").arg(path).status();
+    }
+    let is_ours = |file: &fs::Metadata| {
+        file.is_file() && file.len() == 0 && file.mode() & 0o777 == MOUNT_POINT_MODE
+    };
+    if fs::symlink_metadata(path).is_ok_and(|file| is_ours(&file)) {
+        // If it stays it is in nobody's way: the next mount takes it.
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -138,7 +156,7 @@ fn prepare_mount_point(path: &Path) -> Result<bool, ExportError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(0o600)
+            .mode(MOUNT_POINT_MODE)
             .open(path)
             .map(|_| true)
             .map_err(|error| ExportError::MountPoint(path.to_owned(), error)),
