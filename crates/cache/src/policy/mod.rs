@@ -58,7 +58,7 @@ pub enum PolicyKind {
     Fifo,
     /// Uniformly random. No memory.
     Rand,
-    /// Small probationary queue, main queue with frequency, ghost of what left. 2 bytes per slot.
+    /// Small probationary queue, main queue with frequency, ghost of what left. 1.2 bytes per slot.
     S3Fifo,
 }
 

@@ -3,7 +3,7 @@
 //! After Yang, Zhang, Qiu, Yue and Vinayak, "FIFO queues are all you need for cache eviction"
 //! (SOSP 2023), fitted to a log of slots in two bytes per slot: new lines pass through a small
 //! queue (a tenth of the capacity, kept as line numbers); those used at least twice there move to
-//! the main part, the others leave and are remembered as 16-bit fingerprints (the ghost); a line
+//! the main part, the others leave and are remembered as 8-bit fingerprints (the ghost); a line
 //! whose fingerprint is remembered goes to the main part at once. The main part is not a queue but
 //! a clock hand over the slots, which a log fills in order of writing anyway.
 //!
@@ -21,7 +21,7 @@ const CLOCK_LOOKS_MAX: u32 = 256;
 /// Uses in the small queue that move a line to the main part.
 const PROMOTING_USES: u8 = 2;
 
-/// Fingerprints in a set of the ghost: one 16-byte load.
+/// Fingerprints in a set of the ghost: one 8-byte load.
 const GHOST_WAYS: usize = 8;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl S3Fifo {
         Self {
             states: States::new(slots),
             small: SmallQueue::new(capacity_lines),
-            ghost: Ghost::new(capacity_lines / 2),
+            ghost: Ghost::new(capacity_lines / 8 * 3),
             clock: 0,
             chosen: None,
         }
@@ -48,7 +48,7 @@ impl S3Fifo {
     pub(super) fn heap_bytes(&self) -> usize {
         self.states.0.capacity()
             + self.small.entries.heap_bytes()
-            + self.ghost.sets.capacity() * size_of::<[u16; GHOST_WAYS]>()
+            + self.ghost.sets.capacity() * size_of::<[u8; GHOST_WAYS]>()
     }
 
     pub(super) fn insert(&mut self, slot: u32, line: u64) {
@@ -193,7 +193,7 @@ struct SmallQueue {
 
 impl SmallQueue {
     fn new(capacity_lines: u64) -> Self {
-        let target = (capacity_lines / 10).max(1);
+        let target = (capacity_lines / 20).max(1);
         Self { entries: PackedLines::new(target as usize), head: 0, length: 0, live: 0, target }
     }
 
@@ -221,10 +221,10 @@ impl SmallQueue {
 
 /// Fingerprints of the lines that left the small queue, newest first in each set. A set is full of
 /// others after as many evictions as the ghost is long, so age needs no record. A line never seen
-/// is taken for a known one once in eight thousand times.
+/// is taken for a known one once in thirty times: it then begins in the main part.
 #[derive(Debug)]
 struct Ghost {
-    sets: Vec<[u16; GHOST_WAYS]>,
+    sets: Vec<[u8; GHOST_WAYS]>,
 }
 
 impl Ghost {
@@ -233,10 +233,10 @@ impl Ghost {
         Self { sets: vec![[0; GHOST_WAYS]; sets] }
     }
 
-    fn place(&mut self, line: u64) -> (&mut [u16; GHOST_WAYS], u16) {
+    fn place(&mut self, line: u64) -> (&mut [u8; GHOST_WAYS], u8) {
         let spread = spread(line);
         let set = scale(spread, self.sets.len());
-        (&mut self.sets[set], (spread as u16).max(1))
+        (&mut self.sets[set], (spread as u8).max(1))
     }
 
     fn put(&mut self, line: u64) {
