@@ -17,7 +17,7 @@ use crate::format::{
 };
 use crate::index::{Index, Placement};
 use crate::ordered::{OrderedQueue, Version};
-use crate::policy::Policy;
+use crate::policy::{Lines, Policy};
 use crate::segments::{FreeUnits, Segments};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
@@ -198,6 +198,8 @@ pub(crate) struct State {
     pub(crate) ending: bool,
     /// Present in ordered mode.
     pub(crate) ordered: Option<OrderedQueue>,
+    /// Lines taken out of which the log has not told yet.
+    given_up: Vec<(u64, u32)>,
     /// What may be written in the open segment, and in the one after it.
     free_units: FreeUnits,
     next_free_units: FreeUnits,
@@ -226,6 +228,7 @@ impl State {
             counts: LogCounts::default(),
             ending: false,
             ordered: None,
+            given_up: Vec::new(),
             in_flight: VecDeque::new(),
             geometry,
         }
@@ -281,6 +284,11 @@ impl State {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
+        while builder.has_room()
+            && let Some((line, slot)) = self.given_up.pop()
+        {
+            builder.note(ENTRY_DROP, line, slot);
+        }
         while builder.has_room() && builder.find_line_place(&self.free_units) {
             let user_next = self.internal.is_empty();
             if user_next && !user_may {
@@ -336,6 +344,20 @@ impl State {
     pub(crate) fn replay_point(&self) -> (u64, Position) {
         let oldest = self.ordered.as_ref().and_then(OrderedQueue::oldest);
         oldest.unwrap_or((self.next_sequence, self.position))
+    }
+
+    /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
+    /// of it; should a crash come first, their checksums tell that they are not there any more.
+    pub(crate) fn give_up_clean(&mut self, segment: u32) {
+        let first = segment * self.geometry.slots_per_segment;
+        for slot in first..first + self.geometry.slots_per_segment {
+            if self.index.evictable(slot) {
+                let line = self.index.line_of(slot);
+                self.forget(line, slot);
+                self.counts.evictions += 1;
+                self.given_up.push((line, slot));
+            }
+        }
     }
 
     fn forget(&mut self, line: u64, slot: u32) {
