@@ -13,11 +13,12 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payl
 use voltier_ring::Semaphore;
 
 use crate::cache::Inner;
+use crate::changes::Change;
 use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
 use crate::join::{Part, join_all};
 use crate::locks::Access;
-use crate::log::{Change, State};
+use crate::log::State;
 use crate::ordered::{OrderedQueue, Version};
 use crate::status::add;
 
