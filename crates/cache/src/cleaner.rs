@@ -13,11 +13,12 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payl
 use voltier_ring::Semaphore;
 
 use crate::cache::Inner;
+use crate::changes::Change;
 use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
 use crate::join::{Part, join_all};
 use crate::locks::Access;
-use crate::log::{Change, State};
+use crate::log::State;
 use crate::ordered::{OrderedQueue, Version};
 use crate::status::add;
 
@@ -110,6 +111,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// One batch; `None` when nothing could be done, after waiting for a change of that.
     async fn clean_some(self: &Rc<Self>, stretch: &mut u64) -> Option<IoResult<()>> {
         let in_order = self.order_waits();
+        let from = *stretch;
         let (batch, last_sequence) = if in_order {
             self.oldest_epoch()
         } else {
@@ -118,6 +120,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             (batch, 0)
         };
         if batch.is_empty() && last_sequence == 0 {
+            if from > 0 {
+                // Only the rest of this sweep was clean: the next one begins at the front.
+                self.sweeps.set(self.sweeps.get() + 1);
+                self.dirty_changed.notify();
+                return None;
+            }
             if self.state.borrow().records_in_flight() > 0 {
                 // Every dirty line is on its way to the SSD: no sweep before they are there.
                 self.log_progress.wait().await;

@@ -3,7 +3,7 @@
 use voltier_block::{BlockDevice, IoError, IoResult};
 
 use crate::cache::Inner;
-use crate::log::Change;
+use crate::changes::Change;
 
 /// Read errors of the SSD after which it is given up. Single bad lines are repaired or reported one
 /// by one; a device that fails this often is failing.

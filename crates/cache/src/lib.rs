@@ -17,6 +17,7 @@
 pub mod admission;
 mod cache;
 mod chain;
+mod changes;
 mod checkpoint;
 mod cleaner;
 mod config;

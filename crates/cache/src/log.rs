@@ -5,19 +5,19 @@
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
 use std::collections::VecDeque;
-use std::task::Waker;
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
 
 use crate::cache::mask_of;
+use crate::changes::{Change, Queue, Source};
 use crate::format::{
     ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, Geometry, NO_UNIT,
     RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry, RecordHead, crc32c, entries_per_record,
 };
 use crate::index::{Index, Placement};
 use crate::ordered::{OrderedQueue, Version};
-use crate::policy::Policy;
+use crate::policy::{Lines, Policy};
 use crate::segments::{FreeUnits, Segments};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
@@ -31,26 +31,6 @@ const INTERNAL_RESERVE: usize = 2;
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
 /// nothing could go.
 const EVICTIONS_PER_LINE: usize = 2;
-
-/// Where a line's data comes from; decides what happens when the line changed meanwhile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A client's write, under the line's lock.
-    Write { dirty: bool },
-    /// A copy of the origin: dropped if the line is there by now.
-    Fill,
-}
-
-/// A change of the cache's state, to be made durable by the log.
-#[derive(Debug)]
-pub(crate) enum Change {
-    /// The line's data, one whole line; only the sectors of `mask` count if there is one.
-    Data { line: u64, data: Bytes, mask: Option<u128>, source: Source },
-    /// The origin has what is in `slot`.
-    Clean { line: u64, slot: u32 },
-    /// The line is not to be served from the cache any more.
-    Drop { line: u64 },
-}
 
 /// A record ready to be written: its head and lines, gathered into runs of neighbours on the SSD.
 pub(crate) struct Record {
@@ -73,86 +53,6 @@ struct InFlight {
     slots: Vec<(u32, u128)>,
     user_number: u64,
     internal_number: u64,
-}
-
-/// Changes of one kind of sender, numbered in order.
-#[derive(Default)]
-pub(crate) struct Queue {
-    changes: VecDeque<Change>,
-    bytes: usize,
-    /// Number of the last change queued, taken into a record, and acknowledged.
-    queued: u64,
-    taken: u64,
-    acked: u64,
-    waiting: VecDeque<(u64, Waker)>,
-}
-
-impl Queue {
-    pub(crate) fn push(&mut self, change: Change) -> u64 {
-        if let Change::Data { data, .. } = &change {
-            self.bytes += data.len();
-        }
-        self.changes.push_back(change);
-        self.queued += 1;
-        self.queued
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn acked(&self) -> u64 {
-        self.acked
-    }
-
-    /// Takes back the fills that are queued: a cache that stops does not need them.
-    pub(crate) fn forget_fills(&mut self) {
-        while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
-            self.bytes -= data.len();
-            self.queued -= 1;
-            self.changes.pop_back();
-        }
-        for change in &mut self.changes {
-            if let Change::Data { line, data, source: Source::Fill, .. } = change {
-                self.bytes -= data.len();
-                // A drop of the same line keeps the numbers of the changes behind it.
-                *change = Change::Drop { line: *line };
-            }
-        }
-    }
-
-    pub(crate) fn wait(&mut self, number: u64, waker: &Waker) {
-        // Numbers grow, so waiters mostly arrive in order; a re-poll may not.
-        let at = self.waiting.partition_point(|waiter| waiter.0 <= number);
-        self.waiting.insert(at, (number, waker.clone()));
-    }
-
-    fn pop(&mut self) -> Option<Change> {
-        let change = self.changes.pop_front()?;
-        if let Change::Data { data, .. } = &change {
-            self.bytes -= data.len();
-        }
-        self.taken += 1;
-        Some(change)
-    }
-
-    fn ack(&mut self, number: u64) {
-        self.acked = self.acked.max(number);
-        while self.waiting.front().is_some_and(|waiter| waiter.0 <= self.acked) {
-            let (_, waker) = self.waiting.pop_front().expect("has a front");
-            waker.wake();
-        }
-    }
-
-    fn wake_all(&mut self) {
-        for (_, waker) in self.waiting.drain(..) {
-            waker.wake();
-        }
-    }
 }
 
 /// Where the next record goes.
@@ -198,6 +98,8 @@ pub(crate) struct State {
     pub(crate) ending: bool,
     /// Present in ordered mode.
     pub(crate) ordered: Option<OrderedQueue>,
+    /// Lines taken out of which the log has not told yet.
+    given_up: Vec<(u64, u32)>,
     /// What may be written in the open segment, and in the one after it.
     free_units: FreeUnits,
     next_free_units: FreeUnits,
@@ -226,6 +128,7 @@ impl State {
             counts: LogCounts::default(),
             ending: false,
             ordered: None,
+            given_up: Vec::new(),
             in_flight: VecDeque::new(),
             geometry,
         }
@@ -281,6 +184,11 @@ impl State {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
+        while builder.has_room()
+            && let Some((line, slot)) = self.given_up.pop()
+        {
+            builder.note(ENTRY_DROP, line, slot);
+        }
         while builder.has_room() && builder.find_line_place(&self.free_units) {
             let user_next = self.internal.is_empty();
             if user_next && !user_may {
@@ -336,6 +244,20 @@ impl State {
     pub(crate) fn replay_point(&self) -> (u64, Position) {
         let oldest = self.ordered.as_ref().and_then(OrderedQueue::oldest);
         oldest.unwrap_or((self.next_sequence, self.position))
+    }
+
+    /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
+    /// of it; should a crash come first, their checksums tell that they are not there any more.
+    pub(crate) fn give_up_clean(&mut self, segment: u32) {
+        let first = segment * self.geometry.slots_per_segment;
+        for slot in first..first + self.geometry.slots_per_segment {
+            if self.index.evictable(slot) {
+                let line = self.index.line_of(slot);
+                self.forget(line, slot);
+                self.counts.evictions += 1;
+                self.given_up.push((line, slot));
+            }
+        }
     }
 
     fn forget(&mut self, line: u64, slot: u32) {

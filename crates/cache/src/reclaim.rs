@@ -8,6 +8,7 @@ use std::rc::Rc;
 use voltier_block::BlockDevice;
 
 use crate::cache::Inner;
+use crate::segments::Preparing;
 
 /// Prepared segments that are kept ahead of the log, at least: one flush makes all of them free.
 const PREPARED_MIN: usize = 4;
@@ -87,8 +88,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         let (candidates, checkpoint_pays) = {
             let state = self.state.borrow();
-            let wanted = self.prepared_wanted() - state.segments.free_count();
-            state.segments.candidates(&state.index, wanted, self.worth_opening())
+            state.segments.candidates(&state.index, self.worth_opening())
         };
         if checkpoint_pays {
             if self.replay_advance() > 0 {
@@ -98,14 +98,46 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.log_waits_for_cleaner.set(true);
             self.dirty_changed.notify();
         }
+        self.prepare_some(&candidates)
+    }
+
+    /// Prepares the first of the candidates that have room, as many as are wanted.
+    fn prepare_some(&self, candidates: &[u32]) -> bool {
         let mut state = self.state.borrow_mut();
+        let wanted = self.prepared_wanted().saturating_sub(state.segments.free_count());
         let state = &mut *state;
-        let mut prepared = false;
+        let (mut begun, mut read) = (0, false);
         for number in candidates {
             let next = state.next_sequence;
-            prepared |= state.segments.prepare(number, next, &state.index, &self.geometry);
+            match state.segments.prepare(*number, next, &state.index, &self.geometry) {
+                Preparing::Begun => begun += 1,
+                Preparing::Read => read = true,
+                Preparing::NoRoom => {}
+            }
+            if begun == wanted {
+                break;
+            }
         }
-        prepared
+        if begun == 0 && !read {
+            // Large lines with heads between them: what is free may be nowhere wide enough.
+            if let Some(emptiest) = candidates.first() {
+                state.give_up_clean(*emptiest);
+                begun = usize::from(
+                    state.segments.prepare(
+                        *emptiest,
+                        state.next_sequence,
+                        &state.index,
+                        &self.geometry,
+                    ) == Preparing::Begun,
+                );
+            }
+            if begun == 0 {
+                self.log_waits_for_cleaner.set(true);
+                self.dirty_changed.notify();
+                self.hurry.notify();
+            }
+        }
+        begun > 0
     }
 
     /// Live lines above which a segment is left alone: it would hold little more than a head.

@@ -10,6 +10,20 @@ use std::collections::VecDeque;
 use crate::format::Geometry;
 use crate::index::Index;
 
+/// Segments tried at once: when that many have no room, looking further costs more than making some.
+const CANDIDATES_MAX: usize = 64;
+
+/// What came of an attempt to prepare a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preparing {
+    /// It is free as soon as the log is durable up to here.
+    Begun,
+    /// Reads of an earlier round are under way in it.
+    Read,
+    /// Its free units are too scattered for a head and a line.
+    NoRoom,
+}
+
 /// The units of a segment that may be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FreeUnits {
@@ -172,24 +186,28 @@ impl Segments {
     }
 
     /// Begins to prepare a closed segment. What is dead in it now is dead by records below
-    /// `next_sequence`. False while reads of an earlier round are still under way.
+    /// `next_sequence`.
     pub(crate) fn prepare(
         &mut self,
         number: u32,
         next_sequence: u64,
         index: &Index,
         geometry: &Geometry,
-    ) -> bool {
+    ) -> Preparing {
         let segment = &mut self.all[number as usize];
         assert_eq!(segment.life, Life::Closed);
         let other = 1 - segment.round;
         if segment.pins[other as usize] > 0 {
-            return false;
+            return Preparing::Read;
+        }
+        let free_units = FreeUnits::of(number, index, geometry);
+        if free_units.head_place(0, geometry).is_none() {
+            return Preparing::NoRoom;
         }
         segment.round = other;
         segment.life = Life::Preparing { since: next_sequence };
-        segment.free_units = Some(FreeUnits::of(number, index, geometry));
-        true
+        segment.free_units = Some(free_units);
+        Preparing::Begun
     }
 
     /// Frees prepared segments whose conditions hold now.
@@ -216,14 +234,9 @@ impl Segments {
         self.all.iter().filter(|segment| segment.last_sequence >= self.replay_sequence).count()
     }
 
-    /// Closed segments that may be prepared, emptiest first: at most `count` of them with at most
-    /// `live_max` live lines. And whether a checkpoint would give a better one.
-    pub(crate) fn candidates(
-        &self,
-        index: &Index,
-        count: usize,
-        live_max: u32,
-    ) -> (Vec<u32>, bool) {
+    /// Closed segments that may be prepared, emptiest first, with at most `live_max` live lines. And
+    /// whether a checkpoint would give a better one.
+    pub(crate) fn candidates(&self, index: &Index, live_max: u32) -> (Vec<u32>, bool) {
         let mut usable: Vec<(u32, u32)> = Vec::new();
         let mut best_in_replay = u32::MAX;
         for (number, segment) in self.all.iter().enumerate() {
@@ -241,7 +254,7 @@ impl Segments {
         // A segment in the replay is worth a checkpoint if it has far fewer live lines.
         let best = usable.first().map_or(u32::MAX, |first| first.0);
         let checkpoint_pays = best_in_replay < best / 2;
-        usable.truncate(count);
+        usable.truncate(CANDIDATES_MAX);
         (usable.into_iter().map(|(_, number)| number).collect(), checkpoint_pays)
     }
 }

@@ -5,9 +5,10 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload};
 
 use crate::cache::Inner;
+use crate::changes::{Change, Queue};
 use crate::format::{SUPERBLOCK_OFFSETS, Superblock, crc32c};
 use crate::join::{Part, join_all};
-use crate::log::{Change, Formed, Queue, Record, State};
+use crate::log::{Formed, Record, State};
 use crate::status::add;
 
 /// A slot that is being read.

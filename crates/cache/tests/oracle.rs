@@ -134,10 +134,21 @@ async fn live(mut world: World, line: u64, policy: PolicyKind, steps: u32) {
 }
 
 fn run(line: u64, policy: PolicyKind, origin_bytes: usize, seed: u64, steps: u32) {
+    run_on(if line > 8192 { 32 << 20 } else { 8 << 20 }, line, policy, origin_bytes, seed, steps);
+}
+
+fn run_on(
+    ssd_bytes: u64,
+    line: u64,
+    policy: PolicyKind,
+    origin_bytes: usize,
+    seed: u64,
+    steps: u32,
+) {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World {
         handle: executor.handle(),
-        ssd: MemoryDevice::new(if line > 8192 { 32 << 20 } else { 8 << 20 }),
+        ssd: MemoryDevice::new(ssd_bytes),
         origin: MemoryDevice::new(origin_bytes as u64),
         model: vec![0; origin_bytes],
         prng: Prng::new(seed),
@@ -156,6 +167,15 @@ fn every_policy_serves_what_was_written() {
 fn every_line_size_serves_what_was_written() {
     for (number, line) in [2048, 4096, 8192, 16384, 32768, 65536].into_iter().enumerate() {
         run(line, PolicyKind::Lru, 24 << 20, 200 + number as u64, 800);
+    }
+}
+
+/// Heads between large lines scatter what is free: a segment may have free units and no room.
+#[test]
+fn a_small_ssd_full_of_large_lines_finds_room() {
+    for seed in 0..6 {
+        run_on(24 << 20, 65536, PolicyKind::Lru, 48 << 20, 400 + seed, 1000);
+        run_on(24 << 20, 16384, PolicyKind::Fifo, 48 << 20, 500 + seed, 1000);
     }
 }
 

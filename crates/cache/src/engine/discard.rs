@@ -4,8 +4,8 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payloa
 
 use super::WritePath;
 use crate::cache::Inner;
+use crate::changes::Change;
 use crate::locks::Access;
-use crate::log::Change;
 
 /// Zeroes written as data go in pieces of this size.
 const ZERO_PIECE_SECTORS: u64 = 256;

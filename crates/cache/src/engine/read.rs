@@ -3,9 +3,9 @@
 use voltier_block::{BlockDevice, Buf, Bytes, IoError, IoResult, Lba, SectorRange};
 
 use crate::cache::{Inner, mask_of};
+use crate::changes::{Change, Source};
 use crate::join::{Part, join_all};
 use crate::locks::Access;
-use crate::log::{Change, Source};
 use crate::status::{Served, count};
 use crate::store::Pinned;
 

@@ -6,8 +6,8 @@ use voltier_block::{
 
 use super::WritePath;
 use crate::cache::{Inner, mask_of};
+use crate::changes::{Change, Source};
 use crate::locks::Access;
-use crate::log::{Change, Source};
 use crate::status::{Served, count};
 use crate::store::{gather, slice};
 

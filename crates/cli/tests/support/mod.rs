@@ -124,6 +124,12 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        // The temporary folder goes away: what the daemon said last is worth keeping on a failure.
+        if std::thread::panicking()
+            && let Ok(log) = fs::read_to_string(self.state().join("daemon.log"))
+        {
+            eprintln!("daemon.log:\n{log}");
+        }
         if self.pid().is_some() {
             self.kill();
         }
