@@ -1,6 +1,10 @@
 //! Wrong usage in one line, as every other error.
 
-use clap::error::{Error, ErrorKind};
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use voltier_control::nearest;
+
+use crate::args::Cli;
 
 /// The message of a clap error as one line with a hint; `None` when it is help, to be printed.
 pub(crate) fn one_line(error: &Error) -> Option<String> {
@@ -33,6 +37,27 @@ pub(crate) fn one_line(error: &Error) -> Option<String> {
         .filter(|word| !word.starts_with('-'))
         .collect();
     let help = if verb.is_empty() { "voltier".to_owned() } else { verb.join(" ") };
+    if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg)
+        && error.kind() == ErrorKind::UnknownArgument
+        && given.starts_with('-')
+    {
+        // Clap's own tip, to write it behind `--`, is never what was meant here.
+        tip = meant_option(given, verb.last().copied())
+            .map_or_else(String::new, |option| format!("did you mean `{option}`?"));
+    }
     let hint = if tip.is_empty() { String::new() } else { format!("{tip}, or ") };
     Some(format!("{message}; {hint}see `{help} --help`"))
+}
+
+/// The long option of a verb that is nearest to an unknown one.
+fn meant_option(given: &str, verb: Option<&str>) -> Option<String> {
+    let program = Cli::command();
+    let command = verb.and_then(|verb| program.find_subcommand(verb)).unwrap_or(&program);
+    let options: Vec<String> = command
+        .get_arguments()
+        .chain(program.get_arguments())
+        .filter_map(|argument| argument.get_long().map(|long| format!("--{long}")))
+        .collect();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    nearest(given, &options).map(str::to_owned)
 }

@@ -27,9 +27,11 @@ fn help_lists_every_verb_and_exits_with_zero() {
 #[test]
 fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
     let instance = Instance::new();
-    let cases: [(&[&str], &str); 30] = [
+    let cases: [(&[&str], &str); 32] = [
         (&[], "--help"),
         (&["creat"], "create"),
+        (&["export", "x", "--ndb"], "did you mean `--nbd`"),
+        (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "bw", "x"], "did you mean `wb`"),
         (&["array", "create"], "unrecognized subcommand 'array'"),
         (&["lab"], "unrecognized"),
         (&["advise", "x"], "unrecognized"),

@@ -8,7 +8,7 @@ use support::{Instance, fio_is_content};
 const MIB: u64 = 1 << 20;
 const MODES: [&str; 5] = ["wb", "ro", "wo", "pt", "wt"];
 const POLICIES: [&str; 4] = ["lru", "fifo", "rand", "s3fifo"];
-const LINES: [&str; 4] = ["2048", "4096", "16K", "64K"];
+const LINES: [&str; 4] = ["2048", "4096", "8192", "16K"];
 /// Random sizes at any 512-byte boundary.
 const LOAD: [&str; 7] = [
     "--rw=randrw",

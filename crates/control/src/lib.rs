@@ -47,3 +47,4 @@ pub use status::{
     ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts,
     RequestCounts, Tunables, VolumeState, VolumeStatus,
 };
+pub use suggest::nearest;

@@ -1,8 +1,9 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
 /// The candidate with the fewest edits from `word`, when it is near enough to be meant.
-pub(crate) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    let allowed = (word.len() / 3).max(1) + 1;
+pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    // A word of which nothing is left was not meant.
+    let allowed = ((word.len() / 3).max(1) + 1).min(word.len().saturating_sub(1));
     candidates
         .iter()
         .map(|candidate| (edits(word, candidate), *candidate))
@@ -19,19 +20,26 @@ pub(crate) fn hint(word: &str, candidates: &[&str]) -> String {
     }
 }
 
-/// Levenshtein distance over bytes, one row at a time.
+/// Bytes to insert, drop, replace, or swap with their neighbour (optimal string alignment).
 fn edits(left: &str, right: &str) -> usize {
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.bytes().enumerate() {
-            let replace = diagonal + usize::from(!a.eq_ignore_ascii_case(&b));
-            diagonal = row[j + 1];
-            row[j + 1] = replace.min(row[j] + 1).min(diagonal + 1);
+    let (left, right) = (left.to_ascii_lowercase(), right.to_ascii_lowercase());
+    let (left, right) = (left.as_bytes(), right.as_bytes());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=right.len()).collect()];
+    for i in 1..=left.len() {
+        let mut row = vec![i];
+        for j in 1..=right.len() {
+            let replace = rows[i - 1][j - 1] + usize::from(left[i - 1] != right[j - 1]);
+            let mut best = replace.min(row[j - 1] + 1).min(rows[i - 1][j] + 1);
+            let is_swap =
+                i > 1 && j > 1 && left[i - 2] == right[j - 1] && left[i - 1] == right[j - 2];
+            if is_swap {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
         }
+        rows.push(row);
     }
-    row[right.len()]
+    rows[left.len()][right.len()]
 }
 
 #[cfg(test)]
@@ -45,6 +53,8 @@ mod tests {
         assert_eq!(nearest("seqcutoff", &keys), Some("seq_cutoff"));
         assert_eq!(nearest("MODE", &keys), Some("mode"));
         assert_eq!(nearest("colour", &keys), None);
+        assert_eq!(nearest("bw", &["pt", "wt", "wb"]), Some("wb"), "letters changed places");
+        assert_eq!(nearest("xy", &["pt", "wt"]), None);
         assert!(hint("colour", &keys).starts_with("known: mode, policy"));
     }
 }

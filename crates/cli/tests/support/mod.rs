@@ -133,6 +133,12 @@ impl Drop for Instance {
         if self.pid().is_some() {
             self.kill();
         }
+        // A test that failed may leave files of a dead daemon mounted: its folder could not go.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let ours = |path: &&str| Path::new(path).starts_with(self.dir.path());
+        for path in mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(ours) {
+            let _ = Command::new("umount").args(["-l", path]).status();
+        }
     }
 }
 
