@@ -32,7 +32,7 @@ const CHECKPOINT_BASE: u64 = MIB;
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes of a chunk's head.
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
-/// Segments a cache needs to move at all: two open, some being reclaimed, some free.
+/// Segments a cache needs to work at all: two open, four prepared, the rest with lines in them.
 const SEGMENTS_MIN: u64 = 20;
 
 /// CRC-32C as every structure here uses it.

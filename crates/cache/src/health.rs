@@ -94,7 +94,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// `Medium` when the line was dirty: its only copy is damaged.
     pub(crate) fn give_up_line(&self, line: u64, slot: u32) -> IoResult<()> {
         let mut state = self.state.borrow_mut();
-        // Reclaiming may have moved the line meanwhile; dirty is dirty wherever it is.
+        // The line may be in another slot by now; dirty is dirty wherever it is.
         let current = state.index.lookup(line);
         if current.is_some_and(|current| state.index.is_dirty(current)) {
             let mut damaged = self.damaged.borrow_mut();

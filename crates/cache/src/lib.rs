@@ -8,7 +8,7 @@
 //!
 //!   log       forms records of changes, acknowledges them in order     (log.rs)
 //!   cleaner   writes dirty lines to the origin, in address order        (cleaner.rs)
-//!   reclaim   empties old segments so that the log can go on            (reclaim.rs)
+//!   reclaim   prepares old segments so that the log can write in them    (reclaim.rs)
 //!   checkpoint shortens the next start; recover replays from it         (checkpoint.rs, recover.rs)
 //! ```
 //!

@@ -12,7 +12,7 @@ use crate::status::{Served, count};
 use crate::store::{gather, slice};
 
 /// Share of the cache that may be dirty, in percent. Writers wait above it: what is left keeps the
-/// policy able to evict and reclaiming able to move.
+/// policy able to evict and reclaiming able to find room.
 const DIRTY_LIMIT_PERCENT: u64 = 90;
 
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {

@@ -173,7 +173,7 @@ impl Policy {
         }
     }
 
-    /// A cached line moved to another slot, by an overwrite or by log cleaning. No touch.
+    /// A cached line is in another slot now, because it was overwritten. No touch.
     #[inline]
     pub fn relocate(&mut self, from: u32, to: u32, _line: u64) {
         match &mut self.0 {
