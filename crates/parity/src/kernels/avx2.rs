@@ -13,7 +13,11 @@ use std::arch::x86_64::{
 use super::blocks::{self, Vector, kernels};
 use super::{Kernels, Stores};
 
-kernels!("avx2", "avx2", Ymm, 2, [1: 4, 2; 2: 4, 2; 3: 2, 2; 4: 2, 2; 5: 1, 1; 6: 1, 1; 7: 1, 1; 8: 1, 1;]);
+kernels!(
+    "avx2", "avx2", Ymm, update: 2,
+    1 rows: 4, 2; 2 rows: 4, 2; 3 rows: 2, 2; 4 rows: 2, 2;
+    5 rows: 1, 1; 6 rows: 1, 1; 7 rows: 1, 1; 8 rows: 1, 1;
+);
 
 #[derive(Clone, Copy)]
 struct Ymm(__m256i);

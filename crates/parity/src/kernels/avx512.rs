@@ -13,7 +13,11 @@ use std::arch::x86_64::{
 use super::blocks::{self, Vector, kernels};
 use super::{Kernels, Stores};
 
-kernels!("avx512", "avx512f,avx512bw", Zmm, 2, [1: 4, 4; 2: 4, 4; 3: 4, 4; 4: 4, 4; 5: 2, 2; 6: 2, 2; 7: 2, 2; 8: 2, 2;]);
+kernels!(
+    "avx512", "avx512f,avx512bw", Zmm, update: 2,
+    1 rows: 4, 4; 2 rows: 4, 4; 3 rows: 4, 4; 4 rows: 4, 4;
+    5 rows: 2, 2; 6 rows: 2, 2; 7 rows: 2, 2; 8 rows: 2, 2;
+);
 
 #[derive(Clone, Copy)]
 struct Zmm(__m512i);

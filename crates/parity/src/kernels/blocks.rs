@@ -282,10 +282,14 @@ pub(super) unsafe fn update<V: Vector, const N: usize>(
     scalar::update_from(bytes, old, new, targets);
 }
 
-/// The four kernels of an instruction set, and for each number of rows how many vectors a block has:
-/// as many as its registers hold.
+/// The four kernels of an instruction set. A block of an update has as many vectors as given first;
+/// then come, for each number of rows, those of encoding and checking, and those of combining: as many
+/// as the registers hold.
 macro_rules! kernels {
-    ($name:literal, $feature:literal, $vector:ty, $update:literal, [$($rows:literal: $encode:literal, $combine:literal;)*]) => {
+    (
+        $name:literal, $feature:literal, $vector:ty, update: $update:literal,
+        $($rows:literal rows: $encode:literal, $combine:literal;)*
+    ) => {
         pub(super) static KERNELS: Kernels = Kernels { name: $name, encode, check, combine, update };
 
         #[target_feature(enable = $feature)]

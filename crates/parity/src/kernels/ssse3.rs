@@ -12,7 +12,11 @@ use std::arch::x86_64::{
 use super::blocks::{self, Vector, kernels};
 use super::{Kernels, Stores};
 
-kernels!("ssse3", "ssse3", Xmm, 2, [1: 4, 2; 2: 4, 2; 3: 2, 2; 4: 2, 2; 5: 1, 1; 6: 1, 1; 7: 1, 1; 8: 1, 1;]);
+kernels!(
+    "ssse3", "ssse3", Xmm, update: 2,
+    1 rows: 4, 2; 2 rows: 4, 2; 3 rows: 2, 2; 4 rows: 2, 2;
+    5 rows: 1, 1; 6 rows: 1, 1; 7 rows: 1, 1; 8 rows: 1, 1;
+);
 
 #[derive(Clone, Copy)]
 struct Xmm(__m128i);
