@@ -12,7 +12,8 @@ use voltier_block::{BlockDevice, Buf, IoResult};
 
 use crate::chain::{Chain, Found, LogReader};
 use crate::format::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, STATE_CLEAN, Superblock, crc32c,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, RecordEntry, RecordHead,
+    STATE_CLEAN, Superblock, crc32c,
 };
 use crate::index::Placement;
 use crate::join::{Part, join_all};
@@ -119,13 +120,13 @@ async fn data_is_whole<S: BlockDevice>(
 
 /// Applies a record to the state as it was applied when it was formed.
 fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
-    let geometry = state.geometry.clone();
+    let (lines, slots) = (state.geometry.origin_lines(), state.geometry.slot_count());
     let segment = record.head.segment.get();
     let mut versions = Vec::new();
     state.index.warm_up_lines(record.entries.iter().map(|entry| entry.line.get()));
     for entry in &record.entries {
         let (line, slot) = (entry.line.get(), entry.slot.get());
-        if line >= geometry.origin_lines() || slot >= geometry.slot_count() {
+        if line >= lines || slot >= slots {
             return Err(OpenError::Damaged(format!(
                 "record {} names line {line} and slot {slot}, which do not exist",
                 record.head.sequence
@@ -133,29 +134,8 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
         }
         match entry.kind {
             ENTRY_DATA => {
-                let unit = u32::from(entry.unit.get());
-                let slot_due = slot_at(&geometry, segment, unit);
-                if slot != slot_due
-                    || unit + geometry.units_per_line() > geometry.units_per_segment()
-                {
-                    return Err(OpenError::Damaged(format!(
-                        "record {} puts line {line} in slot {slot}, not {slot_due}",
-                        record.head.sequence
-                    )));
-                }
-                if state.index.is_used(slot) {
-                    state.index.remove(slot);
-                }
-                state.index.set_unit(slot, unit);
-                if let Some(loading) = &mut state.loading {
-                    loading.decide(slot);
-                }
-                let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
-                let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
-                state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
-                if dirty {
-                    versions.push((line, Version { slot, crc, mask }));
-                }
+                let version = take_data(state, &record.head, entry)?;
+                versions.extend(version.map(|version| (line, version)));
             }
             ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
                 state.index.set_clean(slot);
@@ -193,6 +173,38 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     state.segments.note_replayed(segment, sequence);
     state.position = record.next;
     Ok(())
+}
+
+/// Puts the line of a data entry where the entry says; the version, if it is dirty.
+fn take_data(
+    state: &mut State,
+    head: &RecordHead,
+    entry: &RecordEntry,
+) -> Result<Option<Version>, OpenError> {
+    let geometry = &state.geometry;
+    let (line, slot, unit) = (entry.line.get(), entry.slot.get(), u32::from(entry.unit.get()));
+    let slot_due = slot_at(geometry, head.segment.get(), unit);
+    if slot != slot_due || unit + geometry.units_per_line() > geometry.units_per_segment() {
+        return Err(OpenError::Damaged(format!(
+            "record {} puts line {line} in slot {slot}, not {slot_due}",
+            head.sequence
+        )));
+    }
+    let replaced = state.index.is_used(slot).then(|| state.index.line_of(slot));
+    if replaced.is_some() {
+        state.index.remove(slot);
+    }
+    if let Some(loading) = &mut state.loading {
+        loading.decide(slot);
+        if let Some(replaced) = replaced {
+            loading.void(replaced, replaced);
+        }
+    }
+    state.index.set_unit(slot, unit);
+    let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
+    let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
+    state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
+    Ok(dirty.then_some(Version { slot, crc, mask }))
 }
 
 /// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
