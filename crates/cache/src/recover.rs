@@ -401,6 +401,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
         log_waits_for_cleaner: Cell::new(false),
+        resting: Cell::new(false),
         stopping: Cell::new(false),
         log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),
