@@ -1,8 +1,7 @@
 //! What is cached where: flat arrays over slots, and the table from lines to slots.
 //!
 //! Per slot: the line (32 bits, 8 more when the origin has over 2^32 lines), 24 bits of the data's
-//! CRC-32C with 8 bits of state, and only where needed a mask of valid sectors and a place in the
-//! segment. The whole CRC is in the log; 24 bits of it catch all but one wrong line in 16 million,
+//! CRC-32C with 8 bits of state, and only where needed a mask of valid sectors. The whole CRC is in the log; 24 bits of it catch all but one wrong line in 16 million,
 //! 256 times better than the 16-bit guard of T10 protection information.
 
 use voltier_block::Lba;
@@ -40,8 +39,6 @@ pub(crate) struct Index {
     word: Vec<u32>,
     /// Empty until the first partial line.
     masks: Vec<u8>,
-    /// First unit of each slot in its segment; empty when slots are units.
-    unit_of: Vec<u16>,
     table: Table,
     live: Vec<u32>,
     dirty_in_stretch: Vec<u16>,
@@ -53,14 +50,12 @@ impl Index {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let slots = geometry.slot_count() as usize;
         let high = if geometry.origin_lines() > 1 << 32 { slots } else { 0 };
-        let units = if geometry.has_unit_table() { slots } else { 0 };
         Self {
             geometry: geometry.clone(),
             line_low: vec![0; slots],
             line_high: vec![0; high],
             word: vec![0; slots],
             masks: Vec::new(),
-            unit_of: vec![0; units],
             table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
             live: vec![0; geometry.segment_count as usize],
             dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
@@ -87,7 +82,6 @@ impl Index {
             + self.line_high.len()
             + self.word.len() * 4
             + self.masks.len()
-            + self.unit_of.len() * 2
             + self.table.memory_bytes()
             + self.live.len() * 4
             + self.dirty_in_stretch.len() * 2
@@ -133,21 +127,7 @@ impl Index {
 
     /// Where a slot's data is on the SSD.
     pub(crate) fn lba_of(&self, slot: u32) -> Lba {
-        let segment = self.geometry.segment_of(slot);
-        self.geometry.lba_of(segment, self.unit_of(slot))
-    }
-
-    /// The first unit of a slot in its segment.
-    pub(crate) fn unit_of(&self, slot: u32) -> u32 {
-        let in_segment = slot % self.geometry.slots_per_segment;
-        self.unit_of.get(slot as usize).map_or(in_segment, |unit| u32::from(*unit))
-    }
-
-    /// Fixes where a slot of lines larger than a unit begins.
-    pub(crate) fn set_unit(&mut self, slot: u32, unit: u32) {
-        if let Some(place) = self.unit_of.get_mut(slot as usize) {
-            *place = unit as u16;
-        }
+        self.geometry.lba_of_slot(slot)
     }
 
     /// Puts a line into a free slot, taking it out of the slot it had, which is returned.
@@ -256,9 +236,6 @@ impl Index {
         let mask = self.mask(slot).unwrap_or(0).to_le_bytes();
         let mask_bytes = self.geometry.mask_bytes();
         into[9..9 + mask_bytes].copy_from_slice(&mask[..mask_bytes]);
-        if let Some(unit) = self.unit_of.get(at) {
-            into[9 + mask_bytes..].copy_from_slice(&unit.to_le_bytes());
-        }
     }
 
     /// Looks at where the lines of several slots of a checkpoint will go. The looks do not wait for
@@ -290,10 +267,6 @@ impl Index {
         let mask_bytes = self.geometry.mask_bytes();
         let mut mask = [0; 16];
         mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
-        if self.geometry.has_unit_table() {
-            let unit = &from[9 + mask_bytes..9 + mask_bytes + 2];
-            self.unit_of[slot as usize] = u16::from_le_bytes(unit.try_into().expect("two bytes"));
-        }
         if self.lookup(line).is_none() {
             let placement = Placement {
                 line,

@@ -320,12 +320,13 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
         replay_segment: 0.into(),
-        replay_unit: 0.into(),
+        replay_unit: geometry.first_head_in(0).into(),
         next_segment: 1.into(),
-        next_segment_unit: 0.into(),
+        next_segment_unit: geometry.first_head_in(0).into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
         first_sequence: 1.into(),
+        replay_slot: 1.into(),
     }
 }
 
