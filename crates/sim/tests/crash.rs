@@ -67,8 +67,11 @@ fn lines_larger_than_a_unit_survive_crashes() {
 
 #[test]
 fn lines_of_64_kib_survive_crashes() {
-    let mut profile = Profile { line_bytes: 65536, ..Profile::small(&MODES) };
+    // Long enough for the log to go around the smallest SSD that such lines fit on.
+    let modes = [Mode::WriteBack, Mode::WriteThrough];
+    let mut profile = Profile { line_bytes: 65536, steps: 120, ..Profile::small(&modes) };
     profile.ssd.bytes = MIB + 2 * 256 * KIB + 20 * MIB;
+    profile.sectors_max = 256;
     crash(&profile, 12);
 }
 
