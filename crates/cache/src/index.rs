@@ -1,8 +1,9 @@
 //! What is cached where: flat arrays over slots, and the table from lines to slots.
 //!
 //! Per slot: the line (32 bits, 8 more when the origin has over 2^32 lines), 24 bits of the data's
-//! CRC-32C with 8 bits of state, and only where needed a mask of valid sectors. The whole CRC is in the log; 24 bits of it catch all but one wrong line in 16 million,
-//! 256 times better than the 16-bit guard of T10 protection information.
+//! CRC-32C with 8 bits of state, and only where needed a mask of valid sectors. The whole CRC is in
+//! the log; 24 bits of it catch all but one wrong line in 16 million, 256 times better than the
+//! 16-bit guard of T10 protection information.
 
 use voltier_block::Lba;
 
