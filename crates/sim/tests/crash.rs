@@ -70,7 +70,7 @@ fn lines_of_64_kib_survive_crashes() {
     // Long enough for the log to go around the smallest SSD that such lines fit on.
     let modes = [Mode::WriteBack, Mode::WriteThrough];
     let mut profile = Profile { line_bytes: 65536, steps: 120, ..Profile::small(&modes) };
-    profile.ssd.bytes = MIB + 2 * 256 * KIB + 20 * MIB;
+    profile.ssd.bytes = MIB + 4 * 256 * KIB + 20 * MIB;
     profile.sectors_max = 256;
     crash(&profile, 12);
 }
