@@ -31,6 +31,7 @@ mod join;
 mod locks;
 mod log;
 mod ordered;
+mod packed_array;
 pub mod policy;
 mod reclaim;
 mod recover;
