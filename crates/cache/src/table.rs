@@ -80,9 +80,9 @@ impl Layout {
         const ONES: u128 = u128::MAX / 0xff;
         const LOW: u128 = ONES * 0x7f;
         let tags = bucket.0[..TAGS_MAX].try_into().expect("sixteen bytes");
-        let differing = u128::from_le_bytes(tags) ^ ONES * u128::from(tag);
+        let differing = u128::from_le_bytes(tags) ^ (ONES * u128::from(tag));
         // The upper bit of each byte in which no bit differs.
-        let same = !((differing & LOW) + LOW | differing | LOW);
+        let same = !(((differing & LOW) + LOW) | differing | LOW);
         Places(same & u128::MAX >> (8 * (TAGS_MAX - self.slots)))
     }
 }
