@@ -13,6 +13,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{FormatOptions, segment_bytes_for};
+use crate::policy::LINE_LIMIT;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
@@ -371,6 +372,9 @@ impl Geometry {
         }
         if u64::from(geometry.segment_count) * u64::from(geometry.slots_per_segment) >= 1 << 32 {
             return Err("the SSD has more than 2^32 blocks; use a larger block size".to_owned());
+        }
+        if geometry.origin_lines() > LINE_LIMIT {
+            return Err("the origin has 2^40 blocks or more; use a larger block size".to_owned());
         }
         Ok(geometry)
     }

@@ -342,7 +342,8 @@ pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
 /// `State::make_room`).
 pub(crate) fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Policy {
     let capacity = geometry.capacity_lines();
-    Policy::new(kind, geometry.slot_count(), capacity + capacity / 32, seed)
+    let slots = geometry.slot_count();
+    Policy::new(kind, slots, capacity + capacity / 32, geometry.origin_lines(), seed)
 }
 
 fn policy_of(number: u32) -> PolicyKind {
