@@ -72,6 +72,12 @@ impl Span {
     pub fn hull(self, other: Self) -> Self {
         Self { start: self.start.min(other.start), end: self.end.max(other.end) }
     }
+
+    /// Where `inner`, a part of this run, is in a buffer that holds all of it, in bytes.
+    pub(crate) fn place_of(self, inner: Self) -> std::ops::Range<usize> {
+        let first = ((inner.start - self.start) * SECTOR_BYTES) as usize;
+        first..first + inner.bytes()
+    }
 }
 
 /// The part of a request that is in one chunk.
