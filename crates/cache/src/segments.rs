@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::canary::{self, Canary};
 use crate::format::Geometry;
 use crate::index::Index;
 
@@ -54,6 +55,11 @@ impl FreeUnits {
             }
         }
         free
+    }
+
+    /// How many units are free.
+    pub(crate) fn count(&self) -> u32 {
+        (0..self.units).filter(|unit| self.is_free(*unit)).count() as u32
     }
 
     fn is_free(&self, unit: u32) -> bool {
@@ -215,12 +221,45 @@ impl Segments {
         for (number, segment) in self.all.iter_mut().enumerate() {
             if let Life::Preparing { since } = segment.life
                 && since <= durable_sequence
-                && segment.pins[1 - segment.round as usize] == 0
+                && (segment.pins[1 - segment.round as usize] == 0 || canary::is(Canary::PinIgnored))
             {
                 segment.life = Life::Free;
                 self.free.push_back(number as u32);
             }
         }
+    }
+
+    /// Whether no read is under way anywhere; else which segment is pinned.
+    pub(crate) fn audit_pins(&self) -> Result<(), String> {
+        match self.all.iter().position(|segment| segment.pins != [0; 2]) {
+            None => Ok(()),
+            Some(number) => Err(format!("segment {number} is pinned: {:?}", self.all[number].pins)),
+        }
+    }
+
+    /// Whether every segment is in one life only, and what the log may write is under no line.
+    pub(crate) fn audit_lives(&self, index: &Index, geometry: &Geometry) -> Result<(), String> {
+        let open = self.all.iter().filter(|segment| segment.life == Life::Open).count();
+        if open != 2 {
+            return Err(format!("{open} segments are open, not two"));
+        }
+        for (number, segment) in self.all.iter().enumerate() {
+            let listed = self.free.iter().filter(|free| **free as usize == number).count();
+            if listed != usize::from(segment.life == Life::Free) {
+                return Err(format!(
+                    "segment {number}, {:?}, is listed {listed} times",
+                    segment.life
+                ));
+            }
+            let dead = FreeUnits::of(number as u32, index, geometry);
+            let alive = |free: &FreeUnits| {
+                (0..free.units).find(|at| free.is_free(*at) && !dead.is_free(*at))
+            };
+            if let Some(unit) = segment.free_units.as_ref().and_then(alive) {
+                return Err(format!("unit {unit} of segment {number} is free and under a line"));
+            }
+        }
+        Ok(())
     }
 
     /// Segments being prepared.
@@ -244,7 +283,9 @@ impl Segments {
             if segment.life != Life::Closed || live > live_max {
                 continue;
             }
-            if segment.last_sequence < self.replay_sequence {
+            if segment.last_sequence < self.replay_sequence
+                || canary::is(Canary::SegmentReusedEarly)
+            {
                 usable.push((live, number as u32));
             } else {
                 best_in_replay = best_in_replay.min(live);

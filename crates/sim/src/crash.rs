@@ -12,8 +12,10 @@ use voltier_block::{Lba, Prng};
 use voltier_cache::{Mode, OpenError, Settings};
 use voltier_ring::{Executor, NoFiles};
 
+use crate::budget;
 use crate::disk::{Cut, Medium, SimDisk};
 use crate::model::Model;
+use crate::rest;
 use crate::workload::{Bench, MODES, Profile, SimCache, is_in, open, plain_bench, run_clients};
 use crate::world::World;
 
@@ -196,6 +198,8 @@ fn verify(
     depth: u32,
     dissolving: bool,
 ) -> u64 {
+    budget::note_world();
+    let buffers = (left.ssd.is_flushed() && left.origin.is_flushed()).then(rest::Buffers::now);
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::new(&executor.handle(), prng.next_u64());
     let stage = Stage::new(&world, profile, left);
@@ -215,11 +219,16 @@ fn verify(
         });
     }
     let guard = Place(place);
-    executor.block_on(recover(world.clone(), stage, profile.clone(), prng.clone(), dissolving));
+    let life = recover(world.clone(), stage, profile.clone(), prng.clone(), dissolving);
+    executor.block_on(life);
     world.unwatch();
-    drop(guard);
-    drop(executor);
+    rest::check_tasks(&mut executor);
+    drop((world, executor));
     let next = next.borrow_mut().take();
+    if let (Some(buffers), None) = (buffers, &next) {
+        buffers.check();
+    }
+    drop(guard);
     1 + next.map_or(0, |(left, dissolving, place)| {
         prng.next_u64();
         verify(left, profile, prng, place, depth + 1, dissolving)
@@ -270,6 +279,7 @@ async fn recover(
         dissolve(&bench, &stage).await;
     } else {
         bench.device.kill();
+        rest::check_cache(&world, &bench.device).await;
     }
 }
 
@@ -283,6 +293,7 @@ async fn dissolve(bench: &Rc<Bench<SimCache>>, stage: &Stage) {
     bench.device.dissolve().await.expect("the label goes");
     let drives = stage.drives.borrow().clone();
     assert!(matches!(SimCache::probe(&drives.0).await, Ok(None)), "the label is still there");
+    rest::check_cache(&bench.world, &bench.device).await;
     plain_bench(bench, drives.1).check_all("the plain origin").await;
 }
 

@@ -85,6 +85,11 @@ impl Medium {
         self.current.read(at.bytes(), into);
     }
 
+    /// Whether nothing is in the drive's volatile cache: no buffer is held there either.
+    pub fn is_flushed(&self) -> bool {
+        self.unflushed.is_empty()
+    }
+
     /// Turns one bit over, on the medium and in the drive's cache alike.
     pub fn rot(&mut self, byte: u64, bit: u8) {
         let mut value = [0];

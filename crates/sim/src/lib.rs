@@ -15,10 +15,13 @@
 //! - kill: everything completed stays (but is still volatile), what was under way may or may not be;
 //! - reads and writes of a range that fail; a drive that is gone; a bit that flips; an older image.
 
+pub mod budget;
 pub mod crash;
 mod disk;
 mod image;
 mod model;
+pub mod rest;
+pub mod trials;
 pub mod workload;
 mod world;
 

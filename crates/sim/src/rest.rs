@@ -1,0 +1,50 @@
+//! What must be left of a life when it is over: nothing. No lock, no pin, no task, no buffer.
+
+use voltier_ring::Executor;
+
+use crate::workload::SimCache;
+use crate::world::World;
+
+/// Long enough for every request that a cut left under way.
+const SETTLED_NS: u64 = 3_600_000_000_000;
+
+/// Lets what is under way come to its end, then asks the cache what it still holds.
+///
+/// # Panics
+/// When a lock, a pin or a place in a queue is held, or the books of the cache do not balance.
+pub async fn check_cache(world: &World, cache: &SimCache) {
+    world.handle().sleep(SETTLED_NS).await;
+    if let Err(what) = cache.audit() {
+        panic!("not at rest: {what}");
+    }
+}
+
+/// Checks that a world whose cache was stopped, dissolved or killed has no task left.
+///
+/// # Panics
+/// When one is.
+pub fn check_tasks(executor: &mut Executor) {
+    let handle = executor.handle();
+    executor.block_on(async move { handle.sleep(SETTLED_NS).await });
+    let tasks = executor.task_count();
+    assert_eq!(tasks, 0, "not at rest: {tasks} tasks are alive");
+}
+
+/// The buffers that were in use when a life began.
+pub struct Buffers(i64);
+
+impl Buffers {
+    /// Counts them.
+    pub fn now() -> Self {
+        Self(voltier_block::blocks_out())
+    }
+
+    /// Checks that as many are in use again.
+    ///
+    /// # Panics
+    /// When more or fewer are.
+    pub fn check(self) {
+        let left = voltier_block::blocks_out() - self.0;
+        assert_eq!(left, 0, "not at rest: {left} buffers are in use");
+    }
+}

@@ -1,0 +1,160 @@
+//! Goal: the simulator finds bugs. Method: deliberate ones (`voltier_cache::canary`), one at a time;
+//! each must be found within its budget, and the same budgets without a bug find nothing.
+//!
+//! Run by `make test`, which builds the cache with the feature `canaries` for this and nothing else;
+//! `make canaries` prints the table alone.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
+
+use voltier_cache::Mode;
+use voltier_cache::canary::{Canary, choose};
+use voltier_sim::crash::{Plan, run};
+use voltier_sim::workload::{MODES, Profile};
+use voltier_sim::{budget, trials};
+
+/// What is run, and with how many seeds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scenario {
+    /// Crashes under a write-back load.
+    WriteBack,
+    /// Crashes while modes are switched.
+    Mixed,
+    /// Crashes in modes that write past the log.
+    Past,
+    /// Bits of the SSD rot.
+    Rot,
+    /// Ordered destaging, watched from the origin's side.
+    Ordered,
+}
+
+impl Scenario {
+    const ALL: [Self; 5] = [Self::WriteBack, Self::Mixed, Self::Past, Self::Rot, Self::Ordered];
+
+    fn seeds(self) -> u64 {
+        match self {
+            Self::WriteBack | Self::Mixed | Self::Past => 4,
+            Self::Rot | Self::Ordered => 6,
+        }
+    }
+
+    fn run(self, seed: u64) {
+        let modes: &[Mode] = match self {
+            Self::WriteBack => &[Mode::WriteBack],
+            Self::Mixed => &MODES,
+            Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
+            Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
+            Self::Ordered => return trials::ordered(seed),
+        };
+        let profile = Profile { steps: 40, ..Profile::small(modes) };
+        run(&Plan { profile, seed, one_in: 4, warm_up_steps: 60, only: None });
+    }
+}
+
+const CANARIES: [(Canary, Scenario); 21] = [
+    (Canary::FlushSkipped, Scenario::WriteBack),
+    (Canary::RecordChecksumIgnored, Scenario::WriteBack),
+    (Canary::TornDataTaken, Scenario::WriteBack),
+    (Canary::DataChecksumIgnored, Scenario::Rot),
+    (Canary::LabelBeforeBody, Scenario::WriteBack),
+    (Canary::DirtyBitLost, Scenario::WriteBack),
+    (Canary::DropForgotten, Scenario::Mixed),
+    (Canary::MergeTorn, Scenario::WriteBack),
+    (Canary::SegmentReusedEarly, Scenario::WriteBack),
+    (Canary::IntentSkipped, Scenario::Past),
+    (Canary::EpochsMixed, Scenario::Ordered),
+    (Canary::LockShared, Scenario::WriteBack),
+    (Canary::AckOutOfOrder, Scenario::WriteBack),
+    (Canary::CleanBeforeFlush, Scenario::Mixed),
+    (Canary::DestageBeforeDurable, Scenario::Mixed),
+    (Canary::FillOverNewer, Scenario::WriteBack),
+    (Canary::GenerationIgnored, Scenario::WriteBack),
+    (Canary::PendingRead, Scenario::WriteBack),
+    (Canary::PinIgnored, Scenario::WriteBack),
+    (Canary::PinLeaked, Scenario::WriteBack),
+    (Canary::BufferLeaked, Scenario::WriteBack),
+];
+
+thread_local! {
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics that are looked for say nothing; others do.
+fn hush() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                default(info);
+            }
+        }));
+    });
+}
+
+/// Runs one seed with a bug; what was said when it was found.
+fn found(canary: Canary, scenario: Scenario, seed: u64) -> Option<String> {
+    choose(Some(canary));
+    EXPECTED.set(true);
+    let caught = catch_unwind(AssertUnwindSafe(|| scenario.run(seed)));
+    EXPECTED.set(false);
+    choose(None);
+    let payload = caught.err()?;
+    let text = payload.downcast_ref::<String>().cloned();
+    Some(text.or(payload.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default())
+}
+
+/// Which oracle said this.
+fn oracle(said: &str) -> &'static str {
+    let signs = [
+        ("not at rest", "leaks and accounts"),
+        ("does not come back", "recovery"),
+        ("no flush fits", "order of flushes"),
+        ("but not dirty", "dirty sets"),
+        ("never written, is dirty", "dirty sets"),
+        ("stands still", "liveness"),
+        ("runs in circles", "liveness"),
+        ("; allowed: ", "contents"),
+        ("reading ", "errors"),
+        ("drain", "errors"),
+    ];
+    signs.iter().find(|sign| said.contains(sign.0)).map_or("assertion", |sign| sign.1)
+}
+
+#[test]
+fn every_canary_is_found_within_its_budget() {
+    hush();
+    let mut missed = Vec::new();
+    println!("| canary | scenario | seeds | worlds | oracle | what it said |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    for (canary, scenario) in CANARIES {
+        budget::take_worlds();
+        let report = (0..scenario.seeds())
+            .find_map(|seed| found(canary, scenario, seed).map(|said| (seed + 1, said)));
+        let worlds = budget::take_worlds();
+        match report {
+            Some((seeds, said)) => {
+                let oracle = oracle(&said);
+                println!("| {canary:?} | {scenario:?} | {seeds} | {worlds} | {oracle} | {said} |");
+            }
+            None => {
+                println!(
+                    "| {canary:?} | {scenario:?} | {} | {worlds} | MISSED |",
+                    scenario.seeds()
+                );
+                missed.push(canary);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+#[test]
+fn nothing_is_found_without_a_canary() {
+    for scenario in Scenario::ALL {
+        budget::take_worlds();
+        (0..scenario.seeds()).for_each(|seed| scenario.run(seed));
+        println!("{scenario:?}: {} worlds, nothing found", budget::take_worlds());
+    }
+}
