@@ -35,8 +35,6 @@ pub enum Canary {
     CleanBeforeFlush,
     /// A line goes to the origin before it is durable on the SSD.
     DestageBeforeDurable,
-    /// A copy of the origin replaces what was written meanwhile.
-    FillOverNewer,
     /// Records that an earlier crash had cut off are taken by the next start.
     GenerationIgnored,
     /// A line that is still on its way to the SSD is read from there.

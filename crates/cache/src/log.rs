@@ -185,6 +185,8 @@ impl State {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
+        let fits = builder.find_line_place(&self.free_units);
+        debug_assert!(fits, "the head of record {} stands where no line fits", self.next_sequence);
         while builder.has_room()
             && let Some((line, slot)) = self.given_up.pop()
         {
@@ -279,7 +281,7 @@ impl State {
         let old = self.index.lookup(line);
         let dirty = match source {
             Source::Write { dirty } => dirty,
-            Source::Fill if old.is_some() && !canary::is(Canary::FillOverNewer) => return,
+            Source::Fill if old.is_some() => return,
             Source::Fill => false,
         };
         if old.is_none() && !self.make_room(builder) && source == Source::Fill {

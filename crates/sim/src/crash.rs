@@ -168,6 +168,7 @@ async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>
     let bench = stage.open(&world, profile, mode).await.expect("the cache comes back");
     run_clients(&bench, profile, profile.steps / 2).await;
     bench.check_all("at the end of the recorded life").await;
+    rest::check_checksums(&bench.device);
     dissolve(&bench, &stage).await;
 }
 
@@ -275,6 +276,7 @@ async fn recover(
         _ => bench,
     };
     bench.check_all("later").await;
+    rest::check_checksums(&bench.device);
     if prng.one_in(2) {
         dissolve(&bench, &stage).await;
     } else {

@@ -19,6 +19,17 @@ pub async fn check_cache(world: &World, cache: &SimCache) {
     }
 }
 
+/// Checks that every checksum of a life held: what the SSD has is what was written, unless a fault
+/// was put there. Without this a bug that reads the wrong place heals itself from the origin unseen.
+///
+/// # Panics
+/// When a line was repaired, or found damaged.
+pub fn check_checksums(cache: &SimCache) {
+    let status = cache.status();
+    let seen = (status.repaired_lines, status.damaged_reads, status.ssd_errors);
+    assert_eq!(seen, (0, 0, 0), "not at rest: lines repaired, damaged; errors of the SSD");
+}
+
 /// Checks that a world whose cache was stopped, dissolved or killed has no task left.
 ///
 /// # Panics
