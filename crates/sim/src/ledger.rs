@@ -2,14 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 
 use voltier_block::Nanos;
 
 use crate::fault::FaultKind;
 
-/// Lines of a tale that are kept: the last ones.
-const TALE_LINES: usize = 60;
+/// Lines of a tale that are kept, the last ones: of drives' requests, and of all else.
+const REQUEST_LINES: usize = 24;
+const STORY_LINES: usize = 48;
 /// Number of fault kinds.
 const KINDS: usize = FaultKind::ALL.len();
 
@@ -49,11 +49,19 @@ impl Counts {
     }
 }
 
+/// What happened last: numbered, so that both kinds of lines can be put in one order.
+#[derive(Default)]
+struct Tale {
+    count: u64,
+    requests: VecDeque<(u64, String)>,
+    story: VecDeque<(u64, String)>,
+}
+
 /// Counts and tale of one seed.
 #[derive(Default)]
 pub struct Ledger {
     counts: RefCell<Counts>,
-    tale: Option<RefCell<VecDeque<String>>>,
+    tale: Option<RefCell<Tale>>,
     trace: Cell<u64>,
     /// Where the run is, and the crash point that is being tried.
     place: RefCell<(String, Option<u64>)>,
@@ -72,7 +80,11 @@ impl Ledger {
 
     /// The last lines of the tale, oldest first.
     pub fn tale(&self) -> Vec<String> {
-        self.tale.as_ref().map_or(Vec::new(), |tale| tale.borrow().iter().cloned().collect())
+        let Some(tale) = &self.tale else { return Vec::new() };
+        let tale = tale.borrow();
+        let mut lines: Vec<_> = tale.requests.iter().chain(&tale.story).cloned().collect();
+        lines.sort_unstable();
+        lines.into_iter().map(|line| line.1).collect()
     }
 
     /// A number that two runs share only if the same happened in all their worlds.
@@ -104,15 +116,28 @@ impl Ledger {
     }
 
     pub(crate) fn tell(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
-        if let Some(tale) = &self.tale {
-            let mut tale = tale.borrow_mut();
-            if tale.len() == TALE_LINES {
-                tale.pop_front();
-            }
-            let mut text = String::new();
-            let millis = time_ns as f64 / 1e6;
-            let _ = write!(text, "{millis:12.3} ms  {}", line());
-            tale.push_back(text);
+        self.keep(time_ns, line, |tale| (&mut tale.story, STORY_LINES));
+    }
+
+    pub(crate) fn tell_request(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
+        self.keep(time_ns, line, |tale| (&mut tale.requests, REQUEST_LINES));
+    }
+
+    fn keep(
+        &self,
+        time_ns: Nanos,
+        line: impl FnOnce() -> String,
+        of: fn(&mut Tale) -> (&mut VecDeque<(u64, String)>, usize),
+    ) {
+        let Some(tale) = &self.tale else { return };
+        let mut tale = tale.borrow_mut();
+        tale.count += 1;
+        let number = tale.count;
+        let (lines, most) = of(&mut tale);
+        if lines.len() == most {
+            lines.pop_front();
         }
+        let millis = time_ns as f64 / 1e6;
+        lines.push_back((number, format!("{millis:12.3} ms  {}", line())));
     }
 }

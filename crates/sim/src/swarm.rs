@@ -21,7 +21,7 @@ use crate::mix::{draw_faults, draw_profile};
 use crate::workload::Profile;
 
 /// One seed in so many is a walk.
-const WALK_ONE_IN: u64 = 5;
+const WALK_ONE_IN: u64 = 12;
 /// Steps of each client in a walk, at most, before and after its crash points begin.
 const WALK_STEPS: u64 = 12;
 const WALK_WARM_UP_STEPS: u64 = 30;

@@ -144,7 +144,7 @@ impl World {
         if event == Event::Completed {
             self.0.ledger.count(|counts| counts.requests += 1);
         }
-        self.tell(|| {
+        self.0.ledger.tell_request(time, || {
             let drive = if drive == 1 { "ssd" } else { "origin" };
             let what = if event == Event::Completed { "done" } else { "begins" };
             format!("event {number:5}: {drive} {operation} {range} {what}")
