@@ -5,13 +5,15 @@
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers: BENCH=cache or start (see docs/benchmarks.md)
 #   make fuzz-smoke   a short run of every fuzz target
+#   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
+#   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke crash clean
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke canaries coverage crash clean
 
 BENCH ?= cache
 XTASK := cargo run --quiet --locked --package xtask --
@@ -23,7 +25,7 @@ build:
 test:
 	@scripts/deps.sh test
 	@$(MAKE) --no-print-directory lint docs deny doc-test
-	@$(MAKE) --no-print-directory unit-test
+	@$(MAKE) --no-print-directory unit-test canaries
 
 lint:
 	cargo fmt --all --check
@@ -42,6 +44,17 @@ doc-test:
 
 unit-test:
 	scripts/run-tests.sh
+
+# One extra build of the cache, with bugs to choose from. Freed memory is kept: giving it back to the
+# kernel takes as long as the simulated worlds themselves.
+canaries:
+	MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456 RUST_BACKTRACE=0 \
+	  cargo test --locked --package voltier-sim --features canaries --test canaries -- --nocapture
+
+# COVERAGE_SEEDS swarm seeds beside the simulator's own tests.
+coverage:
+	@scripts/deps.sh build
+	scripts/coverage.sh
 
 # DEMO_SIZE, DEMO_SECONDS and DEMO_SSD are read by the binary: see demo/README.md.
 demo:

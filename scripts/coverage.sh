@@ -1,6 +1,7 @@
 #!/bin/bash
-# usage: scripts/coverage.sh [TEST...]
-# Lines of crates/cache that the simulator runs: its own tests only (crates/sim/tests), no unit test.
+# usage: scripts/coverage.sh
+# Lines of crates/cache that the simulator runs: its own tests (crates/sim/tests) and COVERAGE_SEEDS
+# (400) swarm seeds; no test of the cache's own.
 # Prints lines, covered and percent for each file, then every line that was not run; the same goes
 # to target/coverage/report.txt. Needs the llvm-tools of the toolchain, which rustup brings once.
 set -euo pipefail
@@ -17,26 +18,28 @@ export CARGO_TARGET_DIR=$out/build
 rm -rf "$out/profiles"
 mkdir -p "$out/profiles"
 
-tests=()
+# Sabotaged code is not the product: the canaries stay out.
+tests=(--bin voltier-sim)
 for file in crates/sim/tests/*.rs; do
   name=$(basename "$file" .rs)
-  # Sabotaged code is not the product.
   [ "$name" = canaries ] || tests+=(--test "$name")
 done
-if [ $# -gt 0 ]; then
-  tests=()
-  for name in "$@"; do tests+=(--test "$name"); done
-fi
 
-# The builds of one commit share their profiles; %m keeps those of different binaries apart.
-RUSTFLAGS="-C instrument-coverage" LLVM_PROFILE_FILE="$out/profiles/%m-%p.profraw" \
-  cargo test --locked --package voltier-sim "${tests[@]}" --no-run --message-format=json \
-  2>/dev/null >"$out/build.json"
-sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' "$out/build.json" >"$out/binaries"
+export RUSTFLAGS="-C instrument-coverage" LLVM_PROFILE_FILE="$out/profiles/%m-%p.profraw"
+cargo test --locked --package voltier-sim "${tests[@]}" --no-run
+cargo test --locked --package voltier-sim "${tests[@]}" --no-run --quiet --message-format=json |
+  sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' >"$out/binaries"
+cargo build --locked --package voltier-sim --bin voltier-sim
+rm -f "$out"/profiles/*
+simulator=$CARGO_TARGET_DIR/debug/voltier-sim
+# Freed memory is kept: giving it back to the kernel takes as long as the worlds themselves.
+export MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456
 while read -r binary; do
-  (cd crates/sim && LLVM_PROFILE_FILE="$out/profiles/%m-%p.profraw" "$binary" --quiet) \
-    >"$out/tests.log" 2>&1 || { tail -30 "$out/tests.log" >&2; exit 1; }
+  (cd crates/sim && "$binary" --quiet) >"$out/tests.log" 2>&1 ||
+    { tail -30 "$out/tests.log" >&2; exit 1; }
 done <"$out/binaries"
+"$simulator" --seeds "${COVERAGE_SEEDS:-400}" --twice 0
+echo "$simulator" >>"$out/binaries"
 
 "$tools/llvm-profdata" merge --sparse "$out"/profiles/*.profraw -o "$out/merged.profdata"
 objects=()

@@ -443,6 +443,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.failed() {
             return Err(IoError::Gone);
         }
+        self.forget_mended();
         if self.destage_errors.get() != errors || !self.damaged.borrow().is_empty() {
             return Err(IoError::Medium);
         }

@@ -170,6 +170,23 @@ impl Model {
         self.begin(range, |_| ANYTHING)
     }
 
+    /// From now on a range may hold anything, for good: no layer can know what it holds.
+    pub fn give_up(&mut self, range: SectorRange) {
+        let gone = self.begin(range, |_| ANYTHING);
+        self.end_write(gone, true);
+    }
+
+    /// The same for every sector that was ever written.
+    pub fn give_up_touched(&mut self) {
+        let touched = (0..self.touched.len()).filter(|sector| self.touched[*sector]);
+        for sector in touched.collect::<Vec<_>>() {
+            let gone = self.begin(SectorRange::new(Lba(sector as u64), 1), |_| ANYTHING);
+            let now = self.tick();
+            self.versions_of(&gone, |version| (version.completed, version.durable) = (now, true));
+        }
+        self.prune();
+    }
+
     fn versions_of(&mut self, write: &Write, mut change: impl FnMut(&mut Version)) {
         for (_, versions) in self.open.range_mut(write.range.start.0..write.range.end().0) {
             // Submissions have distinct moments, unless a read or a cut has moved them on.

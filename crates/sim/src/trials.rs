@@ -4,18 +4,21 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, Lba, Prng, SectorRange};
-use voltier_cache::{Mode, OpenError, Settings};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, KIB, Lba, MIB, Prng, SectorRange};
+use voltier_cache::admission::AdmissionKind;
+use voltier_cache::policy::PolicyKind;
+use voltier_cache::{FormatOptions, LineSize, Mode, OpenError, Settings};
 use voltier_ring::{Executor, NoFiles};
 
 use crate::budget;
-use crate::disk::{Cut, SimDisk};
+use crate::disk::SimDisk;
+use crate::medium::{Cut, Medium};
 use crate::rest;
 use crate::workload::{Bench, Profile, SimCache, open, run_clients};
 use crate::world::World;
 
 /// Where the log begins on the SSD of [`Profile::small`].
-const LOG_BASE: u64 = (1 << 20) + 2 * (256 << 10);
+const LOG_BASE: u64 = MIB + 2 * 256 * KIB;
 /// Bits that rot in one trial.
 const ROTTEN_BITS: u64 = 40;
 /// Sectors that the ordered trial uses, from the first on.
@@ -33,7 +36,7 @@ pub fn rot(profile: &Profile, seed: u64) {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::new(&executor.handle(), seed);
     executor.block_on(rotten_life(world.clone(), profile.clone()));
-    rest::check_tasks(&mut executor);
+    rest::check_tasks(&world, &mut executor);
 }
 
 async fn rotten_life(world: World, profile: Profile) {
@@ -150,7 +153,7 @@ pub fn ordered(seed: u64) {
     let world = World::new(&executor.handle(), seed);
     executor.block_on(ordered_life(world.clone()));
     world.unwatch();
-    rest::check_tasks(&mut executor);
+    rest::check_tasks(&world, &mut executor);
 }
 
 async fn ordered_life(world: World) {
@@ -216,4 +219,115 @@ async fn ordered_step(
             written.expect("a write works");
         }
     }
+}
+
+/// Every setting is one that changes nothing of what may be read: a policy, who is admitted, a line
+/// size, a cut-off for streams, all of them changed while clients are at work.
+///
+/// # Panics
+/// When it does.
+pub fn settings(policy: PolicyKind, admission: AdmissionKind, line_bytes: u64) {
+    budget::note_world();
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let world = World::new(&executor.handle(), line_bytes);
+    let mut profile =
+        Profile { line_bytes, policy, steps: 40, ..Profile::small(&[Mode::WriteBack]) };
+    profile.ssd.bytes = LOG_BASE + 22 * (256 * KIB).max(16 * line_bytes);
+    executor.block_on(settled_life(world.clone(), profile, admission));
+    rest::check_tasks(&world, &mut executor);
+}
+
+async fn settled_life(world: World, profile: Profile, admission: AdmissionKind) {
+    let (ssd, origin) = profile.format();
+    let drives =
+        (SimDisk::new(&world, &profile.ssd, ssd), SimDisk::new(&world, &profile.origin, origin));
+    let settings = Settings {
+        mode: Mode::WriteBack,
+        admission,
+        seq_cutoff_bytes: 64 * KIB,
+        dirty_high_percent: 20,
+        dirty_low_percent: 5,
+        ..Settings::default()
+    };
+    let opened = open(&world, &drives, settings.clone(), 0).await;
+    let (device, generation) = opened.expect("a new cache opens");
+    let model = Rc::new(RefCell::new(profile.model()));
+    let windows = profile.windows();
+    let bench = Rc::new(Bench { world: world.clone(), model, device, windows });
+    run_clients(&bench, &profile, profile.steps).await;
+    stream(&bench).await;
+    for policy in PolicyKind::ALL {
+        bench.device.set_policy(policy);
+        run_clients(&bench, &profile, 8).await;
+    }
+    for mode in [Mode::WriteThrough, Mode::ReadOnly, Mode::WriteBack] {
+        let changed = Settings { mode, admission: AdmissionKind::Always, ..settings.clone() };
+        bench.device.configure(changed).expect("the settings make sense");
+        stream(&bench).await;
+        run_clients(&bench, &profile, 8).await;
+    }
+    bench.check_all("at the end").await;
+    rest::check_checksums(&world, &bench.device);
+    bench.device.stop().await.expect("a stop works");
+    rest::check_cache(&world, &bench.device).await;
+    let opened = open(&world, &drives, settings, generation).await;
+    let (device, _) = opened.expect("the cache comes back");
+    let again = Bench { device, model: bench.model.clone(), world: world.clone(), windows };
+    again.check_all("after the start").await;
+    again.device.drain().await.expect("a drain works");
+    again.device.stop().await.expect("a stop works");
+    rest::check_cache(&world, &again.device).await;
+}
+
+/// One window is written and read from its begin to its end.
+async fn stream(bench: &Bench<SimCache>) {
+    for piece in bench.windows[0].split_at_multiples(64) {
+        let mut data = Buf::new(piece.bytes() as usize);
+        bench.world.prng().fill(&mut data);
+        let write = bench.model.borrow_mut().begin_write(piece.start, &data);
+        let written = bench.device.write(piece.start, data.into(), Durability::Cached).await;
+        written.expect("a write works");
+        bench.model.borrow_mut().end_write(write, false);
+    }
+    for piece in bench.windows[0].split_at_multiples(64) {
+        bench.check(piece, "in a stream").await;
+    }
+}
+
+/// What is no cache of ours, or cannot become one, is refused with a sentence.
+///
+/// # Panics
+/// When it is taken.
+pub fn refusals() {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let world = World::new(&executor.handle(), 1);
+    executor.block_on(async move {
+        let mut profile = Profile::small(&[Mode::WriteBack]);
+        let origin = SimDisk::new(&world, &profile.origin, Medium::zeroed(profile.origin.bytes));
+        let format = FormatOptions {
+            line_size: LineSize::new(2048).expect("a line size"),
+            policy: profile.policy,
+            uuid: [3; 16],
+        };
+        profile.ssd.block_bytes = 4096;
+        let coarse = SimDisk::new(&world, &profile.ssd, Medium::zeroed(profile.ssd.bytes));
+        profile.ssd.bytes = 5 * MIB;
+        let small = SimDisk::new(&world, &profile.ssd, Medium::zeroed(profile.ssd.bytes));
+        profile.ssd.bytes = 32 * KIB;
+        let tiny = SimDisk::new(&world, &profile.ssd, Medium::zeroed(profile.ssd.bytes));
+        for (ssd, word) in [(&coarse, "blocks have 4096 bytes"), (&small, "needs at least")] {
+            let refused = SimCache::format(ssd, &origin, &format).await.expect_err("refused");
+            assert!(refused.to_string().contains(word), "{refused}");
+        }
+        for empty in [coarse, small, tiny] {
+            assert!(matches!(SimCache::probe(&empty).await, Ok(None)));
+            let opened = open(&world, &(empty, origin.clone()), Settings::default(), 0).await;
+            assert!(matches!(opened.err(), Some(OpenError::NotACache)));
+        }
+        let wrong = Settings { dirty_low_percent: 70, ..Settings::default() };
+        assert!(wrong.check().is_err());
+        assert!("touches:99".parse::<AdmissionKind>().is_err());
+        assert!("none".parse::<PolicyKind>().is_err());
+        assert!("none".parse::<Mode>().is_err() && LineSize::new(1000).is_err());
+    });
 }

@@ -19,6 +19,8 @@ use voltier_sim::{budget, trials};
 enum Scenario {
     /// Crashes under a write-back load.
     WriteBack,
+    /// The same on few lines: segments empty while a replay still needs them.
+    Hot,
     /// Crashes while modes are switched.
     Mixed,
     /// Crashes in modes that write past the log.
@@ -30,25 +32,31 @@ enum Scenario {
 }
 
 impl Scenario {
-    const ALL: [Self; 5] = [Self::WriteBack, Self::Mixed, Self::Past, Self::Rot, Self::Ordered];
+    const ALL: [Self; 6] =
+        [Self::WriteBack, Self::Hot, Self::Mixed, Self::Past, Self::Rot, Self::Ordered];
 
     fn seeds(self) -> u64 {
         match self {
             Self::WriteBack | Self::Mixed | Self::Past => 4,
+            Self::Hot => 3,
             Self::Rot | Self::Ordered => 6,
         }
     }
 
     fn run(self, seed: u64) {
         let modes: &[Mode] = match self {
-            Self::WriteBack => &[Mode::WriteBack],
+            Self::WriteBack | Self::Hot => &[Mode::WriteBack],
             Self::Mixed => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
         };
-        let profile = Profile { steps: 40, ..Profile::small(modes) };
-        run(&Plan { profile, seed, one_in: 4, warm_up_steps: 60, only: None });
+        let mut profile = Profile { steps: 40, ..Profile::small(modes) };
+        let (mut one_in, mut warm_up_steps) = (4, 60);
+        if self == Self::Hot {
+            (profile.window_bytes, one_in, warm_up_steps) = (256 << 10, 8, 120);
+        }
+        run(&Plan { profile, seed, one_in, warm_up_steps, only: None });
     }
 }
 
@@ -61,7 +69,7 @@ const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::DirtyBitLost, Scenario::WriteBack),
     (Canary::DropForgotten, Scenario::Mixed),
     (Canary::MergeTorn, Scenario::WriteBack),
-    (Canary::SegmentReusedEarly, Scenario::WriteBack),
+    (Canary::SegmentReusedEarly, Scenario::Hot),
     (Canary::IntentSkipped, Scenario::Past),
     (Canary::EpochsMixed, Scenario::Ordered),
     (Canary::LockShared, Scenario::WriteBack),
