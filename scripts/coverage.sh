@@ -19,7 +19,7 @@ rm -rf "$out/profiles"
 mkdir -p "$out/profiles"
 
 # Sabotaged code is not the product: the canaries stay out.
-tests=(--bin voltier-sim)
+tests=()
 for file in crates/sim/tests/*.rs; do
   name=$(basename "$file" .rs)
   [ "$name" = canaries ] || tests+=(--test "$name")
@@ -28,7 +28,7 @@ done
 export RUSTFLAGS="-C instrument-coverage" LLVM_PROFILE_FILE="$out/profiles/%m-%p.profraw"
 cargo test --locked --package voltier-sim "${tests[@]}" --no-run
 cargo test --locked --package voltier-sim "${tests[@]}" --no-run --quiet --message-format=json |
-  sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' >"$out/binaries"
+  sed -n 's/.*"executable":"\([^"]*\/deps\/[^"]*\)".*/\1/p' >"$out/binaries"
 cargo build --locked --package voltier-sim --bin voltier-sim
 rm -f "$out"/profiles/*
 simulator=$CARGO_TARGET_DIR/debug/voltier-sim

@@ -17,9 +17,6 @@
 pub mod admission;
 mod audit;
 mod cache;
-#[cfg(not(feature = "canaries"))]
-mod canary;
-#[cfg(feature = "canaries")]
 pub mod canary;
 mod chain;
 mod changes;

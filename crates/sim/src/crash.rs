@@ -57,6 +57,7 @@ pub fn run(plan: &Plan) -> Report {
 
 /// The same, counting in a ledger.
 pub fn run_in(plan: &Plan, ledger: &Rc<Ledger>) -> Report {
+    budget::note_world();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), plan.seed, ledger);
     let stage = Stage::new(&world, &plan.profile, Left::new(&plan.profile));
@@ -76,6 +77,7 @@ async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>
     stage.inject(profile);
     watch(&world, &stage, &plan, points);
     run_clients(&bench, profile, profile.steps).await;
+    rest::check_checksums(&world, &bench.device);
     if world.below(2) == 0 {
         if let Err(error) = bench.device.stop().await {
             bench.forgive(error, "at the end", || "a stop".to_owned());

@@ -12,7 +12,7 @@ use voltier_cache::Mode;
 use voltier_cache::canary::{Canary, choose};
 use voltier_sim::crash::{Plan, run};
 use voltier_sim::workload::{MODES, Profile};
-use voltier_sim::{budget, trials};
+use voltier_sim::{FaultKind, budget, trials};
 
 /// What is run, and with how many seeds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,12 @@ enum Scenario {
     WriteBack,
     /// The same on few lines: segments empty while a replay still needs them.
     Hot,
+    /// Few lines before a log of many segments: a replay is long, and most of it is dead.
+    LongLog,
+    /// No crash: an SSD slower than the origin, with requests that take hundreds of times as long.
+    Spikes,
+    /// No crash: few lines, written and destaged all the time; now and then a read takes very long.
+    Pinned,
     /// Crashes while modes are switched.
     Mixed,
     /// Crashes in modes that write past the log.
@@ -32,29 +38,56 @@ enum Scenario {
 }
 
 impl Scenario {
-    const ALL: [Self; 6] =
-        [Self::WriteBack, Self::Hot, Self::Mixed, Self::Past, Self::Rot, Self::Ordered];
+    const ALL: [Self; 9] = [
+        Self::WriteBack,
+        Self::Hot,
+        Self::LongLog,
+        Self::Spikes,
+        Self::Pinned,
+        Self::Mixed,
+        Self::Past,
+        Self::Rot,
+        Self::Ordered,
+    ];
 
     fn seeds(self) -> u64 {
         match self {
-            Self::WriteBack | Self::Mixed | Self::Past => 4,
-            Self::Hot => 3,
+            Self::Mixed => 4,
+            Self::WriteBack | Self::Past | Self::Hot | Self::LongLog => 2,
+            Self::Spikes => 40,
+            Self::Pinned => 8,
             Self::Rot | Self::Ordered => 6,
         }
     }
 
     fn run(self, seed: u64) {
         let modes: &[Mode] = match self {
-            Self::WriteBack | Self::Hot => &[Mode::WriteBack],
-            Self::Mixed => &MODES,
+            Self::WriteBack | Self::Hot | Self::LongLog | Self::Pinned => &[Mode::WriteBack],
+            Self::Mixed | Self::Spikes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
         };
         let mut profile = Profile { steps: 40, ..Profile::small(modes) };
         let (mut one_in, mut warm_up_steps) = (4, 60);
-        if self == Self::Hot {
+        if matches!(self, Self::Hot | Self::LongLog) {
             (profile.window_bytes, one_in, warm_up_steps) = (256 << 10, 8, 120);
+        }
+        if self == Self::LongLog {
+            (profile.ssd.bytes, one_in, warm_up_steps) = (18 << 20, 12, 1500);
+            (profile.window_bytes, profile.sectors_max) = (64 << 10, 32);
+        }
+        if self == Self::Pinned {
+            (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 400);
+            profile.window_bytes = 256 << 10;
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 400)];
+        }
+        if self == Self::Spikes {
+            (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
+            (profile.sectors_max, profile.window_bytes) = (64, 512 << 10);
+            (profile.ssd.latency_ns, profile.origin.latency_ns) = (200_000, 20_000);
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 30)];
         }
         run(&Plan { profile, seed, one_in, warm_up_steps, only: None });
     }
@@ -69,16 +102,16 @@ const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::DirtyBitLost, Scenario::WriteBack),
     (Canary::DropForgotten, Scenario::Mixed),
     (Canary::MergeTorn, Scenario::WriteBack),
-    (Canary::SegmentReusedEarly, Scenario::Hot),
+    (Canary::SegmentReusedEarly, Scenario::LongLog),
     (Canary::IntentSkipped, Scenario::Past),
     (Canary::EpochsMixed, Scenario::Ordered),
     (Canary::LockShared, Scenario::WriteBack),
     (Canary::AckOutOfOrder, Scenario::WriteBack),
     (Canary::CleanBeforeFlush, Scenario::Mixed),
     (Canary::DestageBeforeDurable, Scenario::Mixed),
-    (Canary::GenerationIgnored, Scenario::WriteBack),
-    (Canary::PendingRead, Scenario::WriteBack),
-    (Canary::PinIgnored, Scenario::WriteBack),
+    (Canary::GenerationIgnored, Scenario::Hot),
+    (Canary::PendingRead, Scenario::Spikes),
+    (Canary::PinIgnored, Scenario::Pinned),
     (Canary::PinLeaked, Scenario::WriteBack),
     (Canary::BufferLeaked, Scenario::WriteBack),
 ];
