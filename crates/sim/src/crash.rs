@@ -107,13 +107,7 @@ fn watch(world: &World, stage: &Rc<Stage>, plan: &Plan, points: Rc<Cell<u64>>) {
 }
 
 /// Recovers what a crash left and checks it; the number of worlds this took.
-fn verify(
-    left: Left,
-    profile: &Profile,
-    mut prng: Prng,
-    ledger: &Rc<Ledger>,
-    depth: u32,
-) -> u64 {
+fn verify(left: Left, profile: &Profile, mut prng: Prng, ledger: &Rc<Ledger>, depth: u32) -> u64 {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     let stage = Stage::new(&world, profile, left);

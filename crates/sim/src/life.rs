@@ -6,9 +6,9 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Durability, Nanos, SectorRange};
 use voltier_cache::{Health, Mode, OpenError};
 
+use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
-use crate::disk::SimDisk;
 use crate::medium::{Cut, Medium};
 use crate::stage::{Crash, Stage};
 use crate::workload::{Bench, Profile, SimCache, is_in, open_as, plain_bench, run_clients};
