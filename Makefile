@@ -5,6 +5,7 @@
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers: BENCH=cache or start (see docs/benchmarks.md)
 #   make fuzz-smoke   a short run of every fuzz target
+#   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
 #   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
 #   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
@@ -13,9 +14,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke canaries coverage crash clean
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke sim canaries coverage crash clean
 
 BENCH ?= cache
+# A minute or two on two cores; a number of seeds, so that every machine runs the same.
+SIM_SEEDS ?= 400
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:
@@ -25,7 +28,8 @@ build:
 test:
 	@scripts/deps.sh test
 	@$(MAKE) --no-print-directory lint docs deny doc-test
-	@$(MAKE) --no-print-directory unit-test canaries
+	@$(MAKE) --no-print-directory unit-test
+	@$(MAKE) --no-print-directory canaries sim
 
 lint:
 	cargo fmt --all --check
@@ -69,6 +73,10 @@ bench:
 fuzz-smoke:
 	@scripts/deps.sh fuzz
 	scripts/fuzz-smoke.sh
+
+sim:
+	@scripts/deps.sh build
+	$(XTASK) sim --seeds $(SIM_SEEDS)
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

@@ -38,7 +38,8 @@ while read -r binary; do
   (cd crates/sim && "$binary" --quiet) >"$out/tests.log" 2>&1 ||
     { tail -30 "$out/tests.log" >&2; exit 1; }
 done <"$out/binaries"
-"$simulator" --seeds "${COVERAGE_SEEDS:-400}" --twice 0
+found=0
+"$simulator" --seeds "${COVERAGE_SEEDS:-400}" --twice 0 || found=$?
 echo "$simulator" >>"$out/binaries"
 
 "$tools/llvm-profdata" merge --sparse "$out"/profiles/*.profraw -o "$out/merged.profdata"
@@ -70,3 +71,4 @@ awk -F'[:,]' -v root="$PWD/" '
     }
     printf "%-40s %6d %8d %7.1f%%\n\nnot run:\n%s", "all", all, all_covered, percent(all_covered, all), rest
   }' "$out/lcov.info" | tee "$out/report.txt"
+exit "$found"

@@ -427,6 +427,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     pub(crate) async fn drain(&self) -> IoResult<()> {
+        // What is damaged is tried once more: it may have been one read that failed, not the line.
+        self.damaged.borrow_mut().clear();
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
         self.draining.set(self.draining.get() + 1);
         self.hurry.notify();

@@ -79,9 +79,7 @@ async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>
     run_clients(&bench, profile, profile.steps).await;
     rest::check_checksums(&world, &bench.device);
     if world.below(2) == 0 {
-        if let Err(error) = bench.device.stop().await {
-            bench.forgive(error, "at the end", || "a stop".to_owned());
-        }
+        stage.stop(&bench).await;
     }
     drop(bench);
     stage.kill(&world, profile);

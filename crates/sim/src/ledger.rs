@@ -49,12 +49,14 @@ impl Counts {
     }
 }
 
+type Lines = VecDeque<(u64, String)>;
+
 /// What happened last: numbered, so that both kinds of lines can be put in one order.
 #[derive(Default)]
 struct Tale {
     count: u64,
-    requests: VecDeque<(u64, String)>,
-    story: VecDeque<(u64, String)>,
+    requests: Lines,
+    story: Lines,
 }
 
 /// Counts and tale of one seed.
@@ -127,7 +129,7 @@ impl Ledger {
         &self,
         time_ns: Nanos,
         line: impl FnOnce() -> String,
-        of: fn(&mut Tale) -> (&mut VecDeque<(u64, String)>, usize),
+        of: fn(&mut Tale) -> (&mut Lines, usize),
     ) {
         let Some(tale) = &self.tale else { return };
         let mut tale = tale.borrow_mut();

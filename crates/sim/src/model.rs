@@ -317,8 +317,18 @@ impl Model {
         Violation { sector, found, allowed: format!("{allowed:?}") }
     }
 
-    /// The power is cut: nothing is under way any more.
+    /// The power is cut: nothing is under way any more, and what is there is on the medium.
     pub fn power_cut(&mut self) {
+        self.cut(true);
+    }
+
+    /// Only one drive has lost its power: what is there may sit in the volatile cache of the other,
+    /// and a later cut may bring older content back.
+    pub fn power_cut_in_part(&mut self) {
+        self.cut(false);
+    }
+
+    fn cut(&mut self, durable: bool) {
         self.reads_under_way = 0;
         let now = self.tick();
         for versions in self.open.values_mut() {
@@ -327,9 +337,9 @@ impl Model {
                 versions.swap(0, anything);
                 versions.truncate(1);
             }
-            // Whichever it is, it is on the medium.
+            let durable = durable || versions.len() == 1;
             for version in versions {
-                *version = Version { durable: true, ..Version::new(version.content, now, now) };
+                *version = Version { durable, ..Version::new(version.content, now, now) };
             }
         }
         self.prune();

@@ -51,6 +51,8 @@ pub(crate) struct Left {
     pub(crate) lost: bool,
     /// The SSD does not hold what was written to it.
     pub(crate) ssd_damaged: bool,
+    /// The same for the origin, whose sectors in question the model leaves out.
+    pub(crate) origin_damaged: bool,
     /// The SSD was gone when the process died.
     pub(crate) ssd_was_gone: bool,
     /// The same for the origin.
@@ -70,6 +72,7 @@ impl Left {
             dissolving: false,
             lost: false,
             ssd_damaged: false,
+            origin_damaged: false,
             ssd_was_gone: false,
             origin_was_gone: false,
         }
@@ -94,6 +97,7 @@ pub(crate) struct Stage {
     pub(crate) dissolving: Cell<bool>,
     pub(crate) lost: Cell<bool>,
     pub(crate) ssd_damaged: Rc<Cell<bool>>,
+    origin_damaged: Rc<Cell<bool>>,
     stopped: Cell<bool>,
     pub(crate) uuid: [u8; 16],
     /// What serves now; counts processes, so that a dead one records nothing.
@@ -116,6 +120,7 @@ impl Stage {
             dissolving: Cell::new(left.dissolving),
             lost: Cell::new(left.lost),
             ssd_damaged: Rc::new(Cell::new(left.ssd_damaged)),
+            origin_damaged: Rc::new(Cell::new(left.origin_damaged)),
             stopped: Cell::new(false),
             uuid: left.uuid,
             serving: RefCell::new(None),
@@ -128,9 +133,12 @@ impl Stage {
         let (ssd, origin) = self.drives.borrow().clone();
         let damaged = self.ssd_damaged.clone();
         ssd.inject(&profile.ssd_faults, move |_| damaged.set(true));
-        let model = self.model.clone();
+        let (model, damaged) = (self.model.clone(), self.origin_damaged.clone());
         // The origin carries no checksums: no layer can know.
-        origin.inject(&profile.origin_faults, move |range| model.borrow_mut().give_up(range));
+        origin.inject(&profile.origin_faults, move |range| {
+            damaged.set(true);
+            model.borrow_mut().give_up(range);
+        });
     }
 
     /// The drives work again, but those that are gone.
@@ -170,10 +178,10 @@ impl Stage {
             crash.origin = Cut::Power;
         }
         let mut model = self.model.borrow().clone();
-        if crash == Crash::of(Cut::Kill) {
-            model.kill();
-        } else {
-            model.power_cut();
+        match (crash.ssd, crash.origin) {
+            (Cut::Kill, Cut::Kill) => model.kill(),
+            (Cut::Power, Cut::Power) => model.power_cut(),
+            _ => model.power_cut_in_part(),
         }
         if self.has_unproved_damage() {
             // What was not proved to be there cannot be told from what the crash took.
@@ -188,6 +196,7 @@ impl Stage {
             dissolving: self.dissolving.get(),
             lost: self.lost.get(),
             ssd_damaged: self.ssd_damaged.get(),
+            origin_damaged: self.origin_damaged.get(),
             ssd_was_gone: ssd.is_gone(),
             origin_was_gone: origin.is_gone(),
         }
@@ -265,6 +274,8 @@ impl Stage {
     pub(crate) fn may_refuse(&self, world: &World, error: &OpenError) -> bool {
         match error {
             OpenError::NotACache if self.dissolving.get() => true,
+            // Rotten between the stop and the start, or put elsewhere: it is noticed, as promised.
+            OpenError::OriginChanged { .. } if self.origin_damaged.get() => true,
             OpenError::Layout(_) => self.ssd_damaged.get(),
             _ => world.is_excused() || self.ssd_damaged.get(),
         }

@@ -223,6 +223,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         data: &Payload,
     ) -> IoResult<()> {
         self.past_gate().await;
+        let (first, last) = self.lines_of(range);
+        // The cleaner may have been writing an older version when the SSD was lost.
+        let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         self.write_origin(range.start, data.clone(), Durability::Cached).await?;
         self.heal(range);
         Ok(())
