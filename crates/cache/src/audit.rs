@@ -1,14 +1,14 @@
 //! The accounts of a cache that has nothing to do: what tests ask at the end of a life.
 //!
-//! Nothing may be held any more (locks, pins, marks, places in a queue), and every unit of every
-//! segment is either under exactly one line that the table finds, or free for the log.
+//! Nothing may be held any more (locks, pins, marks, places in a queue), and every slot of every
+//! segment has either one line, which the table finds there, or is free for the log.
 
 use voltier_block::BlockDevice;
 
 use crate::cache::{Cache, Inner};
 use crate::format::Geometry;
 use crate::index::Index;
-use crate::segments::FreeUnits;
+use crate::segments::FreeSlots;
 
 impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Checks that a cache which has been stopped or ended, and whose requests are over, holds
@@ -73,11 +73,8 @@ fn audit_slots(index: &Index, geometry: &Geometry) -> Result<(), String> {
     must(dirty == dirty_count, || format!("{dirty} lines are dirty, {dirty_count} are counted"))?;
     for segment in 0..geometry.segment_count {
         let live = index.live_in(segment);
-        let free = FreeUnits::of(segment, index, geometry).count();
-        let taken = geometry.units_per_segment() - free;
-        must(taken == live * geometry.units_per_line(), || {
-            format!("segment {segment}: {live} lines live on {taken} units")
-        })?;
+        let taken = geometry.slots_per_segment - FreeSlots::of(segment, index, geometry).count();
+        must(taken == live, || format!("segment {segment}: {live} lines live in {taken} slots"))?;
     }
     Ok(())
 }
