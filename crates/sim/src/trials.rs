@@ -17,8 +17,8 @@ use crate::rest;
 use crate::workload::{Bench, Profile, SimCache, open, run_clients};
 use crate::world::World;
 
-/// Where the log begins on the SSD of [`Profile::small`].
-const LOG_BASE: u64 = MIB + 2 * 256 * KIB;
+/// Bytes of the smallest log: 20 segments of 256 KiB, at the end of the SSD.
+const LOG_BYTES: u64 = 20 * 256 * KIB;
 /// Bits that rot in one trial.
 const ROTTEN_BITS: u64 = 40;
 /// Sectors that the ordered trial uses, from the first on.
@@ -53,7 +53,7 @@ async fn rotten_life(world: World, profile: Profile) {
     bench.device.stop().await.expect("a stop works");
     let mut ssd = drives.0.medium();
     for _ in 0..ROTTEN_BITS {
-        let byte = LOG_BASE + world.below(profile.ssd.bytes - LOG_BASE);
+        let byte = profile.ssd.bytes - LOG_BYTES + world.below(LOG_BYTES);
         ssd.rot(byte, world.below(8) as u8);
     }
     let drives = (SimDisk::new(&world, &profile.ssd, ssd), drives.1);
@@ -232,7 +232,7 @@ pub fn settings(policy: PolicyKind, admission: AdmissionKind, line_bytes: u64) {
     let world = World::new(&executor.handle(), line_bytes);
     let mut profile =
         Profile { line_bytes, policy, steps: 40, ..Profile::small(&[Mode::WriteBack]) };
-    profile.ssd.bytes = LOG_BASE + 22 * (256 * KIB).max(16 * line_bytes);
+    profile.ssd.bytes = 2 * MIB + 22 * (256 * KIB).max(16 * line_bytes);
     executor.block_on(settled_life(world.clone(), profile, admission));
     rest::check_tasks(&world, &mut executor);
 }

@@ -21,6 +21,10 @@ enum Scenario {
     WriteBack,
     /// The same on few lines: segments empty while a replay still needs them.
     Hot,
+    /// Many clients with large requests before a slow SSD: many records are on their way at once.
+    Busy,
+    /// Few dirty lines are allowed: what is written is destaged at once.
+    Eager,
     /// Few lines before a log of many segments: a replay is long, and most of it is dead.
     LongLog,
     /// No crash: an SSD slower than the origin, with requests that take hundreds of times as long.
@@ -38,9 +42,11 @@ enum Scenario {
 }
 
 impl Scenario {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::WriteBack,
         Self::Hot,
+        Self::Busy,
+        Self::Eager,
         Self::LongLog,
         Self::Spikes,
         Self::Pinned,
@@ -52,18 +58,20 @@ impl Scenario {
 
     fn seeds(self) -> u64 {
         match self {
-            Self::Mixed => 4,
-            Self::WriteBack | Self::Past | Self::Hot | Self::LongLog => 2,
-            Self::Spikes => 40,
-            Self::Pinned => 8,
-            Self::Rot | Self::Ordered => 6,
+            Self::WriteBack | Self::Past | Self::LongLog => 2,
+            Self::Mixed | Self::Busy | Self::Eager => 4,
+            Self::Hot => 8,
+            Self::Spikes | Self::Pinned => 60,
+            Self::Rot | Self::Ordered => 12,
         }
     }
 
     fn run(self, seed: u64) {
         let modes: &[Mode] = match self {
-            Self::WriteBack | Self::Hot | Self::LongLog | Self::Pinned => &[Mode::WriteBack],
-            Self::Mixed | Self::Spikes => &MODES,
+            Self::WriteBack | Self::Hot | Self::Busy | Self::LongLog | Self::Pinned => {
+                &[Mode::WriteBack]
+            }
+            Self::Mixed | Self::Eager | Self::Spikes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
@@ -76,6 +84,15 @@ impl Scenario {
         if self == Self::LongLog {
             (profile.ssd.bytes, one_in, warm_up_steps) = (18 << 20, 12, 1500);
             (profile.window_bytes, profile.sectors_max) = (64 << 10, 32);
+        }
+        if self == Self::Busy {
+            (profile.clients, profile.steps, profile.sectors_max) = (16, 16, 480);
+            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 4, 10);
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 60)];
+        }
+        if self == Self::Eager {
+            (profile.window_bytes, one_in, warm_up_steps) = (512 << 10, 4, 60);
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
         }
         if self == Self::Pinned {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 400);
@@ -95,7 +112,7 @@ impl Scenario {
 
 const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::FlushSkipped, Scenario::WriteBack),
-    (Canary::RecordChecksumIgnored, Scenario::WriteBack),
+    (Canary::RecordChecksumIgnored, Scenario::Busy),
     (Canary::TornDataTaken, Scenario::WriteBack),
     (Canary::DataChecksumIgnored, Scenario::Rot),
     (Canary::LabelBeforeBody, Scenario::WriteBack),
@@ -106,9 +123,9 @@ const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::IntentSkipped, Scenario::Past),
     (Canary::EpochsMixed, Scenario::Ordered),
     (Canary::LockShared, Scenario::WriteBack),
-    (Canary::AckOutOfOrder, Scenario::WriteBack),
-    (Canary::CleanBeforeFlush, Scenario::Mixed),
-    (Canary::DestageBeforeDurable, Scenario::Mixed),
+    (Canary::AckOutOfOrder, Scenario::Busy),
+    (Canary::CleanBeforeFlush, Scenario::Eager),
+    (Canary::DestageBeforeDurable, Scenario::Eager),
     (Canary::GenerationIgnored, Scenario::Hot),
     (Canary::PendingRead, Scenario::Spikes),
     (Canary::PinIgnored, Scenario::Pinned),
