@@ -31,7 +31,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         policy: *prng.pick(&PolicyKind::ALL),
         ssd: DiskSpec {
             number: 1,
-            bytes: MIB + 512 * KIB + segments * segment_bytes + 512 * prng.below(9) * 8,
+            bytes: 2 * MIB + segments * segment_bytes + 512 * prng.below(9) * 8,
             block_bytes: if line_bytes >= 4096 && prng.one_in(3) { 4096 } else { 512 },
             latency_ns: *prng.pick(&SSD_LATENCIES_NS),
             lies: false,
