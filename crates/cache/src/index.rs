@@ -292,7 +292,11 @@ impl Index {
         mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
         if self.geometry.has_unit_table() {
             let unit = &from[9 + mask_bytes..9 + mask_bytes + 2];
-            self.unit_of[slot as usize] = u16::from_le_bytes(unit.try_into().expect("two bytes"));
+            let unit = u16::from_le_bytes(unit.try_into().expect("two bytes"));
+            if u32::from(unit) + self.geometry.units_per_line() > self.geometry.units_per_segment() {
+                return Err(format!("slot {slot} begins at unit {unit}, too far in its segment"));
+            }
+            self.unit_of[slot as usize] = unit;
         }
         if self.lookup(line).is_none() {
             let placement = Placement {

@@ -29,7 +29,10 @@ pub(crate) async fn load_checkpoint<S: BlockDevice>(
     found: &Superblock,
     state: &mut State,
 ) -> Result<(), OpenError> {
-    let chunks = found.checkpoint_chunks.get();
+    let (chunks, area) = (found.checkpoint_chunks.get(), found.checkpoint_area.get());
+    if area > 1 {
+        return Err(OpenError::Damaged(format!("it names checkpoint area {area} of two")));
+    }
     if chunks > state.geometry.chunk_count() {
         return Err(OpenError::Damaged("its checkpoint is larger than its area".to_owned()));
     }
@@ -38,7 +41,7 @@ pub(crate) async fn load_checkpoint<S: BlockDevice>(
         let until = (next + CHUNKS_IN_FLIGHT).min(chunks);
         let reads: Vec<Part<'_, IoResult<Buf>>> = (next..until)
             .map(|index| {
-                let at = state.geometry.chunk_lba(found.checkpoint_area.get().min(1), index);
+                let at = state.geometry.chunk_lba(area, index);
                 let part: Part<'_, _> = Box::pin(ssd.read(at, Buf::new(CHUNK_BYTES)));
                 part
             })
