@@ -2,7 +2,7 @@
 # usage: scripts/fuzz.sh smoke|run|shrink [TARGET...]
 #   smoke   FUZZ_SECONDS (5) of each target from the corpus in the tree
 #   run     FUZZ_SECONDS (600) of each; what it learns is kept in target/fuzz for the next run
-#   shrink  FUZZ_FILES (40) files that cover the most of what is known, into the corpus in the tree
+#   shrink  FUZZ_FILES (30) files that add the most to what is reached, into the corpus in the tree
 # What breaks a target is kept in fuzz/artifacts, and its command is printed. Ends with a line for
 # each target: inputs tried, places and features covered, files in its corpus, and what was found.
 set -euo pipefail
@@ -69,15 +69,21 @@ fuzz() {
 }
 
 shrink() {
-  local target=$1 folders fresh=$scratch/$1
+  local target=$1 folders control=$scratch/$1.control fresh=$scratch/$1
   read -ra folders <<<"$(known "$target")"
   mkdir "$fresh"
-  VOLTIER_FUZZ_TARGET=$target "$engine" -set_cover_merge=1 -max_len="${longest[$target]}" \
-    "$fresh" "${folders[@]}" >"$scratch/$target.log" 2>&1
-  # Findings stay whatever they cover.
-  find "fuzz/corpus/$target" -type f ! -name 'found-*' -delete
-  find "$fresh" -type f -printf '%s %p\n' | sort -rn | head -n "${FUZZ_FILES:-40}" |
-    while read -r _ file; do cp "$file" "fuzz/corpus/$target/"; done
+  VOLTIER_FUZZ_TARGET=$target "$engine" -merge=1 -merge_control_file="$control" \
+    -max_len="${longest[$target]}" "$fresh" "${folders[@]}" >"$scratch/$target.log" 2>&1
+  # The engine tries the files in order of size, and notes behind COV the places that no file before
+  # had reached. Those that add the most of them are taken.
+  rm -f "$fresh"/*
+  awk 'NR == 1 { files = $1 } NR > 2 && NR <= files + 2 { name[NR - 3] = $0 }
+       $1 == "COV" && NF > 2 { print NF - 2, name[$2] }' "$control" |
+    sort -rn | grep -Ev '/(found|seed)-' | head -n "${FUZZ_FILES:-30}" |
+    while read -r _ file; do cp "$file" "$fresh/"; done
+  # Findings stay whatever they reach, and so do the inputs that people wrote to begin with.
+  find "fuzz/corpus/$target" -type f ! -name 'found-*' ! -name 'seed-*' -delete
+  cp "$fresh"/* "fuzz/corpus/$target/"
   echo "$target: $(find "fuzz/corpus/$target" -type f | wc -l) files"
 }
 

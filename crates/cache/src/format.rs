@@ -261,9 +261,8 @@ impl IntentHead {
     /// The head in `block`, if it is one of cache `uuid`, and whole.
     pub(crate) fn decode(block: &[u8], uuid: &[u8; 16]) -> Option<Self> {
         let head = Self::read_from_prefix(block).ok()?.0;
-        let ours = head.magic == INTENT_MAGIC
-            && head.uuid == *uuid
-            && are_counters(&[head.sequence]);
+        let ours =
+            head.magic == INTENT_MAGIC && head.uuid == *uuid && are_counters(&[head.sequence]);
         (ours && head.crc == crc_without(block, 4)).then_some(head)
     }
 }

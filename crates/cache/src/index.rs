@@ -293,8 +293,11 @@ impl Index {
         if self.geometry.has_unit_table() {
             let unit = &from[9 + mask_bytes..9 + mask_bytes + 2];
             let unit = u16::from_le_bytes(unit.try_into().expect("two bytes"));
-            if u32::from(unit) + self.geometry.units_per_line() > self.geometry.units_per_segment() {
-                return Err(format!("slot {slot} begins at unit {unit}, too far in its segment"));
+            // A slot is named after its first unit, so one that begins elsewhere is two lines' at once.
+            let (first, count) = (u32::from(unit), self.geometry.units_per_line());
+            let named = first / count == slot % self.geometry.slots_per_segment;
+            if !named || first + count > self.geometry.units_per_segment() {
+                return Err(format!("slot {slot} begins at unit {unit}, which is not in it"));
             }
             self.unit_of[slot as usize] = unit;
         }
@@ -369,6 +372,25 @@ mod tests {
         assert_eq!((index.dirty_lines(), index.next_dirty_stretch(0)), (0, None));
         index.remove(9);
         assert_eq!((index.lookup(300), index.live_in(0)), (None, 0));
+    }
+
+    #[test]
+    fn a_slot_that_begins_at_the_unit_of_another_one_is_refused() {
+        let line_size = LineSize::new(16384).unwrap();
+        let options = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [1; 16] };
+        let geometry = Geometry::plan(&options, 64 << 20, 1 << 21).unwrap();
+        let mut index = Index::new(&geometry);
+        let mut state = vec![0; geometry.state_bytes_per_slot()];
+        state[5] = USED as u8;
+        for (unit, good) in [(8u16, true), (11, true), (7, false), (12, false), (u16::MAX, false)] {
+            let at = state.len() - 2;
+            state[at..].copy_from_slice(&unit.to_le_bytes());
+            state[0] = unit as u8;
+            assert_eq!(index.decode(2, &state).is_ok(), good, "unit {unit}");
+            if good {
+                index.remove(2);
+            }
+        }
     }
 
     #[test]

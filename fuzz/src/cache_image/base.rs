@@ -83,7 +83,8 @@ fn make(recipe: &Recipe) -> Base {
     let world = World::new(&executor.handle(), 5);
     let maker = Maker { world, profile: profile.clone(), versions: vec![(0, 0); used as usize] };
     let killed = recipe.killed;
-    let (ssd, origin, versions) = executor.block_on(async move { maker.make(origin, killed).await });
+    let (ssd, origin, versions) =
+        executor.block_on(async move { maker.make(origin, killed).await });
     let layout = Layout::of(&ssd);
     Base { profile, ssd, origin, layout, history: History { versions } }
 }

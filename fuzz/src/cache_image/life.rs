@@ -1,8 +1,6 @@
 //! The life of a cache on a mutated image: opened, read, written, drained, stopped, opened again.
 
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, Lba, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, SECTOR_BYTES, SectorRange};
 use voltier_cache::{Cache, OpenError, OpenOptions};
 use voltier_sim::workload::SimCache;
 use voltier_sim::{SimDisk, World};

@@ -44,8 +44,8 @@ pub(crate) fn run(input: &[u8]) {
         240..252 => profile.ssd.bytes = 512 * (1 + u64::from(input.u16() % 16_384)),
         _ => profile.origin.bytes += 512 * u64::from(input.byte()),
     }
-    let resized =
-        profile.ssd.bytes < base.profile.ssd.bytes || profile.origin.bytes != base.profile.origin.bytes;
+    let resized = profile.ssd.bytes < base.profile.ssd.bytes
+        || profile.origin.bytes != base.profile.origin.bytes;
     let mutated = mutate::mutate(&base, &mut input);
 
     let mut executor = Executor::in_virtual_time(NoFiles);

@@ -48,9 +48,7 @@ fn requests(input: &mut Input<'_>) -> Vec<u8> {
         (header.offset, header.length) = match what / 8 % 8 {
             // Any block near either end, any number of blocks.
             0..3 => (u64::from(input.byte()) * 512, u32::from(input.byte()) * 512),
-            3 => {
-                (VOLUME_BYTES - u64::from(input.byte()) * 512, u32::from(input.byte() % 16) * 512)
-            }
+            3 => (VOLUME_BYTES - u64::from(input.byte()) * 512, u32::from(input.byte() % 16) * 512),
             4 => (0, 0),
             5 => (u64::from(input.u16()), u32::from(input.u16())),
             6 => (u64::from(input.byte()) * 512, input.u32() >> (input.byte() % 32)),
@@ -63,7 +61,8 @@ fn requests(input: &mut Input<'_>) -> Vec<u8> {
         }
         header.put(&mut bytes);
         if header.kind == proto::CMD_WRITE {
-            let there = (header.length as usize).min(SCRIPT_BYTES_MAX - bytes.len().min(SCRIPT_BYTES_MAX));
+            let there =
+                (header.length as usize).min(SCRIPT_BYTES_MAX - bytes.len().min(SCRIPT_BYTES_MAX));
             bytes.extend(std::iter::repeat_n(cookie as u8, there));
         }
     }
