@@ -17,7 +17,7 @@ use crate::config::{FormatOptions, segment_bytes_for};
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
 /// Readers refuse another version.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// Bytes of a superblock or intent block on the SSD.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two superblock copies.
@@ -99,9 +99,17 @@ pub(crate) struct Superblock {
     pub(crate) dirty_lines: U64,
     /// First record of this generation: older ones with this number or a higher were cut off.
     pub(crate) first_sequence: U64,
+    /// Lines in the checkpoint's map.
+    pub(crate) checkpoint_lines: U64,
+    /// Chunks of its list of dirty lines, or `NO_DIRTY_LIST`.
+    pub(crate) dirty_chunks: U32,
+    pub(crate) reserved: U32,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 152);
+/// Says that more lines were dirty than the list has room for.
+pub(crate) const NO_DIRTY_LIST: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<Superblock>() == 168);
 const SUPERBLOCK_CRC_AT: usize = 12;
 
 impl Superblock {
@@ -267,9 +275,13 @@ impl IntentHead {
     }
 }
 
+/// A chunk of the map: the state of slots, in their order.
 pub(crate) const CHUNK_MAGIC: u32 = 0x4b43_4c56;
+/// A chunk of the list of dirty lines: each with its slot.
+pub(crate) const DIRTY_CHUNK_MAGIC: u32 = 0x4443_4c56;
 
-/// The head of a checkpoint chunk; the state of `count` slots from `first_slot` follows.
+/// The head of a checkpoint chunk; the state of `count` slots follows, in the map those from
+/// `first_slot` on, in the list of dirty lines each behind its slot's number.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct ChunkHead {
@@ -286,6 +298,14 @@ pub(crate) struct ChunkHead {
 
 const _: () = assert!(size_of::<ChunkHead>() == CHUNK_HEAD_BYTES);
 
+/// What a chunk must call itself.
+pub(crate) struct ChunkName {
+    pub(crate) magic: u32,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) replay_sequence: u64,
+    pub(crate) index: u32,
+}
+
 impl ChunkHead {
     /// Puts head and CRC into a chunk whose body is in place.
     pub(crate) fn seal(self, chunk: &mut [u8]) {
@@ -295,13 +315,14 @@ impl ChunkHead {
         chunk[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The head of a whole chunk of this cache and checkpoint, at its right place.
-    pub(crate) fn decode(chunk: &[u8], uuid: &[u8; 16], replay: u64, index: u32) -> Option<Self> {
+    /// The head of a whole chunk, if it is the one that is `expected`: of this kind, cache and
+    /// checkpoint, at its right place.
+    pub(crate) fn decode(chunk: &[u8], expected: &ChunkName) -> Option<Self> {
         let head = Self::read_from_prefix(chunk).ok()?.0;
-        let ours = head.magic == CHUNK_MAGIC
-            && head.uuid == *uuid
-            && head.replay_sequence == replay
-            && head.index == index;
+        let ours = head.magic == expected.magic
+            && head.uuid == expected.uuid
+            && head.replay_sequence == expected.replay_sequence
+            && head.index == expected.index;
         (ours && head.crc == crc_without(chunk, 4)).then_some(head)
     }
 }
@@ -346,14 +367,15 @@ impl Geometry {
         let mut count = ssd_bytes.saturating_sub(CHECKPOINT_BASE) / geometry.segment_bytes;
         for _ in 0..2 {
             geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
-            geometry.checkpoint_bytes = geometry.chunk_count() * CHUNK_BYTES as u64;
+            geometry.checkpoint_bytes =
+                (geometry.chunk_count() + geometry.dirty_chunks_max()) * CHUNK_BYTES as u64;
             geometry.segments_base = CHECKPOINT_BASE + 2 * geometry.checkpoint_bytes;
             count = ssd_bytes.saturating_sub(geometry.segments_base) / geometry.segment_bytes;
         }
         geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
         if count < SEGMENTS_MIN {
             let needed =
-                CHECKPOINT_BASE + 2 * CHUNK_BYTES as u64 + SEGMENTS_MIN * geometry.segment_bytes;
+                CHECKPOINT_BASE + 4 * CHUNK_BYTES as u64 + SEGMENTS_MIN * geometry.segment_bytes;
             return Err(format!(
                 "the SSD has {} KiB; a cache needs at least {} KiB",
                 ssd_bytes / KIB,
@@ -406,8 +428,25 @@ impl Geometry {
         ((CHUNK_BYTES - CHUNK_HEAD_BYTES) / self.state_bytes_per_slot()) as u32
     }
 
+    /// The slots whose state is in chunk `index` of the map.
+    pub(crate) fn slots_of_chunk(&self, index: u64) -> std::ops::Range<u32> {
+        let per_chunk = u64::from(self.slots_per_chunk());
+        let end = ((index + 1) * per_chunk).min(self.slot_count().into());
+        (index * per_chunk) as u32..end as u32
+    }
+
     pub(crate) fn chunk_count(&self) -> u64 {
         u64::from(self.slot_count()).div_ceil(u64::from(self.slots_per_chunk())).max(1)
+    }
+
+    /// Dirty lines in one chunk of their list.
+    pub(crate) fn dirty_per_chunk(&self) -> usize {
+        (CHUNK_BYTES - CHUNK_HEAD_BYTES) / (4 + self.state_bytes_per_slot())
+    }
+
+    /// Chunks of the list of dirty lines: room for a quarter of the slots.
+    pub(crate) fn dirty_chunks_max(&self) -> u64 {
+        u64::from(self.slot_count()).div_ceil(4 * self.dirty_per_chunk() as u64).max(1)
     }
 
     /// Lines larger than a unit do not start at multiples of themselves: their place is kept.

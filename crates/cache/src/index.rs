@@ -32,6 +32,18 @@ pub(crate) struct Placement {
     pub(crate) pending: bool,
 }
 
+/// The state of a slot with a line in it, as a checkpoint has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotState {
+    pub(crate) line: u64,
+    pub(crate) crc: u32,
+    pub(crate) dirty: bool,
+    /// Valid sectors; `None` when all are.
+    pub(crate) mask: Option<u128>,
+    /// First unit in the segment, when lines are larger than a unit.
+    pub(crate) unit: u32,
+}
+
 pub(crate) struct Index {
     geometry: Geometry,
     line_low: Vec<u32>,
@@ -261,25 +273,30 @@ impl Index {
         }
     }
 
-    /// Looks at where the lines of several slots of a checkpoint will go. The looks do not wait for
-    /// each other as inserts do: most of the time of a load is such waiting for memory.
+    /// Looks at where the lines of several slots of a checkpoint will go.
     pub(crate) fn warm_up<'a>(&self, states: impl Iterator<Item = &'a [u8]>) {
-        let looks = states.map(|from| {
+        self.warm_up_lines(states.map(|from| {
             let mut line = [0; 8];
             line[..5].copy_from_slice(&from[..5]);
-            self.table.look(u64::from_le_bytes(line))
-        });
+            u64::from_le_bytes(line)
+        }));
+    }
+
+    /// Looks at where several lines are. The looks do not wait for each other as inserts do: most of
+    /// the time of a load is such waiting for memory.
+    pub(crate) fn warm_up_lines(&self, lines: impl Iterator<Item = u64>) {
+        let looks = lines.map(|line| self.table.look(line));
         std::hint::black_box(looks.fold(0u8, |seen, look| seen ^ look));
     }
 
-    /// Takes over the state of a slot from a checkpoint.
+    /// The state of a slot as a checkpoint has it; `None` when the slot is empty.
     ///
-    /// A checkpoint is written while lines move, so a line may be in it twice; the log behind it
-    /// says which one counts, hence here the first one does.
-    pub(crate) fn decode(&mut self, slot: u32, from: &[u8]) -> Result<(), String> {
+    /// # Errors
+    /// When it holds a line that the origin does not have.
+    pub(crate) fn decode(&self, slot: u32, from: &[u8]) -> Result<Option<SlotState>, String> {
         let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
         if word & USED == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let mut line = [0; 8];
         line[..5].copy_from_slice(&from[..5]);
@@ -290,29 +307,24 @@ impl Index {
         let mask_bytes = self.geometry.mask_bytes();
         let mut mask = [0; 16];
         mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
+        let mut unit = 0;
         if self.geometry.has_unit_table() {
-            let unit = &from[9 + mask_bytes..9 + mask_bytes + 2];
-            let unit = u16::from_le_bytes(unit.try_into().expect("two bytes"));
-            // A slot is named after its first unit, so one that begins elsewhere is two lines' at once.
-            let (first, count) = (u32::from(unit), self.geometry.units_per_line());
-            let named = first / count == slot % self.geometry.slots_per_segment;
-            if !named || first + count > self.geometry.units_per_segment() {
+            let bytes = &from[9 + mask_bytes..9 + mask_bytes + 2];
+            unit = u32::from(u16::from_le_bytes(bytes.try_into().expect("two bytes")));
+            // A slot is named after its first unit: one that began elsewhere would be another's too.
+            let count = self.geometry.units_per_line();
+            let named = unit / count == slot % self.geometry.slots_per_segment;
+            if !named || unit + count > self.geometry.units_per_segment() {
                 return Err(format!("slot {slot} begins at unit {unit}, which is not in it"));
             }
-            self.unit_of[slot as usize] = unit;
         }
-        if self.lookup(line).is_none() {
-            let placement = Placement {
-                line,
-                slot,
-                crc: word >> 8,
-                dirty: word & DIRTY != 0,
-                mask: (word & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
-                pending: false,
-            };
-            self.put(placement, None);
-        }
-        Ok(())
+        Ok(Some(SlotState {
+            line,
+            crc: word >> 8,
+            dirty: word & DIRTY != 0,
+            mask: (word & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
+            unit,
+        }))
     }
 
     /// The first stretch with dirty lines at or after `stretch`.
@@ -379,7 +391,7 @@ mod tests {
         let line_size = LineSize::new(16384).unwrap();
         let options = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [1; 16] };
         let geometry = Geometry::plan(&options, 64 << 20, 1 << 21).unwrap();
-        let mut index = Index::new(&geometry);
+        let index = Index::new(&geometry);
         let mut state = vec![0; geometry.state_bytes_per_slot()];
         state[5] = USED as u8;
         for (unit, good) in [(8u16, true), (11, true), (7, false), (12, false), (u16::MAX, false)] {
@@ -387,9 +399,6 @@ mod tests {
             state[at..].copy_from_slice(&unit.to_le_bytes());
             state[0] = unit as u8;
             assert_eq!(index.decode(2, &state).is_ok(), good, "unit {unit}");
-            if good {
-                index.remove(2);
-            }
         }
     }
 

@@ -28,6 +28,7 @@ mod health;
 mod index;
 mod intents;
 mod join;
+mod load;
 mod locks;
 mod log;
 mod ordered;

@@ -16,6 +16,7 @@ use crate::format::{
     RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry, RecordHead, crc32c, entries_per_record,
 };
 use crate::index::{Index, Placement};
+use crate::load::Loading;
 use crate::ordered::{OrderedQueue, Version};
 use crate::policy::{Lines, Policy};
 use crate::segments::{FreeUnits, Segments};
@@ -73,6 +74,10 @@ pub(crate) struct LogCounts {
     pub(crate) evictions: u64,
     pub(crate) filled_lines: u64,
     pub(crate) written_lines: u64,
+    /// Clean lines that were dropped because the origin may be newer.
+    pub(crate) suspect_lines: u64,
+    /// Entries of records.
+    pub(crate) entries: u64,
 }
 
 /// All state that records change: one owner, never borrowed across a wait.
@@ -98,6 +103,8 @@ pub(crate) struct State {
     pub(crate) ending: bool,
     /// Present in ordered mode.
     pub(crate) ordered: Option<OrderedQueue>,
+    /// Present until the whole map of the checkpoint is loaded.
+    pub(crate) loading: Option<Loading>,
     /// Lines taken out of which the log has not told yet.
     given_up: Vec<(u64, u32)>,
     /// What may be written in the open segment, and in the one after it.
@@ -128,6 +135,7 @@ impl State {
             counts: LogCounts::default(),
             ending: false,
             ordered: None,
+            loading: None,
             given_up: Vec::new(),
             in_flight: VecDeque::new(),
             geometry,
@@ -153,7 +161,10 @@ impl State {
         self.free_units = FreeUnits::of(position.segment, &self.index, &self.geometry);
         self.next_free_units = FreeUnits::of(position.next_segment, &self.index, &self.geometry);
         let open = [position.segment, position.next_segment];
-        self.segments.settle(open, &self.index, &self.geometry);
+        self.segments.settle(open);
+        if self.loading.is_none() {
+            self.segments.learn(0..self.geometry.segment_count, &self.index, &self.geometry);
+        }
     }
 
     /// Makes sure that a head and a line fit where the log stands; false if no segment is free.
@@ -179,8 +190,9 @@ impl State {
         if self.user.is_empty() && self.internal.is_empty() {
             return Formed::Nothing;
         }
-        let user_may = self.ending || self.segments.free_count() >= INTERNAL_RESERVE;
-        if (self.internal.is_empty() && !user_may) || !self.ensure_room() {
+        let reserve_is_whole = self.ending || self.segments.free_count() >= INTERNAL_RESERVE;
+        let user_may = |state: &Self| reserve_is_whole && state.has_room_to_load();
+        if (self.internal.is_empty() && !user_may(self)) || !self.ensure_room() {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
@@ -191,7 +203,7 @@ impl State {
         }
         while builder.has_room() && builder.find_line_place(&self.free_units) {
             let user_next = self.internal.is_empty();
-            if user_next && !user_may {
+            if user_next && !user_may(self) {
                 break;
             }
             let queue = if user_next { &mut self.user } else { &mut self.internal };
@@ -263,6 +275,22 @@ impl State {
     fn forget(&mut self, line: u64, slot: u32) {
         self.policy.remove(slot, line);
         self.index.remove(slot);
+        if let Some(loading) = &mut self.loading {
+            loading.void(line, line);
+        }
+    }
+
+    /// Lines in the cache, with those that are still to be loaded.
+    pub(crate) fn lines_expected(&self) -> u64 {
+        self.index.used_lines() + self.loading.as_ref().map_or(0, Loading::lines_left)
+    }
+
+    /// While the map is loaded, lines that may leave are found only in a part of the cache: new ones
+    /// must not take the place of those that are still to come.
+    fn has_room_to_load(&self) -> bool {
+        let capacity = self.geometry.capacity_lines();
+        let all_known = self.loading.is_none() || self.ending;
+        all_known || self.lines_expected() < capacity + capacity / 64
     }
 
     fn apply_data(
@@ -320,7 +348,7 @@ impl State {
     fn make_room(&mut self, builder: &mut Builder) -> bool {
         let capacity = self.geometry.capacity_lines();
         for _ in 0..EVICTIONS_PER_LINE {
-            if self.index.used_lines() < capacity {
+            if self.lines_expected() < capacity {
                 return true;
             }
             let Some(victim) = self.policy.victim(&self.index) else { return false };
@@ -329,7 +357,7 @@ impl State {
             self.counts.evictions += 1;
             builder.note(ENTRY_DROP, line, victim);
         }
-        self.index.used_lines() < capacity
+        self.lines_expected() < capacity
     }
 
     fn seal(&mut self, builder: Builder) -> Record {
@@ -362,6 +390,7 @@ impl State {
         self.position.unit = next;
         self.segments.note_record(segment, sequence);
         self.counts.records += 1;
+        self.counts.entries += builder.entries.len() as u64;
         if let Some(ordered) = &mut self.ordered {
             ordered.push(sequence, self.epoch, builder.position, builder.versions);
         }

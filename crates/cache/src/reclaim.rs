@@ -16,6 +16,11 @@ const PREPARED_MIN: usize = 4;
 const REPLAY_RECORDS_MAX: u64 = 400_000;
 /// Records after which a checkpoint may be due at the earliest.
 const REPLAY_RECORDS_MIN: u64 = 16_384;
+/// Entries of records after which a checkpoint is due, as a part of the lines it holds: a start
+/// replays so many, and the map that is written for them is a 50th of their data.
+const REPLAY_ENTRIES_PART: u64 = 8;
+/// The same for a small cache: 0.1 s of a start.
+const REPLAY_ENTRIES_MIN: u64 = 1 << 20;
 /// Records by which a checkpoint must shorten the replay: in ordered mode it may be few.
 const REPLAY_ADVANCE_MIN: u64 = 16;
 
@@ -65,7 +70,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     fn checkpoint_is_due(&self) -> bool {
         let checkpoint_units = self.geometry.checkpoint_bytes / 4096;
         let records = (16 * checkpoint_units).clamp(REPLAY_RECORDS_MIN, REPLAY_RECORDS_MAX);
+        if self.state.borrow().loading.is_some() {
+            // What is not in memory cannot be written.
+            return false;
+        }
+        let entries = self.state.borrow().counts.entries - self.entries_at_checkpoint.get();
+        let entries_max = self.geometry.capacity_lines() / REPLAY_ENTRIES_PART;
         let long = self.records_since_checkpoint.get() >= records
+            || entries >= entries_max.max(REPLAY_ENTRIES_MIN)
             || self.state.borrow().segments.in_replay() > self.geometry.segment_count as usize / 4;
         long && self.replay_advance() >= REPLAY_ADVANCE_MIN
     }
@@ -90,7 +102,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let state = self.state.borrow();
             state.segments.candidates(&state.index, self.worth_opening())
         };
-        if checkpoint_pays {
+        if checkpoint_pays && self.state.borrow().loading.is_none() {
             if self.replay_advance() > 0 {
                 return self.checkpoint().await.is_ok();
             }

@@ -6,6 +6,7 @@
 //! may begin before the segment's last record.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::format::Geometry;
 use crate::index::Index;
@@ -93,6 +94,8 @@ enum Life {
 
 struct Segment {
     life: Life,
+    /// All its lines are in the index; until then it is left alone.
+    known: bool,
     /// The last record in it: replay needs the segment until a checkpoint is past this.
     last_sequence: u64,
     /// Reads under way, in two rounds: preparing begins a new one and waits for the old.
@@ -114,12 +117,14 @@ impl Segments {
     pub(crate) fn new(count: u32) -> Self {
         let closed = |_| Segment {
             life: Life::Closed,
+            known: false,
             last_sequence: 0,
             pins: [0; 2],
             round: 0,
             free_units: None,
         };
-        Self { all: (0..count).map(closed).collect(), free: VecDeque::new(), replay_sequence: 0 }
+        let all = (0..count).map(closed).collect();
+        Self { all, free: VecDeque::new(), replay_sequence: 0 }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -148,14 +153,20 @@ impl Segments {
         *last = (*last).max(sequence);
     }
 
-    /// Ends loading: `open` are the log's segments, empty ones outside the replay are free.
-    pub(crate) fn settle(&mut self, open: [u32; 2], index: &Index, geometry: &Geometry) {
-        for number in 0..self.all.len() as u32 {
+    /// Says which segments the log stands in.
+    pub(crate) fn settle(&mut self, open: [u32; 2]) {
+        for number in open {
+            self.all[number as usize].life = Life::Open;
+        }
+    }
+
+    /// The lines of these segments are in the index now: empty ones outside the replay are free.
+    pub(crate) fn learn(&mut self, learned: Range<u32>, index: &Index, geometry: &Geometry) {
+        for number in learned {
             let replayed = self.all[number as usize].last_sequence >= self.replay_sequence;
             let segment = &mut self.all[number as usize];
-            if open.contains(&number) {
-                segment.life = Life::Open;
-            } else if index.live_in(number) == 0 && !replayed {
+            segment.known = true;
+            if segment.life == Life::Closed && index.live_in(number) == 0 && !replayed {
                 segment.life = Life::Free;
                 segment.free_units = Some(FreeUnits::of(number, index, geometry));
                 self.free.push_back(number);
@@ -241,7 +252,7 @@ impl Segments {
         let mut best_in_replay = u32::MAX;
         for (number, segment) in self.all.iter().enumerate() {
             let live = index.live_in(number as u32);
-            if segment.life != Life::Closed || live > live_max {
+            if !segment.known || segment.life != Life::Closed || live > live_max {
                 continue;
             }
             if segment.last_sequence < self.replay_sequence {

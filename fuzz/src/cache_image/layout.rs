@@ -9,6 +9,9 @@ const SUPERBLOCKS: [u64; 2] = [0, 64 * KIB];
 const INTENTS: [u64; 2] = [128 * KIB, 132 * KIB];
 const CHECKPOINTS: u64 = MIB;
 const CHUNK_BYTES: usize = 256 << 10;
+/// The images are so small that the map is one chunk, and so is the list of dirty lines; two areas.
+const CHUNKS: u64 = 4;
+const DIRTY_CHUNK_MAGIC: [u8; 4] = 0x4443_4c56_u32.to_le_bytes();
 const RECORD_MAGIC: [u8; 4] = 0x4352_4c56_u32.to_le_bytes();
 const RECORD_HEAD_BYTES: usize = 96;
 const ENTRY_BYTES: usize = 40;
@@ -35,7 +38,7 @@ pub(super) struct Structure {
 /// A number inside a structure: its place and its width, in bytes.
 pub(super) type Field = (usize, usize);
 
-const SUPERBLOCK_FIELDS: [Field; 22] = [
+const SUPERBLOCK_FIELDS: [Field; 24] = [
     (0, 8),
     (8, 4),
     (16, 8),
@@ -58,6 +61,8 @@ const SUPERBLOCK_FIELDS: [Field; 22] = [
     (120, 4),
     (124, 4),
     (144, 8),
+    (152, 8),
+    (160, 4),
 ];
 const INTENT_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 8), (64, 8), (72, 8)];
 const CHUNK_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 4), (36, 4), (40, 4)];
@@ -94,10 +99,9 @@ impl Layout {
         let block = |kind| move |at| Structure { kind, at, bytes: 4096 };
         let mut structures: Vec<_> = SUPERBLOCKS.map(block(Kind::Superblock)).into();
         structures.extend(INTENTS.map(block(Kind::Intents)));
-        // The images are so small that a checkpoint is one chunk.
-        let areas = [0, 1].map(|area| CHECKPOINTS + area * CHUNK_BYTES as u64);
-        structures.extend(areas.map(|at| Structure { kind: Kind::Chunk, at, bytes: CHUNK_BYTES }));
-        let log = CHECKPOINTS + 2 * CHUNK_BYTES as u64;
+        let chunks = (0..CHUNKS).map(|number| CHECKPOINTS + number * CHUNK_BYTES as u64);
+        structures.extend(chunks.map(|at| Structure { kind: Kind::Chunk, at, bytes: CHUNK_BYTES }));
+        let log = CHECKPOINTS + CHUNKS * CHUNK_BYTES as u64;
         let (mut records, mut lines) = (Vec::new(), Vec::new());
         for at in (log..log + segments * segment_bytes).step_by(unit_bytes) {
             let unit = read(ssd, at, unit_bytes);
@@ -140,9 +144,13 @@ impl Layout {
             Kind::Chunk => {
                 let mask_bytes = (self.line_bytes / 512).div_ceil(8);
                 let has_unit = self.line_bytes > 4096;
-                let size = 9 + mask_bytes + if has_unit { 2 } else { 0 };
+                // In the list of dirty lines the slot's number stands before its state.
+                let state = if bytes[..4] == DIRTY_CHUNK_MAGIC { 4 } else { 0 };
+                let size = state + 9 + mask_bytes + if has_unit { 2 } else { 0 };
                 let unit = if has_unit { (9 + mask_bytes, 2) } else { (5, 1) };
-                let of_slot = [(0, 4), (4, 1), (5, 1), (6, 2), (9, mask_bytes.min(8)), unit];
+                let of_state = [(0, 4), (4, 1), (5, 1), (6, 2), (9, mask_bytes.min(8)), unit];
+                let mut of_slot = of_state.map(|(at, width)| (state + at, width)).to_vec();
+                of_slot.extend((state > 0).then_some((0, 4)));
                 let slots = (bytes.len() - 64) / size;
                 inner(&CHUNK_FIELDS, (64, size, slots), &of_slot, number)
             }

@@ -27,6 +27,9 @@ pub(super) struct Life {
 impl Life {
     pub(super) async fn live(&self, options: OpenOptions) {
         let Some((cache, generation)) = self.open(options.clone()).await else { return };
+        // Before the map is loaded, while it is, and after.
+        self.read_all(&cache).await;
+        cache.loaded().await;
         self.read_all(&cache).await;
         let written = write(&cache).await;
         let flushed = cache.flush().await;

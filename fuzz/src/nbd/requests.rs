@@ -10,8 +10,9 @@ use super::wire::{End, Pace, Script};
 use super::{VOLUME_BYTES, serve};
 use crate::input::Input;
 
-/// The longest script of one client.
+/// The longest script of one client, and the most receives that it comes in.
 const SCRIPT_BYTES_MAX: usize = 1 << 20;
+const RECEIVES_MAX: usize = 1 << 14;
 /// Longest read or write that the server takes, and longest refused write whose data it skips.
 const TRANSFER_BYTES_MAX: u32 = 32 << 20;
 const SKIPPED_BYTES_MAX: u32 = 64 << 20;
@@ -24,7 +25,11 @@ pub(crate) fn run(input: &[u8]) {
     let pace = Pace { receive_bytes: input.byte(), send_bytes: input.byte() };
     let end = [End::HangUp, End::Reset, End::Silence][usize::from(how >> 2) % 3];
     let takes_bytes_max = if how & 64 == 0 { usize::MAX } else { usize::from(input.u16()) };
-    let stream = requests(&mut input);
+    let bytes_max = match usize::from(pace.receive_bytes) {
+        0 => SCRIPT_BYTES_MAX,
+        at_once => (at_once * RECEIVES_MAX).min(SCRIPT_BYTES_MAX),
+    };
+    let stream = requests(&mut input, bytes_max);
     let mut bytes = 3u32.to_be_bytes().to_vec();
     if structured {
         option(&mut bytes, proto::OPT_STRUCTURED_REPLY, &[], 0);
@@ -38,10 +43,10 @@ pub(crate) fn run(input: &[u8]) {
 }
 
 /// A stream of requests, most of them right in most of their parts. Cookies number the requests.
-fn requests(input: &mut Input<'_>) -> Vec<u8> {
+fn requests(input: &mut Input<'_>, bytes_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut cookie = 0;
-    while !input.is_empty() && bytes.len() < SCRIPT_BYTES_MAX {
+    while !input.is_empty() && bytes.len() < bytes_max {
         cookie += 1;
         let what = input.byte();
         let mut header = Header::new(u16::from(what % 8), cookie, 0, 0);
@@ -61,8 +66,8 @@ fn requests(input: &mut Input<'_>) -> Vec<u8> {
         }
         header.put(&mut bytes);
         if header.kind == proto::CMD_WRITE {
-            let there =
-                (header.length as usize).min(SCRIPT_BYTES_MAX - bytes.len().min(SCRIPT_BYTES_MAX));
+            let room = bytes_max.saturating_sub(bytes.len());
+            let there = room.min(header.length as usize);
             bytes.extend(std::iter::repeat_n(cookie as u8, there));
         }
     }
