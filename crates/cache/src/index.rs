@@ -2,9 +2,9 @@
 //!
 //! Per slot, in one word of as many bits as it takes: four bits of state, 24 bits of the data's
 //! CRC-32C, and the line (8 bits more, beside it, when the origin has over 2^36 lines); and only
-//! where needed a mask of valid sectors and a place in the segment. The whole CRC is in the log; 24
-//! bits of it catch all but one wrong line in 16 million, 256 times better than the 16-bit guard of
-//! T10 protection information.
+//! where needed a mask of valid sectors. The whole CRC is in the log; 24 bits of it catch all but
+//! one wrong line in 16 million, 256 times better than the 16-bit guard of T10 protection
+//! information.
 
 use voltier_block::Lba;
 
@@ -47,8 +47,6 @@ pub(crate) struct SlotState {
     pub(crate) dirty: bool,
     /// Valid sectors; `None` when all are.
     pub(crate) mask: Option<u128>,
-    /// First unit in the segment, when lines are larger than a unit.
-    pub(crate) unit: u32,
 }
 
 pub(crate) struct Index {
@@ -58,8 +56,6 @@ pub(crate) struct Index {
     line_high: Vec<u8>,
     /// Empty until the first partial line.
     masks: Vec<u8>,
-    /// First unit of each slot in its segment; empty when slots are units.
-    unit_of: Vec<u16>,
     table: Table,
     live: Vec<u32>,
     dirty_in_stretch: Vec<u16>,
@@ -73,13 +69,11 @@ impl Index {
         let line_bits = bits_for(geometry.origin_lines().saturating_sub(1));
         let word_bits = LINE_SHIFT + line_bits.min(LINE_BITS_MAX);
         let high = if line_bits > LINE_BITS_MAX { slots } else { 0 };
-        let units = if geometry.has_unit_table() { slots } else { 0 };
         Self {
             geometry: geometry.clone(),
             words: PackedArray::new(slots, word_bits),
             line_high: vec![0; high],
             masks: Vec::new(),
-            unit_of: vec![0; units],
             table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
             live: vec![0; geometry.segment_count as usize],
             dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
@@ -105,7 +99,6 @@ impl Index {
         self.words.memory_bytes()
             + self.line_high.len()
             + self.masks.len()
-            + self.unit_of.len() * 2
             + self.table.memory_bytes()
             + self.live.len() * 4
             + self.dirty_in_stretch.len() * 2
@@ -160,21 +153,7 @@ impl Index {
 
     /// Where a slot's data is on the SSD.
     pub(crate) fn lba_of(&self, slot: u32) -> Lba {
-        let segment = self.geometry.segment_of(slot);
-        self.geometry.lba_of(segment, self.unit_of(slot))
-    }
-
-    /// The first unit of a slot in its segment.
-    pub(crate) fn unit_of(&self, slot: u32) -> u32 {
-        let in_segment = slot % self.geometry.slots_per_segment;
-        self.unit_of.get(slot as usize).map_or(in_segment, |unit| u32::from(*unit))
-    }
-
-    /// Fixes where a slot of lines larger than a unit begins.
-    pub(crate) fn set_unit(&mut self, slot: u32, unit: u32) {
-        if let Some(place) = self.unit_of.get_mut(slot as usize) {
-            *place = unit as u16;
-        }
+        self.geometry.lba_of_slot(slot)
     }
 
     /// Puts a line into a free slot, taking it out of the slot it had, which is returned.
@@ -277,7 +256,6 @@ impl Index {
 
     /// Writes the state of a slot for a checkpoint.
     pub(crate) fn encode(&self, slot: u32, into: &mut [u8]) {
-        let at = slot as usize;
         let line = self.line_of(slot).to_le_bytes();
         into[..5].copy_from_slice(&line[..5]);
         let state = (self.word(slot) & (USED | DIRTY | PARTIAL)) as u32;
@@ -285,9 +263,6 @@ impl Index {
         let mask = self.mask(slot).unwrap_or(0).to_le_bytes();
         let mask_bytes = self.geometry.mask_bytes();
         into[9..9 + mask_bytes].copy_from_slice(&mask[..mask_bytes]);
-        if let Some(unit) = self.unit_of.get(at) {
-            into[9 + mask_bytes..].copy_from_slice(&unit.to_le_bytes());
-        }
     }
 
     /// Looks at where the lines of several slots of a checkpoint will go.
@@ -325,20 +300,11 @@ impl Index {
         let mask_bytes = self.geometry.mask_bytes();
         let mut mask = [0; 16];
         mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
-        let mut unit = 0;
-        if self.geometry.has_unit_table() {
-            let bytes = &from[9 + mask_bytes..9 + mask_bytes + 2];
-            unit = u32::from(u16::from_le_bytes(bytes.try_into().expect("two bytes")));
-            if unit + self.geometry.units_per_line() > self.geometry.units_per_segment() {
-                return Err(format!("slot {slot} begins at unit {unit}, too far behind"));
-            }
-        }
         Ok(Some(SlotState {
             line,
             crc: word >> 8,
             dirty: state & DIRTY != 0,
             mask: (state & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
-            unit,
         }))
     }
 

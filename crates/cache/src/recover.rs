@@ -322,15 +322,15 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
         replay_segment: 0.into(),
-        replay_unit: 0.into(),
+        replay_unit: geometry.first_head_in(0).into(),
         next_segment: 1.into(),
-        next_segment_unit: 0.into(),
+        next_segment_unit: geometry.first_head_in(0).into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
         first_sequence: 1.into(),
         checkpoint_lines: 0.into(),
         dirty_chunks: 0.into(),
-        reserved: 0.into(),
+        replay_slot: 1.into(),
     }
 }
 
@@ -409,6 +409,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
         log_waits_for_cleaner: Cell::new(false),
+        resting: Cell::new(false),
         stopping: Cell::new(false),
         log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),
