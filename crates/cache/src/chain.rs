@@ -82,11 +82,12 @@ impl<S: BlockDevice> LogReader<'_, S> {
 }
 
 impl Position {
-    /// This position, if it lies on the device.
+    /// This position, if it lies on the device and goes on in another segment.
     pub(crate) fn on(self, geometry: &Geometry) -> Option<Position> {
         let units = geometry.units_per_segment();
         let fits = self.segment < geometry.segment_count
             && self.next_segment < geometry.segment_count
+            && self.next_segment != self.segment
             && (self.unit < units || self.unit == NO_UNIT)
             && self.slot <= geometry.slots_per_segment
             && self.next_segment_unit < units;

@@ -19,8 +19,8 @@ use voltier_sim::{FaultKind, budget, trials};
 enum Scenario {
     /// Crashes under a write-back load.
     WriteBack,
-    /// The same on few lines: segments empty while a replay still needs them.
-    Hot,
+    /// The same with small requests: records of one size, so that leftovers fit behind new ones.
+    Small,
     /// Many clients with large requests before a slow SSD: many records are on their way at once.
     Busy,
     /// Few dirty lines are allowed: what is written is destaged at once.
@@ -44,7 +44,7 @@ enum Scenario {
 impl Scenario {
     const ALL: [Self; 11] = [
         Self::WriteBack,
-        Self::Hot,
+        Self::Small,
         Self::Busy,
         Self::Eager,
         Self::LongLog,
@@ -59,8 +59,9 @@ impl Scenario {
     fn seeds(self) -> u64 {
         match self {
             Self::WriteBack | Self::Past | Self::LongLog => 2,
-            Self::Mixed | Self::Busy | Self::Eager => 4,
-            Self::Hot => 8,
+            Self::Busy | Self::Eager => 4,
+            Self::Mixed => 6,
+            Self::Small => 4,
             Self::Spikes | Self::Pinned => 60,
             Self::Rot | Self::Ordered => 12,
         }
@@ -68,7 +69,7 @@ impl Scenario {
 
     fn run(self, seed: u64) {
         let modes: &[Mode] = match self {
-            Self::WriteBack | Self::Hot | Self::Busy | Self::LongLog | Self::Pinned => {
+            Self::WriteBack | Self::Small | Self::Busy | Self::LongLog | Self::Pinned => {
                 &[Mode::WriteBack]
             }
             Self::Mixed | Self::Eager | Self::Spikes => &MODES,
@@ -78,8 +79,9 @@ impl Scenario {
         };
         let mut profile = Profile { steps: 40, ..Profile::small(modes) };
         let (mut one_in, mut warm_up_steps) = (4, 60);
-        if matches!(self, Self::Hot | Self::LongLog) {
-            (profile.window_bytes, one_in, warm_up_steps) = (256 << 10, 8, 120);
+        if self == Self::Small {
+            (profile.clients, profile.sectors_max, profile.window_bytes) = (3, 8, 128 << 10);
+            (one_in, warm_up_steps) = (2, 30);
         }
         if self == Self::LongLog {
             (profile.ssd.bytes, one_in, warm_up_steps) = (18 << 20, 12, 1500);
@@ -95,8 +97,8 @@ impl Scenario {
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
         }
         if self == Self::Pinned {
-            (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 400);
-            profile.window_bytes = 256 << 10;
+            (one_in, profile.clients, profile.steps) = (u64::MAX, 16, 400);
+            (profile.window_bytes, profile.sectors_max) = (128 << 10, 96);
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
             profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 400)];
         }
@@ -125,8 +127,8 @@ const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::LockShared, Scenario::WriteBack),
     (Canary::AckOutOfOrder, Scenario::Busy),
     (Canary::CleanBeforeFlush, Scenario::Eager),
-    (Canary::DestageBeforeDurable, Scenario::Eager),
-    (Canary::GenerationIgnored, Scenario::Hot),
+    (Canary::DestageBeforeDurable, Scenario::Mixed),
+    (Canary::GenerationIgnored, Scenario::Small),
     (Canary::PendingRead, Scenario::Spikes),
     (Canary::PinIgnored, Scenario::Pinned),
     (Canary::PinLeaked, Scenario::WriteBack),
