@@ -6,13 +6,14 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Once;
 
 use voltier_cache::Mode;
 use voltier_cache::canary::{Canary, choose};
-use voltier_sim::crash::{Plan, run};
+use voltier_sim::crash::{Plan, run_in};
 use voltier_sim::workload::{MODES, Profile};
-use voltier_sim::{FaultKind, budget, trials};
+use voltier_sim::{FaultKind, Ledger, budget, trials};
 
 /// What is run, and with how many seeds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,9 @@ impl Scenario {
             (profile.ssd.latency_ns, profile.origin.latency_ns) = (200_000, 20_000);
             profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 30)];
         }
-        run(&Plan { profile, seed, one_in, warm_up_steps, only: None });
+        let only = number("VOLTIER_SIM_EVENT");
+        let place = Place(Rc::new(only.map_or_else(Ledger::default, |_| Ledger::telling())));
+        run_in(&Plan { profile, seed, one_in, warm_up_steps, only }, &place.0);
     }
 }
 
@@ -134,6 +137,21 @@ const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::PinLeaked, Scenario::WriteBack),
     (Canary::BufferLeaked, Scenario::WriteBack),
 ];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Where a run is: printed when it fails without a canary.
+struct Place(Rc<Ledger>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !EXPECTED.get() {
+            eprintln!("failed at: {}\n{}", self.0.place().0, self.0.tale().join("\n"));
+        }
+    }
+}
 
 thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
@@ -213,9 +231,12 @@ fn every_canary_is_found_within_its_budget() {
 
 #[test]
 fn nothing_is_found_without_a_canary() {
-    for scenario in Scenario::ALL {
+    let only = std::env::var("VOLTIER_SIM_CANARY").ok();
+    let chosen = |it: &Scenario| only.as_ref().is_none_or(|only| format!("{it:?}") == *only);
+    for scenario in Scenario::ALL.into_iter().filter(chosen) {
         budget::take_worlds();
-        (0..scenario.seeds()).for_each(|seed| scenario.run(seed));
+        let seeds = number("VOLTIER_SIM_SEED").map_or(0..scenario.seeds(), |it| it..it + 1);
+        seeds.for_each(|seed| scenario.run(seed));
         println!("{scenario:?}: {} worlds, nothing found", budget::take_worlds());
     }
 }
