@@ -66,6 +66,7 @@ type LineRun = Vec<Dirty>;
 struct DirtyLine {
     of: Dirty,
     mask: Option<u128>,
+    crc_bits: u32,
     data: Bytes,
 }
 
@@ -268,7 +269,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.make_durable().await?;
         }
         let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
-        let runs: Vec<Part<'_, IoResult<LineRun>>> = self
+        let runs: Vec<Part<'_, IoResult<Vec<Change>>>> = self
             .runs_of(batch)
             .into_iter()
             .map(|run| {
@@ -297,9 +298,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 self.order_written(last_sequence);
             }
             add(&self.counters.destaged_lines, cleaned.len() as u64);
-            let clean = |dirty: Dirty| Change::Clean { line: dirty.line, slot: dirty.slot };
-            let changes = cleaned.into_iter().map(clean);
-            let number = self.queue_internal(changes);
+            let number = self.queue_internal(cleaned);
             self.internal_acked(number).await?;
         }
         if let Some(error) = failed {
@@ -328,7 +327,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     ///
     /// # Errors
     /// The origin's. Lines that are damaged on the SSD are left out and remembered.
-    async fn destage_run(&self, run: LineRun) -> IoResult<LineRun> {
+    async fn destage_run(&self, run: LineRun) -> IoResult<Vec<Change>> {
         let (first, last) = (run[0].line, run[run.len() - 1].line);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let reads: Vec<Part<'_, Option<DirtyLine>>> = run
@@ -348,7 +347,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::Gone);
         }
         let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
-        for DirtyLine { of, mask, data } in &lines {
+        for DirtyLine { of, mask, data, .. } in &lines {
             let start = self.line_range(of.line).start;
             for valid in self.valid_runs(of.line, *mask) {
                 let from = (valid.start.0 - start.0) as usize * 512;
@@ -366,7 +365,13 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         self.write_pending(pending).await?;
-        Ok(lines.into_iter().map(|read| read.of).collect())
+        let news = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| Change::Clean {
+            line: of.line,
+            slot: of.slot,
+            crc_bits,
+            mask,
+        };
+        Ok(lines.into_iter().map(news).collect())
     }
 
     async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
@@ -376,15 +381,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
 
     /// The data of a dirty line if it is still in this slot, and whole.
     async fn read_dirty(&self, of: Dirty) -> Option<DirtyLine> {
-        let mask = {
+        let (mask, crc_bits) = {
             let state = self.state.borrow();
             if state.index.lookup(of.line) != Some(of.slot) || !state.index.is_dirty(of.slot) {
                 return None;
             }
-            state.index.mask(of.slot)
+            (state.index.mask(of.slot), state.index.crc_bits(of.slot))
         };
         match self.read_slot(of.slot).await {
-            Ok(data) => Some(DirtyLine { of, mask, data: data.freeze() }),
+            Ok(data) => Some(DirtyLine { of, mask, crc_bits, data: data.freeze() }),
             Err(_) => {
                 // A damaged dirty line is remembered by this; a clean one cannot be here.
                 let _ = self.give_up_line(of.line, of.slot);
@@ -399,7 +404,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let line = Buf::new(self.geometry.line_bytes as usize);
         match self.read_ssd(at, line).await {
             Ok(data) if crc32c(&data) == version.crc => {
-                Some(DirtyLine { of, mask: version.mask, data: data.freeze() })
+                let (mask, crc_bits) = (version.mask, version.crc & 0xff_ffff);
+                Some(DirtyLine { of, mask, crc_bits, data: data.freeze() })
             }
             read => {
                 if let Err(error) = read {

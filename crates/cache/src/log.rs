@@ -248,12 +248,14 @@ impl State {
             Change::Data { line, data, mask, source } => {
                 self.apply_data(line, data, mask, source, builder);
             }
-            Change::Clean { line, slot } => {
-                let newest = || self.index.lookup(line).unwrap_or(slot);
-                let slot = if canary::is(Canary::DirtyBitLost) { newest() } else { slot };
-                if self.index.lookup(line) == Some(slot) && self.index.is_dirty(slot) {
-                    self.index.set_clean(slot);
-                    builder.note(ENTRY_CLEAN, line, slot);
+            Change::Clean { line, slot, crc_bits, mask } => {
+                let Some(newest) = self.index.lookup(line) else { return };
+                // A newer copy may be in the very same slot: the log has been around meanwhile.
+                let copy = (newest, self.index.crc_bits(newest), self.index.mask(newest));
+                let same = copy == (slot, crc_bits, mask) || canary::is(Canary::DirtyBitLost);
+                if same && self.index.is_dirty(newest) {
+                    self.index.set_clean(newest);
+                    builder.note(ENTRY_CLEAN, line, newest);
                 }
             }
             Change::Drop { line } => {
@@ -561,5 +563,31 @@ impl Builder {
 
     fn note(&mut self, kind: u8, line: u64, slot: u32) {
         self.entries.push(entry_of(kind, line, slot, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{FormatOptions, LineSize};
+    use crate::policy::PolicyKind;
+    use crate::recover::policy_for;
+
+    #[test]
+    fn news_of_an_older_copy_does_not_make_a_newer_one_in_the_same_slot_clean() {
+        let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
+        let format = FormatOptions { line_size, policy, uuid };
+        let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
+        let policy = policy_for(policy, &geometry, 1);
+        let mut state = State::new(geometry.clone(), uuid, policy);
+        let (line, slot, crc, mask) = (7, 5, 0xaabb_ccdd, Some(0b11));
+        state.index.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
+        let news = |crc_bits, mask| Change::Clean { line, slot, crc_bits, mask };
+        let mut builder = Builder::new(&geometry, state.position);
+        state.apply(news(0xbb_ccde, mask), &mut builder);
+        state.apply(news(0xbb_ccdd, Some(0b1)), &mut builder);
+        assert!(state.index.is_dirty(slot) && builder.entries.is_empty());
+        state.apply(news(0xbb_ccdd, mask), &mut builder);
+        assert!(!state.index.is_dirty(slot) && builder.entries.len() == 1);
     }
 }
