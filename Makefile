@@ -3,28 +3,19 @@
 #   make build        the release binary, target/release/voltier
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
-<<<<<<< HEAD
-#   make bench        speed against named peers: BENCH=cache or start (see docs/benchmarks.md)
-#   make fuzz-smoke   a short run of every fuzz target
-#   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
-#   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
-#   make coverage     lines of the cache that the simulator runs, and those it does not
-=======
 #   make bench        speed against named peers: BENCH=cache, start or parity (see docs/benchmarks.md)
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
 #   make fuzz-smoke   some seconds of every fuzz target
->>>>>>> main
+#   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
+#   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
+#   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-<<<<<<< HEAD
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke sim canaries coverage crash clean
-=======
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke crash clean
->>>>>>> main
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.

@@ -221,15 +221,10 @@ impl RecordHead {
             && head.uuid == *uuid
             && head.segment == segment
             && head.unit == at
-<<<<<<< HEAD
-            && head.entry_count.get() as usize <= entries_per_record(unit.len());
-        let whole = head.crc == crc_without(unit, RECORD_CRC_AT);
-        (plausible && (whole || canary::is(Canary::RecordChecksumIgnored))).then_some(head)
-=======
             && head.entry_count.get() as usize <= entries_per_record(unit.len())
             && are_counters(&[head.sequence, head.generation, head.epoch]);
-        (plausible && head.crc == crc_without(unit, RECORD_CRC_AT)).then_some(head)
->>>>>>> main
+        let whole = head.crc == crc_without(unit, RECORD_CRC_AT);
+        (plausible && (whole || canary::is(Canary::RecordChecksumIgnored))).then_some(head)
     }
 
     /// The entries behind a decoded head.
