@@ -15,7 +15,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage crash clean
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
+  crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
