@@ -18,6 +18,7 @@
 pub mod crash;
 mod disk;
 mod image;
+pub mod manage;
 mod model;
 pub mod workload;
 mod world;
