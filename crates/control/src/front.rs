@@ -2,11 +2,11 @@
 //! real ones and the simulator with its own.
 
 use voltier_block::BlockDevice;
-use voltier_volume::{OpenOptions, Opened, Volume};
+use voltier_volume::{Cache, OpenOptions, Opened, Volume};
 
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
-use crate::registry::CacheRecord;
+use crate::registry::{CacheRecord, VolumeRecord};
 use crate::settings::Settings;
 
 /// Opens or makes the cache of a record in front of a volume; what was found.
@@ -41,6 +41,27 @@ pub async fn put_in_front<D: BlockDevice>(
         cached.set_policy(cache.settings.policy);
     }
     Ok(opened)
+}
+
+/// Looks whether the origin of a record is not the SSD of that very record: two devices that have
+/// changed places would be served, and written to, as the data they are not.
+///
+/// # Errors
+/// One line for the user.
+pub async fn check_origin<D: BlockDevice>(
+    volume: &Volume<D>,
+    record: &VolumeRecord,
+) -> ControlResult<()> {
+    let Some(cache) = &record.cache else { return Ok(()) };
+    match Cache::<D, D>::probe(volume.origin()).await {
+        Ok(Some(label)) if label.uuid == cache.uuid.0 => Err(ControlError::failed(format!(
+            "its origin {} holds the cache of {}: the two devices have changed places; \
+             put them back and restart the daemon",
+            record.origin, record.name
+        ))),
+        // Whatever else it holds is its clients' business.
+        _ => Ok(()),
+    }
 }
 
 /// Gives the cache of a volume other settings while it serves.

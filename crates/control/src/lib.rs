@@ -34,7 +34,7 @@ pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
-pub use front::{configure, put_in_front};
+pub use front::{check_origin, configure, put_in_front};
 pub use name::{NAME_BYTES_MAX, VolumeName};
 pub use registry::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, REGISTRY_FILE, REGISTRY_VERSION, Registry,

@@ -56,10 +56,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Every event by both cuts, and every event of some recoveries, on drives with 512-byte blocks.
+    /// Every event by both cuts, and every event of some recoveries: of every tenth when it is
+    /// recoveries that are walked. On drives with 512-byte blocks.
     pub fn exhaustive(command: Command, seed: u64) -> Self {
         let drives = Drives::small(512, 512);
-        Self { command, drives, seed, stride: 1, second_stride: 1, second_one_in: 50, only: None }
+        let second_one_in = if matches!(command, Command::Recover(_)) { 10 } else { 300 };
+        Self { command, drives, seed, stride: 1, second_stride: 1, second_one_in, only: None }
     }
 }
 
@@ -195,8 +197,11 @@ impl Walk {
         self.check_served(&bay, &mut service);
         bay.check_all("after the crash");
         if prng.one_in(2) && bay.volume.borrow().is_some() {
-            bay.start_crew(2);
+            bay.start_crew(1 + prng.below(2));
             bay.pass(1_000_000);
+            if prng.one_in(2) {
+                bay.stop_crew();
+            }
         }
         finish_jobs(&mut service);
         bay.step();
@@ -284,6 +289,7 @@ impl Walk {
         }
         if prng.one_in(2) {
             if found.is_none() {
+                self.refuse_swapped(bay, &mut service);
                 ask(bay, &mut service, create(Some(&Default::default())));
                 bay.check_all("made again");
             }

@@ -104,6 +104,7 @@ pub(super) async fn open(
 ) -> ControlResult<OpenedVolume> {
     let origin = Drive::open_origin(&handle, &drive_spec(&record.origin)).map_err(one_line)?;
     let volume = Volume::plain(&handle, origin);
+    front::check_origin(&volume, &record).await?;
     let mut generation = 0;
     if let Some(cache) = record.cache.filter(|cache| cache.failed.is_none()) {
         generation = put_in_front(&handle, &volume, &cache, start, gate).await?;

@@ -161,7 +161,8 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// Serves from the origin alone. From then on the SSD is stale, and that is recorded first.
+    /// Serves from the origin alone. From then on the SSD is stale, and that is recorded before the
+    /// first client is served.
     fn open_without(
         &mut self,
         record: &VolumeRecord,
@@ -176,9 +177,14 @@ impl<E: Engine> Service<E> {
         self.log(&record.name, &reason);
         let mut without = record.clone();
         without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
-        self.registry.put(without.clone())?;
+        self.engine.open(&without, CacheStart::Load)?;
+        if let Err(error) = self.registry.put(without) {
+            let closed = self.engine.close(&record.name);
+            self.note(&record.name, closed);
+            return Err(error);
+        }
         live.error = reason;
-        self.engine.open(&without, CacheStart::Load).map(drop)
+        Ok(())
     }
 
     /// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.

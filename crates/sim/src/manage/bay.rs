@@ -46,9 +46,15 @@ impl Drives {
             lies: false,
         };
         Self {
-            hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 300_000),
+            hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 100_000),
             ssd: spec(1, MIB + (2 + 20) * 256 * KIB, ssd_block_bytes, 20_000),
         }
+    }
+
+    /// The same with an SSD as large as the origin: the two can be taken for each other.
+    pub fn alike(self) -> Self {
+        let bytes = self.hdd.bytes / 4096 * 4096;
+        Self { hdd: DiskSpec { bytes, ..self.hdd }, ssd: DiskSpec { bytes, ..self.ssd } }
     }
 
     /// The stretches that clients use: the begin, both sides of the boundary of two regions of
@@ -195,7 +201,7 @@ impl Bay {
             swapped: Cell::new(false),
             world,
             drives: drives.clone(),
-            model: Rc::new(RefCell::new(left.model)),
+            model: Rc::new(RefCell::new(left.model.apart())),
             store: SimStore(Arc::new(Mutex::new(left.registry))),
             volume: RefCell::new(None),
             drain: Rc::new(RefCell::new(Drain::Done)),

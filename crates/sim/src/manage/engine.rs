@@ -10,7 +10,7 @@ use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolu
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
     CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Settings, VolumeName,
-    VolumeRecord, VolumeStatus, configure, put_in_front,
+    VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
 };
 use voltier_volume::Volume;
 
@@ -82,6 +82,8 @@ impl Engine for SimEngine {
         self.0.step();
         let origin = SimDrive::origin(self.disk_of(&record.origin)?);
         let volume = Volume::plain(self.0.world.handle(), origin);
+        let (opened, checked) = (volume.clone(), record.clone());
+        self.0.run(async move { check_origin(&opened, &checked).await })?;
         let mut generation = 0;
         if let Some(cache) = record.cache.clone().filter(|cache| cache.failed.is_none()) {
             let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);

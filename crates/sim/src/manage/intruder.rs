@@ -3,12 +3,14 @@
 
 use std::rc::Rc;
 
-use voltier_block::Prng;
-use voltier_control::protocol::Request;
-use voltier_control::{CacheRecord, Settings, VolumeState};
+use voltier_block::{Lba, Prng};
+use voltier_cache::SUPERBLOCK_MAGIC;
+use voltier_control::protocol::{Request, Response};
+use voltier_control::{CacheRecord, Service, Settings, VolumeState};
 
 use super::bay::{Bay, Left};
-use super::story::{ask, create, name, new_cache, shape};
+use super::engine::SimEngine;
+use super::story::{ask, create, create_swapped, name, new_cache, shape};
 use super::{Crash, Place, Walk, show};
 use crate::disk::Medium;
 
@@ -95,6 +97,27 @@ impl Walk {
         service.stop();
         bay.check_for_leaks();
         self.bring_back(&crash.left, bay.left(), &record, prng);
+    }
+
+    /// A call that names the drives in the wrong order is refused while the SSD holds a cache, also
+    /// one that nobody has on record, and changes nothing.
+    pub(super) fn refuse_swapped(&self, bay: &Bay, service: &mut Service<SimEngine>) {
+        let mut mark = [0; SUPERBLOCK_MAGIC.len()];
+        bay.ssd.peek(Lba(0), &mut mark);
+        if mark != SUPERBLOCK_MAGIC {
+            return;
+        }
+        let before = bay.left();
+        match service.handle(create_swapped()) {
+            Response::Error { error } => {
+                assert!(error.message.contains("holds a Voltier cache"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let now = bay.left();
+        assert!(now.hdd.reads_like(&before.hdd) && now.ssd.reads_like(&before.ssd));
+        assert_eq!(now.registry, before.registry);
+        self.count(|report| report.intruders += 1);
     }
 
     /// The right SSD is there again, and was given up meanwhile: it is not trusted, and a new

@@ -17,7 +17,7 @@ use crate::workload::MODES;
 const CREW: u64 = 3;
 /// How long they work before it, and after it.
 const WARM_UP_NS: u64 = 25_000_000;
-const TAIL_NS: u64 = 2_000_000;
+const TAIL_NS: u64 = 4_000_000;
 
 /// A management command, in the circumstances in which it is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +120,12 @@ pub(super) fn create(settings: Option<&Settings>) -> Request {
     Request::Create { name: name(), origin: device(HDD), cache: settings.map(new_cache) }
 }
 
+/// A call with the two drives in the wrong order.
+pub(super) fn create_swapped() -> Request {
+    let cache = NewCache { device: device(HDD), ..new_cache(&Settings::default()) };
+    Request::Create { name: name(), origin: device(SSD), cache: Some(cache) }
+}
+
 fn with(mode: Mode) -> Settings {
     Settings { mode, ..Settings::default() }
 }
@@ -202,6 +208,12 @@ impl Command {
         changes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
+    /// Clients at work. In order, each flush of theirs is a batch of its own on the origin: more of
+    /// them would only make a drain longer.
+    fn crew(self) -> u64 {
+        if self == Self::DetachOrdered { 1 } else { CREW }
+    }
+
     /// The requests that it is.
     fn requests(self) -> Vec<Request> {
         let set = |command: Self| Request::Set { name: name(), changes: command.changes() };
@@ -231,7 +243,7 @@ impl Command {
         let settings = self.settings_before();
         let mut service = bay.service();
         service.start(false);
-        bay.crew_size.set(CREW);
+        bay.crew_size.set(self.crew());
         ask(bay, &mut service, create(settings.as_ref()));
         let at = ExportSpec::Nbd("unix:/run/v.sock".parse().expect("an address"));
         ask(bay, &mut service, Request::Export { name: name(), export: at });
