@@ -72,7 +72,7 @@ pub async fn configure<D: BlockDevice>(
     volume: &Volume<D>,
     settings: &Settings,
 ) -> ControlResult<()> {
-    volume.configure(settings.for_cache()).map_err(ControlError::failed)?;
+    volume.configure(settings.for_cache()).await.map_err(ControlError::failed)?;
     if let Some(cache) = volume.cache() {
         cache.set_policy(settings.policy);
     }

@@ -171,13 +171,19 @@ impl<D: BlockDevice> Volume<D> {
         Ok(opened)
     }
 
-    /// Changes settings of the cache while it serves.
+    /// Changes settings of the cache while it serves. When it returns, no request is under way that
+    /// still writes back by a mode that does so no more: what is dirty then is all there will be.
     ///
     /// # Errors
     /// A sentence for the user; nothing is changed then.
-    pub fn configure(&self, settings: Settings) -> Result<(), String> {
+    pub async fn configure(&self, settings: Settings) -> Result<(), String> {
         let cache = self.cache().ok_or_else(|| VolumeError::NoCache.to_string())?;
-        cache.configure(settings)
+        let ends = cache.settings().mode.writes_back() && !settings.mode.writes_back();
+        cache.configure(settings)?;
+        if ends && self.0.settled.borrow().is_none() {
+            drop(self.0.gate.close().await);
+        }
+        Ok(())
     }
 
     /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes.

@@ -23,6 +23,9 @@ use crate::world::{Event, World};
 /// Longest single check, in sectors.
 const CHECK_SECTORS: u64 = 512;
 
+/// Longer than any request of a drive takes.
+const LAST_FLUSH_NS: Nanos = 50_000_000;
+
 /// What the two drives are.
 #[derive(Clone, Debug)]
 pub struct Drives {
@@ -298,8 +301,8 @@ impl Bay {
     /// Nothing may be left of a daemon that has stopped: no task, no request.
     pub(super) fn check_for_leaks(&self) {
         assert!(self.volume.borrow().is_none(), "a volume is still open");
-        let handle = self.world.handle().clone();
-        self.run(async move { handle.yield_now().await });
+        // A flush that nobody waits for may be on its way: it is given the time to end.
+        self.pass(LAST_FLUSH_NS);
         assert_eq!(self.executor.borrow().task_count(), 0, "tasks left behind");
         let under_way = self.hdd.writes_under_way() + self.ssd.writes_under_way();
         assert_eq!(under_way, 0, "writes left behind");
