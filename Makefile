@@ -3,15 +3,16 @@
 #   make build        the release binary, target/release/voltier
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
-#   make bench        speed against named peers: BENCH=cache or start (see docs/benchmarks.md)
-#   make fuzz-smoke   a short run of every fuzz target
+#   make bench        speed against named peers: BENCH=cache, start or parity (see docs/benchmarks.md)
+#   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
+#   make fuzz-smoke   some seconds of every fuzz target
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke crash clean
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke crash clean
 
 BENCH ?= cache
 XTASK := cargo run --quiet --locked --package xtask --
@@ -50,12 +51,16 @@ demo:
 	target/release/voltier demo
 
 bench:
-	@scripts/deps.sh test
+	@scripts/deps.sh bench
 	cargo xtask bench $(BENCH)
+
+fuzz:
+	@scripts/deps.sh fuzz
+	FUZZ_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) scripts/fuzz.sh run $(TARGET)
 
 fuzz-smoke:
 	@scripts/deps.sh fuzz
-	scripts/fuzz-smoke.sh
+	scripts/fuzz.sh smoke
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

@@ -73,6 +73,10 @@ pub(crate) struct Inner<S, O> {
     pub(crate) origin_flushed: Signal,
     /// Records since the last checkpoint.
     pub(crate) records_since_checkpoint: Cell<u64>,
+    /// Entries of all records when the last checkpoint began.
+    pub(crate) entries_at_checkpoint: Cell<u64>,
+    /// More of the map is loaded.
+    pub(crate) loading_progress: Signal,
     pub(crate) checkpointing: Cell<bool>,
     /// A person asked for everything to be written back.
     pub(crate) draining: Cell<u32>,
@@ -80,6 +84,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) log_waits_for_cleaner: Cell<bool>,
     /// Requests when the cleaner last looked, and when they had last grown.
     pub(crate) requests_seen: Cell<(u64, u64)>,
+    /// The cleaner rests, and much that is dirty may end it.
+    pub(crate) resting: Cell<bool>,
     pub(crate) stopping: Cell<bool>,
     /// Nothing will be queued any more: the log ends when all is out.
     pub(crate) log_ending: Cell<bool>,
@@ -142,6 +148,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let handle = inner.handle.clone();
         let tasks = vec![
             // In the order in which `end_tasks` needs them, last first.
+            handle.spawn(inner.clone().load_rest()),
             handle.spawn(inner.clone().reclaim()),
             handle.spawn(inner.clone().write_log()),
             handle.spawn(inner.clone().clean()),
@@ -218,6 +225,12 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Ranges of dirty lines whose data on the SSD was found damaged.
     pub fn damaged_ranges(&self) -> Vec<SectorRange> {
         self.0.damaged.borrow().iter().map(|line| self.0.line_range(*line)).collect()
+    }
+
+    /// Waits until the map of a cache that was opened is in memory: until then, what it had cached is
+    /// not all served from it.
+    pub async fn loaded(&self) {
+        self.0.loaded().await;
     }
 
     /// Writes every line that is dirty now to the origin, and makes it durable there.

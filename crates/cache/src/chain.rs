@@ -56,6 +56,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
         let position = Position {
             segment,
             unit: head.next_unit.get(),
+            slot: head.next_slot.get(),
             next_segment: head.next_segment.get(),
             next_segment_unit: head.next_segment_unit.get(),
         };
@@ -81,12 +82,14 @@ impl<S: BlockDevice> LogReader<'_, S> {
 }
 
 impl Position {
-    /// This position, if it lies on the device.
+    /// This position, if it lies on the device and goes on in another segment.
     pub(crate) fn on(self, geometry: &Geometry) -> Option<Position> {
         let units = geometry.units_per_segment();
         let fits = self.segment < geometry.segment_count
             && self.next_segment < geometry.segment_count
+            && self.next_segment != self.segment
             && (self.unit < units || self.unit == NO_UNIT)
+            && self.slot <= geometry.slots_per_segment
             && self.next_segment_unit < units;
         fits.then_some(self)
     }

@@ -13,11 +13,12 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{FormatOptions, segment_bytes_for};
+use crate::policy::LINE_LIMIT;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
 /// Readers refuse another version.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes of a superblock or intent block on the SSD.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two superblock copies.
@@ -34,6 +35,16 @@ pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// Segments a cache needs to work at all: two open, four prepared, the rest with lines in them.
 const SEGMENTS_MIN: u64 = 20;
+
+/// Numbers that only grow (records, generations, epochs, writings of a block) are below this: at a
+/// thousand million a second it takes a century. What has a higher one is not whole, and so no sum
+/// of them overflows.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+
+/// Whether these are numbers that a counter can have reached.
+fn are_counters(numbers: &[U64]) -> bool {
+    numbers.iter().all(|number| number.get() < COUNTER_MAX)
+}
 
 /// CRC-32C as every structure here uses it.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -89,9 +100,18 @@ pub(crate) struct Superblock {
     pub(crate) dirty_lines: U64,
     /// First record of this generation: older ones with this number or a higher were cut off.
     pub(crate) first_sequence: U64,
+    /// Lines in the checkpoint's map.
+    pub(crate) checkpoint_lines: U64,
+    /// Chunks of its list of dirty lines, or `NO_DIRTY_LIST`.
+    pub(crate) dirty_chunks: U32,
+    /// With `replay_unit`: the first slot of that segment that no record has taken.
+    pub(crate) replay_slot: U32,
 }
 
-const _: () = assert!(size_of::<Superblock>() == 152);
+/// Says that more lines were dirty than the list has room for.
+pub(crate) const NO_DIRTY_LIST: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<Superblock>() == 168);
 const SUPERBLOCK_CRC_AT: usize = 12;
 
 impl Superblock {
@@ -111,14 +131,16 @@ impl Superblock {
         let whole = superblock.magic == SUPERBLOCK_MAGIC
             && superblock.copy == copy
             && superblock.crc == crc_without(block, SUPERBLOCK_CRC_AT);
-        whole.then_some(superblock)
+        let Self { sequence, generation, replay_sequence, first_sequence, .. } = superblock;
+        let counters = [sequence, generation, replay_sequence, first_sequence];
+        (whole && are_counters(&counters)).then_some(superblock)
     }
 }
 
 pub(crate) const RECORD_MAGIC: u32 = 0x4352_4c56;
 
 /// The head of a log record; entries follow, then zeroes up to one unit. The lines' data stand
-/// where the entries say, in free units of the same segment behind the head.
+/// where the entries say, in slots of the same segment behind the one with the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RecordHead {
@@ -138,8 +160,10 @@ pub(crate) struct RecordHead {
     /// Where the log goes on when this segment is full.
     pub(crate) next_segment: U32,
     pub(crate) next_segment_unit: U32,
+    /// With `next_unit`: the first slot of this segment that no record has taken.
+    pub(crate) next_slot: U32,
     pub(crate) entry_count: U16,
-    pub(crate) reserved: [u8; 18],
+    pub(crate) reserved: [u8; 14],
 }
 
 /// Says that a segment has no room for another record.
@@ -174,9 +198,7 @@ pub(crate) struct RecordEntry {
     pub(crate) mask: U128,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    /// With `ENTRY_DATA`: the line's first unit in the record's segment.
-    pub(crate) unit: U16,
-    pub(crate) reserved: [u8; 4],
+    pub(crate) reserved: [u8; 6],
 }
 
 pub(crate) const ENTRY_BYTES: usize = size_of::<RecordEntry>();
@@ -198,7 +220,8 @@ impl RecordHead {
             && head.uuid == *uuid
             && head.segment == segment
             && head.unit == at
-            && head.entry_count.get() as usize <= entries_per_record(unit.len());
+            && head.entry_count.get() as usize <= entries_per_record(unit.len())
+            && are_counters(&[head.sequence, head.generation, head.epoch]);
         (plausible && head.crc == crc_without(unit, RECORD_CRC_AT)).then_some(head)
     }
 
@@ -248,14 +271,19 @@ impl IntentHead {
     /// The head in `block`, if it is one of cache `uuid`, and whole.
     pub(crate) fn decode(block: &[u8], uuid: &[u8; 16]) -> Option<Self> {
         let head = Self::read_from_prefix(block).ok()?.0;
-        let ours = head.magic == INTENT_MAGIC && head.uuid == *uuid;
+        let ours =
+            head.magic == INTENT_MAGIC && head.uuid == *uuid && are_counters(&[head.sequence]);
         (ours && head.crc == crc_without(block, 4)).then_some(head)
     }
 }
 
+/// A chunk of the map: the state of slots, in their order.
 pub(crate) const CHUNK_MAGIC: u32 = 0x4b43_4c56;
+/// A chunk of the list of dirty lines: each with its slot.
+pub(crate) const DIRTY_CHUNK_MAGIC: u32 = 0x4443_4c56;
 
-/// The head of a checkpoint chunk; the state of `count` slots from `first_slot` follows.
+/// The head of a checkpoint chunk; the state of `count` slots follows, in the map those from
+/// `first_slot` on, in the list of dirty lines each behind its slot's number.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct ChunkHead {
@@ -272,6 +300,14 @@ pub(crate) struct ChunkHead {
 
 const _: () = assert!(size_of::<ChunkHead>() == CHUNK_HEAD_BYTES);
 
+/// What a chunk must call itself.
+pub(crate) struct ChunkName {
+    pub(crate) magic: u32,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) replay_sequence: u64,
+    pub(crate) index: u32,
+}
+
 impl ChunkHead {
     /// Puts head and CRC into a chunk whose body is in place.
     pub(crate) fn seal(self, chunk: &mut [u8]) {
@@ -281,13 +317,14 @@ impl ChunkHead {
         chunk[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The head of a whole chunk of this cache and checkpoint, at its right place.
-    pub(crate) fn decode(chunk: &[u8], uuid: &[u8; 16], replay: u64, index: u32) -> Option<Self> {
+    /// The head of a whole chunk, if it is the one that is `expected`: of this kind, cache and
+    /// checkpoint, at its right place.
+    pub(crate) fn decode(chunk: &[u8], expected: &ChunkName) -> Option<Self> {
         let head = Self::read_from_prefix(chunk).ok()?.0;
-        let ours = head.magic == CHUNK_MAGIC
-            && head.uuid == *uuid
-            && head.replay_sequence == replay
-            && head.index == index;
+        let ours = head.magic == expected.magic
+            && head.uuid == expected.uuid
+            && head.replay_sequence == expected.replay_sequence
+            && head.index == expected.index;
         (ours && head.crc == crc_without(chunk, 4)).then_some(head)
     }
 }
@@ -332,14 +369,15 @@ impl Geometry {
         let mut count = ssd_bytes.saturating_sub(CHECKPOINT_BASE) / geometry.segment_bytes;
         for _ in 0..2 {
             geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
-            geometry.checkpoint_bytes = geometry.chunk_count() * CHUNK_BYTES as u64;
+            geometry.checkpoint_bytes =
+                (geometry.chunk_count() + geometry.dirty_chunks_max()) * CHUNK_BYTES as u64;
             geometry.segments_base = CHECKPOINT_BASE + 2 * geometry.checkpoint_bytes;
             count = ssd_bytes.saturating_sub(geometry.segments_base) / geometry.segment_bytes;
         }
         geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
         if count < SEGMENTS_MIN {
             let needed =
-                CHECKPOINT_BASE + 2 * CHUNK_BYTES as u64 + SEGMENTS_MIN * geometry.segment_bytes;
+                CHECKPOINT_BASE + 4 * CHUNK_BYTES as u64 + SEGMENTS_MIN * geometry.segment_bytes;
             return Err(format!(
                 "the SSD has {} KiB; a cache needs at least {} KiB",
                 ssd_bytes / KIB,
@@ -348,6 +386,9 @@ impl Geometry {
         }
         if u64::from(geometry.segment_count) * u64::from(geometry.slots_per_segment) >= 1 << 32 {
             return Err("the SSD has more than 2^32 blocks; use a larger block size".to_owned());
+        }
+        if geometry.origin_lines() > LINE_LIMIT {
+            return Err("the origin has 2^40 blocks or more; use a larger block size".to_owned());
         }
         Ok(geometry)
     }
@@ -377,9 +418,9 @@ impl Geometry {
         if same { Ok(geometry) } else { Err("its layout is not one this version makes".to_owned()) }
     }
 
-    /// Bytes that the checkpoint keeps per slot: line, flags and CRC, mask, place in its segment.
+    /// Bytes that the checkpoint keeps per slot: line, flags and CRC, mask.
     pub(crate) fn state_bytes_per_slot(&self) -> usize {
-        5 + 4 + self.mask_bytes() + if self.has_unit_table() { 2 } else { 0 }
+        5 + 4 + self.mask_bytes()
     }
 
     /// Bytes of a mask with one bit per sector of a line.
@@ -392,13 +433,25 @@ impl Geometry {
         ((CHUNK_BYTES - CHUNK_HEAD_BYTES) / self.state_bytes_per_slot()) as u32
     }
 
+    /// The slots whose state is in chunk `index` of the map.
+    pub(crate) fn slots_of_chunk(&self, index: u64) -> std::ops::Range<u32> {
+        let per_chunk = u64::from(self.slots_per_chunk());
+        let end = ((index + 1) * per_chunk).min(self.slot_count().into());
+        (index * per_chunk) as u32..end as u32
+    }
+
     pub(crate) fn chunk_count(&self) -> u64 {
         u64::from(self.slot_count()).div_ceil(u64::from(self.slots_per_chunk())).max(1)
     }
 
-    /// Lines larger than a unit do not start at multiples of themselves: their place is kept.
-    pub(crate) fn has_unit_table(&self) -> bool {
-        self.line_bytes > self.unit_bytes
+    /// Dirty lines in one chunk of their list.
+    pub(crate) fn dirty_per_chunk(&self) -> usize {
+        (CHUNK_BYTES - CHUNK_HEAD_BYTES) / (4 + self.state_bytes_per_slot())
+    }
+
+    /// Chunks of the list of dirty lines: room for a quarter of the slots.
+    pub(crate) fn dirty_chunks_max(&self) -> u64 {
+        u64::from(self.slot_count()).div_ceil(4 * self.dirty_per_chunk() as u64).max(1)
     }
 
     pub(crate) fn slot_count(&self) -> u32 {
@@ -426,6 +479,21 @@ impl Geometry {
     pub(crate) fn lba_of(&self, segment: u32, unit: u32) -> Lba {
         let segment_start = self.segments_base + u64::from(segment) * self.segment_bytes;
         Lba::from_bytes(segment_start + u64::from(unit) * self.unit_bytes)
+    }
+
+    /// Where a slot is on the SSD.
+    pub(crate) fn lba_of_slot(&self, slot: u32) -> Lba {
+        Lba::from_bytes(self.segments_base + u64::from(slot) * self.line_bytes)
+    }
+
+    /// The unit in which the first head stands that goes into this slot of a segment.
+    pub(crate) fn first_head_in(&self, slot: u32) -> u32 {
+        (slot + 1) * self.units_per_line() - 1
+    }
+
+    /// The slot of a segment behind the one with this head.
+    pub(crate) fn slot_behind(&self, unit: u32) -> u32 {
+        unit / self.units_per_line() + 1
     }
 
     /// Where chunk `index` of checkpoint area `area` is on the SSD.

@@ -65,6 +65,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             &self.dirty_changed,
             &self.flushed,
             &self.hurry,
+            &self.loading_progress,
         ] {
             signal.notify();
         }

@@ -22,6 +22,20 @@ struct Regions {
     touched: Vec<u8>,
 }
 
+/// The marks as they were at some moment.
+pub(crate) struct Marks {
+    bits: Vec<u8>,
+    sectors_per_region: u64,
+}
+
+impl Marks {
+    /// Whether the region of this sector is marked.
+    pub(crate) fn is_marked(&self, sector: u64) -> bool {
+        let region = (sector / self.sectors_per_region) as usize;
+        self.bits[region / 8] & 1 << (region % 8) != 0
+    }
+}
+
 /// The intent marks of one cache.
 pub(crate) struct Intents {
     uuid: [u8; 16],
@@ -166,10 +180,10 @@ impl Intents {
         self.persist_marks(ssd).await
     }
 
-    /// Whether a line was in a marked region when the marks were loaded.
-    pub(crate) fn is_marked(&self, first_sector: u64) -> bool {
-        let region = (first_sector / self.sectors_per_region) as usize;
-        self.regions.borrow().bits[region / 8] & 1 << (region % 8) != 0
+    /// A copy of the marks as they are now.
+    pub(crate) fn marks(&self) -> Marks {
+        let bits = self.regions.borrow().bits.clone();
+        Marks { bits, sectors_per_region: self.sectors_per_region }
     }
 
     /// Takes over the bits of a loaded block.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use voltier_block::BlockDevice;
 
 use crate::cache::Inner;
+use crate::log::State;
 use crate::segments::Preparing;
 
 /// Prepared segments that are kept ahead of the log, at least: one flush makes all of them free.
@@ -16,6 +17,11 @@ const PREPARED_MIN: usize = 4;
 const REPLAY_RECORDS_MAX: u64 = 400_000;
 /// Records after which a checkpoint may be due at the earliest.
 const REPLAY_RECORDS_MIN: u64 = 16_384;
+/// Entries of records after which a checkpoint is due, as a part of the lines it holds: a start
+/// replays so many, and the map that is written for them is a 50th of their data.
+const REPLAY_ENTRIES_PART: u64 = 8;
+/// The same for a small cache: 0.1 s of a start.
+const REPLAY_ENTRIES_MIN: u64 = 1 << 20;
 /// Records by which a checkpoint must shorten the replay: in ordered mode it may be few.
 const REPLAY_ADVANCE_MIN: u64 = 16;
 
@@ -65,7 +71,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     fn checkpoint_is_due(&self) -> bool {
         let checkpoint_units = self.geometry.checkpoint_bytes / 4096;
         let records = (16 * checkpoint_units).clamp(REPLAY_RECORDS_MIN, REPLAY_RECORDS_MAX);
+        if self.state.borrow().loading.is_some() {
+            // What is not in memory cannot be written.
+            return false;
+        }
+        let entries = self.state.borrow().counts.entries - self.entries_at_checkpoint.get();
+        let entries_max = self.geometry.capacity_lines() / REPLAY_ENTRIES_PART;
         let long = self.records_since_checkpoint.get() >= records
+            || entries >= entries_max.max(REPLAY_ENTRIES_MIN)
             || self.state.borrow().segments.in_replay() > self.geometry.segment_count as usize / 4;
         long && self.replay_advance() >= REPLAY_ADVANCE_MIN
     }
@@ -90,7 +103,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let state = self.state.borrow();
             state.segments.candidates(&state.index, self.worth_opening())
         };
-        if checkpoint_pays {
+        if checkpoint_pays && self.state.borrow().loading.is_none() {
             if self.replay_advance() > 0 {
                 return self.checkpoint().await.is_ok();
             }
@@ -118,19 +131,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 break;
             }
         }
-        if begun == 0 && !read {
-            // Large lines with heads between them: what is free may be nowhere wide enough.
-            if let Some(emptiest) = candidates.first() {
-                state.give_up_clean(*emptiest);
-                begun = usize::from(
-                    state.segments.prepare(
-                        *emptiest,
-                        state.next_sequence,
-                        &state.index,
-                        &self.geometry,
-                    ) == Preparing::Begun,
-                );
-            }
+        // While the map is loaded, better ones become known: nobody needs to hurry because of that.
+        if begun == 0 && !read && state.loading.is_none() {
+            begun = usize::from(self.prepare_emptiest(state));
             if begun == 0 {
                 self.log_waits_for_cleaner.set(true);
                 self.dirty_changed.notify();
@@ -138,6 +141,23 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         begun > 0
+    }
+
+    /// Every segment is nearly full: takes the emptiest all the same, and its clean lines if it has
+    /// not even one slot for heads and one for a line.
+    fn prepare_emptiest(&self, state: &mut State) -> bool {
+        let (all, _) = state.segments.candidates(&state.index, self.geometry.slots_per_segment);
+        let Some(emptiest) = all.first() else { return false };
+        let next = state.next_sequence;
+        let prepare = |state: &mut State| {
+            state.segments.prepare(*emptiest, next, &state.index, &self.geometry)
+        };
+        let mut prepared = prepare(state);
+        if prepared == Preparing::NoRoom {
+            state.give_up_clean(*emptiest);
+            prepared = prepare(state);
+        }
+        prepared == Preparing::Begun
     }
 
     /// Live lines above which a segment is left alone: it would hold little more than a head.

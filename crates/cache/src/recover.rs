@@ -17,11 +17,12 @@ use crate::format::{
 };
 use crate::health::Health;
 use crate::intents::{self, Intents};
+use crate::load::{load_before_replay, load_open_segments};
 use crate::locks::LineLocks;
 use crate::log::State;
 use crate::ordered::OrderedQueue;
 use crate::policy::{Policy, PolicyKind};
-use crate::replay::{load_checkpoint, replay};
+use crate::replay::replay;
 use crate::status::Counters;
 use crate::store::store_superblock;
 use crate::stream::StreamDetector;
@@ -125,7 +126,8 @@ pub struct Opened {
     pub generation: u64,
     /// Records replayed.
     pub records: u64,
-    /// Clean lines dropped because the origin may be newer.
+    /// Clean lines dropped because the origin may be newer, of those that were loaded before the
+    /// first request; the status counts the others too.
     pub suspect_lines: u64,
     /// The origin had been changed; all lines (clean ones) were dropped.
     pub origin_changed: bool,
@@ -244,20 +246,20 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let policy = policy_for(policy_of(found.policy.get()), &geometry, options.seed);
         let mut state = State::new(geometry.clone(), found.uuid, policy);
         state.ordered = options.settings.ordered.then(OrderedQueue::default);
-        load_checkpoint(&ssd, &found, &mut state).await?;
+        load_before_replay(&ssd, &found, &mut state).await?;
         let records = replay(&ssd, &found, &mut state).await?;
         // What was replayed may sit in a volatile cache: nothing may build on it before.
         ssd.flush().await.map_err(ssd_error)?;
         let changed = clean
             && fingerprint(&origin).await.map_err(origin_error)? != found.fingerprint.get()
-            && state.index.used_lines() > 0;
+            && state.lines_expected() > 0;
         if changed && state.index.dirty_lines() > 0 {
             return Err(OpenError::OriginChanged { dirty: state.index.dirty_lines() });
         }
         state.generation = found.generation.get() + 1;
-        let (intents, suspect_lines) =
-            load_intents(&ssd, &geometry, &mut state, clean, changed).await?;
-        // Only now is it known which lines live, and so where the log may write.
+        let intents = load_intents(&ssd, &mut state, clean, changed).await?;
+        // Only now is it known which lines live where the log stands, and so where it may write.
+        load_open_segments(&ssd, &mut state).await?;
         state.resume(state.position);
         insert_into_policy(&mut state);
         let superblock = Superblock {
@@ -272,7 +274,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             clean,
             generation: state.generation,
             records,
-            suspect_lines,
+            suspect_lines: state.counts.suspect_lines,
             origin_changed: changed,
         };
         let parts = Parts { handle: handle.clone(), ssd, origin, superblock, state, intents };
@@ -320,12 +322,15 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
         replay_segment: 0.into(),
-        replay_unit: 0.into(),
+        replay_unit: geometry.first_head_in(0).into(),
         next_segment: 1.into(),
-        next_segment_unit: 0.into(),
+        next_segment_unit: geometry.first_head_in(0).into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
         first_sequence: 1.into(),
+        checkpoint_lines: 0.into(),
+        dirty_chunks: 0.into(),
+        replay_slot: 1.into(),
     }
 }
 
@@ -337,7 +342,8 @@ pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
 /// `State::make_room`).
 pub(crate) fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Policy {
     let capacity = geometry.capacity_lines();
-    Policy::new(kind, geometry.slot_count(), capacity + capacity / 32, seed)
+    let slots = geometry.slot_count();
+    Policy::new(kind, slots, capacity + capacity / 32, geometry.origin_lines(), seed)
 }
 
 fn policy_of(number: u32) -> PolicyKind {
@@ -398,26 +404,28 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         origin_flushing: Cell::new(false),
         origin_flushed: Signal::new(),
         records_since_checkpoint: Cell::new(records),
+        entries_at_checkpoint: Cell::new(0),
+        loading_progress: Signal::new(),
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
         log_waits_for_cleaner: Cell::new(false),
+        resting: Cell::new(false),
         stopping: Cell::new(false),
         log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),
     })
 }
 
-/// Reads the intent marks and drops the lines that may be older than the origin; their number.
+/// Reads the intent marks, and drops the lines that may be older than the origin.
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
-    geometry: &Geometry,
     state: &mut State,
     clean: bool,
     changed: bool,
-) -> Result<(Intents, u64), OpenError> {
+) -> Result<Intents, OpenError> {
     let (newest, whole) = intents::load_block(ssd, &state.uuid).await.map_err(ssd_error)?;
     let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
-    let intents = Intents::new(geometry, state.uuid, state.generation, sequence);
+    let intents = Intents::new(&state.geometry, state.uuid, state.generation, sequence);
     match &newest {
         Some((_, block)) if whole && !changed => intents.load_bits(block),
         _ => intents.mark_all(),
@@ -425,31 +433,39 @@ async fn load_intents<S: BlockDevice>(
     if changed {
         // On the medium before the cache is open: a crash must not make the lines trusted again.
         intents.persist_marks(ssd).await.map_err(ssd_error)?;
+        state.counts.suspect_lines += state.loading.take().map_or(0, |it| it.lines_left());
     }
     if clean && !changed {
-        return Ok((intents, 0));
+        return Ok(intents);
     }
-    let suspects: Vec<u64> = (0..geometry.slot_count())
-        .filter(|slot| state.index.is_used(*slot) && !state.index.is_dirty(*slot))
-        .map(|slot| state.index.line_of(slot))
-        .filter(|line| changed || intents.is_marked(line * geometry.line_sectors()))
-        .collect();
-    let count = suspects.len() as u64;
-    for line in suspects {
-        // The log need not hear of it: the marks stay until a checkpoint is without these lines.
-        if let Some(slot) = state.index.lookup(line) {
+    let marks = intents.marks();
+    let line_sectors = state.geometry.line_sectors();
+    for slot in used_slots(state) {
+        let line = state.index.line_of(slot);
+        if !state.index.is_dirty(slot) && marks.is_marked(line * line_sectors) {
+            // The log need not hear of it: the marks stay until a checkpoint is without these lines.
             state.index.remove(slot);
+            state.counts.suspect_lines += 1;
         }
     }
-    Ok((intents, count))
+    if let Some(loading) = &mut state.loading {
+        loading.distrust(marks);
+    }
+    Ok(intents)
+}
+
+/// Slots with a line in them.
+fn used_slots(state: &State) -> Vec<u32> {
+    let per_segment = state.geometry.slots_per_segment;
+    let segments = 0..state.geometry.segment_count;
+    let live = segments.filter(|segment| state.index.live_in(*segment) > 0);
+    let slots = live.flat_map(|segment| segment * per_segment..(segment + 1) * per_segment);
+    slots.filter(|slot| state.index.is_used(*slot)).collect()
 }
 
 /// Tells the policy of every line, in the order of the slots.
 pub(crate) fn insert_into_policy(state: &mut State) {
-    for slot in 0..state.geometry.slot_count() {
-        if state.index.is_used(slot) {
-            let line = state.index.line_of(slot);
-            state.policy.insert(slot, line);
-        }
+    for slot in used_slots(state) {
+        state.policy.insert(slot, state.index.line_of(slot));
     }
 }

@@ -1,4 +1,4 @@
-//! Replaying: the checkpoint into memory, then the log behind it.
+//! Replaying: the log behind the checkpoint into memory.
 //!
 //! Records that a later head calls durable are taken by their head alone. Those after it may be
 //! torn, so their data is checked too; the first one that is not whole ends the log. A whole record
@@ -12,78 +12,14 @@ use voltier_block::{BlockDevice, Buf, IoResult};
 
 use crate::chain::{Chain, Found, LogReader};
 use crate::format::{
-    CHUNK_BYTES, CHUNK_HEAD_BYTES, ChunkHead, ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY,
-    FLAG_PARTIAL, STATE_CLEAN, Superblock, crc32c,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RecordEntry,
+    RecordHead, STATE_CLEAN, Superblock, crc32c,
 };
 use crate::index::Placement;
 use crate::join::{Part, join_all};
-use crate::log::{Position, State, slot_at};
+use crate::log::{Position, State};
 use crate::ordered::Version;
 use crate::recover::{OpenError, ssd_error};
-
-/// Checkpoint chunks read at once: 2 MiB on their way keep a disk or an SSD at full bandwidth.
-const CHUNKS_IN_FLIGHT: u64 = 8;
-
-pub(crate) async fn load_checkpoint<S: BlockDevice>(
-    ssd: &S,
-    found: &Superblock,
-    state: &mut State,
-) -> Result<(), OpenError> {
-    let chunks = found.checkpoint_chunks.get();
-    if chunks > state.geometry.chunk_count() {
-        return Err(OpenError::Damaged("its checkpoint is larger than its area".to_owned()));
-    }
-    let mut next = 0;
-    while next < chunks {
-        let until = (next + CHUNKS_IN_FLIGHT).min(chunks);
-        let reads: Vec<Part<'_, IoResult<Buf>>> = (next..until)
-            .map(|index| {
-                let at = state.geometry.chunk_lba(found.checkpoint_area.get().min(1), index);
-                let part: Part<'_, _> = Box::pin(ssd.read(at, Buf::new(CHUNK_BYTES)));
-                part
-            })
-            .collect();
-        for (chunk, index) in join_all(reads).await.into_iter().zip(next..until) {
-            decode_chunk(&chunk.map_err(ssd_error)?, found, index as u32, state)?;
-        }
-        next = until;
-    }
-    Ok(())
-}
-
-fn decode_chunk(
-    chunk: &[u8],
-    found: &Superblock,
-    index: u32,
-    state: &mut State,
-) -> Result<(), OpenError> {
-    let replay = found.replay_sequence.get();
-    let damaged = |what: String| OpenError::Damaged(format!("chunk {index} of its map: {what}"));
-    let head = ChunkHead::decode(chunk, &found.uuid, replay, index)
-        .ok_or_else(|| damaged("not whole".to_owned()))?;
-    let (first, count) = (head.first_slot.get(), head.count.get());
-    let per_chunk = state.geometry.slots_per_chunk();
-    let fits = count <= per_chunk
-        && first == index * per_chunk
-        && u64::from(first) + u64::from(count) <= u64::from(state.geometry.slot_count());
-    if !fits {
-        return Err(damaged("slots that do not exist".to_owned()));
-    }
-    let bytes = state.geometry.state_bytes_per_slot();
-    let body = &chunk[CHUNK_HEAD_BYTES..CHUNK_HEAD_BYTES + count as usize * bytes];
-    let mut slots = first..;
-    for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
-        state.index.warm_up(group.chunks_exact(bytes));
-        for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
-            state.index.decode(slot, from).map_err(damaged)?;
-        }
-    }
-    Ok(())
-}
-
-/// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
-/// under way, and few enough to stay in its first-level cache.
-const LOOK_AHEAD_SLOTS: usize = 32;
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
 pub(crate) async fn replay<S: BlockDevice>(
@@ -95,6 +31,7 @@ pub(crate) async fn replay<S: BlockDevice>(
     let begin = Position {
         segment: found.replay_segment.get(),
         unit: found.replay_unit.get(),
+        slot: found.replay_slot.get(),
         next_segment: found.next_segment.get(),
         next_segment_unit: found.next_segment_unit.get(),
     };
@@ -163,12 +100,12 @@ async fn data_is_whole<S: BlockDevice>(
     let checks: Vec<Part<'_, IoResult<bool>>> = of_data
         .map(|entry| {
             let part: Part<'_, _> = Box::pin(async move {
-                let unit = u32::from(entry.unit.get());
-                if unit + geometry.units_per_line() > geometry.units_per_segment() {
+                let slot = entry.slot.get();
+                if geometry.segment_of(slot) != segment {
                     return Ok(false);
                 }
                 let line = Buf::new(geometry.line_bytes as usize);
-                let data = ssd.read(geometry.lba_of(segment, unit), line).await?;
+                let data = ssd.read(geometry.lba_of_slot(slot), line).await?;
                 Ok(crc32c(&data) == entry.crc.get())
             });
             part
@@ -184,12 +121,13 @@ async fn data_is_whole<S: BlockDevice>(
 
 /// Applies a record to the state as it was applied when it was formed.
 fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
-    let geometry = state.geometry.clone();
+    let (lines, slots) = (state.geometry.origin_lines(), state.geometry.slot_count());
     let segment = record.head.segment.get();
     let mut versions = Vec::new();
+    state.index.warm_up_lines(record.entries.iter().map(|entry| entry.line.get()));
     for entry in &record.entries {
         let (line, slot) = (entry.line.get(), entry.slot.get());
-        if line >= geometry.origin_lines() || slot >= geometry.slot_count() {
+        if line >= lines || slot >= slots {
             return Err(OpenError::Damaged(format!(
                 "record {} names line {line} and slot {slot}, which do not exist",
                 record.head.sequence
@@ -197,26 +135,8 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
         }
         match entry.kind {
             ENTRY_DATA => {
-                let unit = u32::from(entry.unit.get());
-                let slot_due = slot_at(&geometry, segment, unit);
-                if slot != slot_due
-                    || unit + geometry.units_per_line() > geometry.units_per_segment()
-                {
-                    return Err(OpenError::Damaged(format!(
-                        "record {} puts line {line} in slot {slot}, not {slot_due}",
-                        record.head.sequence
-                    )));
-                }
-                if state.index.is_used(slot) {
-                    state.index.remove(slot);
-                }
-                state.index.set_unit(slot, unit);
-                let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
-                let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
-                state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
-                if dirty {
-                    versions.push((line, Version { slot, crc, mask }));
-                }
+                let version = take_data(state, &record.head, entry)?;
+                versions.extend(version.map(|version| (line, version)));
             }
             ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
                 state.index.set_clean(slot);
@@ -225,6 +145,9 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                 }
             }
             ENTRY_DROP => {
+                if let Some(loading) = &mut state.loading {
+                    loading.replay_drop(line, slot);
+                }
                 if let Some(slot) = state.index.lookup(line) {
                     state.index.remove(slot);
                     if let Some(ordered) = &mut state.ordered {
@@ -237,11 +160,17 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     }
     let sequence = record.head.sequence.get();
     state.next_sequence = sequence + 1;
+    state.counts.entries += record.entries.len() as u64;
     state.epoch = record.head.epoch.get();
     if let Some(ordered) = &mut state.ordered {
+        let taken = match state.position.unit {
+            NO_UNIT => state.geometry.slot_behind(record.head.unit.get()),
+            _ => state.position.slot,
+        };
         let at = Position {
             segment,
             unit: record.head.unit.get(),
+            slot: taken,
             next_segment: record.head.next_segment.get(),
             next_segment_unit: record.head.next_segment_unit.get(),
         };
@@ -250,6 +179,36 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     state.segments.note_replayed(segment, sequence);
     state.position = record.next;
     Ok(())
+}
+
+/// Puts the line of a data entry where the entry says; the version, if it is dirty.
+fn take_data(
+    state: &mut State,
+    head: &RecordHead,
+    entry: &RecordEntry,
+) -> Result<Option<Version>, OpenError> {
+    let geometry = &state.geometry;
+    let (line, slot) = (entry.line.get(), entry.slot.get());
+    if geometry.segment_of(slot) != head.segment.get() {
+        return Err(OpenError::Damaged(format!(
+            "record {} puts line {line} in slot {slot}, outside its segment",
+            head.sequence
+        )));
+    }
+    let replaced = state.index.is_used(slot).then(|| state.index.line_of(slot));
+    if replaced.is_some() {
+        state.index.remove(slot);
+    }
+    if let Some(loading) = &mut state.loading {
+        loading.decide(slot);
+        if let Some(replaced) = replaced {
+            loading.void(replaced, replaced);
+        }
+    }
+    let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
+    let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
+    state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
+    Ok(dirty.then_some(Version { slot, crc, mask }))
 }
 
 /// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
@@ -261,7 +220,10 @@ async fn prove_end<S: BlockDevice>(
     let end = state.next_sequence;
     let Position { segment, unit, next_segment, .. } = state.position;
     let units = state.geometry.units_per_segment();
-    let same = (unit.min(units)..units).map(|unit| (segment, unit));
+    // Heads fill a slot from its end.
+    let slot_begin =
+        unit.min(units) / state.geometry.units_per_line() * state.geometry.units_per_line();
+    let same = (slot_begin..units).map(|unit| (segment, unit));
     let others = (0..units).map(|unit| (next_segment, unit));
     let mut places = same.chain(others);
     loop {

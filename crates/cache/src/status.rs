@@ -36,6 +36,7 @@ pub(crate) struct Counters {
     pub(crate) origin_errors: Cell<u64>,
     pub(crate) repaired_lines: Cell<u64>,
     pub(crate) damaged_reads: Cell<u64>,
+    pub(crate) damaged_chunks: Cell<u64>,
     pub(crate) destaged_lines: Cell<u64>,
 }
 
@@ -82,8 +83,11 @@ pub struct Status {
     pub health: Health,
     /// Lines it holds when full.
     pub lines_total: u64,
-    /// Lines it holds.
+    /// Lines it holds, with those that are still to be loaded.
     pub lines_used: u64,
+    /// Lines whose places are still to be loaded, at most: after a start, until the map of the cache
+    /// is in memory. Requests for them are served from the origin until then.
+    pub lines_loading: u64,
     /// Lines the origin does not have yet; after a failure, lines that are lost.
     pub lines_dirty: u64,
     /// Bytes of memory for all structures that grow with the cache.
@@ -108,6 +112,10 @@ pub struct Status {
     pub repaired_lines: u64,
     /// Reads refused because the only copy of a line is damaged.
     pub damaged_reads: u64,
+    /// Chunks of the map that were not whole at a start: each costs the clean lines in it.
+    pub damaged_chunks: u64,
+    /// Clean lines that a start dropped because the origin may be newer.
+    pub suspect_lines: u64,
     /// Lines written to the origin by the cleaner.
     pub destaged_lines: u64,
     /// Lines pushed out by the policy.
@@ -122,6 +130,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let memory = state.index.memory_bytes()
             + state.policy.memory_bytes()
             + state.segments.memory_bytes()
+            + state.loading.as_ref().map_or(0, |loading| loading.memory_bytes())
             + state.ordered.as_ref().map_or(0, |ordered| ordered.memory_bytes())
             + self.admission.borrow().memory_bytes()
             + self.locks.memory_bytes()
@@ -134,7 +143,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             generation: state.generation,
             health: self.health.get(),
             lines_total: self.geometry.capacity_lines(),
-            lines_used: state.index.used_lines(),
+            lines_used: state.lines_expected(),
+            lines_loading: state.loading.as_ref().map_or(0, |loading| loading.lines_left()),
             lines_dirty: state.index.dirty_lines(),
             memory_bytes: memory as u64,
             reads: self.counters.reads.get(),
@@ -147,6 +157,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             origin_errors: self.counters.origin_errors.get(),
             repaired_lines: self.counters.repaired_lines.get(),
             damaged_reads: self.counters.damaged_reads.get(),
+            damaged_chunks: self.counters.damaged_chunks.get(),
+            suspect_lines: state.counts.suspect_lines,
             destaged_lines: self.counters.destaged_lines.get(),
             evictions: state.counts.evictions,
             segments: (self.geometry.segment_count, state.segments.free_count() as u32),

@@ -113,6 +113,12 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             volume.block_size
         ),
     );
+    if lines.loading > 0 {
+        line(
+            "loading",
+            format!("{} lines still to come; served from the HDD until then", lines.loading),
+        );
+    }
     line("destage", volume.destage.clone());
     if volume.lost_ranges > 0 {
         line("lost", format!("{} ranges; reads of them fail", volume.lost_ranges));

@@ -317,6 +317,11 @@ fn decode(bytes: &[u8]) -> Result<Vec<VolumeRecord>, String> {
         return Err(damaged());
     }
     let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
+    let mut names: Vec<&VolumeName> = body.volumes.iter().map(|volume| &volume.name).collect();
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[one, other]| one == other) {
+        return Err(format!("it is wrong: two volumes are named {name}"));
+    }
     Ok(body.volumes)
 }
 
@@ -376,6 +381,12 @@ mod tests {
         assert_eq!(decode(&previous).unwrap(), [volume("b")]);
         registry.remove(&"a".parse().unwrap()).unwrap();
         assert_eq!(Registry::load(dir.path()).unwrap().volumes(), [volume("b")]);
+    }
+
+    #[test]
+    fn two_volumes_of_one_name_are_refused() {
+        let reason = decode(&encode(&[volume("a"), volume("b"), volume("a")])).unwrap_err();
+        assert!(reason.contains("named a"), "{reason}");
     }
 
     #[test]

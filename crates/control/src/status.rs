@@ -52,6 +52,10 @@ pub struct LineCounts {
     pub used: u64,
     /// Lines the origin does not have yet.
     pub dirty: u64,
+    /// Lines among those used whose places are still being read after a start; the origin serves them
+    /// until then.
+    #[serde(default)]
+    pub loading: u64,
 }
 
 /// Requests of one direction since the volume was opened, counted exactly.

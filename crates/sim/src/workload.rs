@@ -57,7 +57,7 @@ impl Profile {
             policy: PolicyKind::Lru,
             ssd: DiskSpec {
                 number: 1,
-                bytes: MIB + (2 + 20) * 256 * KIB,
+                bytes: MIB + (4 + 20) * 256 * KIB,
                 block_bytes: 512,
                 latency_ns: 20_000,
                 lies: false,

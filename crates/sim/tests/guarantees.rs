@@ -16,8 +16,8 @@ const LINE_SECTORS: u64 = 8;
 /// Lines that the tests use: the first ones of the origin.
 const LINES: u64 = 96;
 /// Where the map of the slots and the log are on the SSD of these tests (see `docs/formats`).
-const CHECKPOINT_AREAS: [u64; 2] = [MIB, MIB + 256 * KIB];
-const LOG: u64 = MIB + 512 * KIB;
+const CHECKPOINT_AREAS: [u64; 2] = [MIB, MIB + 512 * KIB];
+const LOG: u64 = MIB + 1024 * KIB;
 
 /// Two drives, the cache on them, and what a client must read.
 struct Stand {

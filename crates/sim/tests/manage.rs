@@ -1,9 +1,10 @@
 //! Goal: every management command is whole or not at all, whatever the moment of a crash.
 //! Method: see `voltier_sim::manage`.
 //!
-//! By default some of the events are crash points. `VOLTIER_SIM_FULL=1` takes every event of every
-//! command, by both cuts, on all four pairs of block sizes; `VOLTIER_SIM_COMMAND="detach wb"`,
-//! `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` walk one command, seed or event again.
+//! By default some of the events are crash points. `VOLTIER_SIM_FULL=n` takes every event of every
+//! command, by both cuts, for n seeds each (four have all pairs of block sizes);
+//! `VOLTIER_SIM_COMMAND="detach wb"`, `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` walk one command,
+//! seed or event again.
 
 use voltier_cache::Mode;
 use voltier_sim::manage::{Command, Drives, Plan, Report, run};
@@ -24,21 +25,18 @@ fn plan(command: Command, seed: u64) -> Plan {
 fn walk(commands: impl Fn(Command) -> bool) {
     let word = std::env::var("VOLTIER_SIM_COMMAND").ok();
     let (seed, only) = (number("VOLTIER_SIM_SEED"), number("VOLTIER_SIM_EVENT"));
-    let full = number("VOLTIER_SIM_FULL").is_some();
+    let full = number("VOLTIER_SIM_FULL");
     for (at, command) in Command::all().into_iter().enumerate() {
         let is_asked = word.as_ref().is_none_or(|word| command.to_string() == *word);
         if !is_asked || !commands(command) {
             continue;
         }
-        let seeds = match (seed, full) {
-            (Some(seed), _) => seed..seed + 1,
-            (None, true) => 0..4,
-            (None, false) => at as u64..at as u64 + 1,
-        };
+        let first = seed.unwrap_or(at as u64);
+        let seeds = first..first + if seed.is_some() { 1 } else { full.unwrap_or(1) };
         for seed in seeds {
             let plan = Plan { only, ..plan(command, seed) };
             let sampled = Plan { stride: 11, second_stride: 10, second_one_in: 10, ..plan.clone() };
-            let report = run(if full || only.is_some() { &plan } else { &sampled });
+            let report = run(if full.is_some() || only.is_some() { &plan } else { &sampled });
             println!("{command}, seed {seed}: {report:?}");
             assert!(report.crash_points > 0, "{command}: {report:?}");
         }

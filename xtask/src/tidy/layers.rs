@@ -17,6 +17,8 @@ enum Layer {
     Control,
     /// Worlds for tests: may name the data path and the control plane; named by tests only.
     Sim,
+    /// The fuzz targets: may name everything; named by nobody.
+    Fuzz,
 }
 
 fn layer(name: &str) -> Option<Layer> {
@@ -28,6 +30,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier-export" => Layer::DataPath(4),
         "voltier" | "voltier-control" | "voltier-lab" | "xtask" => Layer::Control,
         "voltier-sim" => Layer::Sim,
+        "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
     })
 }
@@ -40,6 +43,8 @@ fn breach(from: &str, to: &str) -> Option<String> {
         ));
     };
     let why = match (from_layer, layer(to)?) {
+        (_, Layer::Fuzz) => "nothing may name the fuzz targets",
+        (Layer::Fuzz, _) => return None,
         (_, Layer::Sim) => "only tests may name the simulator: make it a dev-dependency",
         (Layer::DataPath(_), Layer::Control) => "the data path may not name the control plane",
         (Layer::DataPath(above), Layer::DataPath(below)) if below >= above => {
@@ -100,6 +105,8 @@ mod tests {
             ("xtask", "voltier-lab"),
             ("voltier-sim", "voltier-volume"),
             ("voltier-sim", "voltier-control"),
+            ("voltier-fuzz", "voltier-sim"),
+            ("voltier-fuzz", "voltier-control"),
         ];
         for (from, to) in allowed {
             assert_eq!(breach(from, to), None);
@@ -114,6 +121,7 @@ mod tests {
             ("voltier-export", "voltier-lab"),
             ("voltier-control", "voltier-sim"),
             ("xtask", "voltier-sim"),
+            ("voltier-control", "voltier-fuzz"),
             ("voltier-new", "voltier-block"),
         ];
         for (from, to) in forbidden {

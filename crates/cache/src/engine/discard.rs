@@ -44,6 +44,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.heal(whole);
             return Ok(());
         }
+        self.void_unloaded(first, last);
         let Ok(_direct) = self.intents.begin(&self.ssd, whole).await else {
             self.fail_ssd();
             return Ok(());
@@ -95,6 +96,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.failed() {
             return Err(IoError::Gone);
         }
+        self.void_unloaded(first, last);
         let Ok(_direct) = self.intents.begin(&self.ssd, piece).await else {
             self.fail_ssd();
             return Err(IoError::Gone);

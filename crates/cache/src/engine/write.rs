@@ -167,11 +167,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.failed() {
             return Err(IoError::Gone);
         }
+        let (first, last) = self.lines_of(range);
+        self.void_unloaded(first, last);
         let Ok(_direct) = self.intents.begin(&self.ssd, range).await else {
             self.fail_ssd();
             return Err(IoError::Gone);
         };
-        let (first, last) = self.lines_of(range);
         let written = {
             let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
             self.write_origin(range.start, data.clone(), Durability::Cached).await

@@ -38,7 +38,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
         status.ssd.state = DeviceState::Failed;
     }
     let (total, used, dirty) = (cache.lines_total, cache.lines_used, cache.lines_dirty);
-    status.lines = LineCounts { total, used, dirty };
+    status.lines = LineCounts { total, used, dirty, loading: cache.lines_loading };
     status.memory_bytes = cache.memory_bytes;
     status.generation = cache.generation;
     add(&mut status.reads, cache.reads);

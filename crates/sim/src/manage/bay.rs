@@ -50,7 +50,7 @@ impl Drives {
         };
         Self {
             hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 100_000),
-            ssd: spec(1, MIB + (2 + 20) * 256 * KIB, ssd_block_bytes, 20_000),
+            ssd: spec(1, MIB + (4 + 20) * 256 * KIB, ssd_block_bytes, 20_000),
         }
     }
 

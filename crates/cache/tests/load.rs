@@ -1,0 +1,265 @@
+//! Goal: a cache serves right while its map is loaded, and nothing that the map says out of date comes
+//! back with it.
+//! Method: the SSD holds back reads of the map after the start; clients write, discard and zero what is
+//! not loaded yet, in every way; then the map is let go, and all is held to a model, also after a kill.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
+};
+use voltier_cache::policy::PolicyKind;
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
+use voltier_drive::MemoryDevice;
+use voltier_ring::{Executor, Handle, NoFiles, Signal};
+
+/// A map of four chunks of 2 KiB lines, and a list of dirty lines of two.
+const SSD_BYTES: u64 = 160 * MIB;
+const ORIGIN_BYTES: u64 = 256 * MIB;
+const CHUNK_BYTES: u64 = 256 << 10;
+const AREA_BYTES: u64 = 6 * CHUNK_BYTES;
+/// Where the two areas begin.
+const AREAS: [u64; 2] = [MIB, MIB + AREA_BYTES];
+const LINE_BYTES: u64 = 2048;
+
+/// A drive in memory that can hold readers of the map back after some chunks of it.
+#[derive(Clone)]
+struct Held {
+    memory: MemoryDevice,
+    /// Reads of the map that may pass.
+    passes: Rc<Cell<u32>>,
+    released: Rc<Signal>,
+}
+
+impl Held {
+    fn new(bytes: u64) -> Self {
+        let memory = MemoryDevice::new(bytes);
+        Self { memory, passes: Rc::new(Cell::new(u32::MAX)), released: Rc::new(Signal::new()) }
+    }
+
+    fn release(&self) {
+        self.passes.set(u32::MAX);
+        self.released.notify();
+    }
+}
+
+impl BlockDevice for Held {
+    fn limits(&self) -> &Limits {
+        self.memory.limits()
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        if (MIB..MIB + 2 * AREA_BYTES).contains(&at.bytes()) {
+            self.released.until(|| self.passes.get() > 0).await;
+            self.passes.set(self.passes.get() - 1);
+        }
+        self.memory.read(at, into).await
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        self.memory.write(at, data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        self.memory.flush().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        self.memory.discard(range).await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.memory.write_zeroes(range, durability).await
+    }
+}
+
+type TestCache = Cache<Held, MemoryDevice>;
+
+/// The drives, and what a client must read: one number for each line, `None` after a discard.
+struct Stand {
+    handle: Handle,
+    ssd: Held,
+    origin: MemoryDevice,
+    model: Vec<Option<u64>>,
+    next: u64,
+}
+
+impl Stand {
+    async fn new(handle: Handle) -> Self {
+        let (ssd, origin) = (Held::new(SSD_BYTES), MemoryDevice::new(ORIGIN_BYTES));
+        let line_size = LineSize::new(LINE_BYTES).unwrap();
+        let format = FormatOptions { line_size, policy: PolicyKind::Fifo, uuid: [9; 16] };
+        Cache::format(&ssd, &origin, &format).await.expect("it takes a cache");
+        let model = vec![Some(0); (ORIGIN_BYTES / LINE_BYTES) as usize];
+        Self { handle, ssd, origin, model, next: 0 }
+    }
+
+    async fn open(&self, mode: Mode) -> Result<TestCache, OpenError> {
+        let settings =
+            Settings { mode, dirty_low_percent: 80, dirty_high_percent: 85, ..Settings::default() };
+        let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+        let (ssd, origin) = (self.ssd.clone(), self.origin.clone());
+        Cache::open(&self.handle, ssd, origin, options).await.map(|opened| opened.0)
+    }
+
+    async fn write(&mut self, cache: &TestCache, first: u64, lines: u64) {
+        let mut data = Buf::zeroed((lines * LINE_BYTES) as usize);
+        for (number, line) in data.chunks_mut(LINE_BYTES as usize).enumerate() {
+            self.next += 1;
+            line.chunks_mut(8).for_each(|word| word.copy_from_slice(&self.next.to_le_bytes()));
+            self.model[first as usize + number] = Some(self.next);
+        }
+        let at = Lba::from_bytes(first * LINE_BYTES);
+        cache.write(at, data.into(), Durability::Cached).await.expect("a write works");
+    }
+
+    async fn check(&self, cache: &TestCache, lines: std::ops::Range<u64>, when: &str) {
+        for first in lines.clone().step_by(64) {
+            let count = 64.min(lines.end - first);
+            let into = Buf::new((count * LINE_BYTES) as usize);
+            let data = cache.read(Lba::from_bytes(first * LINE_BYTES), into).await;
+            let data = data.expect("a read works");
+            for (line, found) in (first..).zip(data.chunks(LINE_BYTES as usize)) {
+                let Some(expected) = self.model[line as usize] else { continue };
+                for word in found.chunks(8) {
+                    assert_eq!(word, expected.to_le_bytes(), "{when}: line {line}");
+                }
+            }
+        }
+    }
+
+    /// Fills the cache: most lines clean, some dirty.
+    async fn fill(&mut self, clean: u64, dirty: u64) {
+        let cache = self.open(Mode::WriteThrough).await.expect("it opens");
+        for first in (0..clean).step_by(64) {
+            self.write(&cache, first, 64).await;
+        }
+        cache.configure(Settings { mode: Mode::WriteBack, ..cache.settings() }).unwrap();
+        for first in (clean..clean + dirty).step_by(64) {
+            self.write(&cache, first, 64).await;
+        }
+        cache.stop().await.expect("a stop works");
+    }
+
+    /// Changes lines in every way that a client can, in the mode that is set.
+    async fn change(&mut self, cache: &TestCache, lines: u64, seed: u64) {
+        let mut prng = Prng::new(seed);
+        for _ in 0..600 {
+            let first = prng.below(lines - 8);
+            let count = 1 + prng.below(8);
+            let range = SectorRange::from_bytes(first * LINE_BYTES, count * LINE_BYTES);
+            match prng.below(8) {
+                0 => {
+                    cache.discard(range).await.expect("a discard works");
+                    self.model[first as usize..(first + count) as usize].fill(None);
+                }
+                1 => {
+                    let zeroed = cache.write_zeroes(range, Durability::Cached).await;
+                    zeroed.expect("zeroes work");
+                    self.model[first as usize..(first + count) as usize].fill(Some(0));
+                }
+                2 => self.check(cache, first..first + count, "while loading").await,
+                _ => self.write(cache, first, count).await,
+            }
+        }
+    }
+}
+
+fn in_virtual_time<F: Future<Output = ()> + 'static>(life: impl FnOnce(Handle) -> F) {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let life = life(executor.handle());
+    executor.block_on(life);
+}
+
+/// A life whose map is held back while clients change lines.
+async fn serve_while_loading(handle: Handle, mode: Mode, killed: bool) {
+    const LINES: u64 = 50_000;
+    let mut stand = Stand::new(handle).await;
+    stand.fill(LINES - 4096, 4096).await;
+    let cache = stand.open(mode).await.expect("it opens");
+    // In its segments the log finds room.
+    stand.ssd.passes.set(1);
+    let status = cache.status();
+    assert!(status.lines_loading > 30_000, "the map is not loaded yet: {status:?}");
+    assert_eq!((status.lines_used, status.lines_dirty), (LINES, 4096));
+    stand.check(&cache, LINES - 8192..LINES, "dirty and clean").await;
+    stand.change(&cache, LINES, 7).await;
+    if killed {
+        cache.kill();
+        stand.ssd.release();
+        stand.handle.sleep(1_000_000_000).await;
+    } else {
+        stand.ssd.release();
+        cache.loaded().await;
+        assert_eq!(cache.status().lines_loading, 0);
+        stand.check(&cache, 0..LINES, "loaded").await;
+        stand.change(&cache, LINES, 8).await;
+        cache.stop().await.expect("a stop works");
+    }
+    let cache = stand.open(mode).await.expect("it opens again");
+    stand.check(&cache, 0..LINES, "in the next life").await;
+    cache.loaded().await;
+    stand.check(&cache, 0..LINES, "loaded in the next life").await;
+    assert_eq!(cache.status().repaired_lines, 0, "no line was found damaged");
+    cache.drain().await.expect("a drain works");
+    cache.stop().await.expect("a stop works");
+}
+
+#[test]
+fn what_is_changed_before_its_place_is_known_stays_changed() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly] {
+        for killed in [false, true] {
+            in_virtual_time(|handle| serve_while_loading(handle, mode, killed));
+        }
+    }
+}
+
+#[test]
+fn a_start_is_no_reason_to_write_back() {
+    in_virtual_time(|handle| async move {
+        let mut stand = Stand::new(handle).await;
+        stand.fill(8192, 64).await;
+        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+        cache.loaded().await;
+        // Less than the time after which an idle cache is cleaned.
+        stand.handle.sleep(500_000_000).await;
+        let status = cache.status();
+        assert_eq!((status.lines_dirty, status.destaged_lines), (64, 0));
+    });
+}
+
+#[test]
+fn a_damaged_chunk_of_the_map_costs_clean_lines_only() {
+    in_virtual_time(|handle| async move {
+        const LINES: u64 = 50_000;
+        let mut stand = Stand::new(handle).await;
+        stand.fill(LINES - 4096, 4096).await;
+        // The first chunk of both areas; the log stands in segments of a later one.
+        for area in AREAS {
+            let sector = SectorRange::from_bytes(area + 4096, 512);
+            stand.ssd.memory.discard(sector).await.unwrap();
+        }
+        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+        assert_eq!(cache.status().lines_dirty, 4096);
+        cache.loaded().await;
+        let status = cache.status();
+        assert_eq!(status.damaged_chunks, 1);
+        assert!(status.lines_used < LINES - 10_000, "{status:?}");
+        stand.check(&cache, 0..LINES, "after the damage").await;
+    });
+}
+
+#[test]
+fn more_dirty_lines_than_their_list_takes_are_all_there_before_anything_is_served() {
+    in_virtual_time(|handle| async move {
+        const DIRTY: u64 = 40_000;
+        let mut stand = Stand::new(handle).await;
+        stand.fill(8192, DIRTY).await;
+        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+        let status = cache.status();
+        assert_eq!((status.lines_dirty, status.lines_loading), (DIRTY, 0));
+        stand.check(&cache, 0..8192 + DIRTY, "all of it").await;
+        cache.drain().await.expect("a drain works");
+    });
+}
