@@ -3,7 +3,7 @@
 #   make build        the release binary, target/release/voltier
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
-#   make bench        speed against named peers: BENCH=cache or start (see docs/benchmarks.md)
+#   make bench        speed against named peers: BENCH=cache, start or parity (see docs/benchmarks.md)
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
 #   make fuzz-smoke   some seconds of every fuzz target
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
@@ -51,7 +51,7 @@ demo:
 	target/release/voltier demo
 
 bench:
-	@scripts/deps.sh test
+	@scripts/deps.sh bench
 	cargo xtask bench $(BENCH)
 
 fuzz:

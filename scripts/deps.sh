@@ -1,23 +1,25 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test|fuzz
+# usage: scripts/deps.sh build|demo|test|bench|fuzz
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
 
-# What to look for, and the Debian package that brings it.
+# What to look for, a command or a shared library, and the Debian package that brings it.
 build=(cc:gcc)
 fuzz=("${build[@]}" c++:g++)
 demo=("${build[@]}" fio:fio)
 test=("${demo[@]}"
   git:git nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin
   mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs fusermount3:fuse3 losetup:mount unshare:util-linux)
+bench=("${test[@]}" libisal.so.2:libisal2)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   fuzz) wanted=("${fuzz[@]}") ;;
   demo) wanted=("${demo[@]}") ;;
   test) wanted=("${test[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test|fuzz" >&2; exit 2 ;;
+  bench) wanted=("${bench[@]}") ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz" >&2; exit 2 ;;
 esac
 set=$1
 
@@ -37,10 +39,17 @@ if [ "$set" = test ]; then
   done
 fi
 
+found() {
+  case "$1" in
+    *.so.*) ldconfig -p | awk -v name="$1" '$1 == name { found = 1 } END { exit !found }' ;;
+    *) command -v "$1" >/dev/null ;;
+  esac
+}
+
 missing() {
   local entry
   for entry in "${wanted[@]}"; do
-    command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
+    found "${entry%%:*}" || echo "${entry#*:}"
   done
   # A compiler without the C library's start files cannot link.
   if ! compgen -G '/usr/lib/*/crt1.o' >/dev/null && [ ! -e /usr/lib64/crt1.o ]; then

@@ -16,7 +16,7 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
   doc-test        runs the commands shown in README.md and docs/guide
-  bench NAME      speed against named peers; NAME: cache, start";
+  bench NAME      speed against named peers; NAME: cache, start, parity";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

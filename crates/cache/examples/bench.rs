@@ -178,6 +178,47 @@ fn modelled(profile: &'static str, depth: u64) -> (f64, f64) {
     })
 }
 
+/// Requests of any size and alignment, half of them writes, on a small SSD before a fast origin:
+/// writes per second of virtual time. What the cache itself waits for shows.
+fn mixed(line_bytes: u64) -> f64 {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let (span, depth, requests) = (40u64 << 20, 16, 4096);
+        let profile = Profile::find("ssd-sata").expect("a profile");
+        let ssd = ModelDevice::new(handle.clone(), profile, MemoryDevice::new(24 << 20));
+        let origin = ModelDevice::new(handle.clone(), profile, MemoryDevice::new(span));
+        let line_size = LineSize::new(line_bytes).expect("a line size");
+        let format = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [3; 16] };
+        Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
+        let opened = Cache::open(&handle, ssd, origin, options(Mode::WriteBack)).await;
+        let cache = opened.expect("the cache opens").0;
+        let begun = handle.now();
+        let tasks: Vec<_> = (0..depth)
+            .map(|number| {
+                let (cache, mut prng) = (cache.clone(), Prng::new(number + 1));
+                handle.spawn(async move {
+                    for _ in 0..requests / depth {
+                        let sectors = 1 + prng.below(128);
+                        let at = Lba(prng.below(span / 512 - sectors + 1));
+                        let data = Buf::zeroed(sectors as usize * 512);
+                        if prng.one_in(2) {
+                            let written = cache.write(at, data.into(), Durability::Cached).await;
+                            written.expect("a write works");
+                        } else {
+                            cache.read(at, data).await.expect("a read works");
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        cache.status().writes.requests as f64 * 1e9 / (handle.now() - begun) as f64
+    })
+}
+
 /// Bytes of memory per line of capacity, all structures, on a large SSD.
 fn memory_per_line(policy: PolicyKind) -> f64 {
     let mut executor = Executor::in_virtual_time(NoFiles);
@@ -220,6 +261,11 @@ fn main() {
     for (depth, bar) in [(1, 2.1), (64, 1.1), (256, 1.1)] {
         let case = format!("write amplification, half full, depth {depth} (x1000)");
         emit(&case, "x1000", write_amplification(depth) * 1000.0, "limit", bar * 1000.0);
+    }
+    let small_lines = mixed(4096);
+    for (name, line_bytes) in [("16k", 16384), ("64k", 65536)] {
+        let case = format!("mixed 0.5-64k wb, 24 MiB SSD, {name} lines, virtual time");
+        emit(&case, "writes/s", mixed(line_bytes), "4k lines", small_lines);
     }
     for (policy, bar) in [
         (PolicyKind::Lru, 24.0),

@@ -84,6 +84,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) log_waits_for_cleaner: Cell<bool>,
     /// Requests when the cleaner last looked, and when they had last grown.
     pub(crate) requests_seen: Cell<(u64, u64)>,
+    /// The cleaner rests, and much that is dirty may end it.
+    pub(crate) resting: Cell<bool>,
     pub(crate) stopping: Cell<bool>,
     /// Nothing will be queued any more: the log ends when all is out.
     pub(crate) log_ending: Cell<bool>,

@@ -56,6 +56,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
         let position = Position {
             segment,
             unit: head.next_unit.get(),
+            slot: head.next_slot.get(),
             next_segment: head.next_segment.get(),
             next_segment_unit: head.next_segment_unit.get(),
         };
@@ -88,6 +89,7 @@ impl Position {
             && self.next_segment < geometry.segment_count
             && self.next_segment != self.segment
             && (self.unit < units || self.unit == NO_UNIT)
+            && self.slot <= geometry.slots_per_segment
             && self.next_segment_unit < units;
         fits.then_some(self)
     }

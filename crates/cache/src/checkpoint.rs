@@ -157,6 +157,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         superblock.replay_sequence = replay_sequence.into();
         superblock.replay_segment = position.segment.into();
         superblock.replay_unit = position.unit.into();
+        superblock.replay_slot = position.slot.into();
         superblock.next_segment = position.next_segment.into();
         superblock.next_segment_unit = position.next_segment_unit.into();
         superblock.state = end_state.into();

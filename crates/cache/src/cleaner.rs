@@ -83,6 +83,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                     continue;
                 }
                 Pace::Rest(Some(until_ns)) => {
+                    self.resting.set(true);
                     self.rest_until(until_ns).await;
                     continue;
                 }
@@ -93,15 +94,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 self.destage_errors.set(self.destage_errors.get() + 1);
             }
             self.dirty_changed.notify();
+            let now = self.handle.now();
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
-                Ok(()) => {
-                    let worked = (self.handle.now() - begun) as f64;
-                    ((worked * (1.0 - share) / share) as u64).min(REST_NS_MAX)
-                }
+                Ok(()) => (((now - begun) as f64 * (1.0 - share) / share) as u64).min(REST_NS_MAX),
             };
             if rest_ns > 0 {
-                self.rest_until(self.handle.now() + rest_ns).await;
+                // An origin that fails is not asked more often because much is dirty.
+                self.resting.set(cleaned.is_ok());
+                self.rest_until(now + rest_ns).await;
             } else {
                 self.handle.yield_now().await;
             }
@@ -408,6 +409,17 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
     }
 
+    /// Ends a rest of the cleaner when much is dirty: a small cache fills up within one.
+    pub(crate) fn rest_no_longer(&self) {
+        if self.resting.get() {
+            let capacity = self.geometry.capacity_lines();
+            let high = capacity * u64::from(self.settings.borrow().dirty_high_percent) / 100;
+            if self.state.borrow().index.dirty_lines() >= high {
+                self.hurry.notify();
+            }
+        }
+    }
+
     /// Rests, unless somebody is in a hurry.
     async fn rest_until(&self, until_ns: u64) {
         let mut hurried = std::pin::pin!(self.hurry.wait());
@@ -419,6 +431,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             slept.as_mut().poll(context)
         })
         .await;
+        self.resting.set(false);
     }
 
     pub(crate) async fn drain(&self) -> IoResult<()> {

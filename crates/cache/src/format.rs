@@ -13,11 +13,12 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::config::{FormatOptions, segment_bytes_for};
+use crate::policy::LINE_LIMIT;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
 /// Readers refuse another version.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes of a superblock or intent block on the SSD.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Byte offsets of the two superblock copies.
@@ -103,7 +104,8 @@ pub(crate) struct Superblock {
     pub(crate) checkpoint_lines: U64,
     /// Chunks of its list of dirty lines, or `NO_DIRTY_LIST`.
     pub(crate) dirty_chunks: U32,
-    pub(crate) reserved: U32,
+    /// With `replay_unit`: the first slot of that segment that no record has taken.
+    pub(crate) replay_slot: U32,
 }
 
 /// Says that more lines were dirty than the list has room for.
@@ -138,7 +140,7 @@ impl Superblock {
 pub(crate) const RECORD_MAGIC: u32 = 0x4352_4c56;
 
 /// The head of a log record; entries follow, then zeroes up to one unit. The lines' data stand
-/// where the entries say, in free units of the same segment behind the head.
+/// where the entries say, in slots of the same segment behind the one with the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RecordHead {
@@ -158,8 +160,10 @@ pub(crate) struct RecordHead {
     /// Where the log goes on when this segment is full.
     pub(crate) next_segment: U32,
     pub(crate) next_segment_unit: U32,
+    /// With `next_unit`: the first slot of this segment that no record has taken.
+    pub(crate) next_slot: U32,
     pub(crate) entry_count: U16,
-    pub(crate) reserved: [u8; 18],
+    pub(crate) reserved: [u8; 14],
 }
 
 /// Says that a segment has no room for another record.
@@ -194,9 +198,7 @@ pub(crate) struct RecordEntry {
     pub(crate) mask: U128,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    /// With `ENTRY_DATA`: the line's first unit in the record's segment.
-    pub(crate) unit: U16,
-    pub(crate) reserved: [u8; 4],
+    pub(crate) reserved: [u8; 6],
 }
 
 pub(crate) const ENTRY_BYTES: usize = size_of::<RecordEntry>();
@@ -385,6 +387,9 @@ impl Geometry {
         if u64::from(geometry.segment_count) * u64::from(geometry.slots_per_segment) >= 1 << 32 {
             return Err("the SSD has more than 2^32 blocks; use a larger block size".to_owned());
         }
+        if geometry.origin_lines() > LINE_LIMIT {
+            return Err("the origin has 2^40 blocks or more; use a larger block size".to_owned());
+        }
         Ok(geometry)
     }
 
@@ -413,9 +418,9 @@ impl Geometry {
         if same { Ok(geometry) } else { Err("its layout is not one this version makes".to_owned()) }
     }
 
-    /// Bytes that the checkpoint keeps per slot: line, flags and CRC, mask, place in its segment.
+    /// Bytes that the checkpoint keeps per slot: line, flags and CRC, mask.
     pub(crate) fn state_bytes_per_slot(&self) -> usize {
-        5 + 4 + self.mask_bytes() + if self.has_unit_table() { 2 } else { 0 }
+        5 + 4 + self.mask_bytes()
     }
 
     /// Bytes of a mask with one bit per sector of a line.
@@ -449,11 +454,6 @@ impl Geometry {
         u64::from(self.slot_count()).div_ceil(4 * self.dirty_per_chunk() as u64).max(1)
     }
 
-    /// Lines larger than a unit do not start at multiples of themselves: their place is kept.
-    pub(crate) fn has_unit_table(&self) -> bool {
-        self.line_bytes > self.unit_bytes
-    }
-
     pub(crate) fn slot_count(&self) -> u32 {
         (u64::from(self.segment_count) * u64::from(self.slots_per_segment)).min(u64::from(u32::MAX))
             as u32
@@ -479,6 +479,21 @@ impl Geometry {
     pub(crate) fn lba_of(&self, segment: u32, unit: u32) -> Lba {
         let segment_start = self.segments_base + u64::from(segment) * self.segment_bytes;
         Lba::from_bytes(segment_start + u64::from(unit) * self.unit_bytes)
+    }
+
+    /// Where a slot is on the SSD.
+    pub(crate) fn lba_of_slot(&self, slot: u32) -> Lba {
+        Lba::from_bytes(self.segments_base + u64::from(slot) * self.line_bytes)
+    }
+
+    /// The unit in which the first head stands that goes into this slot of a segment.
+    pub(crate) fn first_head_in(&self, slot: u32) -> u32 {
+        (slot + 1) * self.units_per_line() - 1
+    }
+
+    /// The slot of a segment behind the one with this head.
+    pub(crate) fn slot_behind(&self, unit: u32) -> u32 {
+        unit / self.units_per_line() + 1
     }
 
     /// Where chunk `index` of checkpoint area `area` is on the SSD.

@@ -1,21 +1,28 @@
 //! What is cached where: flat arrays over slots, and the table from lines to slots.
 //!
-//! Per slot: the line (32 bits, 8 more when the origin has over 2^32 lines), 24 bits of the data's
-//! CRC-32C with 8 bits of state, and only where needed a mask of valid sectors and a place in the
-//! segment. The whole CRC is in the log; 24 bits of it catch all but one wrong line in 16 million,
-//! 256 times better than the 16-bit guard of T10 protection information.
+//! Per slot, in one word of as many bits as it takes: four bits of state, 24 bits of the data's
+//! CRC-32C, and the line (8 bits more, beside it, when the origin has over 2^36 lines); and only
+//! where needed a mask of valid sectors. The whole CRC is in the log; 24 bits of it catch all but
+//! one wrong line in 16 million, 256 times better than the 16-bit guard of T10 protection
+//! information.
 
 use voltier_block::Lba;
 
 use crate::format::Geometry;
+use crate::packed_array::{PackedArray, bits_for};
 use crate::policy;
 use crate::table::Table;
 
-const USED: u32 = 1;
-const DIRTY: u32 = 2;
-const PARTIAL: u32 = 4;
+const USED: u64 = 1;
+const DIRTY: u64 = 2;
+const PARTIAL: u64 = 4;
 /// The record that carries the data is still on its way to the SSD.
-const PENDING: u32 = 8;
+const PENDING: u64 = 8;
+/// Where in a slot's word the CRC and the line begin.
+const CRC_SHIFT: u32 = 4;
+const LINE_SHIFT: u32 = CRC_SHIFT + 24;
+/// Bits of a line that its word has room for.
+const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
 
 /// Lines whose dirtiness is counted together: a destaging sweep skips clean stretches by it.
 pub(crate) const LINES_PER_STRETCH: u64 = 256;
@@ -40,20 +47,15 @@ pub(crate) struct SlotState {
     pub(crate) dirty: bool,
     /// Valid sectors; `None` when all are.
     pub(crate) mask: Option<u128>,
-    /// First unit in the segment, when lines are larger than a unit.
-    pub(crate) unit: u32,
 }
 
 pub(crate) struct Index {
     geometry: Geometry,
-    line_low: Vec<u32>,
-    /// Empty when 32 bits are enough.
+    words: PackedArray,
+    /// What of a line its word has no room for. Empty when there is room for all of it.
     line_high: Vec<u8>,
-    word: Vec<u32>,
     /// Empty until the first partial line.
     masks: Vec<u8>,
-    /// First unit of each slot in its segment; empty when slots are units.
-    unit_of: Vec<u16>,
     table: Table,
     live: Vec<u32>,
     dirty_in_stretch: Vec<u16>,
@@ -64,15 +66,14 @@ pub(crate) struct Index {
 impl Index {
     pub(crate) fn new(geometry: &Geometry) -> Self {
         let slots = geometry.slot_count() as usize;
-        let high = if geometry.origin_lines() > 1 << 32 { slots } else { 0 };
-        let units = if geometry.has_unit_table() { slots } else { 0 };
+        let line_bits = bits_for(geometry.origin_lines().saturating_sub(1));
+        let word_bits = LINE_SHIFT + line_bits.min(LINE_BITS_MAX);
+        let high = if line_bits > LINE_BITS_MAX { slots } else { 0 };
         Self {
             geometry: geometry.clone(),
-            line_low: vec![0; slots],
+            words: PackedArray::new(slots, word_bits),
             line_high: vec![0; high],
-            word: vec![0; slots],
             masks: Vec::new(),
-            unit_of: vec![0; units],
             table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
             live: vec![0; geometry.segment_count as usize],
             dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
@@ -95,11 +96,9 @@ impl Index {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.line_low.len() * 4
+        self.words.memory_bytes()
             + self.line_high.len()
-            + self.word.len() * 4
             + self.masks.len()
-            + self.unit_of.len() * 2
             + self.table.memory_bytes()
             + self.live.len() * 4
             + self.dirty_in_stretch.len() * 2
@@ -107,7 +106,16 @@ impl Index {
 
     pub(crate) fn line_of(&self, slot: u32) -> u64 {
         let high = self.line_high.get(slot as usize).map_or(0, |high| u64::from(*high));
-        high << 32 | u64::from(self.line_low[slot as usize])
+        high << LINE_BITS_MAX | self.word(slot) >> LINE_SHIFT
+    }
+
+    #[inline]
+    fn word(&self, slot: u32) -> u64 {
+        self.words.get(slot as usize)
+    }
+
+    fn set_word(&mut self, slot: u32, word: u64) {
+        self.words.set(slot as usize, word);
     }
 
     pub(crate) fn lookup(&self, line: u64) -> Option<u32> {
@@ -115,20 +123,20 @@ impl Index {
     }
 
     pub(crate) fn is_used(&self, slot: u32) -> bool {
-        self.word[slot as usize] & USED != 0
+        self.word(slot) & USED != 0
     }
 
     pub(crate) fn is_dirty(&self, slot: u32) -> bool {
-        self.word[slot as usize] & DIRTY != 0
+        self.word(slot) & DIRTY != 0
     }
 
     pub(crate) fn is_pending(&self, slot: u32) -> bool {
-        self.word[slot as usize] & PENDING != 0
+        self.word(slot) & PENDING != 0
     }
 
     /// Valid sectors of a partial line, `None` for a whole one.
     pub(crate) fn mask(&self, slot: u32) -> Option<u128> {
-        if self.word[slot as usize] & PARTIAL == 0 {
+        if self.word(slot) & PARTIAL == 0 {
             return None;
         }
         let bytes = self.geometry.mask_bytes();
@@ -140,26 +148,12 @@ impl Index {
 
     /// The part of the data's CRC-32C that is kept: its lower 24 bits.
     pub(crate) fn crc_bits(&self, slot: u32) -> u32 {
-        self.word[slot as usize] >> 8
+        (self.word(slot) >> CRC_SHIFT) as u32 & 0xff_ffff
     }
 
     /// Where a slot's data is on the SSD.
     pub(crate) fn lba_of(&self, slot: u32) -> Lba {
-        let segment = self.geometry.segment_of(slot);
-        self.geometry.lba_of(segment, self.unit_of(slot))
-    }
-
-    /// The first unit of a slot in its segment.
-    pub(crate) fn unit_of(&self, slot: u32) -> u32 {
-        let in_segment = slot % self.geometry.slots_per_segment;
-        self.unit_of.get(slot as usize).map_or(in_segment, |unit| u32::from(*unit))
-    }
-
-    /// Fixes where a slot of lines larger than a unit begins.
-    pub(crate) fn set_unit(&mut self, slot: u32, unit: u32) {
-        if let Some(place) = self.unit_of.get_mut(slot as usize) {
-            *place = unit as u16;
-        }
+        self.geometry.lba_of_slot(slot)
     }
 
     /// Puts a line into a free slot, taking it out of the slot it had, which is returned.
@@ -173,10 +167,6 @@ impl Index {
     pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
         let Placement { line, slot, .. } = placement;
         assert!(!self.is_used(slot), "slot {slot} is taken");
-        self.line_low[slot as usize] = line as u32;
-        if let Some(high) = self.line_high.get_mut(slot as usize) {
-            *high = (line >> 32) as u8;
-        }
         match old {
             Some(old) => {
                 self.table.replace(line, old, slot);
@@ -184,12 +174,17 @@ impl Index {
             }
             None => self.table.insert(line, slot),
         }
-        let flag = |on: bool, bit: u32| if on { bit } else { 0 };
-        self.word[slot as usize] = (placement.crc & 0xff_ffff) << 8
+        let flag = |on: bool, bit: u64| if on { bit } else { 0 };
+        let word = line << LINE_SHIFT
+            | u64::from(placement.crc & 0xff_ffff) << CRC_SHIFT
             | USED
             | flag(placement.dirty, DIRTY)
             | flag(placement.pending, PENDING)
             | flag(placement.mask.is_some(), PARTIAL);
+        self.set_word(slot, word);
+        if let Some(high) = self.line_high.get_mut(slot as usize) {
+            *high = (line >> LINE_BITS_MAX) as u8;
+        }
         if let Some(mask) = placement.mask {
             self.set_mask(slot, mask);
         }
@@ -203,7 +198,7 @@ impl Index {
     fn set_mask(&mut self, slot: u32, mask: u128) {
         let bytes = self.geometry.mask_bytes();
         if self.masks.is_empty() {
-            self.masks = vec![0; self.word.len() * bytes];
+            self.masks = vec![0; self.words.len() * bytes];
         }
         let at = slot as usize * bytes;
         self.masks[at..at + bytes].copy_from_slice(&mask.to_le_bytes()[..bytes]);
@@ -223,7 +218,7 @@ impl Index {
         if self.is_dirty(slot) {
             self.uncount_dirty(line);
         }
-        self.word[slot as usize] = 0;
+        self.set_word(slot, 0);
         self.live[self.geometry.segment_of(slot) as usize] -= 1;
         self.used_lines -= 1;
     }
@@ -238,13 +233,13 @@ impl Index {
 
     pub(crate) fn set_clean(&mut self, slot: u32) {
         if self.is_dirty(slot) {
-            self.word[slot as usize] &= !DIRTY;
+            self.set_word(slot, self.word(slot) & !DIRTY);
             self.uncount_dirty(self.line_of(slot));
         }
     }
 
     pub(crate) fn clear_pending(&mut self, slot: u32) {
-        self.word[slot as usize] &= !PENDING;
+        self.set_word(slot, self.word(slot) & !PENDING);
     }
 
     /// After the SSD is lost: forgets that sectors of a lost line are lost, because the origin has
@@ -255,22 +250,19 @@ impl Index {
             self.remove(slot);
         } else {
             self.set_mask(slot, left);
-            self.word[slot as usize] |= PARTIAL;
+            self.set_word(slot, self.word(slot) | PARTIAL);
         }
     }
 
     /// Writes the state of a slot for a checkpoint.
     pub(crate) fn encode(&self, slot: u32, into: &mut [u8]) {
-        let at = slot as usize;
         let line = self.line_of(slot).to_le_bytes();
         into[..5].copy_from_slice(&line[..5]);
-        into[5..9].copy_from_slice(&(self.word[at] & !PENDING).to_le_bytes());
+        let state = (self.word(slot) & (USED | DIRTY | PARTIAL)) as u32;
+        into[5..9].copy_from_slice(&(self.crc_bits(slot) << 8 | state).to_le_bytes());
         let mask = self.mask(slot).unwrap_or(0).to_le_bytes();
         let mask_bytes = self.geometry.mask_bytes();
         into[9..9 + mask_bytes].copy_from_slice(&mask[..mask_bytes]);
-        if let Some(unit) = self.unit_of.get(at) {
-            into[9 + mask_bytes..].copy_from_slice(&unit.to_le_bytes());
-        }
     }
 
     /// Looks at where the lines of several slots of a checkpoint will go.
@@ -295,7 +287,8 @@ impl Index {
     /// When it holds a line that the origin does not have.
     pub(crate) fn decode(&self, slot: u32, from: &[u8]) -> Result<Option<SlotState>, String> {
         let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
-        if word & USED == 0 {
+        let state = u64::from(word);
+        if state & USED == 0 {
             return Ok(None);
         }
         let mut line = [0; 8];
@@ -307,23 +300,11 @@ impl Index {
         let mask_bytes = self.geometry.mask_bytes();
         let mut mask = [0; 16];
         mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
-        let mut unit = 0;
-        if self.geometry.has_unit_table() {
-            let bytes = &from[9 + mask_bytes..9 + mask_bytes + 2];
-            unit = u32::from(u16::from_le_bytes(bytes.try_into().expect("two bytes")));
-            // A slot is named after its first unit: one that began elsewhere would be another's too.
-            let count = self.geometry.units_per_line();
-            let named = unit / count == slot % self.geometry.slots_per_segment;
-            if !named || unit + count > self.geometry.units_per_segment() {
-                return Err(format!("slot {slot} begins at unit {unit}, which is not in it"));
-            }
-        }
         Ok(Some(SlotState {
             line,
             crc: word >> 8,
-            dirty: word & DIRTY != 0,
-            mask: (word & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
-            unit,
+            dirty: state & DIRTY != 0,
+            mask: (state & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
         }))
     }
 
@@ -345,11 +326,11 @@ impl policy::Lines for Index {
     }
 
     fn evictable(&self, slot: u32) -> bool {
-        self.word[slot as usize] & (USED | DIRTY | PENDING) == USED
+        self.word(slot) & (USED | DIRTY | PENDING) == USED
     }
 
     fn slots(&self) -> u32 {
-        self.word.len() as u32
+        self.words.len() as u32
     }
 
     fn occupied(&self, slot: u32) -> bool {
@@ -364,9 +345,13 @@ mod tests {
     use crate::policy::PolicyKind;
 
     fn index() -> Index {
+        index_over(1 << 21)
+    }
+
+    fn index_over(origin_sectors: u64) -> Index {
         let options =
             FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
-        Index::new(&Geometry::plan(&options, 64 << 20, 1 << 21).unwrap())
+        Index::new(&Geometry::plan(&options, 64 << 20, origin_sectors).unwrap())
     }
 
     fn placement(line: u64, slot: u32, dirty: bool) -> Placement {
@@ -387,19 +372,27 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_begins_at_the_unit_of_another_one_is_refused() {
-        let line_size = LineSize::new(16384).unwrap();
-        let options = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [1; 16] };
-        let geometry = Geometry::plan(&options, 64 << 20, 1 << 21).unwrap();
-        let index = Index::new(&geometry);
-        let mut state = vec![0; geometry.state_bytes_per_slot()];
-        state[5] = USED as u8;
-        for (unit, good) in [(8u16, true), (11, true), (7, false), (12, false), (u16::MAX, false)] {
-            let at = state.len() - 2;
-            state[at..].copy_from_slice(&unit.to_le_bytes());
-            state[0] = unit as u8;
-            assert_eq!(index.decode(2, &state).is_ok(), good, "unit {unit}");
+    fn lines_of_small_and_of_huge_origins_come_back_from_a_slot() {
+        for origin_sectors in [1, 8, 9, 1 << 21, 1 << 35, 1 << 39, 1 << 40] {
+            let mut index = index_over(origin_sectors);
+            let last = index.geometry.origin_lines() - 1;
+            index.place(placement(last, 3, true));
+            let mut state = vec![0; index.geometry.state_bytes_per_slot()];
+            index.encode(3, &mut state);
+            let state = index.decode(3, &state).unwrap().expect("the slot is used");
+            assert_eq!((index.line_of(3), index.lookup(last)), (last, Some(3)));
+            assert_eq!((state.line, state.crc, state.dirty), (last, 0xbb_ccdd, true));
         }
+    }
+
+    #[test]
+    fn an_origin_with_more_lines_than_forty_bits_number_is_refused() {
+        let options =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
+        let plan = |lines: u64| Geometry::plan(&options, 64 << 20, lines * 8);
+        assert!(plan(policy::LINE_LIMIT).is_ok());
+        let error = plan(policy::LINE_LIMIT + 1).unwrap_err();
+        assert_eq!(error, "the origin has 2^40 blocks or more; use a larger block size");
     }
 
     #[test]

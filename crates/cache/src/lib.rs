@@ -32,6 +32,7 @@ mod load;
 mod locks;
 mod log;
 mod ordered;
+mod packed_array;
 pub mod policy;
 mod reclaim;
 mod recover;

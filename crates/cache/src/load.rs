@@ -160,8 +160,7 @@ impl State {
             self.counts.suspect_lines += 1;
             return false;
         }
-        let SlotState { line, crc, dirty, mask, unit } = *from;
-        self.index.set_unit(slot, unit);
+        let SlotState { line, crc, dirty, mask } = *from;
         self.index.put(Placement { line, slot, crc, dirty, mask, pending: false }, None);
         true
     }

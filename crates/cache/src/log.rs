@@ -19,7 +19,7 @@ use crate::index::{Index, Placement};
 use crate::load::Loading;
 use crate::ordered::{OrderedQueue, Version};
 use crate::policy::{Lines, Policy};
-use crate::segments::{FreeUnits, Segments};
+use crate::segments::{FreeSlots, Segments};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 8;
@@ -29,6 +29,8 @@ pub(crate) const GATHER_BYTES: usize = 64 << 10;
 /// Free segments that only the cache's own changes may open: in ordered mode space comes back when
 /// the log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
+/// Units of a slot that may be spared for one head where there is much room.
+const SPARED_UNITS_MAX: u32 = 4;
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
 /// nothing could go.
 const EVICTIONS_PER_LINE: usize = 2;
@@ -62,6 +64,8 @@ pub(crate) struct Position {
     pub(crate) segment: u32,
     /// Place of its head, or `NO_UNIT` when the segment has no room.
     pub(crate) unit: u32,
+    /// First slot of the segment that no record has taken: lines and further heads stand behind it.
+    pub(crate) slot: u32,
     /// Already taken, so that every head can name it, and the place of its first head.
     pub(crate) next_segment: u32,
     pub(crate) next_segment_unit: u32,
@@ -108,8 +112,8 @@ pub(crate) struct State {
     /// Lines taken out of which the log has not told yet.
     given_up: Vec<(u64, u32)>,
     /// What may be written in the open segment, and in the one after it.
-    free_units: FreeUnits,
-    next_free_units: FreeUnits,
+    free_slots: FreeSlots,
+    next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
 }
 
@@ -119,14 +123,20 @@ impl State {
         Self {
             uuid,
             generation: 1,
-            free_units: FreeUnits::none(),
-            next_free_units: FreeUnits::none(),
+            free_slots: FreeSlots::none(),
+            next_free_slots: FreeSlots::none(),
             index: Index::new(&geometry),
             policy,
             segments: Segments::new(geometry.segment_count),
             user: Queue::default(),
             internal: Queue::default(),
-            position: Position { segment: 0, unit: 0, next_segment: 1, next_segment_unit: 0 },
+            position: Position {
+                segment: 0,
+                unit: NO_UNIT,
+                slot: 0,
+                next_segment: 0,
+                next_segment_unit: 0,
+            },
             next_sequence: 1,
             acked_sequence: 1,
             durable_sequence: 1,
@@ -158,8 +168,8 @@ impl State {
     /// Sets the log to where a load found its end.
     pub(crate) fn resume(&mut self, position: Position) {
         self.position = position;
-        self.free_units = FreeUnits::of(position.segment, &self.index, &self.geometry);
-        self.next_free_units = FreeUnits::of(position.next_segment, &self.index, &self.geometry);
+        self.free_slots = FreeSlots::of(position.segment, &self.index, &self.geometry);
+        self.next_free_slots = FreeSlots::of(position.next_segment, &self.index, &self.geometry);
         let open = [position.segment, position.next_segment];
         self.segments.settle(open);
         if self.loading.is_none() {
@@ -172,16 +182,17 @@ impl State {
         if self.position.unit != NO_UNIT {
             return true;
         }
-        let Some((next_segment, units)) = self.segments.take_free() else { return false };
+        let Some((next_segment, slots)) = self.segments.take_free() else { return false };
         self.segments.close(self.position.segment);
-        let first = units.head_place(0, &self.geometry);
+        let first = slots.head_place(0).map(|slot| self.geometry.first_head_in(slot));
         self.position = Position {
             segment: self.position.next_segment,
             unit: self.position.next_segment_unit,
+            slot: self.geometry.slot_behind(self.position.next_segment_unit),
             next_segment,
             next_segment_unit: first.expect("a prepared segment has room"),
         };
-        self.free_units = std::mem::replace(&mut self.next_free_units, units);
+        self.free_slots = std::mem::replace(&mut self.next_free_slots, slots);
         true
     }
 
@@ -201,7 +212,7 @@ impl State {
         {
             builder.note(ENTRY_DROP, line, slot);
         }
-        while builder.has_room() && builder.find_line_place(&self.free_units) {
+        while builder.has_room() && builder.find_line_place(&self.free_slots) {
             let user_next = self.internal.is_empty();
             if user_next && !user_may(self) {
                 break;
@@ -313,8 +324,7 @@ impl State {
         let replaced = old.filter(|old| self.index.is_dirty(*old));
         let lost = replaced.map_or(0, |old| self.index.mask(old).unwrap_or(u128::MAX));
         let crc = crc32c(&data);
-        let (slot, unit) = builder.take_line_place(&self.geometry);
-        self.index.set_unit(slot, unit);
+        let slot = builder.take_line_place(&self.geometry);
         self.index.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
         match old {
             Some(old) => self.policy.relocate(old, slot, line),
@@ -336,9 +346,8 @@ impl State {
             RecordEntry {
                 mask: mask.unwrap_or(0).into(),
                 flags: flags_of(dirty, mask.is_some()),
-                ..entry_of(ENTRY_DATA, line, slot, unit, crc)
+                ..entry_of(ENTRY_DATA, line, slot, crc)
             },
-            unit,
             data,
             lost,
         );
@@ -363,8 +372,8 @@ impl State {
     fn seal(&mut self, builder: Builder) -> Record {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let Position { segment, unit, next_segment, next_segment_unit } = builder.position;
-        let next = self.free_units.head_place(builder.unit, &self.geometry).unwrap_or(NO_UNIT);
+        let Position { segment, unit, next_segment, next_segment_unit, .. } = builder.position;
+        let (next_unit, next_slot) = self.next_head(unit, builder.slot);
         let head = RecordHead {
             magic: RECORD_MAGIC.into(),
             crc: 0.into(),
@@ -375,11 +384,12 @@ impl State {
             epoch: self.epoch.into(),
             segment: segment.into(),
             unit: unit.into(),
-            next_unit: next.into(),
+            next_unit: next_unit.into(),
             next_segment: next_segment.into(),
             next_segment_unit: next_segment_unit.into(),
+            next_slot: next_slot.into(),
             entry_count: (builder.entries.len() as u16).into(),
-            reserved: [0; 18],
+            reserved: [0; 14],
         };
         let mut block = Buf::new(self.geometry.unit_bytes as usize);
         let entries = builder.entries.as_bytes();
@@ -387,12 +397,24 @@ impl State {
         block[RECORD_HEAD_BYTES..used].copy_from_slice(entries);
         block[used..].fill(0);
         head.seal(&mut block);
-        self.position.unit = next;
+        (self.position.unit, self.position.slot) = (next_unit, next_slot);
         self.segments.note_record(segment, sequence);
         self.counts.records += 1;
         self.counts.entries += builder.entries.len() as u64;
         if let Some(ordered) = &mut self.ordered {
             ordered.push(sequence, self.epoch, builder.position, builder.versions);
+        }
+        let head = (self.geometry.lba_of(segment, unit), block.freeze());
+        let lines = builder.slots.iter().map(|(slot, _)| self.geometry.lba_of_slot(*slot));
+        let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
+        let mut end = None;
+        for (at, data) in std::iter::once(head).chain(lines.zip(builder.lines)) {
+            let behind = at.plus(data.len() as u64 / 512);
+            match runs.last_mut() {
+                Some((_, pieces)) if end == Some(at) => pieces.push(data),
+                _ => runs.push((at, vec![data])),
+            }
+            end = Some(behind);
         }
         self.in_flight.push_back(InFlight {
             sequence,
@@ -401,20 +423,25 @@ impl State {
             user_number: self.user.taken,
             internal_number: self.internal.taken,
         });
-        let mut runs: Vec<(u32, Vec<Bytes>)> = Vec::new();
-        let mut end = NO_UNIT;
+        let gathered = |(at, pieces)| (at, Payload::Many(pieces));
+        Record { runs: runs.into_iter().map(gathered).collect(), sequence }
+    }
+
+    /// The place of the head after the one in `unit`, and the first slot that is free behind it.
+    ///
+    /// Heads of lines larger than a unit share a slot, so that what they leave behind is whole slots.
+    /// They fill it from its end: the first of them stands right before its lines, and both go out as
+    /// one write. In a segment with much room every head of smaller lines stands so.
+    fn next_head(&self, unit: u32, slot: u32) -> (u32, u32) {
         let units_per_line = self.geometry.units_per_line();
-        let head_piece = (unit, 1, block.freeze());
-        let lines = builder.lines.into_iter().map(|(unit, data)| (unit, units_per_line, data));
-        for (unit, units, data) in std::iter::once(head_piece).chain(lines) {
-            match runs.last_mut() {
-                Some((_, pieces)) if unit == end => pieces.push(data),
-                _ => runs.push((unit, vec![data])),
-            }
-            end = unit + units;
+        let shares = units_per_line > SPARED_UNITS_MAX || !self.free_slots.roomy;
+        if shares && !unit.is_multiple_of(units_per_line) && self.free_slots.next(slot).is_some() {
+            return (unit - 1, slot);
         }
-        let place = |(unit, pieces)| (self.geometry.lba_of(segment, unit), Payload::Many(pieces));
-        Record { runs: runs.into_iter().map(place).collect(), sequence }
+        match self.free_slots.head_place(slot) {
+            Some(slot) => (self.geometry.first_head_in(slot), slot + 1),
+            None => (NO_UNIT, slot),
+        }
     }
 
     /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
@@ -457,7 +484,7 @@ fn flags_of(dirty: bool, partial: bool) -> u8 {
     flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
 }
 
-fn entry_of(kind: u8, line: u64, slot: u32, unit: u32, crc: u32) -> RecordEntry {
+fn entry_of(kind: u8, line: u64, slot: u32, crc: u32) -> RecordEntry {
     RecordEntry {
         line: line.into(),
         slot: slot.into(),
@@ -465,22 +492,21 @@ fn entry_of(kind: u8, line: u64, slot: u32, unit: u32, crc: u32) -> RecordEntry 
         mask: 0.into(),
         kind,
         flags: 0,
-        unit: (unit as u16).into(),
-        reserved: [0; 4],
+        reserved: [0; 6],
     }
 }
 
 /// A record being put together.
 struct Builder {
     position: Position,
-    /// Where the search for the next free unit goes on.
-    unit: u32,
+    /// Where the search for the next free slot of the segment goes on.
+    slot: u32,
     /// Where the next line goes.
-    line_unit: u32,
-    units_per_line: u32,
+    line_slot: Option<u32>,
     entries_max: usize,
     entries: Vec<RecordEntry>,
-    lines: Vec<(u32, Bytes)>,
+    lines: Vec<Bytes>,
+    /// Of the lines, and what was dirty in the versions they replace.
     slots: Vec<(u32, u128)>,
     /// Dirty lines, in ordered mode.
     versions: Vec<(u64, Version)>,
@@ -491,9 +517,8 @@ impl Builder {
         let entries_max = entries_per_record(geometry.unit_bytes as usize);
         Self {
             position,
-            unit: position.unit + 1,
-            line_unit: NO_UNIT,
-            units_per_line: geometry.units_per_line(),
+            slot: position.slot,
+            line_slot: None,
             entries_max,
             entries: Vec::with_capacity(entries_max),
             lines: Vec::with_capacity(entries_max),
@@ -508,32 +533,24 @@ impl Builder {
     }
 
     /// Finds where the next line would go; false when the segment has no room for one.
-    fn find_line_place(&mut self, free: &FreeUnits) -> bool {
-        if self.line_unit == NO_UNIT {
-            self.line_unit = free.find(self.unit, self.units_per_line).unwrap_or(NO_UNIT);
-        }
-        self.line_unit != NO_UNIT
+    fn find_line_place(&mut self, free: &FreeSlots) -> bool {
+        self.line_slot = self.line_slot.or_else(|| free.next(self.slot));
+        self.line_slot.is_some()
     }
 
-    fn take_line_place(&mut self, geometry: &Geometry) -> (u32, u32) {
-        let unit = std::mem::replace(&mut self.line_unit, NO_UNIT);
-        assert_ne!(unit, NO_UNIT, "a place was found before the change was taken");
-        self.unit = unit + self.units_per_line;
-        (slot_at(geometry, self.position.segment, unit), unit)
+    fn take_line_place(&mut self, geometry: &Geometry) -> u32 {
+        let slot = self.line_slot.take().expect("a place was found before the change was taken");
+        self.slot = slot + 1;
+        self.position.segment * geometry.slots_per_segment + slot
     }
 
-    fn add_data(&mut self, entry: RecordEntry, unit: u32, data: Bytes, lost: u128) {
+    fn add_data(&mut self, entry: RecordEntry, data: Bytes, lost: u128) {
         self.slots.push((entry.slot.get(), lost));
         self.entries.push(entry);
-        self.lines.push((unit, data));
+        self.lines.push(data);
     }
 
     fn note(&mut self, kind: u8, line: u64, slot: u32) {
-        self.entries.push(entry_of(kind, line, slot, 0, 0));
+        self.entries.push(entry_of(kind, line, slot, 0));
     }
-}
-
-/// The slot of a line that begins at this unit: lines do not overlap, so no two share a number.
-pub(crate) fn slot_at(geometry: &Geometry, segment: u32, unit: u32) -> u32 {
-    segment * geometry.slots_per_segment + unit / geometry.units_per_line()
 }

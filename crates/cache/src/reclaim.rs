@@ -8,6 +8,7 @@ use std::rc::Rc;
 use voltier_block::BlockDevice;
 
 use crate::cache::Inner;
+use crate::log::State;
 use crate::segments::Preparing;
 
 /// Prepared segments that are kept ahead of the log, at least: one flush makes all of them free.
@@ -130,19 +131,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 break;
             }
         }
-        if begun == 0 && !read {
-            // Large lines with heads between them: what is free may be nowhere wide enough.
-            if let Some(emptiest) = candidates.first() {
-                state.give_up_clean(*emptiest);
-                begun = usize::from(
-                    state.segments.prepare(
-                        *emptiest,
-                        state.next_sequence,
-                        &state.index,
-                        &self.geometry,
-                    ) == Preparing::Begun,
-                );
-            }
+        // While the map is loaded, better ones become known: nobody needs to hurry because of that.
+        if begun == 0 && !read && state.loading.is_none() {
+            begun = usize::from(self.prepare_emptiest(state));
             if begun == 0 {
                 self.log_waits_for_cleaner.set(true);
                 self.dirty_changed.notify();
@@ -150,6 +141,23 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         begun > 0
+    }
+
+    /// Every segment is nearly full: takes the emptiest all the same, and its clean lines if it has
+    /// not even one slot for heads and one for a line.
+    fn prepare_emptiest(&self, state: &mut State) -> bool {
+        let (all, _) = state.segments.candidates(&state.index, self.geometry.slots_per_segment);
+        let Some(emptiest) = all.first() else { return false };
+        let next = state.next_sequence;
+        let prepare = |state: &mut State| {
+            state.segments.prepare(*emptiest, next, &state.index, &self.geometry)
+        };
+        let mut prepared = prepare(state);
+        if prepared == Preparing::NoRoom {
+            state.give_up_clean(*emptiest);
+            prepared = prepare(state);
+        }
+        prepared == Preparing::Begun
     }
 
     /// Live lines above which a segment is left alone: it would hold little more than a head.

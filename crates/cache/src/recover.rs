@@ -322,15 +322,15 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
         checkpoint_chunks: 0.into(),
         replay_sequence: 1.into(),
         replay_segment: 0.into(),
-        replay_unit: 0.into(),
+        replay_unit: geometry.first_head_in(0).into(),
         next_segment: 1.into(),
-        next_segment_unit: 0.into(),
+        next_segment_unit: geometry.first_head_in(0).into(),
         fingerprint: 0.into(),
         dirty_lines: 0.into(),
         first_sequence: 1.into(),
         checkpoint_lines: 0.into(),
         dirty_chunks: 0.into(),
-        reserved: 0.into(),
+        replay_slot: 1.into(),
     }
 }
 
@@ -342,7 +342,8 @@ pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
 /// `State::make_room`).
 pub(crate) fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Policy {
     let capacity = geometry.capacity_lines();
-    Policy::new(kind, geometry.slot_count(), capacity + capacity / 32, seed)
+    let slots = geometry.slot_count();
+    Policy::new(kind, slots, capacity + capacity / 32, geometry.origin_lines(), seed)
 }
 
 fn policy_of(number: u32) -> PolicyKind {
@@ -408,6 +409,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         checkpointing: Cell::new(false),
         draining: Cell::new(0),
         log_waits_for_cleaner: Cell::new(false),
+        resting: Cell::new(false),
         stopping: Cell::new(false),
         log_ending: Cell::new(false),
         tasks: RefCell::new(Vec::new()),

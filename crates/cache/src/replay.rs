@@ -12,12 +12,12 @@ use voltier_block::{BlockDevice, Buf, IoResult};
 
 use crate::chain::{Chain, Found, LogReader};
 use crate::format::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, RecordEntry, RecordHead,
-    STATE_CLEAN, Superblock, crc32c,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RecordEntry,
+    RecordHead, STATE_CLEAN, Superblock, crc32c,
 };
 use crate::index::Placement;
 use crate::join::{Part, join_all};
-use crate::log::{Position, State, slot_at};
+use crate::log::{Position, State};
 use crate::ordered::Version;
 use crate::recover::{OpenError, ssd_error};
 
@@ -31,6 +31,7 @@ pub(crate) async fn replay<S: BlockDevice>(
     let begin = Position {
         segment: found.replay_segment.get(),
         unit: found.replay_unit.get(),
+        slot: found.replay_slot.get(),
         next_segment: found.next_segment.get(),
         next_segment_unit: found.next_segment_unit.get(),
     };
@@ -99,12 +100,12 @@ async fn data_is_whole<S: BlockDevice>(
     let checks: Vec<Part<'_, IoResult<bool>>> = of_data
         .map(|entry| {
             let part: Part<'_, _> = Box::pin(async move {
-                let unit = u32::from(entry.unit.get());
-                if unit + geometry.units_per_line() > geometry.units_per_segment() {
+                let slot = entry.slot.get();
+                if geometry.segment_of(slot) != segment {
                     return Ok(false);
                 }
                 let line = Buf::new(geometry.line_bytes as usize);
-                let data = ssd.read(geometry.lba_of(segment, unit), line).await?;
+                let data = ssd.read(geometry.lba_of_slot(slot), line).await?;
                 Ok(crc32c(&data) == entry.crc.get())
             });
             part
@@ -162,9 +163,14 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
     state.counts.entries += record.entries.len() as u64;
     state.epoch = record.head.epoch.get();
     if let Some(ordered) = &mut state.ordered {
+        let taken = match state.position.unit {
+            NO_UNIT => state.geometry.slot_behind(record.head.unit.get()),
+            _ => state.position.slot,
+        };
         let at = Position {
             segment,
             unit: record.head.unit.get(),
+            slot: taken,
             next_segment: record.head.next_segment.get(),
             next_segment_unit: record.head.next_segment_unit.get(),
         };
@@ -182,11 +188,10 @@ fn take_data(
     entry: &RecordEntry,
 ) -> Result<Option<Version>, OpenError> {
     let geometry = &state.geometry;
-    let (line, slot, unit) = (entry.line.get(), entry.slot.get(), u32::from(entry.unit.get()));
-    let slot_due = slot_at(geometry, head.segment.get(), unit);
-    if slot != slot_due || unit + geometry.units_per_line() > geometry.units_per_segment() {
+    let (line, slot) = (entry.line.get(), entry.slot.get());
+    if geometry.segment_of(slot) != head.segment.get() {
         return Err(OpenError::Damaged(format!(
-            "record {} puts line {line} in slot {slot}, not {slot_due}",
+            "record {} puts line {line} in slot {slot}, outside its segment",
             head.sequence
         )));
     }
@@ -200,7 +205,6 @@ fn take_data(
             loading.void(replaced, replaced);
         }
     }
-    state.index.set_unit(slot, unit);
     let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
     let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
     state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
@@ -216,7 +220,10 @@ async fn prove_end<S: BlockDevice>(
     let end = state.next_sequence;
     let Position { segment, unit, next_segment, .. } = state.position;
     let units = state.geometry.units_per_segment();
-    let same = (unit.min(units)..units).map(|unit| (segment, unit));
+    // Heads fill a slot from its end.
+    let slot_begin =
+        unit.min(units) / state.geometry.units_per_line() * state.geometry.units_per_line();
+    let same = (slot_begin..units).map(|unit| (segment, unit));
     let others = (0..units).map(|unit| (next_segment, unit));
     let mut places = same.chain(others);
     loop {

@@ -1,9 +1,10 @@
 //! The life of a segment: open, closed, prepared, and open again.
 //!
-//! The log reuses the free units of a segment and steps over its live lines: nothing is moved, so
-//! the log writes no more than its heads beside the data, however full the cache is. Before units
-//! are reused, what emptied them must be durable, no read may be under way in them, and no replay
-//! may begin before the segment's last record.
+//! The log reuses the free slots of a segment and steps over its live lines: nothing is moved, so
+//! the log writes no more than its heads beside the data, however full the cache is. Heads of lines
+//! larger than a unit share slots, so a segment's room is always whole slots. Before slots are
+//! reused, what emptied them must be durable, no read may be under way in them, and no replay may
+//! begin before the segment's last record.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,62 +22,51 @@ pub(crate) enum Preparing {
     Begun,
     /// Reads of an earlier round are under way in it.
     Read,
-    /// Its free units are too scattered for a head and a line.
+    /// It has not one slot for heads and one for a line.
     NoRoom,
 }
 
-/// The units of a segment that may be written.
+/// The slots of a segment that may be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FreeUnits {
+pub(crate) struct FreeSlots {
     words: Vec<u64>,
-    units: u32,
+    /// Three quarters of the segment are free.
+    pub(crate) roomy: bool,
 }
 
-impl FreeUnits {
-    /// No units at all: before the log's place is known.
+impl FreeSlots {
+    /// No slots at all: before the log's place is known.
     pub(crate) fn none() -> Self {
-        Self { words: Vec::new(), units: 0 }
+        Self { words: Vec::new(), roomy: false }
     }
 
-    /// All units that no live line stands on.
+    /// All slots in which no line lives.
     pub(crate) fn of(segment: u32, index: &Index, geometry: &Geometry) -> Self {
-        let units = geometry.units_per_segment();
-        let mut free = Self { words: vec![u64::MAX; units.div_ceil(64) as usize], units };
-        if index.live_in(segment) == 0 {
-            return free;
-        }
-        let first = segment * geometry.slots_per_segment;
-        for slot in first..first + geometry.slots_per_segment {
-            if index.is_used(slot) {
-                let start = index.unit_of(slot);
-                for unit in start..start + geometry.units_per_line() {
-                    free.words[unit as usize / 64] &= !(1 << (unit % 64));
-                }
+        let slots = geometry.slots_per_segment;
+        let mut words = vec![0; slots.div_ceil(64) as usize];
+        for slot in 0..slots {
+            if !index.is_used(segment * slots + slot) {
+                words[slot as usize / 64] |= 1 << (slot % 64);
             }
         }
-        free
+        Self { words, roomy: index.live_in(segment) <= slots / 4 }
     }
 
-    fn is_free(&self, unit: u32) -> bool {
-        self.words[unit as usize / 64] & 1 << (unit % 64) != 0
-    }
-
-    /// The first of `count` free neighbours at or after `from`.
-    pub(crate) fn find(&self, from: u32, count: u32) -> Option<u32> {
-        let mut start = from;
-        while start + count <= self.units {
-            match (start..start + count).rev().find(|unit| !self.is_free(*unit)) {
-                None => return Some(start),
-                Some(taken) => start = taken + 1,
+    /// The first free slot at or after `from`.
+    pub(crate) fn next(&self, from: u32) -> Option<u32> {
+        let mut rest = u64::MAX << (from % 64);
+        for (number, word) in self.words.iter().enumerate().skip(from as usize / 64) {
+            if word & rest != 0 {
+                return Some(number as u32 * 64 + (word & rest).trailing_zeros());
             }
+            rest = u64::MAX;
         }
         None
     }
 
-    /// Where the next record's head goes, if a line fits behind it.
-    pub(crate) fn head_place(&self, from: u32, geometry: &Geometry) -> Option<u32> {
-        let head = self.find(from, 1)?;
-        self.find(head + 1, geometry.units_per_line()).map(|_| head)
+    /// The first free slot at or after `from` for heads, if there is one for a line behind it.
+    pub(crate) fn head_place(&self, from: u32) -> Option<u32> {
+        self.next(from).filter(|slot| self.next(slot + 1).is_some())
     }
 }
 
@@ -102,7 +92,7 @@ struct Segment {
     pins: [u32; 2],
     round: u8,
     /// Fixed when it is prepared; lines that leave later wait for the next time.
-    free_units: Option<FreeUnits>,
+    free_slots: Option<FreeSlots>,
 }
 
 pub(crate) struct Segments {
@@ -121,14 +111,14 @@ impl Segments {
             last_sequence: 0,
             pins: [0; 2],
             round: 0,
-            free_units: None,
+            free_slots: None,
         };
         let all = (0..count).map(closed).collect();
         Self { all, free: VecDeque::new(), replay_sequence: 0 }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        let maps = self.all.iter().filter_map(|segment| segment.free_units.as_ref());
+        let maps = self.all.iter().filter_map(|segment| segment.free_slots.as_ref());
         self.all.len() * size_of::<Segment>()
             + self.free.len() * 4
             + maps.map(|map| map.words.len() * 8).sum::<usize>()
@@ -138,13 +128,13 @@ impl Segments {
         self.free.len()
     }
 
-    /// Takes a free segment for the log, and the units it may write.
-    pub(crate) fn take_free(&mut self) -> Option<(u32, FreeUnits)> {
+    /// Takes a free segment for the log, and the slots it may write.
+    pub(crate) fn take_free(&mut self) -> Option<(u32, FreeSlots)> {
         let number = self.free.pop_front()?;
         let segment = &mut self.all[number as usize];
         segment.life = Life::Open;
-        let units = segment.free_units.take().expect("a free segment was prepared");
-        Some((number, units))
+        let slots = segment.free_slots.take().expect("a free segment was prepared");
+        Some((number, slots))
     }
 
     /// Notes a record that a replay found.
@@ -168,7 +158,7 @@ impl Segments {
             segment.known = true;
             if segment.life == Life::Closed && index.live_in(number) == 0 && !replayed {
                 segment.life = Life::Free;
-                segment.free_units = Some(FreeUnits::of(number, index, geometry));
+                segment.free_slots = Some(FreeSlots::of(number, index, geometry));
                 self.free.push_back(number);
             }
         }
@@ -182,7 +172,7 @@ impl Segments {
         self.all[segment as usize].life = Life::Closed;
     }
 
-    /// Keeps the segment's units as they are; the round to give back to `unpin`.
+    /// Keeps the segment's slots as they are; the round to give back to `unpin`.
     pub(crate) fn pin(&mut self, segment: u32) -> u8 {
         let segment = &mut self.all[segment as usize];
         segment.pins[segment.round as usize] += 1;
@@ -211,13 +201,13 @@ impl Segments {
         if segment.pins[other as usize] > 0 {
             return Preparing::Read;
         }
-        let free_units = FreeUnits::of(number, index, geometry);
-        if free_units.head_place(0, geometry).is_none() {
+        let free_slots = FreeSlots::of(number, index, geometry);
+        if free_slots.head_place(0).is_none() {
             return Preparing::NoRoom;
         }
         segment.round = other;
         segment.life = Life::Preparing { since: next_sequence };
-        segment.free_units = Some(free_units);
+        segment.free_slots = Some(free_slots);
         Preparing::Begun
     }
 
@@ -275,16 +265,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_free_units_step_over_live_ones() {
-        let mut free = FreeUnits { words: vec![u64::MAX; 2], units: 128 };
-        for unit in [3, 4, 70] {
-            free.words[unit / 64] &= !(1 << (unit % 64));
-        }
-        assert_eq!(
-            (free.find(0, 3), free.find(1, 3), free.find(3, 1)),
-            (Some(0), Some(5), Some(5))
-        );
-        assert_eq!((free.find(60, 16), free.find(120, 8)), (Some(71), Some(120)));
-        assert_eq!(free.find(121, 8), None);
+    fn free_slots_are_found_across_words_and_heads_leave_room_for_a_line() {
+        let free = FreeSlots { words: vec![1 << 3 | 1 << 63, 0, 1 << 1], roomy: false };
+        assert_eq!((free.next(0), free.next(3), free.next(4)), (Some(3), Some(3), Some(63)));
+        assert_eq!((free.next(64), free.next(130), free.next(192)), (Some(129), None, None));
+        assert_eq!((free.head_place(4), free.head_place(64)), (Some(63), None));
     }
 }

@@ -226,6 +226,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 Some(Formed::Record(record)) => {
                     self.records_since_checkpoint.set(self.records_since_checkpoint.get() + 1);
                     self.dirty_changed.notify();
+                    self.rest_no_longer();
                     drop(self.handle.spawn(self.clone().write_record(record)));
                 }
                 Some(Formed::Nothing) => self.log_progress.notify(),

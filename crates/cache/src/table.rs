@@ -1,29 +1,116 @@
 //! The hash table from line to slot: 64-byte buckets, one cache miss a look.
 //!
-//! A bucket holds twelve slots and an eight-bit tag for each; the line itself is not stored, the
-//! caller compares it through the slot. What does not fit goes to the next bucket, and every bucket
-//! passed over counts it, so that a look knows when to stop. At 92 % full a line costs 5.8 bytes.
+//! A bucket holds twelve to sixteen slots, as many as their width allows, and an eight-bit tag for
+//! each; the line itself is not stored, the caller compares it through the slot. What does not fit
+//! goes to the next bucket, and every bucket passed over counts it, so that a look knows when to
+//! stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
-const SLOTS_PER_BUCKET: usize = 12;
+use crate::packed_array::bits_for;
+
+const BUCKET_BYTES: usize = 64;
+/// The tags come first, so that one load has them all.
+const TAGS_MAX: usize = 16;
+/// The byte that counts entries that belong at or before this bucket and stand behind it.
+const DISPLACED: usize = BUCKET_BYTES - 1;
 /// Load at which the table is sized, in percent. Above it, looks pass over many full buckets.
 const LOAD_PERCENT: u64 = 92;
 /// A counter that reached this is not trusted to go down again: looks go on past such a bucket.
 const DISPLACED_MAX: u8 = u8::MAX;
+/// The tag of a free place.
+const FREE: u8 = 0;
 
+/// Tags, then slots without gaps between them, then the counter.
 #[derive(Clone)]
 #[repr(C, align(64))]
-struct Bucket {
-    slots: [u32; SLOTS_PER_BUCKET],
-    /// Zero marks a free place.
-    tags: [u8; SLOTS_PER_BUCKET],
-    /// Entries that belong at or before this bucket and stand behind it.
-    displaced: u8,
-    padding: [u8; 3],
+struct Bucket([u8; BUCKET_BYTES]);
+
+impl Bucket {
+    fn displaced(&self) -> u8 {
+        self.0[DISPLACED]
+    }
+
+    fn displaced_mut(&mut self) -> &mut u8 {
+        &mut self.0[DISPLACED]
+    }
 }
 
-const _: () = assert!(size_of::<Bucket>() == 64);
+/// How many slots a bucket holds, and where they are in it.
+#[derive(Clone, Copy)]
+struct Layout {
+    slots: usize,
+    slot_bits: usize,
+}
+
+impl Layout {
+    fn new(slot_count: u64) -> Self {
+        let slot_bits = bits_for(slot_count.saturating_sub(1)) as usize;
+        let slots = (DISPLACED * 8 / (8 + slot_bits)).min(TAGS_MAX);
+        Self { slots, slot_bits }
+    }
+
+    /// The eight bytes in which the slot of a place lies, and the bit of them where it begins.
+    #[inline]
+    fn window(self, place: usize) -> (usize, usize) {
+        let bit = self.slots * 8 + place * self.slot_bits;
+        let at = (bit / 8).min(BUCKET_BYTES - 8);
+        (at, bit - at * 8)
+    }
+
+    fn slot_mask(self) -> u64 {
+        (1 << self.slot_bits) - 1
+    }
+
+    #[inline]
+    fn slot(self, bucket: &Bucket, place: usize) -> u32 {
+        let (at, shift) = self.window(place);
+        (window(bucket, at) >> shift & self.slot_mask()) as u32
+    }
+
+    #[inline]
+    fn set_slot(self, bucket: &mut Bucket, place: usize, slot: u32) {
+        debug_assert!(u64::from(slot) <= self.slot_mask());
+        let (at, shift) = self.window(place);
+        let word = window(bucket, at) & !(self.slot_mask() << shift) | u64::from(slot) << shift;
+        bucket.0[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    /// The places of a bucket whose tag is `tag`, in ascending order.
+    #[inline]
+    fn places_of(self, bucket: &Bucket, tag: u8) -> Places {
+        const ONES: u128 = u128::MAX / 0xff;
+        const LOW: u128 = ONES * 0x7f;
+        let tags = bucket.0[..TAGS_MAX].try_into().expect("sixteen bytes");
+        let differing = u128::from_le_bytes(tags) ^ (ONES * u128::from(tag));
+        // The upper bit of each byte in which no bit differs.
+        let same = !(((differing & LOW) + LOW) | differing | LOW);
+        Places(same & u128::MAX >> (8 * (TAGS_MAX - self.slots)))
+    }
+}
+
+#[inline]
+fn window(bucket: &Bucket, at: usize) -> u64 {
+    u64::from_le_bytes(bucket.0[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// One bit for each place, in a byte of its own.
+struct Places(u128);
+
+impl Iterator for Places {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let place = self.0.trailing_zeros() as usize / 8;
+        self.0 &= self.0 - 1;
+        Some(place)
+    }
+}
 
 pub(crate) struct Table {
+    layout: Layout,
     buckets: Vec<Bucket>,
 }
 
@@ -34,18 +121,15 @@ fn mix(line: u64) -> u64 {
 }
 
 impl Table {
-    /// A table for `lines` lines, which still takes `lines_max` (slowly): a replay over a fuzzy
-    /// checkpoint passes through states with more lines than the cache ever held.
-    pub(crate) fn new(lines: u64, lines_max: u64) -> Self {
-        let places = (lines * 100 / LOAD_PERCENT).max(lines_max) + 2 * SLOTS_PER_BUCKET as u64;
-        let count = places.div_ceil(SLOTS_PER_BUCKET as u64) as usize;
-        let empty = Bucket {
-            slots: [0; SLOTS_PER_BUCKET],
-            tags: [0; SLOTS_PER_BUCKET],
-            displaced: 0,
-            padding: [0; 3],
-        };
-        Self { buckets: vec![empty; count] }
+    /// A table for `lines` lines in `slots` slots, which still takes as many lines as slots
+    /// (slowly): a replay over a fuzzy checkpoint passes through states with more lines than the
+    /// cache ever held.
+    pub(crate) fn new(lines: u64, slots: u64) -> Self {
+        let layout = Layout::new(slots);
+        let in_bucket = layout.slots as u64;
+        let places = (lines * 100 / LOAD_PERCENT).max(slots) + 2 * in_bucket;
+        let empty = Bucket([0; BUCKET_BYTES]);
+        Self { layout, buckets: vec![empty; places.div_ceil(in_bucket) as usize] }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -55,28 +139,30 @@ impl Table {
     fn home(&self, line: u64) -> (usize, u8) {
         let hash = mix(line);
         let bucket = ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize;
-        (bucket, (hash as u8).max(1))
+        (bucket, (hash as u8).max(FREE + 1))
     }
 
     /// Brings the home of a line into the processor's caches.
     pub(crate) fn look(&self, line: u64) -> u8 {
-        self.buckets[self.home(line).0].displaced
+        self.buckets[self.home(line).0].displaced()
     }
 
     fn next(&self, bucket: usize) -> usize {
         if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
     }
 
-    fn find(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<(usize, usize)> {
+    #[inline]
+    fn find(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<(usize, usize, u32)> {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
-            for place in 0..SLOTS_PER_BUCKET {
-                if bucket.tags[place] == tag && is_line(bucket.slots[place]) {
-                    return Some((at, place));
+            for place in self.layout.places_of(bucket, tag) {
+                let slot = self.layout.slot(bucket, place);
+                if is_line(slot) {
+                    return Some((at, place, slot));
                 }
             }
-            if bucket.displaced == 0 {
+            if bucket.displaced() == 0 {
                 return None;
             }
             at = self.next(at);
@@ -85,8 +171,9 @@ impl Table {
     }
 
     /// The slot of `line`; `is_line` tells whether a slot holds it.
+    #[inline]
     pub(crate) fn get(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<u32> {
-        self.find(line, is_line).map(|(bucket, place)| self.buckets[bucket].slots[place])
+        self.find(line, is_line).map(|(_, _, slot)| slot)
     }
 
     /// Adds a line that is not in the table.
@@ -94,12 +181,13 @@ impl Table {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &mut self.buckets[at];
-            if let Some(place) = bucket.tags.iter().position(|tag| *tag == 0) {
-                bucket.tags[place] = tag;
-                bucket.slots[place] = slot;
+            if let Some(place) = self.layout.places_of(bucket, FREE).next() {
+                bucket.0[place] = tag;
+                self.layout.set_slot(bucket, place, slot);
                 return;
             }
-            bucket.displaced = bucket.displaced.saturating_add(1);
+            let displaced = bucket.displaced_mut();
+            *displaced = displaced.saturating_add(1);
             at = self.next(at);
         }
         panic!("the line table is sized for the capacity of the cache");
@@ -107,19 +195,19 @@ impl Table {
 
     /// Points a line that is in the table to another slot.
     pub(crate) fn replace(&mut self, line: u64, old: u32, new: u32) {
-        let (bucket, place) =
+        let (bucket, place, _) =
             self.find(line, |slot| slot == old).expect("the line is in the table");
-        self.buckets[bucket].slots[place] = new;
+        self.layout.set_slot(&mut self.buckets[bucket], place, new);
     }
 
     /// Takes a line out that is in the table at `slot`.
     pub(crate) fn remove(&mut self, line: u64, slot: u32) {
-        let (bucket, place) =
+        let (bucket, place, _) =
             self.find(line, |held| held == slot).expect("the line is in the table");
-        self.buckets[bucket].tags[place] = 0;
+        self.buckets[bucket].0[place] = FREE;
         let mut at = self.home(line).0;
         while at != bucket {
-            let passed = &mut self.buckets[at].displaced;
+            let passed = self.buckets[at].displaced_mut();
             if *passed != DISPLACED_MAX {
                 *passed -= 1;
             }
@@ -137,12 +225,12 @@ mod tests {
     #[test]
     fn it_agrees_with_a_map_at_full_load() {
         let mut prng = Prng::new(7);
-        let mut table = Table::new(1000, 1000);
-        let mut lines = vec![u64::MAX; 5000];
+        let mut table = Table::new(1000, 1080);
+        let mut lines = vec![u64::MAX; 1080];
         let mut model = BTreeMap::new();
         for round in 0..200_000u32 {
             let line = prng.below(1500);
-            let slot = round % 5000;
+            let slot = round % 1080;
             let held = table.get(line, |slot| lines[slot as usize] == line);
             assert_eq!(held, model.get(&line).copied());
             match held {
@@ -169,9 +257,30 @@ mod tests {
     }
 
     #[test]
+    fn slots_of_every_width_lie_apart_from_tags_and_counter() {
+        for bits in 1..=32 {
+            let layout = Layout::new(1 << bits);
+            let mut bucket = Bucket([0; BUCKET_BYTES]);
+            let slot = |place: usize| (place as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits);
+            for place in (0..layout.slots).rev() {
+                bucket.0[place] = place as u8 % 3 + 1;
+                layout.set_slot(&mut bucket, place, slot(place));
+            }
+            *bucket.displaced_mut() = 0xaa;
+            assert!((0..layout.slots).all(|place| layout.slot(&bucket, place) == slot(place)));
+            let second: Vec<usize> = layout.places_of(&bucket, 2).collect();
+            assert!(second.iter().copied().eq((1..layout.slots).step_by(3)), "{bits}: {second:?}");
+            assert_eq!(layout.places_of(&bucket, FREE).count(), 0);
+        }
+    }
+
+    #[test]
     fn a_line_costs_less_than_six_bytes() {
-        let lines = 1 << 20;
-        let per_line = Table::new(lines, lines * 10 / 9).memory_bytes() as f64 / lines as f64;
-        assert!(per_line < 6.0, "{per_line}");
+        for (slots, bytes) in [(1 << 23, 4.4), (244 << 20, 5.0), ((1 << 32) - 1, 5.9)] {
+            let layout = Layout::new(slots);
+            let lines = slots * 13 / 14;
+            let per_line = 64.0 * 100.0 / 92.0 / layout.slots as f64;
+            assert!(per_line < bytes, "{lines} lines: {per_line}");
+        }
     }
 }

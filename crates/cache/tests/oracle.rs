@@ -170,7 +170,7 @@ fn every_line_size_serves_what_was_written() {
     }
 }
 
-/// Heads between large lines scatter what is free: a segment may have free units and no room.
+/// Such an SSD has few segments of few slots.
 #[test]
 fn a_small_ssd_full_of_large_lines_finds_room() {
     for seed in 0..6 {
@@ -183,6 +183,28 @@ fn a_small_ssd_full_of_large_lines_finds_room() {
 fn an_origin_that_ends_within_a_line_is_served_to_its_end() {
     run(65536, PolicyKind::Lru, (4 << 20) + 7 * 512, 300, 800);
     run(4096, PolicyKind::S3Fifo, (4 << 20) + 512, 301, 800);
+}
+
+/// Memory drives take no virtual time, so all that passes is rests of the cleaner.
+#[test]
+fn a_small_cache_that_fills_up_does_not_wait_for_a_cleaner_that_rests() {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let (ssd, origin) = (MemoryDevice::new(24 << 20), MemoryDevice::new(48 << 20));
+        let line_size = LineSize::new(65536).unwrap();
+        let format = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [8; 16] };
+        Cache::format(&ssd, &origin, &format).await.unwrap();
+        let cache = open(&handle, &ssd, &origin, Mode::WriteBack).await;
+        let begun = handle.now();
+        for line in 0..2000 {
+            let at = Lba(line % 768 * 128);
+            cache.write(at, Buf::zeroed(65536).into(), Durability::Cached).await.unwrap();
+        }
+        assert_eq!(handle.now(), begun, "writers waited");
+        assert!(cache.status().destaged_lines > 1500);
+        cache.kill();
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use voltier_block::Prng;
-use voltier_cache::policy::{Lines, Policy, PolicyKind};
+use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
 
 const CAPACITY: u32 = 2000;
 const SLOTS: u32 = 2200;
@@ -43,7 +43,7 @@ impl Cache {
             slots: vec![None; SLOTS as usize],
             lines: BTreeMap::new(),
             append_at: 0,
-            policy: Policy::new(kind, SLOTS, u64::from(CAPACITY), 7),
+            policy: Policy::new(kind, SLOTS, u64::from(CAPACITY), LINE_LIMIT, 7),
         }
     }
 

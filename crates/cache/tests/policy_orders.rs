@@ -123,7 +123,7 @@ fn play(kind: PolicyKind, seed: u64, dirty_max: u32, check: impl Fn(&World, Opti
     // Few invalidations in some histories, mostly invalidations in others.
     let invalidations = 1 + prng.below(30);
     let mut world = World::new(slots);
-    let mut policy = Policy::new(kind, slots, capacity, seed);
+    let mut policy = Policy::new(kind, slots, capacity, LINE_LIMIT, seed);
     for _ in 0..4000 {
         let line = LINE_LIMIT - 1 - prng.below(lines);
         let Some(slot) = world.slot_of(line) else {
@@ -186,7 +186,7 @@ fn every_policy_chooses_only_what_may_go_however_much_is_dirty() {
 /// Fills a cache of `count` lines in slot order.
 fn full(kind: PolicyKind, count: u32) -> (World, Policy) {
     let mut world = World::new(count + 1);
-    let mut policy = Policy::new(kind, count + 1, u64::from(count), 1);
+    let mut policy = Policy::new(kind, count + 1, u64::from(count), LINE_LIMIT, 1);
     for slot in 0..count {
         world.insert(&mut policy, slot, u64::from(slot) * 3);
     }
@@ -290,15 +290,16 @@ fn memory_per_slot_is_bounded() {
     let capacity = u64::from(SLOTS) * 92 / 100;
     for (kind, bytes_per_slot) in [
         (PolicyKind::Lru, 8.0),
-        (PolicyKind::Fifo, 5.0),
+        (PolicyKind::Fifo, 3.4),
         (PolicyKind::Rand, 0.0),
         (PolicyKind::S3Fifo, 1.2),
     ] {
-        let policy = Policy::new(kind, SLOTS, capacity, 0);
+        let policy = Policy::new(kind, SLOTS, capacity, 1 << 26, 0);
         assert_eq!(policy.kind(), kind);
         let bytes = policy.memory_bytes() as f64;
         assert!(bytes <= bytes_per_slot * f64::from(SLOTS) + FIXED, "{kind}: {bytes}");
     }
-    let full = Policy::new(PolicyKind::S3Fifo, SLOTS, u64::from(SLOTS), 0).memory_bytes();
+    let full =
+        Policy::new(PolicyKind::S3Fifo, SLOTS, u64::from(SLOTS), LINE_LIMIT, 0).memory_bytes();
     assert!(full as f64 <= 1.2 * f64::from(SLOTS) + FIXED);
 }

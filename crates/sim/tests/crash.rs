@@ -6,6 +6,7 @@
 //! `VOLTIER_SIM_SEEDS=n` runs n more seeds of every scenario with a crash at every event;
 //! `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` run one seed, and one event, of it again.
 
+use voltier_block::{KIB, MIB};
 use voltier_cache::Mode;
 use voltier_cache::policy::PolicyKind;
 use voltier_sim::crash::{Plan, run};
@@ -62,6 +63,16 @@ fn lines_larger_than_a_unit_survive_crashes() {
     let profile =
         Profile { line_bytes: 16384, policy: PolicyKind::S3Fifo, ..Profile::small(&MODES) };
     crash(&profile, 6);
+}
+
+#[test]
+fn lines_of_64_kib_survive_crashes() {
+    // Long enough for the log to go around the smallest SSD that such lines fit on.
+    let modes = [Mode::WriteBack, Mode::WriteThrough];
+    let mut profile = Profile { line_bytes: 65536, steps: 120, ..Profile::small(&modes) };
+    profile.ssd.bytes = MIB + 4 * 256 * KIB + 20 * MIB;
+    profile.sectors_max = 256;
+    crash(&profile, 12);
 }
 
 #[test]

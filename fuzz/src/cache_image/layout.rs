@@ -38,7 +38,7 @@ pub(super) struct Structure {
 /// A number inside a structure: its place and its width, in bytes.
 pub(super) type Field = (usize, usize);
 
-const SUPERBLOCK_FIELDS: [Field; 24] = [
+const SUPERBLOCK_FIELDS: [Field; 25] = [
     (0, 8),
     (8, 4),
     (16, 8),
@@ -63,10 +63,11 @@ const SUPERBLOCK_FIELDS: [Field; 24] = [
     (144, 8),
     (152, 8),
     (160, 4),
+    (164, 4),
 ];
 const INTENT_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 8), (64, 8), (72, 8)];
 const CHUNK_FIELDS: [Field; 6] = [(0, 4), (8, 8), (24, 8), (32, 4), (36, 4), (40, 4)];
-const RECORD_FIELDS: [Field; 12] = [
+const RECORD_FIELDS: [Field; 13] = [
     (0, 4),
     (8, 8),
     (24, 8),
@@ -78,10 +79,10 @@ const RECORD_FIELDS: [Field; 12] = [
     (64, 4),
     (68, 4),
     (72, 4),
-    (76, 2),
+    (76, 4),
+    (80, 2),
 ];
-const ENTRY_FIELDS: [Field; 8] =
-    [(0, 8), (8, 4), (12, 4), (16, 8), (24, 8), (32, 1), (33, 1), (34, 2)];
+const ENTRY_FIELDS: [Field; 7] = [(0, 8), (8, 4), (12, 4), (16, 8), (24, 8), (32, 1), (33, 1)];
 
 /// The structures of one image.
 pub(super) struct Layout {
@@ -110,12 +111,11 @@ impl Layout {
             }
             let sequence = u64::from_le_bytes(unit[32..40].try_into().unwrap());
             records.push((sequence, Structure { kind: Kind::Record, at, bytes: unit_bytes }));
-            let segment_start = at - (at - log) % segment_bytes;
-            let count = usize::from(u16::from_le_bytes([unit[76], unit[77]]));
+            let count = usize::from(u16::from_le_bytes([unit[80], unit[81]]));
             let entries = unit[RECORD_HEAD_BYTES..].chunks_exact(ENTRY_BYTES).take(count);
             for entry in entries.filter(|entry| entry[32] == KIND_DATA) {
-                let place = u64::from(u16::from_le_bytes([entry[34], entry[35]]));
-                let at = segment_start + place * unit_bytes as u64;
+                let slot = u64::from(u32::from_le_bytes(entry[8..12].try_into().unwrap()));
+                let at = log + slot * line_bytes as u64;
                 lines.push(Structure { kind: Kind::Line, at, bytes: line_bytes });
             }
         }
@@ -143,19 +143,17 @@ impl Layout {
             Kind::Intents => INTENT_FIELDS[number % INTENT_FIELDS.len()],
             Kind::Chunk => {
                 let mask_bytes = (self.line_bytes / 512).div_ceil(8);
-                let has_unit = self.line_bytes > 4096;
                 // In the list of dirty lines the slot's number stands before its state.
                 let state = if bytes[..4] == DIRTY_CHUNK_MAGIC { 4 } else { 0 };
-                let size = state + 9 + mask_bytes + if has_unit { 2 } else { 0 };
-                let unit = if has_unit { (9 + mask_bytes, 2) } else { (5, 1) };
-                let of_state = [(0, 4), (4, 1), (5, 1), (6, 2), (9, mask_bytes.min(8)), unit];
+                let size = state + 9 + mask_bytes;
+                let of_state = [(0, 4), (4, 1), (5, 1), (6, 2), (9, mask_bytes.min(8))];
                 let mut of_slot = of_state.map(|(at, width)| (state + at, width)).to_vec();
                 of_slot.extend((state > 0).then_some((0, 4)));
                 let slots = (bytes.len() - 64) / size;
                 inner(&CHUNK_FIELDS, (64, size, slots), &of_slot, number)
             }
             Kind::Record => {
-                let count = usize::from(u16::from_le_bytes([bytes[76], bytes[77]]));
+                let count = usize::from(u16::from_le_bytes([bytes[80], bytes[81]]));
                 let room = (bytes.len() - RECORD_HEAD_BYTES) / ENTRY_BYTES;
                 let count = (count + 1).min(room);
                 let entries = (RECORD_HEAD_BYTES, ENTRY_BYTES, count);

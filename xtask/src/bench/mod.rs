@@ -44,7 +44,11 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     let rows = match name {
         "cache" => cache::measure(effort)?,
         "start" => in_process("voltier-cache", "start", Effort { rounds: 1, ..effort })?,
-        _ => return Err(format!("there is no benchmark {name}: try cache or start").into()),
+        "parity" => in_process("voltier-parity", "bench", effort)?,
+        _ => {
+            let message = format!("there is no benchmark {name}: try cache, start or parity");
+            return Err(message.into());
+        }
     };
     println!("{}", Machine::this().describe());
     match name {

@@ -1,4 +1,4 @@
-//! Exact first-in-first-out order: a queue of line numbers, five bytes each.
+//! Exact first-in-first-out order: a queue of line numbers, as many bits each as the largest one has.
 //!
 //! The queue names lines, not slots, so hits and relocations cost nothing. A line evicted by us is
 //! taken out at its known place; a line invalidated by others leaves a stale entry behind, and is
@@ -47,20 +47,20 @@ struct Hands {
 }
 
 impl Fifo {
-    pub(super) fn new(capacity_lines: u64) -> Self {
+    pub(super) fn new(capacity_lines: u64, line_count: u64) -> Self {
         let slack = capacity_lines / 32 + 32;
         let length = (capacity_lines + slack) as usize;
         let marks = (capacity_lines / 64 + 32) as usize;
         Self {
-            entries: PackedLines::new(length),
+            entries: PackedLines::new(length, line_count),
             head: 0,
             write: 0,
             read: 0,
             tail: 0,
             passing: false,
             crowded: capacity_lines + slack / 2,
-            old: Marks::new(marks),
-            new: Marks::new(marks),
+            old: Marks::new(marks, line_count),
+            new: Marks::new(marks, line_count),
             hands: Hands::default(),
         }
     }

@@ -1,40 +1,35 @@
-//! Line numbers in five bytes each, and a small multiset of them.
+//! Line numbers in as many bits as they need, and a small multiset of them.
 
 use super::LINE_LIMIT;
+use crate::packed_array::{PackedArray, bits_for};
 
-/// An array of line numbers or nothing, five bytes each. Fresh memory holds nothing.
+/// An array of line numbers or nothing. Fresh memory holds nothing.
 #[derive(Debug)]
-pub(super) struct PackedLines {
-    low: Vec<u32>,
-    high: Vec<u8>,
-}
+pub(super) struct PackedLines(PackedArray);
 
 impl PackedLines {
-    pub(super) fn new(length: usize) -> Self {
-        Self { low: vec![0; length], high: vec![0; length] }
+    /// For lines below `line_count`.
+    pub(super) fn new(length: usize, line_count: u64) -> Self {
+        assert!(line_count <= LINE_LIMIT);
+        Self(PackedArray::new(length, bits_for(line_count).max(1)))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.low.len()
+        self.0.len()
     }
 
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<u64> {
-        (u64::from(self.low[index]) | u64::from(self.high[index]) << 32).checked_sub(1)
+        self.0.get(index).checked_sub(1)
     }
 
     #[inline]
     pub(super) fn set(&mut self, index: usize, line: Option<u64>) {
-        let stored = line.map_or(0, |line| {
-            assert!(line < LINE_LIMIT);
-            line + 1
-        });
-        self.low[index] = stored as u32;
-        self.high[index] = (stored >> 32) as u8;
+        self.0.set(index, line.map_or(0, |line| line + 1));
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.low.capacity() * size_of::<u32>() + self.high.capacity()
+        self.0.memory_bytes()
     }
 }
 
@@ -60,8 +55,8 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn new(length: usize) -> Self {
-        Self { table: PackedLines::new(length), count: 0 }
+    pub(super) fn new(length: usize, line_count: u64) -> Self {
+        Self { table: PackedLines::new(length, line_count), count: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -143,7 +138,7 @@ mod tests {
     #[test]
     fn marks_are_a_multiset() {
         let mut prng = Prng::new(3);
-        let mut marks = Marks::new(64);
+        let mut marks = Marks::new(64, LINE_LIMIT);
         let mut model = BTreeMap::<u64, u32>::new();
         for _ in 0..20_000 {
             let line = if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };

@@ -35,10 +35,10 @@ pub(super) struct S3Fifo {
 }
 
 impl S3Fifo {
-    pub(super) fn new(slots: u32, capacity_lines: u64) -> Self {
+    pub(super) fn new(slots: u32, capacity_lines: u64, line_count: u64) -> Self {
         Self {
             states: States::new(slots),
-            small: SmallQueue::new(capacity_lines),
+            small: SmallQueue::new(capacity_lines, line_count),
             ghost: Ghost::new(capacity_lines / 8 * 3),
             clock: 0,
             chosen: None,
@@ -192,9 +192,10 @@ struct SmallQueue {
 }
 
 impl SmallQueue {
-    fn new(capacity_lines: u64) -> Self {
+    fn new(capacity_lines: u64, line_count: u64) -> Self {
         let target = (capacity_lines / 20).max(1);
-        Self { entries: PackedLines::new(target as usize), head: 0, length: 0, live: 0, target }
+        let entries = PackedLines::new(target as usize, line_count);
+        Self { entries, head: 0, length: 0, live: 0, target }
     }
 
     fn oldest(&self) -> Option<u64> {
