@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use voltier_block::{BlockDevice, Buf, IoResult};
 
+use crate::canary::{self, Canary};
 use crate::chain::{Chain, Found, LogReader};
 use crate::format::{
     ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RecordEntry,
@@ -53,7 +54,8 @@ pub(crate) async fn replay<S: BlockDevice>(
             // Where a crash had cut the log off, records behind the cut may still be there.
             generation = generation.max(found.generation.get());
         }
-        if next.sequence() != expected || next.head.generation.get() < generation {
+        let cut_off = next.head.generation.get() < generation;
+        if next.sequence() != expected || (cut_off && !canary::is(Canary::GenerationIgnored)) {
             break;
         }
         expected += 1;
@@ -66,7 +68,7 @@ pub(crate) async fn replay<S: BlockDevice>(
         }
     }
     while let Some(record) = unproven.pop_front() {
-        if !data_is_whole(&reader, &record).await? {
+        if !data_is_whole(&reader, &record).await? && !canary::is(Canary::TornDataTaken) {
             break;
         }
         take_record(state, &record)?;
@@ -144,7 +146,7 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
                     ordered.drop_line(line, record.head.sequence.get());
                 }
             }
-            ENTRY_DROP => {
+            ENTRY_DROP if !canary::is(Canary::DropForgotten) => {
                 if let Some(loading) = &mut state.loading {
                     loading.replay_drop(line, slot);
                 }
