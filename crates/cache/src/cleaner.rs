@@ -233,6 +233,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (lines.collect(), batch.last_sequence)
     }
 
+    /// Whether the origin has every version of records before this one, while later ones wait: in
+    /// order there are no sweeps as long as clients write.
+    fn order_is_past(&self, sequence: u64) -> bool {
+        let state = self.state.borrow();
+        let oldest = state.ordered.as_ref().and_then(OrderedQueue::oldest);
+        oldest.is_some_and(|(oldest, _)| oldest >= sequence)
+    }
+
     /// The origin has everything of the order up to this record.
     fn order_written(&self, last_sequence: u64) {
         if let Some(ordered) = &mut self.state.borrow_mut().ordered {
@@ -449,6 +457,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         // What is damaged is tried once more: it may have been one read that failed, not the line.
         self.damaged.borrow_mut().clear();
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
+        let sequence = self.state.borrow().next_sequence;
         self.draining.set(self.draining.get() + 1);
         self.hurry.notify();
         self.dirty_changed.notify();
@@ -457,6 +466,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.failed()
                 || self.state.borrow().index.dirty_lines() == 0
                 || self.sweeps.get() >= sweeps + 2
+                || self.order_is_past(sequence)
                 || self.destage_errors.get() != errors
         };
         self.dirty_changed.until(done).await;

@@ -182,6 +182,9 @@ async fn serve(world: World, stage: Rc<Stage>, profile: Profile, mut life: Life)
         Start::Plain => return check_plain(&world, &stage, &profile).await,
         Start::Refused => return,
     };
+    if life.faulty {
+        stage.inject_all(&profile);
+    }
     if life.number == 0 || life.prng.one_in(2) {
         bench.check_all("at the start").await;
     }

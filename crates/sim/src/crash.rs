@@ -75,6 +75,7 @@ async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>
     let bench = stage.open(&world, profile, mode).await.expect("a new cache opens");
     run_clients(&bench, profile, plan.warm_up_steps).await;
     stage.inject(profile);
+    stage.inject_all(profile);
     watch(&world, &stage, &plan, points);
     run_clients(&bench, profile, profile.steps).await;
     rest::check_checksums(&world, &bench.device);

@@ -146,6 +146,11 @@ impl SimDisk {
         self.0.injector.replace(Injector::new(mix.clone(), prng, Rc::new(damaged)));
     }
 
+    /// Goes on with another mix of faults.
+    pub(crate) fn change_mix(&self, mix: &FaultMix) {
+        self.0.injector.borrow_mut().change_mix(mix.clone());
+    }
+
     /// Ends all faults of reads, writes and flushes. A drive that is gone stays away.
     pub fn mend(&self) {
         self.0.injector.borrow_mut().mend();

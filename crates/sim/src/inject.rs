@@ -64,6 +64,11 @@ impl Injector {
         Self { mix, prng, told: Some(told), ..Self::default() }
     }
 
+    /// Goes on with another mix; what has failed for good goes on failing.
+    pub(crate) fn change_mix(&mut self, mix: FaultMix) {
+        self.mix = mix;
+    }
+
     pub(crate) fn mend(&mut self) {
         self.mix = FaultMix::default();
         self.reads.clear();

@@ -21,6 +21,7 @@ mod image;
 mod inject;
 mod ledger;
 mod life;
+pub mod manage;
 mod medium;
 mod mix;
 mod model;

@@ -101,6 +101,11 @@ impl Medium {
         self.unflushed.is_empty()
     }
 
+    /// Whether reads of both return the same.
+    pub fn reads_like(&self, other: &Self) -> bool {
+        self.current.is_same(&other.current)
+    }
+
     /// Turns one bit over, on the medium and in the drive's cache alike.
     pub fn rot(&mut self, byte: u64, bit: u8) {
         let mut value = [0];

@@ -132,13 +132,22 @@ impl Stage {
     pub(crate) fn inject(&self, profile: &Profile) {
         let (ssd, origin) = self.drives.borrow().clone();
         let damaged = self.ssd_damaged.clone();
-        ssd.inject(&profile.ssd_faults, move |_| damaged.set(true));
+        // Rot that strikes the log's end between a crash and the replay looks like the crash: bits
+        // turn over once the cache is open.
+        let mut opening = profile.ssd_faults.clone();
+        opening.without(&[FaultKind::BitRot]);
+        ssd.inject(&opening, move |_| damaged.set(true));
         let (model, damaged) = (self.model.clone(), self.origin_damaged.clone());
         // The origin carries no checksums: no layer can know.
         origin.inject(&profile.origin_faults, move |range| {
             damaged.set(true);
             model.borrow_mut().give_up(range);
         });
+    }
+
+    /// The cache is open: all that the profile says may happen.
+    pub(crate) fn inject_all(&self, profile: &Profile) {
+        self.drives.borrow().0.change_mix(&profile.ssd_faults);
     }
 
     /// The drives work again, but those that are gone.

@@ -158,7 +158,7 @@ impl World {
             self.0.ledger.count(|counts| counts.requests += 1);
         }
         self.0.ledger.tell_request(time, || {
-            let drive = if drive == 1 { "ssd" } else { "origin" };
+            let drive = ["control plane", "ssd", "origin"][(drive as usize).min(2)];
             let what = if event == Event::Completed { "done" } else { "begins" };
             format!("event {number:5}: {drive} {operation} {range} {what}")
         });

@@ -103,6 +103,18 @@ impl Engine for BookEngine {
         Ok(1)
     }
 
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let has_cache = self.volume(name, |open| open.has_cache);
+        if !has_cache {
+            return Err(ControlError::failed(format!("{name} has no cache")));
+        }
+        self.call()
+    }
+
+    fn resume(&mut self, name: &VolumeName) {
+        self.volume(name, |_| ());
+    }
+
     fn detach(&mut self, name: &VolumeName, _: bool) -> ControlResult<()> {
         let has_cache = self.volume(name, |open| open.has_cache);
         if !has_cache {

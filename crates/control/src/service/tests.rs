@@ -76,6 +76,14 @@ impl Engine for BookEngine {
         Ok(1)
     }
 
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("settle", name.as_str())
+    }
+
+    fn resume(&mut self, name: &VolumeName) {
+        self.0.lock().unwrap().calls.push(format!("resume {name}"));
+    }
+
     fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
         self.call("detach", if write_back { "clean" } else { "anyhow" })?;
         Ok(())
@@ -280,7 +288,7 @@ fn a_delete_drains_closes_doors_and_forgets() {
     assert_eq!(bench.job(Request::Job { id: job.id }).state, JobState::Done);
     assert_eq!(
         bench.calls(),
-        ["unexport nbd", "configure pt", "drain v", "detach clean", "close v"]
+        ["unexport nbd", "configure pt", "drain v", "settle v", "detach clean", "close v"]
     );
     assert!(bench.service.registry.volumes().is_empty());
     bench.create(Mode::WriteBack);
