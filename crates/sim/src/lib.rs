@@ -9,6 +9,8 @@
 //!          in a world of its own the cache is opened on them and every sector is checked
 //! ```
 //!
+//! manage: the same for the control plane's commands, with the real service over the real volume.
+//!
 //! Faults that are made here, and nothing else:
 //! - power cut: blocks of writes that no flush covered are lost, kept, or kept in part; the order
 //!   in which they reach the medium is free; a block is never mixed;
