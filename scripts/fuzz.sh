@@ -79,7 +79,7 @@ shrink() {
   rm -f "$fresh"/*
   awk 'NR == 1 { files = $1 } NR > 2 && NR <= files + 2 { name[NR - 3] = $0 }
        $1 == "COV" && NF > 2 { print NF - 2, name[$2] }' "$control" |
-    sort -rn | grep -Ev '/(found|seed)-' | head -n "${FUZZ_FILES:-30}" |
+    sort -rn | grep -Ev '/(found|seed)-' | awk -v most="${FUZZ_FILES:-30}" 'NR <= most' |
     while read -r _ file; do cp "$file" "$fresh/"; done
   # Findings stay whatever they reach, and so do the inputs that people wrote to begin with.
   find "fuzz/corpus/$target" -type f ! -name 'found-*' ! -name 'seed-*' -delete

@@ -13,6 +13,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payl
 use voltier_ring::Semaphore;
 
 use crate::cache::Inner;
+use crate::canary::{self, Canary};
 use crate::changes::Change;
 use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
@@ -271,7 +272,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.order_written(last_sequence);
             return Ok(());
         }
-        self.make_durable().await?;
+        if !canary::is(Canary::DestageBeforeDurable) {
+            self.make_durable().await?;
+        }
         let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
         let runs: Vec<Part<'_, IoResult<LineRun>>> = self
             .runs_of(batch)
@@ -294,7 +297,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         if !cleaned.is_empty() {
-            self.flush_origin().await?;
+            if !canary::is(Canary::CleanBeforeFlush) {
+                self.flush_origin().await?;
+            }
             if failed.is_none() {
                 // Before the log hears of it: it may be waiting for the space this gives.
                 self.order_written(last_sequence);
@@ -443,6 +448,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     pub(crate) async fn drain(&self) -> IoResult<()> {
+        // What is damaged is tried once more: it may have been one read that failed, not the line.
+        self.damaged.borrow_mut().clear();
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
         let sequence = self.state.borrow().next_sequence;
         self.draining.set(self.draining.get() + 1);
@@ -461,6 +468,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.failed() {
             return Err(IoError::Gone);
         }
+        self.forget_mended();
         if self.destage_errors.get() != errors || !self.damaged.borrow().is_empty() {
             return Err(IoError::Medium);
         }

@@ -10,6 +10,7 @@ use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
 
 use crate::cache::mask_of;
+use crate::canary::{self, Canary};
 use crate::changes::{Change, Queue, Source};
 use crate::format::{
     ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, Geometry, NO_UNIT,
@@ -207,6 +208,8 @@ impl State {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
+        let fits = builder.find_line_place(&self.free_slots);
+        debug_assert!(fits, "the head of record {} stands where no line fits", self.next_sequence);
         while builder.has_room()
             && let Some((line, slot)) = self.given_up.pop()
         {
@@ -246,6 +249,8 @@ impl State {
                 self.apply_data(line, data, mask, source, builder);
             }
             Change::Clean { line, slot } => {
+                let newest = || self.index.lookup(line).unwrap_or(slot);
+                let slot = if canary::is(Canary::DirtyBitLost) { newest() } else { slot };
                 if self.index.lookup(line) == Some(slot) && self.index.is_dirty(slot) {
                     self.index.set_clean(slot);
                     builder.note(ENTRY_CLEAN, line, slot);
@@ -447,7 +452,11 @@ impl State {
     /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
     pub(crate) fn record_done(&mut self, sequence: u64) {
         let done = self.in_flight.iter_mut().find(|record| record.sequence == sequence);
-        done.expect("a record on its way").done = true;
+        let done = done.expect("a record on its way");
+        done.done = true;
+        if canary::is(Canary::AckOutOfOrder) {
+            self.user.ack(done.user_number);
+        }
         while self.in_flight.front().is_some_and(|record| record.done) {
             let record = self.in_flight.pop_front().expect("has a front");
             for (slot, _) in &record.slots {

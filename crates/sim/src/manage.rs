@@ -31,7 +31,7 @@ use voltier_control::{Service, VolumeState, VolumeStatus};
 pub use bay::Drives;
 pub use story::Command;
 
-use crate::disk::{Cut, Medium};
+use crate::medium::{Cut, Medium};
 use bay::{Bay, Left};
 use engine::SimEngine;
 use story::{Shape, ask, create, finish_jobs, name, shape};

@@ -27,8 +27,8 @@ const DESCRIPTION: &str = "a fuzzed disk";
 
 /// How often the server is looked at, and how often before it counts as hung: the wire's silent
 /// clients hang up after an hour.
-const LOOK_NS: u64 = 10_000_000_000;
-const LOOKS_MAX: u32 = 2000;
+const LOOK_NS: u64 = 200_000_000_000;
+const LOOKS_MAX: u32 = 100;
 
 /// Serves the hostile client, then a good one; what the hostile one was sent.
 fn serve(hostile: Script, read_only: bool) -> Vec<u8> {

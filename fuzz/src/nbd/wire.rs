@@ -9,12 +9,14 @@ use std::rc::Rc;
 use voltier_block::{Buf, Bytes, Nanos};
 use voltier_ring::{Errno, Fd, Op, OpOutcome, VirtualFiles};
 
-/// Time of one receive or send, and between two clients.
+/// Time of one receive or send.
 const STEP_NS: Nanos = 10_000;
-const NEXT_CLIENT_NS: Nanos = 1_000_000;
 /// How long a silent client stays, and how long the server waits for one that never comes.
 const SILENCE_NS: Nanos = 3_600_000_000_000;
 const NEVER_NS: Nanos = 1 << 60;
+/// When a client comes after the one before: a slow one is done by then, and a silent one gone, so
+/// that what each reads depends on itself alone.
+const NEXT_CLIENT_NS: Nanos = 2 * SILENCE_NS;
 
 /// How many bytes go at once.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,8 @@ use voltier_volume::Volume;
 
 use super::clients::Crew;
 use super::engine::SimEngine;
-use crate::disk::{Cut, DiskSpec, Medium, SimDisk};
+use crate::disk::{DiskSpec, SimDisk};
+use crate::medium::{Cut, Medium};
 use crate::model::Model;
 use crate::workload::Bench;
 use crate::world::{Event, World};
@@ -255,7 +256,7 @@ impl Bay {
     /// A step of the control plane begins or ends: it takes time of its own, in which clients go
     /// on, and a crash may fall between any two, also when no drive is at work.
     pub(super) fn step(&self) {
-        self.world.event(Event::Completed, 0, 0, SectorRange::default());
+        self.world.event(Event::Completed, 0, "command", SectorRange::default());
         if self.crew.borrow().is_some() {
             let time_ns = self.prng.borrow_mut().below(900_000);
             self.pass(time_ns);

@@ -12,7 +12,7 @@ use super::bay::{Bay, Left};
 use super::engine::SimEngine;
 use super::story::{ask, create, create_swapped, name, new_cache, shape};
 use super::{Crash, Place, Walk, show};
-use crate::disk::Medium;
+use crate::medium::Medium;
 
 /// One crash point in so many is tried with a wrong SSD.
 const ONE_IN: u64 = 3;

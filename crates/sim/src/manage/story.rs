@@ -10,7 +10,7 @@ use voltier_volume::PolicyKind;
 
 use super::bay::{Bay, Left};
 use super::engine::{HDD, SSD, SimEngine};
-use crate::disk::{Cut, Medium};
+use crate::medium::{Cut, Medium};
 use crate::workload::MODES;
 
 /// Clients at work while a command runs.
