@@ -4,16 +4,23 @@
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers: BENCH=cache, start or parity (see docs/benchmarks.md)
-#   make fuzz-smoke   a short run of every fuzz target
+#   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
+#   make fuzz-smoke   some seconds of every fuzz target
+#   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
+#   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
+#   make coverage     lines of the cache that the simulator runs, and those it does not
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz-smoke crash clean
+.PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
+  crash clean
 
 BENCH ?= cache
+# A minute or two on two cores; a number of seeds, so that every machine runs the same.
+SIM_SEEDS ?= 400
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:
@@ -24,6 +31,7 @@ test:
 	@scripts/deps.sh test
 	@$(MAKE) --no-print-directory lint docs deny doc-test
 	@$(MAKE) --no-print-directory unit-test
+	@$(MAKE) --no-print-directory canaries sim
 
 lint:
 	cargo fmt --all --check
@@ -43,6 +51,17 @@ doc-test:
 unit-test:
 	scripts/run-tests.sh
 
+# One extra build of the cache, with bugs to choose from. Freed memory is kept: giving it back to the
+# kernel takes as long as the simulated worlds themselves.
+canaries:
+	MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456 RUST_BACKTRACE=0 \
+	  cargo test --locked --package voltier-sim --features canaries --test canaries -- --nocapture
+
+# COVERAGE_SEEDS swarm seeds beside the simulator's own tests.
+coverage:
+	@scripts/deps.sh build
+	scripts/coverage.sh
+
 # DEMO_SIZE, DEMO_SECONDS and DEMO_SSD are read by the binary: see demo/README.md.
 demo:
 	@scripts/deps.sh demo
@@ -53,9 +72,17 @@ bench:
 	@scripts/deps.sh bench
 	cargo xtask bench $(BENCH)
 
+fuzz:
+	@scripts/deps.sh fuzz
+	FUZZ_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) scripts/fuzz.sh run $(TARGET)
+
 fuzz-smoke:
 	@scripts/deps.sh fuzz
-	scripts/fuzz-smoke.sh
+	scripts/fuzz.sh smoke
+
+sim:
+	@scripts/deps.sh build
+	$(XTASK) sim --seeds $(SIM_SEEDS)
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

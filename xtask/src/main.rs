@@ -3,6 +3,7 @@
 mod bench;
 mod doc_test;
 mod fences;
+mod sim;
 mod tidy;
 mod workspace;
 
@@ -16,7 +17,8 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
   doc-test        runs the commands shown in README.md and docs/guide
-  bench NAME      speed against named peers; NAME: cache, start, parity";
+  bench NAME      speed against named peers; NAME: cache, start, parity
+  sim [OPTION]... seeds of the simulator: --seeds N, --minutes M, --seed S (see docs/proof.md)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["doc-test"] => doc_test::run(),
         ["bench", name] => bench::run(name),
+        ["sim", arguments @ ..] => sim::run(arguments),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -9,7 +9,7 @@ mod error;
 mod prng;
 mod range;
 
-pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload};
+pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload, blocks_out};
 pub use device::{AfterDiscard, BlockDevice, Durability, Limits};
 pub use error::{IoError, IoResult};
 pub use prng::Prng;

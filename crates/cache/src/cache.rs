@@ -224,6 +224,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// Ranges of dirty lines whose data on the SSD was found damaged.
     pub fn damaged_ranges(&self) -> Vec<SectorRange> {
+        self.0.forget_mended();
         self.0.damaged.borrow().iter().map(|line| self.0.line_range(*line)).collect()
     }
 

@@ -82,12 +82,15 @@ impl<S: BlockDevice> LogReader<'_, S> {
 }
 
 impl Position {
-    /// This position, if it lies on the device.
+    /// This position, if it lies on the device, its head in a slot that is taken, and goes on in
+    /// another segment.
     pub(crate) fn on(self, geometry: &Geometry) -> Option<Position> {
         let units = geometry.units_per_segment();
         let fits = self.segment < geometry.segment_count
             && self.next_segment < geometry.segment_count
-            && (self.unit < units || self.unit == NO_UNIT)
+            && self.next_segment != self.segment
+            && (self.unit == NO_UNIT
+                || self.unit < units && geometry.slot_behind(self.unit) <= self.slot)
             && self.slot <= geometry.slots_per_segment
             && self.next_segment_unit < units;
         fits.then_some(self)
@@ -191,5 +194,32 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             Err(error) => self.walks.push_back(Walk::Done(Err(error))),
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{FormatOptions, LineSize};
+    use crate::policy::PolicyKind;
+
+    #[test]
+    fn a_log_does_not_go_on_in_its_own_segment_or_before_its_head() {
+        let line_size = LineSize::new(16384).unwrap();
+        let options = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [1; 16] };
+        let geometry = Geometry::plan(&options, 64 << 20, 1 << 21).unwrap();
+        let good =
+            Position { segment: 3, unit: 11, slot: 3, next_segment: 4, next_segment_unit: 3 };
+        let far = geometry.units_per_segment();
+        for (position, is_on) in [
+            (good, true),
+            (Position { unit: NO_UNIT, slot: 0, ..good }, true),
+            (Position { slot: 2, ..good }, false),
+            (Position { next_segment: 3, ..good }, false),
+            (Position { unit: far, slot: geometry.slots_per_segment, ..good }, false),
+            (Position { next_segment_unit: far, ..good }, false),
+        ] {
+            assert_eq!(position.on(&geometry).is_some(), is_on, "{position:?}");
+        }
     }
 }

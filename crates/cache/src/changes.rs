@@ -19,8 +19,8 @@ pub(crate) enum Source {
 pub(crate) enum Change {
     /// The line's data, one whole line; only the sectors of `mask` count if there is one.
     Data { line: u64, data: Bytes, mask: Option<u128>, source: Source },
-    /// The origin has what is in `slot`.
-    Clean { line: u64, slot: u32 },
+    /// The origin has the copy that was in `slot`, with this CRC and mask.
+    Clean { line: u64, slot: u32, crc_bits: u32, mask: Option<u128> },
     /// The line is not to be served from the cache any more.
     Drop { line: u64 },
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba};
 
 use crate::cache::Inner;
+use crate::canary::{self, Canary};
 use crate::fingerprint::fingerprint;
 use crate::format::{
     BLOCK_BYTES, CHUNK_BYTES, CHUNK_HEAD_BYTES, CHUNK_MAGIC, ChunkHead, DIRTY_CHUNK_MAGIC,
@@ -146,7 +147,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.failed() {
             return Err(IoError::Gone);
         }
-        self.ssd.flush().await?;
+        if !canary::is(Canary::LabelBeforeBody) {
+            self.ssd.flush().await?;
+        }
         let origin_flushed = self.flush_origin().await.is_ok();
         let mut superblock = *self.superblock.borrow();
         superblock.sequence = (superblock.sequence.get() + 1).into();
@@ -162,7 +165,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         superblock.next_segment_unit = position.next_segment_unit.into();
         superblock.state = end_state.into();
         superblock.dirty_lines = self.state.borrow().index.dirty_lines().into();
+        // In ordered mode a replay may begin in an earlier life, whose suspect lines it would bring
+        // back: nothing but the marks says that the start dropped them.
+        let spans_a_start = replay_sequence < superblock.first_sequence.get();
         if end_state == STATE_CLEAN {
+            // Every record is durable: a replay that ends before this one has met damage.
+            superblock.first_sequence = self.state.borrow().next_sequence.into();
             match fingerprint(&self.origin).await {
                 Ok(number) => superblock.fingerprint = number.into(),
                 // Without one the next start is one after an unclean stop, which needs none.
@@ -174,9 +182,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         self.collect();
         // Last: until the superblock is written, a replay may bring back lines whose mistrust only
         // the marks record. A failing origin keeps its marks; its writes report the error.
-        // In ordered mode a replay may begin in an earlier life, whose suspect lines it would bring
-        // back: nothing but the marks says that the start dropped them.
-        let spans_a_start = replay_sequence < superblock.first_sequence.get();
         if origin_flushed && !spans_a_start {
             self.intents.finish_clearing(&self.ssd).await
         } else {

@@ -13,6 +13,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payl
 use voltier_ring::Semaphore;
 
 use crate::cache::Inner;
+use crate::canary::{self, Canary};
 use crate::changes::Change;
 use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
@@ -65,6 +66,7 @@ type LineRun = Vec<Dirty>;
 struct DirtyLine {
     of: Dirty,
     mask: Option<u128>,
+    crc_bits: u32,
     data: Bytes,
 }
 
@@ -231,6 +233,14 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         (lines.collect(), batch.last_sequence)
     }
 
+    /// Whether the origin has every version of records before this one, while later ones wait: in
+    /// order there are no sweeps as long as clients write.
+    fn order_is_past(&self, sequence: u64) -> bool {
+        let state = self.state.borrow();
+        let oldest = state.ordered.as_ref().and_then(OrderedQueue::oldest);
+        oldest.is_some_and(|(oldest, _)| oldest >= sequence)
+    }
+
     /// The origin has everything of the order up to this record.
     fn order_written(&self, last_sequence: u64) {
         if let Some(ordered) = &mut self.state.borrow_mut().ordered {
@@ -263,9 +273,11 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.order_written(last_sequence);
             return Ok(());
         }
-        self.make_durable().await?;
+        if !canary::is(Canary::DestageBeforeDurable) {
+            self.make_durable().await?;
+        }
         let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
-        let runs: Vec<Part<'_, IoResult<LineRun>>> = self
+        let runs: Vec<Part<'_, IoResult<Vec<Change>>>> = self
             .runs_of(batch)
             .into_iter()
             .map(|run| {
@@ -286,15 +298,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         if !cleaned.is_empty() {
-            self.flush_origin().await?;
+            if !canary::is(Canary::CleanBeforeFlush) {
+                self.flush_origin().await?;
+            }
             if failed.is_none() {
                 // Before the log hears of it: it may be waiting for the space this gives.
                 self.order_written(last_sequence);
             }
             add(&self.counters.destaged_lines, cleaned.len() as u64);
-            let clean = |dirty: Dirty| Change::Clean { line: dirty.line, slot: dirty.slot };
-            let changes = cleaned.into_iter().map(clean);
-            let number = self.queue_internal(changes);
+            let number = self.queue_internal(cleaned);
             self.internal_acked(number).await?;
         }
         if let Some(error) = failed {
@@ -323,7 +335,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     ///
     /// # Errors
     /// The origin's. Lines that are damaged on the SSD are left out and remembered.
-    async fn destage_run(&self, run: LineRun) -> IoResult<LineRun> {
+    async fn destage_run(&self, run: LineRun) -> IoResult<Vec<Change>> {
         let (first, last) = (run[0].line, run[run.len() - 1].line);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let reads: Vec<Part<'_, Option<DirtyLine>>> = run
@@ -343,7 +355,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::Gone);
         }
         let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
-        for DirtyLine { of, mask, data } in &lines {
+        for DirtyLine { of, mask, data, .. } in &lines {
             let start = self.line_range(of.line).start;
             for valid in self.valid_runs(of.line, *mask) {
                 let from = (valid.start.0 - start.0) as usize * 512;
@@ -361,7 +373,13 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         self.write_pending(pending).await?;
-        Ok(lines.into_iter().map(|read| read.of).collect())
+        let news = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| Change::Clean {
+            line: of.line,
+            slot: of.slot,
+            crc_bits,
+            mask,
+        };
+        Ok(lines.into_iter().map(news).collect())
     }
 
     async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
@@ -371,15 +389,15 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
 
     /// The data of a dirty line if it is still in this slot, and whole.
     async fn read_dirty(&self, of: Dirty) -> Option<DirtyLine> {
-        let mask = {
+        let (mask, crc_bits) = {
             let state = self.state.borrow();
             if state.index.lookup(of.line) != Some(of.slot) || !state.index.is_dirty(of.slot) {
                 return None;
             }
-            state.index.mask(of.slot)
+            (state.index.mask(of.slot), state.index.crc_bits(of.slot))
         };
         match self.read_slot(of.slot).await {
-            Ok(data) => Some(DirtyLine { of, mask, data: data.freeze() }),
+            Ok(data) => Some(DirtyLine { of, mask, crc_bits, data: data.freeze() }),
             Err(_) => {
                 // A damaged dirty line is remembered by this; a clean one cannot be here.
                 let _ = self.give_up_line(of.line, of.slot);
@@ -394,7 +412,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let line = Buf::new(self.geometry.line_bytes as usize);
         match self.read_ssd(at, line).await {
             Ok(data) if crc32c(&data) == version.crc => {
-                Some(DirtyLine { of, mask: version.mask, data: data.freeze() })
+                let (mask, crc_bits) = (version.mask, version.crc & 0xff_ffff);
+                Some(DirtyLine { of, mask, crc_bits, data: data.freeze() })
             }
             read => {
                 if let Err(error) = read {
@@ -435,7 +454,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     pub(crate) async fn drain(&self) -> IoResult<()> {
+        // What is damaged is tried once more: it may have been one read that failed, not the line.
+        self.damaged.borrow_mut().clear();
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
+        let sequence = self.state.borrow().next_sequence;
         self.draining.set(self.draining.get() + 1);
         self.hurry.notify();
         self.dirty_changed.notify();
@@ -444,6 +466,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.failed()
                 || self.state.borrow().index.dirty_lines() == 0
                 || self.sweeps.get() >= sweeps + 2
+                || self.order_is_past(sequence)
                 || self.destage_errors.get() != errors
         };
         self.dirty_changed.until(done).await;
@@ -451,6 +474,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.failed() {
             return Err(IoError::Gone);
         }
+        self.forget_mended();
         if self.destage_errors.get() != errors || !self.damaged.borrow().is_empty() {
             return Err(IoError::Medium);
         }

@@ -12,6 +12,7 @@ use voltier_block::{KIB, Lba, MIB};
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::canary::{self, Canary};
 use crate::config::{FormatOptions, segment_bytes_for};
 use crate::policy::LINE_LIMIT;
 
@@ -35,6 +36,16 @@ pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// Segments a cache needs to work at all: two open, four prepared, the rest with lines in them.
 const SEGMENTS_MIN: u64 = 20;
+
+/// Numbers that only grow (records, generations, epochs, writings of a block) are below this: at a
+/// thousand million a second it takes a century. What has a higher one is not whole, and so no sum
+/// of them overflows.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+
+/// Whether these are numbers that a counter can have reached.
+fn are_counters(numbers: &[U64]) -> bool {
+    numbers.iter().all(|number| number.get() < COUNTER_MAX)
+}
 
 /// CRC-32C as every structure here uses it.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
@@ -121,7 +132,9 @@ impl Superblock {
         let whole = superblock.magic == SUPERBLOCK_MAGIC
             && superblock.copy == copy
             && superblock.crc == crc_without(block, SUPERBLOCK_CRC_AT);
-        whole.then_some(superblock)
+        let Self { sequence, generation, replay_sequence, first_sequence, .. } = superblock;
+        let counters = [sequence, generation, replay_sequence, first_sequence];
+        (whole && are_counters(&counters)).then_some(superblock)
     }
 }
 
@@ -208,8 +221,10 @@ impl RecordHead {
             && head.uuid == *uuid
             && head.segment == segment
             && head.unit == at
-            && head.entry_count.get() as usize <= entries_per_record(unit.len());
-        (plausible && head.crc == crc_without(unit, RECORD_CRC_AT)).then_some(head)
+            && head.entry_count.get() as usize <= entries_per_record(unit.len())
+            && are_counters(&[head.sequence, head.generation, head.epoch]);
+        let whole = head.crc == crc_without(unit, RECORD_CRC_AT);
+        (plausible && (whole || canary::is(Canary::RecordChecksumIgnored))).then_some(head)
     }
 
     /// The entries behind a decoded head.
@@ -258,7 +273,8 @@ impl IntentHead {
     /// The head in `block`, if it is one of cache `uuid`, and whole.
     pub(crate) fn decode(block: &[u8], uuid: &[u8; 16]) -> Option<Self> {
         let head = Self::read_from_prefix(block).ok()?.0;
-        let ours = head.magic == INTENT_MAGIC && head.uuid == *uuid;
+        let ours =
+            head.magic == INTENT_MAGIC && head.uuid == *uuid && are_counters(&[head.sequence]);
         (ours && head.crc == crc_without(block, 4)).then_some(head)
     }
 }

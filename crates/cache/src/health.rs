@@ -88,6 +88,17 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
     }
 
+    /// Lines that are not dirty any more could be written out after all: what had failed was a read
+    /// of them, once.
+    pub(crate) fn forget_mended(&self) {
+        let mut damaged = self.damaged.borrow_mut();
+        if !damaged.is_empty() {
+            let state = self.state.borrow();
+            let dirty = |slot: u32| state.index.is_dirty(slot);
+            damaged.retain(|line| state.index.lookup(*line).is_some_and(dirty));
+        }
+    }
+
     /// What a cached line's data is worth when the SSD returned an error or other bytes: a clean
     /// line is dropped (and the origin asked), a dirty one is reported and kept for no one.
     ///

@@ -15,7 +15,9 @@
 //! The cache is a block device over two block devices. It knows nothing of what they are.
 
 pub mod admission;
+mod audit;
 mod cache;
+pub mod canary;
 mod chain;
 mod changes;
 mod checkpoint;

@@ -48,7 +48,7 @@ struct Map {
 impl Map {
     fn of(found: &Superblock) -> Self {
         Self {
-            area: found.checkpoint_area.get().min(1),
+            area: found.checkpoint_area.get(),
             chunks: found.checkpoint_chunks.get(),
             replay_sequence: found.replay_sequence.get(),
         }
@@ -249,6 +249,9 @@ pub(crate) async fn load_before_replay<S: BlockDevice>(
     state: &mut State,
 ) -> Result<(), OpenError> {
     let map = Map::of(found);
+    if map.area > 1 {
+        return Err(OpenError::Damaged(format!("it names checkpoint area {} of two", map.area)));
+    }
     if map.chunks > 0 && map.chunks != state.geometry.chunk_count() {
         return Err(OpenError::Damaged("its checkpoint is not as large as its area".to_owned()));
     }

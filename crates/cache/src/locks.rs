@@ -65,6 +65,12 @@ impl LineLocks {
         STRIPE_COUNT * size_of::<Cell<i32>>()
     }
 
+    /// Stripes that are held, and stripes that somebody waits for.
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let held = self.stripes.iter().filter(|stripe| stripe.get() != 0).count();
+        (held, self.waiting.borrow().len())
+    }
+
     fn try_take(&self, stripe: u32, access: Access) -> bool {
         let cell = &self.stripes[stripe as usize];
         let free = match access {

@@ -131,9 +131,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 break;
             }
         }
-        if begun == 0 && !read {
-            // While the map is loaded, better ones may become known.
-            begun = usize::from(state.loading.is_none() && self.prepare_emptiest(state));
+        // While the map is loaded, better ones become known: nobody needs to hurry because of that.
+        if begun == 0 && !read && state.loading.is_none() {
+            begun = usize::from(self.prepare_emptiest(state));
             if begun == 0 {
                 self.log_waits_for_cleaner.set(true);
                 self.dirty_changed.notify();

@@ -257,7 +257,10 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             return Err(OpenError::OriginChanged { dirty: state.index.dirty_lines() });
         }
         state.generation = found.generation.get() + 1;
-        let intents = load_intents(&ssd, &mut state, clean, changed).await?;
+        // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
+        // after a stop in order too.
+        let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
+        let intents = load_intents(&ssd, &mut state, trusted, changed).await?;
         // Only now is it known which lines live where the log stands, and so where it may write.
         load_open_segments(&ssd, &mut state).await?;
         state.resume(state.position);
@@ -420,7 +423,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
     state: &mut State,
-    clean: bool,
+    trusted: bool,
     changed: bool,
 ) -> Result<Intents, OpenError> {
     let (newest, whole) = intents::load_block(ssd, &state.uuid).await.map_err(ssd_error)?;
@@ -435,7 +438,7 @@ async fn load_intents<S: BlockDevice>(
         intents.persist_marks(ssd).await.map_err(ssd_error)?;
         state.counts.suspect_lines += state.loading.take().map_or(0, |it| it.lines_left());
     }
-    if clean && !changed {
+    if trusted && !changed {
         return Ok(intents);
     }
     let marks = intents.marks();

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::canary::{self, Canary};
 use crate::format::Geometry;
 use crate::index::Index;
 
@@ -50,6 +51,15 @@ impl FreeSlots {
             }
         }
         Self { words, roomy: index.live_in(segment) <= slots / 4 }
+    }
+
+    /// How many slots are free.
+    pub(crate) fn count(&self) -> u32 {
+        self.words.iter().map(|word| word.count_ones()).sum()
+    }
+
+    fn is_free(&self, slot: u32) -> bool {
+        self.words[slot as usize / 64] & 1 << (slot % 64) != 0
     }
 
     /// The first free slot at or after `from`.
@@ -216,12 +226,46 @@ impl Segments {
         for (number, segment) in self.all.iter_mut().enumerate() {
             if let Life::Preparing { since } = segment.life
                 && since <= durable_sequence
-                && segment.pins[1 - segment.round as usize] == 0
+                && (segment.pins[1 - segment.round as usize] == 0 || canary::is(Canary::PinIgnored))
             {
                 segment.life = Life::Free;
                 self.free.push_back(number as u32);
             }
         }
+    }
+
+    /// Whether no read is under way anywhere; else which segment is pinned.
+    pub(crate) fn audit_pins(&self) -> Result<(), String> {
+        match self.all.iter().position(|segment| segment.pins != [0; 2]) {
+            None => Ok(()),
+            Some(number) => Err(format!("segment {number} is pinned: {:?}", self.all[number].pins)),
+        }
+    }
+
+    /// Whether every segment is in one life only, and what the log may write is under no line.
+    pub(crate) fn audit_lives(&self, index: &Index, geometry: &Geometry) -> Result<(), String> {
+        let open = self.all.iter().filter(|segment| segment.life == Life::Open).count();
+        if open != 2 {
+            return Err(format!("{open} segments are open, not two"));
+        }
+        for (number, segment) in self.all.iter().enumerate() {
+            let listed = self.free.iter().filter(|free| **free as usize == number).count();
+            if listed != usize::from(segment.life == Life::Free) {
+                return Err(format!(
+                    "segment {number}, {:?}, is listed {listed} times",
+                    segment.life
+                ));
+            }
+            let dead = FreeSlots::of(number as u32, index, geometry);
+            let slots = 0..geometry.slots_per_segment;
+            let alive = |free: &FreeSlots| {
+                slots.into_iter().find(|it| free.is_free(*it) && !dead.is_free(*it))
+            };
+            if let Some(slot) = segment.free_slots.as_ref().and_then(alive) {
+                return Err(format!("slot {slot} of segment {number} is free and has a line"));
+            }
+        }
+        Ok(())
     }
 
     /// Segments being prepared.
@@ -245,7 +289,9 @@ impl Segments {
             if !segment.known || segment.life != Life::Closed || live > live_max {
                 continue;
             }
-            if segment.last_sequence < self.replay_sequence {
+            if segment.last_sequence < self.replay_sequence
+                || canary::is(Canary::SegmentReusedEarly)
+            {
                 usable.push((live, number as u32));
             } else {
                 best_in_replay = best_in_replay.min(live);

@@ -216,6 +216,20 @@ fn what_is_changed_before_its_place_is_known_stays_changed() {
 }
 
 #[test]
+fn a_start_is_no_reason_to_write_back() {
+    in_virtual_time(|handle| async move {
+        let mut stand = Stand::new(handle).await;
+        stand.fill(8192, 64).await;
+        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
+        cache.loaded().await;
+        // Less than the time after which an idle cache is cleaned.
+        stand.handle.sleep(500_000_000).await;
+        let status = cache.status();
+        assert_eq!((status.lines_dirty, status.destaged_lines), (64, 0));
+    });
+}
+
+#[test]
 fn a_damaged_chunk_of_the_map_costs_clean_lines_only() {
     in_virtual_time(|handle| async move {
         const LINES: u64 = 50_000;

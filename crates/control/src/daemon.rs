@@ -37,7 +37,7 @@ pub struct DaemonOptions {
 /// # Errors
 /// When the folder is served already, its registry is refused, or the engine cannot start. Nothing
 /// was changed then.
-pub fn run_daemon<E: Engine>(
+pub fn run_daemon<E: Engine + Send>(
     options: &DaemonOptions,
     start_engine: impl FnOnce(usize) -> ControlResult<E>,
 ) -> ControlResult<()> {
@@ -89,7 +89,7 @@ pub fn serve(options: &DaemonOptions) -> ControlResult<()> {
     run_daemon(options, CoreEngine::start)
 }
 
-fn spawn<E: Engine>(
+fn spawn<E: Engine + Send>(
     name: &str,
     shared: &Arc<Shared<E>>,
     body: impl FnOnce(Arc<Shared<E>>) + Send + 'static,

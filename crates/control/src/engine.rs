@@ -4,12 +4,14 @@
 //! cores. Calls block until the data path has answered, except a drain, which is started and asked
 //! about. Every error message is one line and complete: the service passes it on as it is.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::registry::{CacheRecord, VolumeRecord};
+use crate::safety::{self, DeviceId, Examined, Machine, Role};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
@@ -56,15 +58,34 @@ pub struct CacheHealth {
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The data path, as the service uses it. Volumes are known by their names.
-pub trait Engine: Send + 'static {
+pub trait Engine: 'static {
     /// Whom to wake when [`Engine::health`] of some volume has changed for the worse.
     fn set_waker(&mut self, waker: Waker);
+
+    /// Takes one line of the daemon's log.
+    fn log(&mut self, line: &str) {
+        eprintln!("voltier: {line}");
+    }
 
     /// Size of a device in bytes as far as its name tells: `u64::MAX` for a path.
     ///
     /// # Errors
     /// When its profile is unknown.
     fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64>;
+
+    /// Looks at a device before it is used. An engine whose devices are not this machine's answers
+    /// for them itself.
+    ///
+    /// # Errors
+    /// As [`safety::examine`].
+    fn examine(&mut self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+        safety::examine(machine, path, role)
+    }
+
+    /// Which storage a path leads to now; `None` when nothing is there.
+    fn id_of(&mut self, machine: &Machine, path: &Path) -> Option<DeviceId> {
+        DeviceId::of_path(machine, path)
+    }
 
     /// Opens a volume with its cache, if the record has one that did not fail.
     ///
@@ -85,6 +106,16 @@ pub trait Engine: Send + 'static {
     /// # Errors
     /// The volume serves on without it.
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64>;
+
+    /// Writes everything back, the last of it while requests wait. They wait until `detach` or
+    /// `resume`: so the registry can forget the cache while nothing can become dirty in it.
+    ///
+    /// # Errors
+    /// When there is no cache, or it could not be written back: all is as before then.
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()>;
+
+    /// Lets requests go on after `settle`, with the cache still in front.
+    fn resume(&mut self, name: &VolumeName);
 
     /// Takes the cache away and unmarks the SSD. With `write_back`, what is dirty goes to the
     /// origin first; without, it is given up.

@@ -73,9 +73,11 @@ impl FromStr for NbdAddress {
                 text.escape_default()
             ))
         };
-        let path = text.strip_prefix("unix:").or(text.contains('/').then_some(text));
+        // A URI is not an address, but behind `unix:` any path is one: also one that begins with //.
+        let bare = text.contains('/') && !text.contains("://");
+        let path = text.strip_prefix("unix:").or(bare.then_some(text));
         if let Some(path) = path {
-            if path.is_empty() || text.contains("://") {
+            if path.is_empty() {
                 return Err(wrong());
             }
             return Ok(NbdAddress::Unix(PathBuf::from(path)));
@@ -173,6 +175,8 @@ mod tests {
             ("unix:/run/a.sock", NbdAddress::Unix("/run/a.sock".into())),
             ("/run/a.sock", NbdAddress::Unix("/run/a.sock".into())),
             ("unix:a.sock", NbdAddress::Unix("a.sock".into())),
+            ("//run/a.sock", NbdAddress::Unix("//run/a.sock".into())),
+            ("unix://run/a.sock", NbdAddress::Unix("//run/a.sock".into())),
             ("tcp:localhost", tcp("localhost", 10809)),
             ("0.0.0.0:7000", tcp("0.0.0.0", 7000)),
             ("tcp:[::1]:7000", tcp("::1", 7000)),

@@ -16,6 +16,7 @@ pub mod engine;
 mod error;
 mod export_spec;
 mod file_lock;
+mod front;
 mod name;
 pub mod protocol;
 mod registry;
@@ -33,10 +34,11 @@ pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
+pub use front::{check_origin, configure, put_in_front};
 pub use name::{NAME_BYTES_MAX, VolumeName};
 pub use registry::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, REGISTRY_FILE, REGISTRY_VERSION, Registry,
-    VolumeRecord,
+    RegistryStore, VolumeRecord,
 };
 pub use service::Service;
 pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};

@@ -5,6 +5,7 @@
 //! synced, and takes the name by a rename; the copy before it stays as `registry.json.previous`.
 //! What cannot be read is refused and left alone, never repaired by guessing.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -51,8 +52,8 @@ impl Identity {
     }
 }
 
-impl std::fmt::Display for Identity {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
     }
 }
@@ -149,10 +150,67 @@ struct Body {
     volumes: Vec<VolumeRecord>,
 }
 
+/// Where the bytes of a registry are kept.
+pub trait RegistryStore: fmt::Debug + Send {
+    /// The bytes last written; `None` when nothing ever was.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn read(&self) -> ControlResult<Option<Vec<u8>>>;
+
+    /// Replaces all bytes, on the medium when it returns: whatever happens, either the old ones or
+    /// the new ones are there.
+    ///
+    /// # Errors
+    /// When that cannot be done; the old ones are there then.
+    fn write(&mut self, bytes: &[u8]) -> ControlResult<()>;
+
+    /// What is said when the bytes are no registry that can be used, and why.
+    fn refusal(&self, reason: &str) -> ControlError;
+}
+
+/// A file of the state folder, with the copy before the last change beside it.
+#[derive(Debug)]
+struct RegistryFile(PathBuf);
+
+impl RegistryStore for RegistryFile {
+    fn read(&self) -> ControlResult<Option<Vec<u8>>> {
+        let path = &self.0;
+        let length = match fs::metadata(path) {
+            Ok(meta) => meta.len(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(ControlError::io(reading(path), &error)),
+        };
+        if length > REGISTRY_BYTES_MAX {
+            return Err(self.refusal("it is no registry of this program (too long)"));
+        }
+        fs::read(path).map(Some).map_err(|error| ControlError::io(reading(path), &error))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> ControlResult<()> {
+        write_atomically(&self.0, bytes)
+            .map_err(|error| ControlError::io(format!("writing {}", self.0.display()), &error))
+    }
+
+    fn refusal(&self, reason: &str) -> ControlError {
+        let previous = previous_path(&self.0);
+        let hint = if previous.exists() {
+            format!("the copy before the last change is {}: put it in place", previous.display())
+        } else {
+            "put a good copy in place".to_owned()
+        };
+        ControlError::failed(format!(
+            "refusing the registry {}: {reason}; {hint}, \
+             or move the file away to start with no volumes",
+            self.0.display()
+        ))
+    }
+}
+
 /// All volumes of one state folder, in the order of their names.
 #[derive(Debug)]
 pub struct Registry {
-    path: PathBuf,
+    store: Box<dyn RegistryStore>,
     volumes: Vec<VolumeRecord>,
 }
 
@@ -162,20 +220,19 @@ impl Registry {
     /// # Errors
     /// When the file is foreign, newer or damaged; the message names it and the previous copy.
     pub fn load(state_dir: &Path) -> ControlResult<Self> {
-        let path = state_dir.join(REGISTRY_FILE);
-        let length = match fs::metadata(&path) {
-            Ok(meta) => meta.len(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Self { path, volumes: Vec::new() });
-            }
-            Err(error) => return Err(ControlError::io(reading(&path), &error)),
+        Self::load_from(Box::new(RegistryFile(state_dir.join(REGISTRY_FILE))))
+    }
+
+    /// Reads the registry that is kept in `store`.
+    ///
+    /// # Errors
+    /// When it is foreign, newer or damaged.
+    pub fn load_from(store: Box<dyn RegistryStore>) -> ControlResult<Self> {
+        let volumes = match store.read()? {
+            None => Vec::new(),
+            Some(bytes) => decode(&bytes).map_err(|reason| store.refusal(&reason))?,
         };
-        if length > REGISTRY_BYTES_MAX {
-            return Err(refusal(&path, "it is no registry of this program (too long)"));
-        }
-        let bytes = fs::read(&path).map_err(|error| ControlError::io(reading(&path), &error))?;
-        let volumes = decode(&bytes).map_err(|reason| refusal(&path, &reason))?;
-        Ok(Self { path, volumes })
+        Ok(Self { store, volumes })
     }
 
     /// All volumes.
@@ -210,10 +267,7 @@ impl Registry {
     }
 
     fn store(&mut self, volumes: Vec<VolumeRecord>) -> ControlResult<()> {
-        let bytes = encode(&volumes);
-        write_atomically(&self.path, &bytes).map_err(|error| {
-            ControlError::io(format!("writing {}", self.path.display()), &error)
-        })?;
+        self.store.write(&encode(&volumes))?;
         self.volumes = volumes;
         Ok(())
     }
@@ -226,19 +280,6 @@ fn reading(path: &Path) -> String {
 /// Where the copy before the last change is kept.
 pub(crate) fn previous_path(path: &Path) -> PathBuf {
     path.with_extension("json.previous")
-}
-
-fn refusal(path: &Path, reason: &str) -> ControlError {
-    let previous = previous_path(path);
-    let hint = if previous.exists() {
-        format!("the copy before the last change is {}: put it in place", previous.display())
-    } else {
-        "put a good copy in place".to_owned()
-    };
-    ControlError::failed(format!(
-        "refusing the registry {}: {reason}; {hint}, or move the file away to start with no volumes",
-        path.display()
-    ))
 }
 
 fn head(version: u32, checksum: u32) -> String {
@@ -276,6 +317,11 @@ fn decode(bytes: &[u8]) -> Result<Vec<VolumeRecord>, String> {
         return Err(damaged());
     }
     let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
+    let mut names: Vec<&VolumeName> = body.volumes.iter().map(|volume| &volume.name).collect();
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[one, other]| one == other) {
+        return Err(format!("it is wrong: two volumes are named {name}"));
+    }
     Ok(body.volumes)
 }
 
@@ -335,6 +381,12 @@ mod tests {
         assert_eq!(decode(&previous).unwrap(), [volume("b")]);
         registry.remove(&"a".parse().unwrap()).unwrap();
         assert_eq!(Registry::load(dir.path()).unwrap().volumes(), [volume("b")]);
+    }
+
+    #[test]
+    fn two_volumes_of_one_name_are_refused() {
+        let reason = decode(&encode(&[volume("a"), volume("b"), volume("a")])).unwrap_err();
+        assert!(reason.contains("named a"), "{reason}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) struct Shared<E> {
     clients: AtomicUsize,
 }
 
-impl<E: Engine> Shared<E> {
+impl<E: Engine + Send> Shared<E> {
     pub(crate) fn new(mut service: Service<E>) -> Arc<Self> {
         Arc::new_cyclic(|me: &Weak<Self>| {
             let me = me.clone();

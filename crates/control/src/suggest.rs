@@ -6,6 +6,9 @@ pub fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let allowed = ((word.len() / 3).max(1) + 1).min(word.len().saturating_sub(1));
     candidates
         .iter()
+        // Each byte more is an edit at least. Words come from the control socket, and are long if
+        // somebody wants them to be: they are not compared then.
+        .filter(|candidate| word.len().abs_diff(candidate.len()) <= allowed)
         .map(|candidate| (edits(word, candidate), *candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min()
@@ -56,5 +59,6 @@ mod tests {
         assert_eq!(nearest("bw", &["pt", "wt", "wb"]), Some("wb"), "letters changed places");
         assert_eq!(nearest("xy", &["pt", "wt"]), None);
         assert!(hint("colour", &keys).starts_with("known: mode, policy"));
+        assert_eq!(nearest(&"mode".repeat(4 << 20), &keys), None, "16 MiB are not compared");
     }
 }

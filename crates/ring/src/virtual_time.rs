@@ -22,8 +22,13 @@ impl VirtualFiles for NoFiles {
     }
 }
 
+/// Looks at the clock while no time passes, after which tasks are taken to wake each other for ever.
+const LOOKS_AT_ONE_TIME_MAX: u32 = 1 << 20;
+
 pub(crate) struct VirtualTime {
     now: Nanos,
+    /// Looks since time last passed.
+    looks: u32,
     files: Box<dyn VirtualFiles>,
     in_flight: BTreeMap<(Nanos, u64), (Key, OpOutcome)>,
     count: u64,
@@ -31,7 +36,7 @@ pub(crate) struct VirtualTime {
 
 impl VirtualTime {
     pub(crate) fn new(files: Box<dyn VirtualFiles>) -> Self {
-        Self { now: 0, files, in_flight: BTreeMap::new(), count: 0 }
+        Self { now: 0, looks: 0, files, in_flight: BTreeMap::new(), count: 0 }
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -51,12 +56,16 @@ impl VirtualTime {
         next_timer: Option<Nanos>,
         finished: &mut Vec<(Key, OpOutcome)>,
     ) {
+        self.looks += 1;
+        assert!(self.looks < LOOKS_AT_ONE_TIME_MAX, "tasks wake each other and no time passes");
         if idle {
+            let before = self.now;
             let next_op = self.in_flight.first_key_value().map(|(key, _)| key.0);
             let next = next_op.into_iter().chain(next_timer).min();
             self.now = self
                 .now
                 .max(next.expect("no task is ready and no timer set: the world stands still"));
+            self.looks = if self.now > before { 0 } else { self.looks };
         }
         while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {

@@ -8,13 +8,15 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{Lba, Prng};
-use voltier_cache::{Mode, OpenError, Settings};
+use voltier_block::Prng;
 use voltier_ring::{Executor, NoFiles};
 
-use crate::disk::{Cut, Medium, SimDisk};
-use crate::model::Model;
-use crate::workload::{Bench, MODES, Profile, SimCache, is_in, open, plain_bench, run_clients};
+use crate::budget;
+use crate::ledger::Ledger;
+use crate::life::{Start, check_plain, count_crash, dissolve, reopen_exactly, start};
+use crate::rest;
+use crate::stage::{Crash, Left, Stage};
+use crate::workload::{MODES, Profile, run_clients};
 use crate::world::World;
 
 /// Crashes of crashed worlds' recoveries, at most.
@@ -48,103 +50,21 @@ pub struct Report {
     pub trace_hash: u64,
 }
 
-/// Where a run is: printed when it fails.
-#[derive(Clone, Debug)]
-struct Place(String);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed at: {}", self.0);
-        }
-    }
-}
-
-/// What a crash leaves.
-struct Left {
-    ssd: Medium,
-    origin: Medium,
-    model: Model,
-    generation: u64,
-}
-
-/// What is to be copied when a crash point comes.
-struct Stage {
-    drives: RefCell<(SimDisk, SimDisk)>,
-    model: Rc<RefCell<Model>>,
-    /// The last generation that a start has told its caller.
-    generation: Cell<u64>,
-    /// Everything was written back, and the label is being erased.
-    dissolving: Cell<bool>,
-}
-
-impl Stage {
-    fn new(world: &World, profile: &Profile, left: Left) -> Rc<Self> {
-        let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
-        let origin = SimDisk::new(world, &profile.origin, left.origin);
-        Rc::new(Self {
-            drives: RefCell::new((ssd, origin)),
-            model: Rc::new(RefCell::new(left.model)),
-            generation: Cell::new(left.generation),
-            dissolving: Cell::new(false),
-        })
-    }
-
-    fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
-        let (ssd, origin) = self.drives.borrow().clone();
-        let mut model = self.model.borrow().clone();
-        match cut {
-            Cut::Power => model.power_cut(),
-            Cut::Kill => model.kill(),
-        }
-        let generation = self.generation.get();
-        Left { ssd: ssd.after(cut, prng), origin: origin.after(cut, prng), model, generation }
-    }
-
-    /// Kills the process that serves from the drives, for good: they get another life.
-    fn kill(&self, world: &World, profile: &Profile) {
-        let left = self.left_by(Cut::Kill, &mut world.prng());
-        let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
-        let origin = SimDisk::new(world, &profile.origin, left.origin);
-        self.drives.replace((ssd, origin));
-        self.model.replace(left.model);
-    }
-
-    async fn open(
-        &self,
-        world: &World,
-        profile: &Profile,
-        mode: Mode,
-    ) -> Result<Rc<Bench<SimCache>>, OpenError> {
-        let drives = self.drives.borrow().clone();
-        let settings = Settings { mode, ordered: profile.ordered, ..Settings::default() };
-        let (device, generation) = open(world, &drives, settings, self.generation.get()).await?;
-        self.generation.set(generation);
-        Ok(Rc::new(Bench {
-            world: world.clone(),
-            model: self.model.clone(),
-            device,
-            windows: profile.windows(),
-        }))
-    }
-}
-
-fn draw_cut(prng: &mut Prng) -> Cut {
-    if prng.one_in(4) { Cut::Kill } else { Cut::Power }
-}
-
 /// Runs a plan; panics with the place when a promise is broken.
 pub fn run(plan: &Plan) -> Report {
+    run_in(plan, &Rc::new(Ledger::default()))
+}
+
+/// The same, counting in a ledger.
+pub fn run_in(plan: &Plan, ledger: &Rc<Ledger>) -> Report {
+    budget::note_world();
     let mut executor = Executor::in_virtual_time(NoFiles);
-    let world = World::new(&executor.handle(), plan.seed);
-    let (ssd, origin) = plan.profile.format();
-    let left = Left { ssd, origin, model: plan.profile.model(), generation: 0 };
-    let stage = Stage::new(&world, &plan.profile, left);
+    let world = World::in_ledger(&executor.handle(), plan.seed, ledger);
+    let stage = Stage::new(&world, &plan.profile, Left::new(&plan.profile));
     let points = Rc::new(Cell::new(0));
-    let life = record(world.clone(), stage, plan.clone(), points.clone());
-    let place = Place(format!("seed {}, recording", plan.seed));
-    executor.block_on(life);
-    drop(place);
+    executor.block_on(record(world.clone(), stage, plan.clone(), points.clone()));
+    world.unwatch();
+    world.close();
     Report { events: world.events(), crash_points: points.get(), trace_hash: world.trace_hash() }
 }
 
@@ -154,24 +74,26 @@ async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>
     let mode = profile.modes[0];
     let bench = stage.open(&world, profile, mode).await.expect("a new cache opens");
     run_clients(&bench, profile, plan.warm_up_steps).await;
+    stage.inject(profile);
+    stage.inject_all(profile);
     watch(&world, &stage, &plan, points);
     run_clients(&bench, profile, profile.steps).await;
+    rest::check_checksums(&world, &bench.device);
     if world.below(2) == 0 {
-        bench.device.stop().await.expect("a stop works");
-    } else {
-        bench.device.kill();
-        stage.kill(&world, profile);
+        stage.stop(&bench).await;
     }
     drop(bench);
-    let bench = stage.open(&world, profile, mode).await.expect("the cache comes back");
+    stage.kill(&world, profile);
+    let Start::Cached(bench) = start(&world, &stage, profile, mode).await else { return };
     run_clients(&bench, profile, profile.steps / 2).await;
     bench.check_all("at the end of the recorded life").await;
+    rest::check_checksums(&bench.world, &bench.device);
     dissolve(&bench, &stage).await;
 }
 
 /// Sets the crash points of the recorded life.
 fn watch(world: &World, stage: &Rc<Stage>, plan: &Plan, points: Rc<Cell<u64>>) {
-    let (stage, plan) = (stage.clone(), plan.clone());
+    let (stage, plan, ledger) = (stage.clone(), plan.clone(), world.ledger().clone());
     world.watch(move |event| {
         // The dice of a crash point are its own: it is the same when it is run alone.
         let mut prng = Prng::new(plan.seed.wrapping_mul(0x1_0000_01b3) ^ event);
@@ -179,68 +101,58 @@ fn watch(world: &World, stage: &Rc<Stage>, plan: &Plan, points: Rc<Cell<u64>>) {
         if plan.only.map_or(!chosen, |only| only != event) {
             return;
         }
-        let cut = draw_cut(&mut prng);
-        let left = stage.left_by(cut, &mut prng);
-        let place = format!("seed {}, event {event}, {cut:?}", plan.seed);
-        let dissolving = stage.dissolving.get();
-        points.set(points.get() + verify(left, &plan.profile, prng, place, 0, dissolving));
+        let crash = Crash::draw(&mut prng);
+        let left = stage.left_by(crash, &mut prng);
+        ledger.at(format!("seed {}, event {event}, {:?}", plan.seed, crash.ssd), Some(event));
+        count_crash(&ledger, crash);
+        points.set(points.get() + verify(left, &plan.profile, prng, &ledger, 0));
+        ledger.at(format!("seed {}, recording", plan.seed), None);
     });
 }
 
 /// Recovers what a crash left and checks it; the number of worlds this took.
-fn verify(
-    left: Left,
-    profile: &Profile,
-    mut prng: Prng,
-    place: String,
-    depth: u32,
-    dissolving: bool,
-) -> u64 {
+fn verify(left: Left, profile: &Profile, mut prng: Prng, ledger: &Rc<Ledger>, depth: u32) -> u64 {
+    budget::note_world();
+    let buffers = (left.ssd.is_flushed() && left.origin.is_flushed()).then(rest::Buffers::now);
     let mut executor = Executor::in_virtual_time(NoFiles);
-    let world = World::new(&executor.handle(), prng.next_u64());
+    let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     let stage = Stage::new(&world, profile, left);
-    let next: Rc<RefCell<Option<(Left, bool, String)>>> = Rc::default();
+    let next: Rc<RefCell<Option<Left>>> = Rc::default();
     if depth < DEPTH_MAX && prng.one_in(2) {
-        let (stage, next, place) = (stage.clone(), next.clone(), place.clone());
+        let (stage, next, ledger) = (stage.clone(), next.clone(), ledger.clone());
         let crash_at = prng.below(NEXT_CRASH_EVENTS);
         let cut_prng = RefCell::new(prng.clone());
         world.watch(move |event| {
             if event == crash_at {
                 let mut prng = cut_prng.borrow_mut();
-                let cut = draw_cut(&mut prng);
-                let left = stage.left_by(cut, &mut prng);
-                let place = format!("{place}, then event {event}, {cut:?}");
-                next.replace(Some((left, dissolving || stage.dissolving.get(), place)));
+                let crash = Crash::draw(&mut prng);
+                count_crash(&ledger, crash);
+                next.replace(Some(stage.left_by(crash, &mut prng)));
             }
         });
     }
-    let guard = Place(place);
-    executor.block_on(recover(world.clone(), stage, profile.clone(), prng.clone(), dissolving));
+    executor.block_on(recover(world.clone(), stage, profile.clone(), prng.clone()));
     world.unwatch();
-    drop(guard);
-    drop(executor);
+    world.close();
+    rest::check_tasks(&world, &mut executor);
+    drop((world, executor));
     let next = next.borrow_mut().take();
-    1 + next.map_or(0, |(left, dissolving, place)| {
+    if let (Some(buffers), None) = (buffers, &next) {
+        buffers.check();
+    }
+    1 + next.map_or(0, |left| {
         prng.next_u64();
-        verify(left, profile, prng, place, depth + 1, dissolving)
+        verify(left, profile, prng, ledger, depth + 1)
     })
 }
 
 /// The life after a crash.
-async fn recover(
-    world: World,
-    stage: Rc<Stage>,
-    profile: Profile,
-    mut prng: Prng,
-    dissolving: bool,
-) {
+async fn recover(world: World, stage: Rc<Stage>, profile: Profile, mut prng: Prng) {
     let mode = *prng.pick(&MODES);
-    let bench = match stage.open(&world, &profile, mode).await {
-        Ok(bench) => bench,
-        Err(OpenError::NotACache) if dissolving => {
-            return check_plain(&world, &stage, &profile).await;
-        }
-        Err(error) => panic!("the cache does not come back: {error}"),
+    let bench = match start(&world, &stage, &profile, mode).await {
+        Start::Cached(bench) => bench,
+        Start::Plain => return check_plain(&world, &stage, &profile).await,
+        Start::Refused => return,
     };
     bench.check_all("after the crash").await;
     let bench = match prng.below(6) {
@@ -250,14 +162,20 @@ async fn recover(
             bench
         }
         2 => {
-            bench.device.drain().await.expect("a drain works");
+            if let Err(error) = bench.device.drain().await {
+                bench.forgive(error, "after the crash", || "a drain".to_owned());
+            }
             bench
         }
         3 => {
             // Few writes, so that the log goes on just behind where the crash cut it.
             run_clients(&bench, &profile, 1).await;
             bench.device.stop().await.expect("a stop works");
-            stage.open(&world, &profile, mode).await.expect("the cache comes back")
+            stage.kill(&world, &profile);
+            match start(&world, &stage, &profile, mode).await {
+                Start::Cached(bench) => bench,
+                _ => return,
+            }
         }
         4 => {
             world.handle().sleep(20_000_000_000).await;
@@ -266,61 +184,10 @@ async fn recover(
         _ => bench,
     };
     bench.check_all("later").await;
+    rest::check_checksums(&world, &bench.device);
     if prng.one_in(2) {
         dissolve(&bench, &stage).await;
-    } else {
-        bench.device.kill();
     }
-}
-
-/// Writes everything back, takes the cache away and checks the plain origin.
-async fn dissolve(bench: &Rc<Bench<SimCache>>, stage: &Stage) {
-    let settings = Settings { mode: Mode::PassThrough, ..bench.device.settings() };
-    bench.device.configure(settings).expect("a mode switch works");
-    bench.device.drain().await.expect("a drain works");
-    assert_eq!(bench.device.status().lines_dirty, 0, "dirty lines after a drain");
-    stage.dissolving.set(true);
-    bench.device.dissolve().await.expect("the label goes");
-    let drives = stage.drives.borrow().clone();
-    assert!(matches!(SimCache::probe(&drives.0).await, Ok(None)), "the label is still there");
-    plain_bench(bench, drives.1).check_all("the plain origin").await;
-}
-
-async fn check_plain(world: &World, stage: &Stage, profile: &Profile) {
-    let device = stage.drives.borrow().1.clone();
-    let (world, model) = (world.clone(), stage.model.clone());
-    let bench = Bench { world, model, device, windows: profile.windows() };
-    bench.check_all("the plain origin after a crash").await;
-}
-
-/// Dirty is exactly what it must be: every sector that the origin has otherwise is listed as dirty
-/// after a kill, and nothing else than what was written is. Ends with the cache open again.
-async fn reopen_exactly(
-    bench: Rc<Bench<SimCache>>,
-    stage: &Stage,
-    profile: &Profile,
-) -> Rc<Bench<SimCache>> {
-    let world = bench.world.clone();
-    let mut newer = Vec::new();
-    let origin = stage.drives.borrow().1.clone();
-    for sector in bench.windows.iter().flat_map(|it| it.start.0..it.end().0) {
-        let mut found = [0; 512];
-        origin.peek(Lba(sector), &mut found);
-        if bench.model.borrow().differs(sector, &found) {
-            newer.push(sector);
-        }
-    }
-    bench.device.kill();
-    let dirty = bench.device.lost_ranges(usize::MAX);
-    for sector in newer {
-        assert!(is_in(&dirty, sector), "sector {sector} is newer than the origin, but not dirty");
-    }
-    let line_sectors = profile.line_bytes / 512;
-    for line in dirty.iter().flat_map(|it| it.start.0 / line_sectors..it.end().0 / line_sectors) {
-        let model = bench.model.borrow();
-        let mut sectors = line * line_sectors..(line + 1) * line_sectors;
-        assert!(sectors.any(|it| model.is_touched(it)), "line {line}, never written, is dirty");
-    }
-    stage.kill(&world, profile);
-    stage.open(&world, profile, Mode::WriteBack).await.expect("the cache comes back")
+    stage.end_process();
+    rest::check_cache(&world, &bench.device).await;
 }

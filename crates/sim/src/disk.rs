@@ -1,5 +1,5 @@
 //! A drive that forgets: what no flush covered is in a volatile cache, and a power cut keeps any
-//! part of that, block by block.
+//! part of that, block by block. And a drive that fails: see [`FaultKind`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,21 +7,29 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
-    Payload, Prng, SECTOR_BYTES, SectorRange,
+    Payload, Prng, SectorRange,
 };
 
-use crate::image::Image;
+use crate::fault::{FaultKind, FaultMix, Request};
+use crate::inject::Injector;
+use crate::medium::{Cut, Medium, Written};
 use crate::world::{Event, World};
 
 /// One request in so many takes long, and how many times as long: it overtakes nothing, everything
 /// overtakes it.
 const SLOW_ONE_IN: u64 = 40;
 const SLOW_FACTOR: u64 = 25;
+/// How much longer than that a request takes that meets a latency spike.
+const SPIKE_FACTOR: u64 = 400;
+/// After this long the kernel gives up a request that a drive does not answer.
+const TIMEOUT_NS: Nanos = 30_000_000_000;
+/// How often a stuck request looks whether its drive is gone or mended.
+const STUCK_LOOK_NS: Nanos = 1_000_000_000;
 
 /// What kind of drive.
 #[derive(Clone, Debug)]
 pub struct DiskSpec {
-    /// Number of the drive in the trace.
+    /// Number of the drive in the trace: 1 is the SSD, 2 the origin.
     pub number: u64,
     /// Size, in bytes.
     pub bytes: u64,
@@ -33,119 +41,6 @@ pub struct DiskSpec {
     pub lies: bool,
 }
 
-/// How a run ends without being asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// The drives lose power: of what no flush covered any part may be on the medium.
-    Power,
-    /// The process is killed: what completed stays, what was under way may have happened.
-    Kill,
-}
-
-/// A write as the drive sees it.
-#[derive(Clone)]
-struct Written {
-    at: u64,
-    data: Bytes,
-}
-
-impl Written {
-    fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = (u64, Bytes)> {
-        let count = self.data.len() as u64 / block_bytes;
-        (0..count).map(move |block| {
-            let from = (block * block_bytes) as usize;
-            (self.at + block * block_bytes, self.data.slice(from..from + block_bytes as usize))
-        })
-    }
-
-    fn covers(&self, other: &Written) -> bool {
-        self.at <= other.at
-            && other.at + other.data.len() as u64 <= self.at + self.data.len() as u64
-    }
-}
-
-/// What is on a drive that is not in use: what is safe, and what a power cut may still take.
-#[derive(Clone)]
-pub struct Medium {
-    durable: Image,
-    current: Image,
-    /// Completed writes that no flush covered, by the order of completion.
-    unflushed: BTreeMap<u64, Written>,
-}
-
-impl Medium {
-    /// A medium of zeroes.
-    pub fn zeroed(bytes: u64) -> Self {
-        let image = Image::zeroed(bytes / SECTOR_BYTES);
-        Self { durable: image.clone(), current: image, unflushed: BTreeMap::new() }
-    }
-
-    /// What a read returns, without a drive.
-    pub fn peek(&self, at: Lba, into: &mut [u8]) {
-        self.current.read(at.bytes(), into);
-    }
-
-    /// Turns one bit over, on the medium and in the drive's cache alike.
-    pub fn rot(&mut self, byte: u64, bit: u8) {
-        let mut value = [0];
-        self.current.read(byte, &mut value);
-        value[0] ^= 1 << bit;
-        self.overwrite(byte, &value);
-    }
-
-    /// Writes past every drive, as a foreign machine would.
-    pub fn overwrite(&mut self, byte: u64, data: &[u8]) {
-        self.current.write(byte, data);
-        self.durable.write(byte, data);
-    }
-
-    fn complete(&mut self, order: u64, written: Written, durability: Durability) {
-        self.current.write(written.at, &written.data);
-        match durability {
-            Durability::Cached => drop(self.unflushed.insert(order, written)),
-            Durability::Durable => {
-                self.durable.write(written.at, &written.data);
-                self.unflushed.retain(|_, older| !written.covers(older));
-                // What is covered in part only is older as well: it must not come back on top.
-                for older in self.unflushed.values_mut() {
-                    older.patch(&written);
-                }
-            }
-        }
-    }
-
-    /// Makes writes that completed before `order` durable.
-    fn flush(&mut self, order: u64) {
-        let rest = self.unflushed.split_off(&order);
-        for written in std::mem::replace(&mut self.unflushed, rest).into_values() {
-            self.durable.write(written.at, &written.data);
-        }
-    }
-}
-
-impl Written {
-    /// Takes over the bytes that `newer` has in common with this write.
-    fn patch(&mut self, newer: &Written) {
-        let start = self.at.max(newer.at);
-        let end = (self.at + self.data.len() as u64).min(newer.at + newer.data.len() as u64);
-        if start >= end {
-            return;
-        }
-        let mut patched = Buf::copy_of(&self.data);
-        let count = (end - start) as usize;
-        let (to, from) = ((start - self.at) as usize, (start - newer.at) as usize);
-        patched[to..to + count].copy_from_slice(&newer.data[from..from + count]);
-        self.data = patched.freeze();
-    }
-}
-
-#[derive(Default)]
-struct Faults {
-    reads: Vec<SectorRange>,
-    writes: Vec<SectorRange>,
-    flushes: bool,
-}
-
 struct Inner {
     world: World,
     spec: DiskSpec,
@@ -155,21 +50,12 @@ struct Inner {
     /// Numbers submissions and completions alike.
     order: Cell<u64>,
     gone: Cell<bool>,
-    faults: RefCell<Faults>,
+    injector: RefCell<Injector>,
 }
 
 /// A simulated drive. Clones are the same drive.
 #[derive(Clone)]
 pub struct SimDisk(Rc<Inner>);
-
-#[derive(Clone, Copy)]
-enum Operation {
-    Read = 1,
-    Write,
-    Flush,
-    Discard,
-    Zero,
-}
 
 impl SimDisk {
     /// A drive in `world` with this medium in it.
@@ -184,43 +70,25 @@ impl SimDisk {
             world: world.clone(),
             spec: spec.clone(),
             limits,
-            // Behind every number that a write left in the drive's cache has.
-            order: Cell::new(medium.unflushed.last_key_value().map_or(0, |last| last.0 + 1)),
+            order: Cell::new(medium.next_order()),
             medium: RefCell::new(medium),
             in_flight: RefCell::new(BTreeMap::new()),
             gone: Cell::new(false),
-            faults: RefCell::new(Faults::default()),
+            injector: RefCell::default(),
         }))
     }
 
     /// What is on the medium after `cut` at this moment. The drive itself goes on.
     pub fn after(&self, cut: Cut, prng: &mut Prng) -> Medium {
-        let before = self.0.medium.borrow();
-        let block_bytes = u64::from(self.0.spec.block_bytes);
-        let in_flight = self.0.in_flight.borrow();
-        match cut {
-            Cut::Power => {
-                let mut image = before.durable.clone();
-                let odds = prng.below(3);
-                for written in before.unflushed.values().chain(in_flight.values()) {
-                    for (at, block) in survivors(written, block_bytes, odds, prng) {
-                        image.write(at, &block);
-                    }
-                }
-                Medium { current: image.clone(), durable: image, unflushed: BTreeMap::new() }
-            }
-            Cut::Kill => {
-                let mut medium = before.clone();
-                let mut order = self.0.order.get();
-                for written in in_flight.values() {
-                    for (at, data) in survivors(written, block_bytes, 1, prng) {
-                        medium.complete(order, Written { at, data }, Durability::Cached);
-                        order += 1;
-                    }
-                }
-                medium
-            }
-        }
+        let inner = &self.0;
+        let numbers = (u64::from(inner.spec.block_bytes), inner.order.get());
+        let in_flight = inner.in_flight.borrow();
+        let (medium, damage) = inner.medium.borrow().after(cut, &in_flight, numbers, prng);
+        inner.world.ledger().count(|counts| {
+            counts.faults[FaultKind::TornWrite as usize] += damage.torn;
+            counts.faults[FaultKind::LostWrite as usize] += damage.lost;
+        });
+        medium
     }
 
     /// The medium as it is now, with every completed write.
@@ -238,96 +106,237 @@ impl SimDisk {
         self.0.in_flight.borrow().len()
     }
 
+    /// Grows with every request that may change something.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.order.get()
+    }
+
     /// From now on every request fails with `Gone`.
     pub fn lose(&self) {
-        self.0.gone.set(true);
+        if !self.0.gone.replace(true) {
+            self.0.world.fault(FaultKind::DriveLoss);
+            self.tell(|| "is gone".to_owned());
+        }
+    }
+
+    /// Whether it is gone.
+    pub fn is_gone(&self) -> bool {
+        self.0.gone.get()
     }
 
     /// Reads that touch `range` fail.
     pub fn fail_reads(&self, range: SectorRange) {
-        self.0.faults.borrow_mut().reads.push(range);
+        self.0.injector.borrow_mut().fail_reads(range, FaultKind::ReadErrorRange);
     }
 
     /// Writes, discards and zeroes that touch `range` fail and change nothing.
     pub fn fail_writes(&self, range: SectorRange) {
-        self.0.faults.borrow_mut().writes.push(range);
+        self.0.injector.borrow_mut().fail_writes(range, FaultKind::WriteErrorRange, false);
     }
 
     /// Flushes fail and make nothing durable.
     pub fn fail_flushes(&self) {
-        self.0.faults.borrow_mut().flushes = true;
+        self.0.injector.borrow_mut().flushes_fail = true;
     }
 
-    /// Ends all faults of reads, writes and flushes.
+    /// From now on faults of this mix happen by chance. `damaged` is told of sectors that no longer
+    /// hold what was written there, at the moment it happens.
+    pub fn inject(&self, mix: &FaultMix, damaged: impl Fn(SectorRange) + 'static) {
+        let prng = self.0.world.prng();
+        self.0.injector.replace(Injector::new(mix.clone(), prng, Rc::new(damaged)));
+    }
+
+    /// Goes on with another mix of faults.
+    pub(crate) fn change_mix(&self, mix: &FaultMix) {
+        self.0.injector.borrow_mut().change_mix(mix.clone());
+    }
+
+    /// Ends all faults of reads, writes and flushes. A drive that is gone stays away.
     pub fn mend(&self) {
-        self.0.faults.replace(Faults::default());
+        self.0.injector.borrow_mut().mend();
+    }
+
+    /// Whether damage is so new that no durable record behind it proves it (see `inject.rs`).
+    pub(crate) fn has_fresh_damage(&self) -> bool {
+        self.0.injector.borrow().has_fresh_damage()
+    }
+
+    fn tell(&self, what: impl FnOnce() -> String) {
+        let drive = if self.0.spec.number == 1 { "ssd" } else { "origin" };
+        self.0.world.tell(|| format!("fault: {drive} {}", what()));
     }
 
     fn next_order(&self) -> u64 {
         self.0.order.replace(self.0.order.get() + 1)
     }
 
-    fn event(&self, event: Event, operation: Operation, range: SectorRange) {
-        self.0.world.event(event, self.0.spec.number, operation as u64, range);
+    fn event(&self, event: Event, operation: &str, range: SectorRange) {
+        self.0.world.event(event, self.0.spec.number, operation, range);
+    }
+
+    /// Draws what goes wrong with a request. What lasts, or strikes the medium, happens here; what
+    /// concerns this request alone is returned.
+    fn strike(&self, request: Request, range: SectorRange) -> Option<FaultKind> {
+        let kind = self.0.injector.borrow_mut().draw(request)?;
+        let bytes = self.0.spec.bytes;
+        match kind {
+            FaultKind::ReadErrorRange | FaultKind::ReadErrorForEver => {
+                let mut injector = self.0.injector.borrow_mut();
+                let range = injector.around(range, kind, bytes);
+                injector.fail_reads(range, kind);
+                drop(injector);
+                self.tell(|| format!("fails reads of {range} from now on"));
+            }
+            FaultKind::WriteErrorRange | FaultKind::WriteErrorForEver => {
+                let mut injector = self.0.injector.borrow_mut();
+                let range = injector.around(range, kind, bytes);
+                injector.fail_writes(range, kind, true);
+                drop(injector);
+                self.tell(|| format!("fails writes to {range} from now on"));
+            }
+            FaultKind::BitRot => {
+                let (byte, bit) = self.0.injector.borrow_mut().rot_place(bytes);
+                self.0.medium.borrow_mut().rot(byte, bit);
+                self.0.world.fault(kind);
+                self.tell(|| format!("bit {bit} of byte {byte} turns over"));
+                self.damaged(SectorRange::new(Lba(byte / 512), 1), false);
+            }
+            FaultKind::DriveLoss => self.lose(),
+            _ => return Some(kind),
+        }
+        None
+    }
+
+    fn damaged(&self, range: SectorRange, always_fresh: bool) {
+        let told = self.0.injector.borrow_mut().note_damage(range, always_fresh);
+        if let Some(told) = told {
+            told(range);
+        }
     }
 
     /// Lets the time of a request pass.
-    async fn work(&self) -> IoResult<()> {
+    async fn work(&self, trouble: Option<FaultKind>) -> IoResult<()> {
         let inner = &self.0;
         let fastest_ns = inner.spec.latency_ns;
         let mut time_ns = fastest_ns + inner.world.below(4 * fastest_ns);
         if inner.world.below(SLOW_ONE_IN) == 0 {
             time_ns *= SLOW_FACTOR;
         }
+        if trouble == Some(FaultKind::LatencySpike) {
+            time_ns = time_ns.saturating_mul(SPIKE_FACTOR);
+            inner.world.fault(FaultKind::LatencySpike);
+            self.tell(|| format!("takes {} ms", time_ns / 1_000_000));
+        }
         inner.world.pass(time_ns).await;
+        if trouble == Some(FaultKind::StuckIo) && !inner.gone.get() {
+            return self.stick().await;
+        }
         if inner.gone.get() { Err(IoError::Gone) } else { Ok(()) }
     }
 
-    fn check(&self, range: SectorRange, of: fn(&Faults) -> &Vec<SectorRange>) -> IoResult<()> {
-        assert!(self.0.limits.accepts(range), "{range} is not a request for this drive");
-        let faults = self.0.faults.borrow();
-        let hit = of(&faults).iter().any(|fault| fault.overlaps(range));
-        if hit { Err(IoError::Medium) } else { Ok(()) }
+    /// A request that is not answered: until the drive is gone, or the kernel has had enough.
+    async fn stick(&self) -> IoResult<()> {
+        let world = &self.0.world;
+        world.fault(FaultKind::StuckIo);
+        self.tell(|| "does not answer a request".to_owned());
+        let until = world.handle().now() + TIMEOUT_NS;
+        while world.handle().now() < until && self.0.injector.borrow().is_active() {
+            world.pass(STUCK_LOOK_NS).await;
+            if self.0.gone.get() {
+                return Err(IoError::Gone);
+            }
+        }
+        Err(IoError::Medium)
+    }
+
+    /// The error of a fault that takes effect now.
+    fn failed(&self, kind: FaultKind, operation: &str, range: SectorRange) -> IoError {
+        self.0.world.fault(kind);
+        self.tell(|| format!("{operation} {range} fails: {}", kind.name()));
+        IoError::Medium
     }
 
     async fn put(
         &self,
-        operation: Operation,
+        operation: &str,
         at: Lba,
         data: Bytes,
         durability: Durability,
     ) -> IoResult<()> {
         let range = SectorRange::from_bytes(at.bytes(), data.len() as u64);
+        assert!(self.0.limits.accepts(range), "{range} is not a request for this drive");
         if self.0.gone.get() {
             return Err(IoError::Gone);
         }
-        let fault = self.check(range, |faults| &faults.writes);
+        let request = if operation == WRITE { Request::Write } else { Request::Give };
+        let trouble = self.strike(request, range);
+        let mut failing = self.0.injector.borrow().failing_write(range);
+        if trouble == Some(FaultKind::WriteErrorOnce) {
+            failing = Some((FaultKind::WriteErrorOnce, true));
+        }
         let submitted = self.next_order();
         let written = Written { at: at.bytes(), data };
-        if fault.is_ok() {
+        if failing.is_none_or(|failing| failing.1) {
             self.0.in_flight.borrow_mut().insert(submitted, written.clone());
         }
         self.event(Event::Submitted, operation, range);
-        let worked = self.work().await;
+        let worked = self.work(trouble).await;
         self.0.in_flight.borrow_mut().remove(&submitted);
+        if let Some((kind, in_part)) = failing {
+            if in_part {
+                self.put_in_part(&written);
+            }
+            worked?;
+            return Err(self.failed(kind, operation, range));
+        }
+        if worked.is_err() && trouble == Some(FaultKind::StuckIo) {
+            self.put_in_part(&written);
+        }
         worked?;
-        fault?;
-        let completed = self.next_order();
-        self.0.medium.borrow_mut().complete(completed, written, durability);
+        self.complete(trouble, written, durability, range);
         self.event(Event::Completed, operation, range);
         Ok(())
     }
-}
 
-/// The blocks of a write that reach the medium: none, all, or any. `odds` 0 loses most, 2 keeps most.
-fn survivors(written: &Written, block_bytes: u64, odds: u64, prng: &mut Prng) -> Vec<(u64, Bytes)> {
-    let blocks = written.blocks(block_bytes);
-    match (odds, prng.below(6)) {
-        (_, 0) => blocks.filter(|_| prng.one_in(2)).collect(),
-        (0, 1) | (1, 1..4) | (2, 1..6) => blocks.collect(),
-        _ => Vec::new(),
+    fn complete(
+        &self,
+        trouble: Option<FaultKind>,
+        mut written: Written,
+        durability: Durability,
+        range: SectorRange,
+    ) {
+        let block_bytes = u64::from(self.0.spec.block_bytes);
+        let elsewhere = if trouble == Some(FaultKind::MisdirectedWrite) {
+            let limits = &self.0.limits;
+            self.0.injector.borrow_mut().elsewhere(range, limits.bytes(), block_bytes)
+        } else {
+            None
+        };
+        if let Some(at) = elsewhere {
+            written.at = at.bytes();
+            self.0.world.fault(FaultKind::MisdirectedWrite);
+            self.tell(|| format!("write of {range} goes to {at}"));
+            self.damaged(range, true);
+            self.damaged(SectorRange::new(at, range.count), true);
+        }
+        let completed = self.next_order();
+        self.0.injector.borrow_mut().note_write(written.at, written.data.len() as u64);
+        self.0.medium.borrow_mut().complete(completed, written, durability);
+    }
+
+    /// A failing write may have changed any of its blocks.
+    fn put_in_part(&self, written: &Written) {
+        let mut prng = self.0.world.prng();
+        let block_bytes = u64::from(self.0.spec.block_bytes);
+        for (at, data) in written.survivors(block_bytes, 1, &mut prng) {
+            let completed = self.next_order();
+            let block = Written { at, data };
+            self.0.medium.borrow_mut().complete(completed, block, Durability::Cached);
+        }
     }
 }
+
+const WRITE: &str = "write";
 
 impl BlockDevice for SimDisk {
     fn limits(&self) -> &Limits {
@@ -336,21 +345,27 @@ impl BlockDevice for SimDisk {
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let range = SectorRange::from_bytes(at.bytes(), into.len() as u64);
+        assert!(self.0.limits.accepts(range), "{range} is not a request for this drive");
         if self.0.gone.get() {
             return Err(IoError::Gone);
         }
-        let fault = self.check(range, |faults| &faults.reads);
-        self.event(Event::Submitted, Operation::Read, range);
+        let trouble = self.strike(Request::Read, range);
+        let once = trouble.filter(|kind| *kind == FaultKind::ReadErrorOnce);
+        let failing = self.0.injector.borrow().failing_read(range).or(once);
+        self.event(Event::Submitted, "read", range);
         // The content of some moment between begin and end.
         let early = self.0.world.below(2) == 0;
         if early {
             self.0.medium.borrow().peek(at, &mut into);
         }
-        self.work().await?;
-        fault?;
+        self.work(trouble).await?;
+        if let Some(kind) = failing {
+            return Err(self.failed(kind, "read", range));
+        }
         if !early {
             self.0.medium.borrow().peek(at, &mut into);
         }
+        self.0.world.ledger().count(|counts| counts.requests += 1);
         Ok(into)
     }
 
@@ -361,24 +376,27 @@ impl BlockDevice for SimDisk {
             whole[filled..filled + piece.len()].copy_from_slice(piece);
             filled += piece.len();
         }
-        self.put(Operation::Write, at, whole.freeze(), durability).await
+        self.put(WRITE, at, whole.freeze(), durability).await
     }
 
     async fn flush(&self) -> IoResult<()> {
         if self.0.gone.get() {
             return Err(IoError::Gone);
         }
-        let fails = self.0.faults.borrow().flushes;
+        let trouble = self.strike(Request::Flush, SectorRange::default());
+        let once = trouble == Some(FaultKind::FlushError);
+        let fails = once || self.0.injector.borrow().flushes_fail;
         let covers = self.next_order();
-        self.event(Event::Submitted, Operation::Flush, SectorRange::default());
-        self.work().await?;
+        self.event(Event::Submitted, "flush", SectorRange::default());
+        self.work(trouble).await?;
         if fails {
-            return Err(IoError::Medium);
+            return Err(self.failed(FaultKind::FlushError, "flush", SectorRange::default()));
         }
         if !self.0.spec.lies {
-            self.0.medium.borrow_mut().flush(covers);
+            let flushed = self.0.medium.borrow_mut().flush(covers);
+            self.0.injector.borrow_mut().note_flush(flushed);
         }
-        self.event(Event::Completed, Operation::Flush, SectorRange::default());
+        self.event(Event::Completed, "flush", SectorRange::default());
         Ok(())
     }
 
@@ -389,11 +407,11 @@ impl BlockDevice for SimDisk {
             1 => content.fill(0),
             _ => content.fill(0xd5),
         }
-        self.put(Operation::Discard, range.start, content.freeze(), Durability::Cached).await
+        self.put("discard", range.start, content.freeze(), Durability::Cached).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let zeroes = Buf::zeroed(range.bytes() as usize).freeze();
-        self.put(Operation::Zero, range.start, zeroes, durability).await
+        self.put("zero", range.start, zeroes, durability).await
     }
 }

@@ -24,6 +24,18 @@ impl Image {
         Self { granules: vec![None; count as usize] }
     }
 
+    /// Whether both hold the same bytes.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let zeroes = [0; GRANULE_BYTES];
+        let same = |(one, two): (&Option<Rc<Granule>>, &Option<Rc<Granule>>)| match (one, two) {
+            (Some(one), Some(two)) => Rc::ptr_eq(one, two) || one == two,
+            (None, None) => true,
+            (Some(one), None) | (None, Some(one)) => **one == zeroes,
+        };
+        self.granules.len() == other.granules.len()
+            && self.granules.iter().zip(&other.granules).all(same)
+    }
+
     /// Copies what starts at byte `at` into `into`.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         for (granule, inside, part) in pieces(at, into.len()) {

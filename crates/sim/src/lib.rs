@@ -9,19 +9,35 @@
 //!          in a world of its own the cache is opened on them and every sector is checked
 //! ```
 //!
-//! Faults that are made here, and nothing else:
-//! - power cut: blocks of writes that no flush covered are lost, kept, or kept in part; the order
-//!   in which they reach the medium is free; a block is never mixed;
-//! - kill: everything completed stays (but is still volatile), what was under way may or may not be;
-//! - reads and writes of a range that fail; a drive that is gone; a bit that flips; an older image.
+//! What can go wrong is listed in one place, [`FaultKind`], and nothing else goes wrong. [`swarm`]
+//! runs seeds: each draws a cache, drives, clients, faults and crashes of its own.
+//! [`manage`] walks the control plane's commands: the real service over the real volume.
 
+pub mod budget;
+mod chain;
 pub mod crash;
 mod disk;
+mod fault;
 mod image;
+mod inject;
+mod ledger;
+mod life;
+pub mod manage;
+mod medium;
+mod mix;
 mod model;
+pub mod report;
+pub mod rest;
+pub mod shrink;
+mod stage;
+pub mod swarm;
+pub mod trials;
 pub mod workload;
 mod world;
 
-pub use disk::{Cut, DiskSpec, Medium, SimDisk};
+pub use disk::{DiskSpec, SimDisk};
+pub use fault::{FaultKind, FaultMix};
+pub use ledger::{Counts, Ledger};
+pub use medium::{Cut, Medium};
 pub use model::{Model, Violation, Write};
 pub use world::{Event, World};

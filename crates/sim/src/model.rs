@@ -4,6 +4,12 @@
 //! completion. One version *replaces* another when it was submitted after the other had completed.
 //!
 //! - A read may return any version that no completed one has replaced before the read began.
+//! - What one read has returned, no read that begins after its end may find undone: each sector is
+//!   linearizable, also where reads and writes of several clients overlap in part. (A sector's history
+//!   is linearizable exactly when no two of its versions must each come before the other, where a
+//!   version comes before another if the write of the one, or a read that returned it, ended before
+//!   the write of the other, or a read that returned that, began.) A request of many sectors is not
+//!   atomic, and no disk promises it is.
 //! - After a power cut a sector may hold any version that no *durable* one has replaced. A version
 //!   is durable when a flush submitted after its completion has completed, or it was a FUA write.
 //! - After a kill: any version that no completed one has replaced. What was lost by no kill may still
@@ -19,7 +25,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use voltier_block::{Bytes, Lba, SectorRange};
+use voltier_block::{Lba, SectorRange};
 
 const SECTOR: usize = 512;
 /// The content of a sector that was never written.
@@ -37,11 +43,36 @@ struct Version {
     durable: bool,
     /// Nobody knows whether it took place (its write failed, or was cut off).
     doubtful: bool,
+    /// Of the reads that returned it: the earliest end, and the latest begin.
+    seen_by: u64,
+    seen_from: u64,
 }
 
 impl Version {
+    fn new(content: u32, submitted: u64, completed: u64) -> Self {
+        let (seen_by, seen_from) = (NEVER, 0);
+        let (durable, doubtful) = (false, false);
+        Self { content, submitted, completed, durable, doubtful, seen_by, seen_from }
+    }
+
+    /// It had taken place by then.
+    fn done(&self) -> u64 {
+        self.completed.min(self.seen_by)
+    }
+
+    /// It took place, or was still there, after that.
+    fn current_from(&self) -> u64 {
+        self.submitted.max(self.seen_from)
+    }
+
     fn replaces(&self, other: &Version) -> bool {
-        !self.doubtful && self.submitted > other.completed
+        let itself = (self.submitted, self.content) == (other.submitted, other.content);
+        !itself && !self.doubtful && self.current_from() > other.done()
+    }
+
+    /// Nobody knows whether it took place, unless somebody has seen it.
+    fn end_in_doubt(&mut self, now: u64) {
+        (self.completed, self.doubtful) = (now, self.seen_by == NEVER);
     }
 }
 
@@ -80,7 +111,7 @@ pub struct Model {
     /// Versions of all others, oldest first.
     open: BTreeMap<u64, Vec<Version>>,
     /// 512 bytes per content number, shared by all copies.
-    contents: Rc<RefCell<Vec<Bytes>>>,
+    contents: Rc<RefCell<Vec<[u8; SECTOR]>>>,
     /// Sectors that a request has ever changed, or may have.
     touched: Vec<bool>,
     reads_under_way: u64,
@@ -93,10 +124,16 @@ impl Model {
             clock: 1,
             settled: vec![ZEROES; sectors as usize],
             open: BTreeMap::new(),
-            contents: Rc::new(RefCell::new(vec![Bytes::copy_of(&[0; SECTOR])])),
+            contents: Rc::new(RefCell::new(vec![[0; SECTOR]])),
             touched: vec![false; sectors as usize],
             reads_under_way: 0,
         }
+    }
+
+    /// A copy that keeps the contents it sees to itself: they go away with it.
+    pub fn apart(&self) -> Self {
+        let contents = self.contents.borrow().clone();
+        Self { contents: Rc::new(RefCell::new(contents)), ..self.clone() }
     }
 
     fn tick(&mut self) -> u64 {
@@ -110,33 +147,19 @@ impl Model {
             let sector = range.start.0 + number;
             let settled = self.settled[sector as usize];
             self.touched[sector as usize] = true;
-            let first = || {
-                vec![Version {
-                    content: settled,
-                    submitted: 0,
-                    completed: 0,
-                    durable: true,
-                    doubtful: false,
-                }]
-            };
-            self.open.entry(sector).or_insert_with(first).push(Version {
-                content: content(number),
-                submitted,
-                completed: NEVER,
-                durable: false,
-                doubtful: false,
-            });
+            let first = || vec![Version { durable: true, ..Version::new(settled, 0, 0) }];
+            let version = Version::new(content(number), submitted, NEVER);
+            self.open.entry(sector).or_insert_with(first).push(version);
         }
         Write { range, submitted }
     }
 
     /// A write is submitted.
-    pub fn begin_write(&mut self, at: Lba, data: &Bytes) -> Write {
+    pub fn begin_write(&mut self, at: Lba, data: &[u8]) -> Write {
         let first = {
             let mut contents = self.contents.borrow_mut();
             let first = contents.len() as u32;
-            let sectors = data.len() / SECTOR;
-            contents.extend((0..sectors).map(|at| data.slice(at * SECTOR..(at + 1) * SECTOR)));
+            contents.extend(data.as_chunks::<SECTOR>().0);
             first
         };
         let range = SectorRange::from_bytes(at.bytes(), data.len() as u64);
@@ -151,6 +174,23 @@ impl Model {
     /// A discard is submitted.
     pub fn begin_discard(&mut self, range: SectorRange) -> Write {
         self.begin(range, |_| ANYTHING)
+    }
+
+    /// From now on a range may hold anything, for good: no layer can know what it holds.
+    pub fn give_up(&mut self, range: SectorRange) {
+        let gone = self.begin(range, |_| ANYTHING);
+        self.end_write(gone, true);
+    }
+
+    /// The same for every sector that was ever written.
+    pub fn give_up_touched(&mut self) {
+        let touched = (0..self.touched.len()).filter(|sector| self.touched[*sector]);
+        for sector in touched.collect::<Vec<_>>() {
+            let gone = self.begin(SectorRange::new(Lba(sector as u64), 1), |_| ANYTHING);
+            let now = self.tick();
+            self.versions_of(&gone, |version| (version.completed, version.durable) = (now, true));
+        }
+        self.prune();
     }
 
     fn versions_of(&mut self, write: &Write, mut change: impl FnMut(&mut Version)) {
@@ -177,7 +217,7 @@ impl Model {
     /// A write fails: it may have taken place, or not, sector by sector.
     pub fn fail_write(&mut self, write: Write) {
         let now = self.tick();
-        self.versions_of(&write, |version| (version.completed, version.doubtful) = (now, true));
+        self.versions_of(&write, |version| version.end_in_doubt(now));
     }
 
     /// A flush is submitted.
@@ -246,22 +286,29 @@ impl Model {
             };
         };
         let current = |version: &Version| {
-            !versions.iter().any(|newer| newer.completed < read.0 && newer.replaces(version))
+            !versions.iter().any(|newer| newer.done() < read.0 && newer.replaces(version))
         };
         let possible: Vec<usize> =
             (0..versions.len()).filter(|number| current(&versions[*number])).collect();
         let anything = possible.iter().any(|number| versions[*number].content == ANYTHING);
-        let mut seen = possible.iter().filter(|number| is(versions[**number].content));
-        let Some(&seen) = seen.next_back() else {
+        let alike: Vec<usize> =
+            possible.iter().copied().filter(|number| is(versions[*number].content)).collect();
+        let Some(&seen) = alike.last() else {
             let allowed: Vec<u32> = possible.iter().map(|at| versions[*at].content).collect();
             return Err(self.violation(sector, found, &allowed));
         };
         let quiet = versions.iter().all(|version| version.completed < read.0);
-        if quiet && !anything && (possible.len() > 1 || versions[seen].doubtful) {
+        let known = !anything && alike.len() == 1;
+        let seen = &mut versions[seen];
+        if quiet && !anything && (possible.len() > 1 || seen.doubtful) {
             self.clock += 1;
-            let now = self.clock;
-            let seen = &mut versions[seen];
-            (seen.submitted, seen.completed, seen.doubtful) = (now, now, false);
+            let durable = seen.durable;
+            *seen = Version { durable, ..Version::new(seen.content, self.clock, self.clock) };
+        } else if !quiet && known {
+            self.clock += 1;
+            seen.seen_by = seen.seen_by.min(self.clock);
+            seen.seen_from = seen.seen_from.max(read.0);
+            seen.doubtful = false;
         }
         Ok(())
     }
@@ -276,8 +323,18 @@ impl Model {
         Violation { sector, found, allowed: format!("{allowed:?}") }
     }
 
-    /// The power is cut: nothing is under way any more.
+    /// The power is cut: nothing is under way any more, and what is there is on the medium.
     pub fn power_cut(&mut self) {
+        self.cut(true);
+    }
+
+    /// Only one drive has lost its power: what is there may sit in the volatile cache of the other,
+    /// and a later cut may bring older content back.
+    pub fn power_cut_in_part(&mut self) {
+        self.cut(false);
+    }
+
+    fn cut(&mut self, durable: bool) {
         self.reads_under_way = 0;
         let now = self.tick();
         for versions in self.open.values_mut() {
@@ -286,15 +343,9 @@ impl Model {
                 versions.swap(0, anything);
                 versions.truncate(1);
             }
-            // Whichever it is, it is on the medium.
+            let durable = durable || versions.len() == 1;
             for version in versions {
-                *version = Version {
-                    submitted: now,
-                    completed: now,
-                    durable: true,
-                    doubtful: false,
-                    ..version.clone()
-                };
+                *version = Version { durable, ..Version::new(version.content, now, now) };
             }
         }
         self.prune();
@@ -306,7 +357,7 @@ impl Model {
         let now = self.tick();
         for version in self.open.values_mut().flatten() {
             if version.completed == NEVER {
-                (version.completed, version.doubtful) = (now, true);
+                version.end_in_doubt(now);
             }
         }
     }
@@ -333,4 +384,88 @@ impl Model {
 fn retain_after_power_cut(versions: &mut Vec<Version>) {
     let all = versions.clone();
     versions.retain(|old| !all.iter().any(|newer| newer.durable && newer.replaces(old)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: [u8; SECTOR] = [1; SECTOR];
+    const NEW: [u8; SECTOR] = [2; SECTOR];
+
+    /// A sector with `OLD` on it, and a write of `NEW` under way.
+    fn overwriting() -> (Model, Write) {
+        let mut model = Model::new(4);
+        let write = model.begin_write(Lba(1), &OLD);
+        model.end_write(write, true);
+        let write = model.begin_write(Lba(1), &NEW);
+        (model, write)
+    }
+
+    fn reads(model: &mut Model, found: &[u8]) -> Result<(), Violation> {
+        let read = model.begin_read();
+        model.end_read(read, Lba(1), found)
+    }
+
+    #[test]
+    fn reads_beside_a_write_may_return_either_and_later_ones_not_fall_back() {
+        let (mut model, _write) = overwriting();
+        reads(&mut model, &OLD).unwrap();
+        let slow = model.begin_read();
+        reads(&mut model, &NEW).unwrap();
+        reads(&mut model, &OLD).unwrap_err();
+        model.end_read(slow, Lba(1), &OLD).expect("it began before the new one was seen");
+    }
+
+    #[test]
+    fn two_writes_at_once_end_in_the_order_in_which_reads_saw_them() {
+        let (mut model, first) = overwriting();
+        let third = [3; SECTOR];
+        let second = model.begin_write(Lba(1), &third);
+        reads(&mut model, &third).unwrap();
+        reads(&mut model, &NEW).unwrap();
+        model.end_write(first, false);
+        model.end_write(second, false);
+        assert!(reads(&mut model.clone(), &third).is_err(), "it was there before");
+        reads(&mut model, &NEW).unwrap();
+    }
+
+    #[test]
+    fn what_a_read_saw_of_a_write_stays_after_a_kill_and_may_go_in_a_power_cut() {
+        let (mut model, _write) = overwriting();
+        reads(&mut model, &NEW).unwrap();
+        let mut cut = model.clone();
+        cut.power_cut();
+        reads(&mut cut.clone(), &OLD).unwrap();
+        reads(&mut cut, &NEW).unwrap();
+        reads(&mut cut, &OLD).expect_err("the sector changed by itself");
+        model.kill();
+        reads(&mut model, &OLD).unwrap_err();
+    }
+
+    #[test]
+    fn a_write_that_failed_or_was_killed_may_have_taken_place_or_not() {
+        let (mut model, write) = overwriting();
+        let mut killed = model.clone();
+        model.fail_write(write);
+        killed.kill();
+        for mut model in [model, killed] {
+            reads(&mut model.clone(), &NEW).unwrap();
+            reads(&mut model, &OLD).unwrap();
+            reads(&mut model, &NEW).expect_err("it was decided");
+        }
+    }
+
+    #[test]
+    fn flushed_writes_survive_power_cuts_and_others_may_not() {
+        let (mut model, write) = overwriting();
+        model.end_write(write, false);
+        let mut cut = model.clone();
+        cut.power_cut();
+        reads(&mut cut, &OLD).expect("no flush covered the new one");
+        let flush = model.begin_flush();
+        model.end_flush(flush);
+        model.power_cut();
+        reads(&mut model, &OLD).unwrap_err();
+    }
 }

@@ -4,21 +4,24 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, KIB, Lba, MIB, Payload, Prng, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, KIB, Lba, MIB, Payload, Prng,
+    SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
 use voltier_ring::{Executor, NoFiles};
 
-use crate::disk::{DiskSpec, Medium, SimDisk};
-use crate::model::Model;
+use crate::disk::{DiskSpec, SimDisk};
+use crate::fault::FaultMix;
+use crate::medium::Medium;
+use crate::model::{Model, Write};
 use crate::world::World;
 
 /// A cache over two simulated drives.
 pub type SimCache = Cache<SimDisk, SimDisk>;
 
 /// Names the cache of every scenario.
-const UUID: [u8; 16] = *b"simulated cache!";
+pub(crate) const UUID: [u8; 16] = *b"simulated cache!";
 /// Longest single check, in sectors.
 const CHECK_SECTORS: u64 = 512;
 
@@ -47,6 +50,16 @@ pub struct Profile {
     pub steps: u64,
     /// Longest request in sectors.
     pub sectors_max: u64,
+    /// Sectors that many requests are aligned to.
+    pub align_sectors: u64,
+    /// Bytes of each of the three stretches that clients use.
+    pub window_bytes: u64,
+    /// All settings but mode and order.
+    pub settings: Settings,
+    /// What goes wrong with the fast drive.
+    pub ssd_faults: FaultMix,
+    /// What goes wrong with the slow drive.
+    pub origin_faults: FaultMix,
 }
 
 impl Profile {
@@ -74,30 +87,46 @@ impl Profile {
             clients: 4,
             steps: 60,
             sectors_max: 160,
+            align_sectors: 8,
+            window_bytes: 2 * MIB,
+            settings: Settings::default(),
+            ssd_faults: FaultMix::default(),
+            origin_faults: FaultMix::default(),
         }
+    }
+
+    /// The settings to open with.
+    pub fn settings(&self, mode: Mode) -> Settings {
+        Settings { mode, ordered: self.ordered, ..self.settings.clone() }
     }
 
     /// The stretches that clients use: both sides of a boundary of the marks of direct writes
     /// (16 MiB), and the begin and the end of the origin. Together half as large again as the cache.
     pub fn windows(&self) -> [SectorRange; 3] {
-        let end = self.origin.bytes;
+        let (end, whole) = (self.origin.bytes, self.window_bytes);
+        let half = whole / 2;
         [
-            SectorRange::from_bytes(0, MIB),
-            SectorRange::from_bytes(15 * MIB, 2 * MIB),
-            SectorRange::from_bytes(end - MIB, MIB),
+            SectorRange::from_bytes(0, half),
+            SectorRange::from_bytes(16 * MIB - half, whole),
+            SectorRange::from_bytes(end - half, half),
         ]
     }
 
     /// Empty drives, the fast one with a new cache on it.
     pub fn format(&self) -> (Medium, Medium) {
+        self.format_as(UUID, Medium::zeroed(self.origin.bytes))
+    }
+
+    /// A new cache of this name before an origin.
+    pub(crate) fn format_as(&self, uuid: [u8; 16], origin: Medium) -> (Medium, Medium) {
         let mut executor = Executor::in_virtual_time(NoFiles);
         let world = World::new(&executor.handle(), 0);
         let ssd = SimDisk::new(&world, &self.ssd, Medium::zeroed(self.ssd.bytes));
-        let origin = SimDisk::new(&world, &self.origin, Medium::zeroed(self.origin.bytes));
+        let origin = SimDisk::new(&world, &self.origin, origin);
         let format = FormatOptions {
             line_size: LineSize::new(self.line_bytes).expect("a line size"),
             policy: self.policy,
-            uuid: UUID,
+            uuid,
         };
         let drives = (ssd.clone(), origin.clone());
         executor.block_on(async move {
@@ -122,7 +151,18 @@ pub async fn open(
     settings: Settings,
     generation_min: u64,
 ) -> Result<(SimCache, u64), OpenError> {
-    let options = OpenOptions { uuid: Some(UUID), generation_min, settings, seed: 1 };
+    open_as(UUID, world, drives, settings, generation_min).await
+}
+
+/// The same for the cache of this name.
+pub(crate) async fn open_as(
+    uuid: [u8; 16],
+    world: &World,
+    drives: &(SimDisk, SimDisk),
+    settings: Settings,
+    generation_min: u64,
+) -> Result<(SimCache, u64), OpenError> {
+    let options = OpenOptions { uuid: Some(uuid), generation_min, settings, seed: 1 };
     let (ssd, origin) = drives.clone();
     let (cache, opened) = Cache::open(world.handle(), ssd, origin, options).await?;
     Ok((cache, opened.generation))
@@ -145,11 +185,23 @@ impl<D: BlockDevice> Bench<D> {
     pub async fn check(&self, range: SectorRange, when: &str) {
         let read = self.model.borrow_mut().begin_read();
         let data = self.device.read(range.start, Buf::new(range.bytes() as usize)).await;
-        let data = data.unwrap_or_else(|error| panic!("{when}: reading {range}: {error}"));
+        let data = match data {
+            Ok(data) => data,
+            Err(error) => {
+                self.model.borrow_mut().fail_read(read);
+                return self.forgive(error, when, || format!("reading {range}"));
+            }
+        };
         let checked = self.model.borrow_mut().end_read(read, range.start, &data);
         if let Err(violation) = checked {
             panic!("{when}: {violation}");
         }
+    }
+
+    /// An error is one that a fault of this world explains.
+    pub(crate) fn forgive(&self, error: IoError, when: &str, what: impl Fn() -> String) {
+        assert!(self.world.is_excused(), "{when}: {}: {error}, and nothing is wrong", what());
+        self.world.tell(|| format!("client: {}: {error}", what()));
     }
 
     /// Reads everything that clients use.
@@ -172,6 +224,8 @@ pub struct Client {
     pub modes: Vec<Mode>,
     /// Its longest request, in sectors.
     pub sectors_max: u64,
+    /// Sectors that half of its requests are aligned to.
+    pub align_sectors: u64,
 }
 
 impl Client {
@@ -195,7 +249,11 @@ impl Client {
                 let settings = Settings { mode, ..self.bench.device.settings() };
                 self.bench.device.configure(settings).expect("a mode switch works");
             }
-            30 => self.bench.device.drain().await.expect("a drain works"),
+            30 => {
+                if let Err(error) = self.bench.device.drain().await {
+                    self.bench.forgive(error, "under load", || "a drain".to_owned());
+                }
+            }
             // Now and then long enough for the cleaner to find the cache idle.
             _ => {
                 let pause_ns = *self.prng.pick(&[50_000, 3_000_000, 2_500_000_000]);
@@ -207,11 +265,14 @@ impl Client {
     fn range(&mut self) -> SectorRange {
         let window = *self.prng.pick(&self.bench.windows);
         let longest = *self.prng.pick(&[1, 8, 8, 24, self.sectors_max]);
+        let longest = longest.min(self.sectors_max);
         let count = if self.prng.one_in(2) { longest } else { 1 + self.prng.below(longest) };
         // A third of the requests meet others in a small place.
         let span = if self.prng.one_in(3) { (2 * count).max(64) } else { window.count };
+        let span = span.min(window.count);
         let start = self.prng.below(span - count + 1);
-        let start = if self.prng.one_in(2) { start / 8 * 8 } else { start };
+        let align = self.align_sectors;
+        let start = if self.prng.one_in(2) { start / align * align } else { start };
         SectorRange::new(window.start.plus(start), count)
     }
 
@@ -235,33 +296,52 @@ impl Client {
         } else {
             Payload::One(data)
         };
+        self.bench.world.tell(|| format!("client: write {range}, {durability:?}"));
         let written = self.bench.device.write(range.start, payload, durability).await;
-        written.unwrap_or_else(|error| panic!("writing {range}: {error}"));
-        model.borrow_mut().end_write(write, durability == Durability::Durable);
+        self.end(write, written, durability, "writing");
     }
 
     async fn zero(&mut self, range: SectorRange) {
         let durability = self.durability();
         let model = self.bench.model.clone();
         let write = model.borrow_mut().begin_zeroes(range);
+        self.bench.world.tell(|| format!("client: zero {range}, {durability:?}"));
         let zeroed = self.bench.device.write_zeroes(range, durability).await;
-        zeroed.unwrap_or_else(|error| panic!("zeroing {range}: {error}"));
-        model.borrow_mut().end_write(write, durability == Durability::Durable);
+        self.end(write, zeroed, durability, "zeroing");
     }
 
     async fn discard(&mut self, range: SectorRange) {
         let model = self.bench.model.clone();
         let write = model.borrow_mut().begin_discard(range);
+        self.bench.world.tell(|| format!("client: discard {range}"));
         let discarded = self.bench.device.discard(range).await;
-        discarded.unwrap_or_else(|error| panic!("discarding {range}: {error}"));
-        model.borrow_mut().end_write(write, false);
+        self.end(write, discarded, Durability::Cached, "discarding");
+    }
+
+    fn end(&self, write: Write, done: IoResult<()>, durability: Durability, what: &str) {
+        let (range, durable) = (write.range, durability == Durability::Durable);
+        let mut model = self.bench.model.borrow_mut();
+        self.bench.world.tell(|| format!("client: {what} {range} has ended"));
+        match done {
+            Ok(()) => model.end_write(write, durable),
+            Err(error) => {
+                model.fail_write(write);
+                drop(model);
+                self.bench.forgive(error, "under load", || format!("{what} {range}"));
+            }
+        }
     }
 
     async fn flush(&mut self) {
         let model = self.bench.model.clone();
         let flush = model.borrow_mut().begin_flush();
-        self.bench.device.flush().await.expect("a flush works");
-        model.borrow_mut().end_flush(flush);
+        match self.bench.device.flush().await {
+            Ok(()) => {
+                model.borrow_mut().end_flush(flush);
+                self.bench.world.tell(|| "client: a flush has completed".to_owned());
+            }
+            Err(error) => self.bench.forgive(error, "under load", || "a flush".to_owned()),
+        }
     }
 }
 
@@ -274,6 +354,7 @@ pub async fn run_clients(bench: &Rc<Bench<SimCache>>, profile: &Profile, steps: 
                 prng: bench.world.prng(),
                 modes: profile.modes.clone(),
                 sectors_max: profile.sectors_max,
+                align_sectors: profile.align_sectors,
             };
             bench.world.handle().spawn(client.run(steps))
         })

@@ -6,6 +6,9 @@ use std::rc::Rc;
 use voltier_block::{Nanos, Prng, SectorRange};
 use voltier_ring::Handle;
 
+use crate::fault::FaultKind;
+use crate::ledger::Ledger;
+
 /// Events after which a world is taken for one that runs in circles.
 const EVENTS_MAX: u64 = 4_000_000;
 
@@ -26,6 +29,10 @@ struct Inner {
     events: Cell<u64>,
     trace: Cell<u64>,
     watch: RefCell<Option<Watch>>,
+    ledger: Rc<Ledger>,
+    /// Something happened here that a client may see an error of.
+    excused: Cell<bool>,
+    waiting_for_ever: Cell<usize>,
 }
 
 /// One world: drives made in it lose their power together. Clones are the same world.
@@ -35,13 +42,65 @@ pub struct World(Rc<Inner>);
 impl World {
     /// A world on the clock of `handle`, all of whose chance follows from `seed`.
     pub fn new(handle: &Handle, seed: u64) -> Self {
+        Self::in_ledger(handle, seed, &Rc::default())
+    }
+
+    /// The same, counting in this ledger.
+    pub fn in_ledger(handle: &Handle, seed: u64, ledger: &Rc<Ledger>) -> Self {
         Self(Rc::new(Inner {
             handle: handle.clone(),
             prng: RefCell::new(Prng::new(seed)),
             events: Cell::new(0),
             trace: Cell::new(0xcbf2_9ce4_8422_2325),
             watch: RefCell::new(None),
+            ledger: ledger.clone(),
+            excused: Cell::new(false),
+            waiting_for_ever: Cell::new(0),
         }))
+    }
+
+    /// Where it counts.
+    pub fn ledger(&self) -> &Rc<Ledger> {
+        &self.0.ledger
+    }
+
+    /// Whether a fault happened here of which a client may see an error.
+    pub fn is_excused(&self) -> bool {
+        self.0.excused.get()
+    }
+
+    /// Errors are allowed from now on, or not any more.
+    pub fn excuse(&self, excused: bool) {
+        self.0.excused.set(excused);
+    }
+
+    /// Counts a fault that takes effect.
+    pub fn fault(&self, kind: FaultKind) {
+        self.0.ledger.fault(kind);
+        if kind.excuses_errors() {
+            self.excuse(true);
+        }
+    }
+
+    /// Adds a line to the tale, if one is kept.
+    pub fn tell(&self, line: impl FnOnce() -> String) {
+        self.0.ledger.tell(self.0.handle.now(), line);
+    }
+
+    /// Adds what happened here to the ledger's sums, once, at the end.
+    pub fn close(&self) {
+        self.0.ledger.close(self.trace_hash(), self.0.handle.now());
+    }
+
+    /// Waits for what will never come, as a dead process would.
+    pub(crate) async fn wait_for_ever(&self) {
+        self.0.waiting_for_ever.set(self.0.waiting_for_ever.get() + 1);
+        std::future::pending().await
+    }
+
+    /// Tasks that wait so.
+    pub(crate) fn waiting_for_ever(&self) -> usize {
+        self.0.waiting_for_ever.get()
     }
 
     /// The executor's handle.
@@ -85,15 +144,24 @@ impl World {
     }
 
     /// Counts an event, mixes it into the trace, and tells the watch.
-    pub(crate) fn event(&self, event: Event, drive: u64, operation: u64, range: SectorRange) {
+    pub(crate) fn event(&self, event: Event, drive: u64, operation: &str, range: SectorRange) {
         let number = self.0.events.get();
         assert!(number < EVENTS_MAX, "this world runs in circles");
         self.0.events.set(number + 1);
         let time = self.0.handle.now();
-        for word in [event as u64, drive, operation, range.start.0, range.count, time] {
+        let letter = u64::from(operation.as_bytes()[0]);
+        for word in [event as u64, drive, letter, range.start.0, range.count, time] {
             let mixed = (self.0.trace.get() ^ word).wrapping_mul(0x0100_0000_01b3);
             self.0.trace.set(mixed.rotate_left(23));
         }
+        if event == Event::Completed {
+            self.0.ledger.count(|counts| counts.requests += 1);
+        }
+        self.0.ledger.tell_request(time, || {
+            let drive = ["control plane", "ssd", "origin"][(drive as usize).min(2)];
+            let what = if event == Event::Completed { "done" } else { "begins" };
+            format!("event {number:5}: {drive} {operation} {range} {what}")
+        });
         let watch = self.0.watch.borrow().clone();
         if let Some(watch) = watch {
             watch(number);

@@ -14,7 +14,7 @@ use voltier_cache::{
 };
 use voltier_ring::Handle;
 
-use crate::gate::Gate;
+use crate::gate::{Closed, Gate};
 
 /// Longest request that a volume takes from a door, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -55,6 +55,8 @@ struct Inner<D> {
     limits: Limits,
     stack: RefCell<Stack<D>>,
     gate: Rc<Gate>,
+    /// Closed while everything is written back and the cache is about to go.
+    settled: RefCell<Option<Closed>>,
     plain: PlainCounts,
 }
 
@@ -104,6 +106,7 @@ impl<D: BlockDevice> Volume<D> {
             limits,
             stack: RefCell::new(Stack::Plain),
             gate: Rc::new(Gate::default()),
+            settled: RefCell::new(None),
             plain: PlainCounts::default(),
         }))
     }
@@ -168,13 +171,19 @@ impl<D: BlockDevice> Volume<D> {
         Ok(opened)
     }
 
-    /// Changes settings of the cache while it serves.
+    /// Changes settings of the cache while it serves. When it returns, no request is under way that
+    /// still writes back by a mode that does so no more: what is dirty then is all there will be.
     ///
     /// # Errors
     /// A sentence for the user; nothing is changed then.
-    pub fn configure(&self, settings: Settings) -> Result<(), String> {
+    pub async fn configure(&self, settings: Settings) -> Result<(), String> {
         let cache = self.cache().ok_or_else(|| VolumeError::NoCache.to_string())?;
-        cache.configure(settings)
+        let ends = cache.settings().mode.writes_back() && !settings.mode.writes_back();
+        cache.configure(settings)?;
+        if ends && self.0.settled.borrow().is_none() {
+            drop(self.0.gate.close().await);
+        }
+        Ok(())
     }
 
     /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes.
@@ -197,6 +206,50 @@ impl<D: BlockDevice> Volume<D> {
         drained.map_err(|error| VolumeError::Io { what: "writing back", error })
     }
 
+    /// Has nothing dirty any more: writes everything back while clients go on, then has them wait
+    /// and writes back the rest. They wait until [`detach`](Self::detach) or
+    /// [`resume`](Self::resume): meanwhile whoever keeps the books can note that the cache is void.
+    ///
+    /// # Errors
+    /// When there is no cache, or not everything could be written back: all is as before then.
+    pub async fn settle(&self) -> Result<(), VolumeError> {
+        let cache = self.cache().ok_or(VolumeError::NoCache)?;
+        if self.0.settled.borrow().is_some() {
+            return Ok(());
+        }
+        let before = cache.settings();
+        // No new dirty lines but onto lines that still are: the first pass gets nearly all.
+        let settings = Settings { mode: Mode::PassThrough, ..before.clone() };
+        drop(cache.configure(settings));
+        let settled = self.settle_behind_gate(&cache).await;
+        match settled {
+            Ok(closed) => drop(self.0.settled.replace(Some(closed))),
+            Err(error) => {
+                drop(cache.configure(before));
+                return Err(VolumeError::Io { what: "writing back", error });
+            }
+        }
+        Ok(())
+    }
+
+    async fn settle_behind_gate(&self, cache: &Cache<D, Rc<D>>) -> IoResult<Closed> {
+        // In order, clients' writes queue up behind what is dirty: a pass would end with more.
+        if !cache.settings().ordered {
+            cache.drain().await?;
+        }
+        // What was under way when the mode changed may be dirty still, or only now.
+        let closed = self.0.gate.close().await;
+        if cache.status().lines_dirty > 0 {
+            cache.drain().await?;
+        }
+        Ok(closed)
+    }
+
+    /// Lets clients go on after [`settle`](Self::settle), with the cache still in front.
+    pub fn resume(&self) {
+        self.0.settled.take();
+    }
+
     /// Takes the cache away while clients do I/O. With `write_back`, first everything dirty goes to
     /// the origin; without, it is given up. The SSD is no cache afterwards.
     ///
@@ -204,28 +257,22 @@ impl<D: BlockDevice> Volume<D> {
     /// When there is none, or not everything could be written back: it stays then.
     pub async fn detach(&self, write_back: bool) -> Result<(), VolumeError> {
         let cache = self.cache().ok_or(VolumeError::NoCache)?;
-        let before = cache.settings();
         if write_back {
-            // No new dirty lines but onto lines that still are: the first pass gets nearly all.
-            let settings = Settings { mode: Mode::PassThrough, ..before.clone() };
-            drop(cache.configure(settings));
-            if let Err(error) = self.drain().await {
-                drop(cache.configure(before));
-                return Err(error);
-            }
+            self.settle().await?;
         }
-        let closed = self.0.gate.close().await;
-        if write_back && cache.status().lines_dirty > 0 {
-            let drained = cache.drain().await;
-            if let Err(error) = drained {
-                drop(closed);
-                drop(cache.configure(before));
-                return Err(VolumeError::Io { what: "writing back", error });
-            }
-        }
+        let _closed = self.close_gate().await;
         let dissolved = cache.dissolve().await;
         self.0.stack.replace(Stack::Plain);
         dissolved.map_err(|error| VolumeError::Io { what: "erasing the cache's label", error })
+    }
+
+    /// The gate closed, by whoever settled the volume or now.
+    async fn close_gate(&self) -> Closed {
+        let settled = self.0.settled.take();
+        match settled {
+            Some(closed) => closed,
+            None => self.0.gate.close().await,
+        }
     }
 
     /// Stops the volume in order: requests end, the cache is checkpointed and comes back warm.
@@ -234,7 +281,7 @@ impl<D: BlockDevice> Volume<D> {
     /// # Errors
     /// When a device does not take the last writes.
     pub async fn stop(&self) -> IoResult<()> {
-        let closed = self.0.gate.close().await;
+        let closed = self.close_gate().await;
         let stopped = match self.cache() {
             Some(cache) => cache.stop().await,
             None => self.0.origin.flush().await,

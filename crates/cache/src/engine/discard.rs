@@ -38,6 +38,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
         if self.failed() {
             self.past_gate().await;
+            let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
             let discarded = self.origin.discard(whole).await;
             self.note_origin_change();
             discarded?;

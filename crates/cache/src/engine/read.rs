@@ -3,6 +3,7 @@
 use voltier_block::{BlockDevice, Buf, Bytes, IoError, IoResult, Lba, SectorRange};
 
 use crate::cache::{Inner, mask_of};
+use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
 use crate::join::{Part, join_all};
 use crate::locks::Access;
@@ -66,7 +67,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         let mut state = self.state.borrow_mut();
         let slot = state.index.lookup(line)?;
-        if state.index.is_pending(slot) || state.index.mask(slot).is_some() {
+        let pending = state.index.is_pending(slot) && !canary::is(Canary::PendingRead);
+        if pending || state.index.mask(slot).is_some() {
             return None;
         }
         state.policy.touch(slot, line);
@@ -283,6 +285,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             Change::Data { line, data, mask: None, source: Source::Fill }
         });
         self.queue(fills.collect::<Vec<_>>());
+        if canary::is(Canary::BufferLeaked) {
+            std::mem::forget(data.slice(0..512));
+        }
         Ok(part)
     }
 

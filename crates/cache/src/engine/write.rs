@@ -6,6 +6,7 @@ use voltier_block::{
 
 use super::WritePath;
 use crate::cache::{Inner, mask_of};
+use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
 use crate::locks::Access;
 use crate::status::{Served, count};
@@ -28,7 +29,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Err(IoError::ReadOnly);
         }
         let (first, last) = self.lines_of(range);
-        let guard = self.locks.lock(first, last, Access::Exclusive).await;
+        let shared = canary::is(Canary::LockShared);
+        let access = if shared { Access::Shared } else { Access::Exclusive };
+        let guard = self.locks.lock(first, last, access).await;
         let path = self.write_path(range);
         let hit = self.all_cached(first, last);
         let mut written = match path {
@@ -133,7 +136,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         };
         let at = in_line as usize * 512;
         gather(payload, from, &mut buf[at..at + piece.bytes() as usize]);
-        let mask = valid | written;
+        let mask = if canary::is(Canary::MergeTorn) { all } else { valid | written };
         Ok(Some((buf.freeze(), if mask == all { None } else { Some(mask) })))
     }
 
@@ -221,6 +224,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         data: &Payload,
     ) -> IoResult<()> {
         self.past_gate().await;
+        let (first, last) = self.lines_of(range);
+        // The cleaner may have been writing an older version when the SSD was lost.
+        let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         self.write_origin(range.start, data.clone(), Durability::Cached).await?;
         self.heal(range);
         Ok(())

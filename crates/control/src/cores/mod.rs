@@ -169,6 +169,17 @@ impl Engine for CoreEngine {
         Ok(generation)
     }
 
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
+        self.on_core(name, move |_| on_core::settle(volume, devices))
+    }
+
+    fn resume(&mut self, name: &VolumeName) {
+        let volume = name.clone();
+        // A volume that is not open has nobody waiting.
+        let _ = self.on_core(name, move |_| async move { on_core::resume(&volume) });
+    }
+
     fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
         self.on_core(name, move |_| on_core::detach(volume, devices, write_back))

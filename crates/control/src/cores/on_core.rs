@@ -14,13 +14,14 @@ use voltier_drive::model::Profile;
 use voltier_export::fuse::FileDoor;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
-use voltier_volume::{Drive, DriveSpec, Health, OpenOptions, Volume, VolumeError};
+use voltier_volume::{Drive, DriveSpec, Health, Volume, VolumeError};
 
 use super::doors::refused;
 use super::status::Facts;
 use super::{Devices, Failure};
 use crate::engine::{CacheStart, OpenedVolume, Waker};
 use crate::error::{ControlError, ControlResult};
+use crate::front;
 use crate::name::VolumeName;
 use crate::registry::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
 use crate::settings::Settings;
@@ -103,6 +104,7 @@ pub(super) async fn open(
 ) -> ControlResult<OpenedVolume> {
     let origin = Drive::open_origin(&handle, &drive_spec(&record.origin)).map_err(one_line)?;
     let volume = Volume::plain(&handle, origin);
+    front::check_origin(&volume, &record).await?;
     let mut generation = 0;
     if let Some(cache) = record.cache.filter(|cache| cache.failed.is_none()) {
         generation = put_in_front(&handle, &volume, &cache, start, gate).await?;
@@ -127,29 +129,9 @@ async fn put_in_front(
     gate: Gate,
 ) -> ControlResult<u64> {
     let ssd = Drive::open_ssd(handle, &drive_spec(&cache.device)).map_err(one_line)?;
-    let uuid = cache.uuid.0;
-    let [seed, _] =
-        [0, 8].map(|at| u64::from_le_bytes(*uuid[at..].first_chunk().expect("16 bytes")));
-    let options = OpenOptions {
-        uuid: Some(uuid),
-        generation_min: cache.generation,
-        settings: cache.settings.for_cache(),
-        seed,
-    };
-    let opened = match start {
-        CacheStart::Load => volume.attach_existing(ssd, options).await,
-        CacheStart::Format => {
-            volume.attach_new(ssd, &cache.settings.for_format(uuid)?, options).await
-        }
-    };
-    let opened = opened
-        .map_err(|error| ControlError::failed(format!("the cache on {}: {error}", cache.device)))?;
+    let opened = front::put_in_front(volume, ssd, cache, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
-    }
-    if let Some(opened) = volume.cache() {
-        // Changed while it served, and the daemon was killed before the SSD knew.
-        opened.set_policy(cache.settings.policy);
     }
     let handle = handle.clone();
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)));
@@ -184,6 +166,24 @@ pub(super) async fn attach(
     put_in_front(&handle, &volume, &cache, CacheStart::Format, gate).await
 }
 
+/// Writes everything back and has requests wait.
+pub(super) async fn settle(name: VolumeName, devices: Devices) -> ControlResult<()> {
+    let volume = resident(&name)?.volume.clone();
+    let origin_errors = origin_errors(&volume);
+    volume.settle().await.map_err(|error| match error {
+        VolumeError::Io { error, .. } => {
+            not_written_back(&name, &volume, &devices, origin_errors, error)
+        }
+        other => one_line(other),
+    })
+}
+
+/// Lets requests go on.
+pub(super) fn resume(name: &VolumeName) -> ControlResult<()> {
+    resident(name)?.volume.resume();
+    Ok(())
+}
+
 /// Takes the cache away and unmarks the SSD.
 pub(super) async fn detach(
     name: VolumeName,
@@ -212,11 +212,7 @@ pub(super) async fn detach(
 /// Changes settings.
 pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlResult<()> {
     let volume = resident(&name)?.volume.clone();
-    volume.configure(settings.for_cache()).map_err(ControlError::failed)?;
-    if let Some(cache) = volume.cache() {
-        cache.set_policy(settings.policy);
-    }
-    Ok(())
+    front::configure(&volume, &settings).await
 }
 
 /// Writes every dirty line back.

@@ -28,6 +28,11 @@ impl DeviceId {
         path.metadata().ok().map(|meta| Self::of(machine, &meta))
     }
 
+    /// The identity of a storage that this machine does not know: a simulated drive's number.
+    pub fn simulated(number: u64) -> Self {
+        Self { own: Node::File(u64::MAX, number), beneath: Vec::new() }
+    }
+
     /// The identity of what `meta` was read from (symbolic links followed).
     pub(super) fn of(machine: &Machine, meta: &Metadata) -> Self {
         let own = Node::of(meta);

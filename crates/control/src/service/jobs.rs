@@ -183,13 +183,7 @@ impl<E: Engine> Service<E> {
         job.lines_dirty = job.lines_dirty.min(dirty);
         let outcome = match self.engine.drain(&name) {
             Drain::Running => return,
-            Drain::Done if purpose != Purpose::Flush && dirty > 0 => {
-                // Clients wrote again to lines that were dirty still: another round takes those.
-                match self.engine.start_drain(&name) {
-                    Ok(()) => return,
-                    Err(error) => Err(error),
-                }
-            }
+            // What clients dirtied meanwhile is written while they wait: see `forget_cache`.
             Drain::Done => self.finish(&name, purpose, true),
             Drain::Failed(why) => Err(ControlError::failed(why)),
         };

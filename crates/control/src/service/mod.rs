@@ -142,20 +142,20 @@ impl<E: Engine> Service<E> {
     /// Writes down what went wrong with something nobody waits for: in the log and in `show`.
     fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
-            log(name, &error.message);
+            self.log(name, &error.message);
             if let Some(live) = self.live.get_mut(name) {
                 live.error = error.message;
             }
         }
     }
 
+    /// One line of the daemon's log.
+    fn log(&mut self, name: &VolumeName, text: &str) {
+        self.engine.log(&format!("{name}: {text}"));
+    }
+
     fn volume(&mut self, name: &VolumeName) -> Response {
         let record = self.registry.find(name).cloned().expect("a volume just handled is recorded");
         Response::Volume { volume: Box::new(self.status(&record)) }
     }
-}
-
-/// One line of the daemon's log.
-fn log(name: &VolumeName, text: &str) {
-    eprintln!("voltier: {name}: {text}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::jobs::Purpose;
-use super::{Live, Service, log};
+use super::{Live, Service};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::registry::{CacheRecord, Desired, Identity, VolumeRecord};
@@ -59,7 +59,7 @@ impl<E: Engine> Service<E> {
         }
         for export in &record.exports {
             if let Err(error) = self.again(|service| service.engine.export(&name, export)) {
-                log(&name, &error.message);
+                self.log(&name, &error.message);
                 if let Some(live) = self.live.get_mut(&name) {
                     live.closed_doors.push((export.clone(), error.message));
                 }
@@ -76,7 +76,7 @@ impl<E: Engine> Service<E> {
             Desired::Detaching => Purpose::Detach,
             Desired::Deleting => Purpose::Delete,
         };
-        log(&name, &format!("going on with its {}", purpose.verb()));
+        self.log(&name, &format!("going on with its {}", purpose.verb()));
         let resumed = self.drain_for(&name, purpose).map(drop);
         self.note(&name, resumed);
     }
@@ -104,11 +104,23 @@ impl<E: Engine> Service<E> {
             live.error = reason.clone();
             return self.engine.open(record, CacheStart::Load).map(drop);
         }
+        if cache.generation == 0 && !cache.maybe_dirty {
+            return self.take_back_attach(record);
+        }
         match self.open_with_cache(record, cache) {
             Ok(()) => Ok(()),
             Err(error) if cache.maybe_dirty => Err(error),
             Err(error) => self.open_without(record, cache, &error, live),
         }
+    }
+
+    /// An attach that a crash cut off before the first opening of its cache was on record: until
+    /// then it wrote through, so the origin has everything and the volume is as it was before.
+    fn take_back_attach(&mut self, record: &VolumeRecord) -> ControlResult<()> {
+        self.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
+        let plain = VolumeRecord { cache: None, ..record.clone() };
+        self.registry.put(plain.clone())?;
+        self.engine.open(&plain, CacheStart::Load).map(drop)
     }
 
     fn open_with_cache(&mut self, record: &VolumeRecord, cache: &CacheRecord) -> ControlResult<()> {
@@ -149,7 +161,8 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// Serves from the origin alone. From then on the SSD is stale, and that is recorded first.
+    /// Serves from the origin alone. From then on the SSD is stale, and that is recorded before the
+    /// first client is served.
     fn open_without(
         &mut self,
         record: &VolumeRecord,
@@ -161,12 +174,17 @@ impl<E: Engine> Service<E> {
             "its clean cache was given up: {error}; `voltier detach {}`, then attach an SSD",
             record.name
         );
-        log(&record.name, &reason);
+        self.log(&record.name, &reason);
         let mut without = record.clone();
         without.cache = Some(CacheRecord { failed: Some(reason.clone()), ..cache.clone() });
-        self.registry.put(without.clone())?;
+        self.engine.open(&without, CacheStart::Load)?;
+        if let Err(error) = self.registry.put(without) {
+            let closed = self.engine.close(&record.name);
+            self.note(&record.name, closed);
+            return Err(error);
+        }
         live.error = reason;
-        self.engine.open(&without, CacheStart::Load).map(drop)
+        Ok(())
     }
 
     /// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.
@@ -178,7 +196,7 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<()> {
         let Some(path) = device.path() else { return Ok(()) };
         let examined = self.again(|service| {
-            let examined = safety::examine(&service.machine, path, Role::Origin)?;
+            let examined = service.engine.examine(&service.machine, path, Role::Origin)?;
             // What is on it is the engine's to judge: it knows its own marks.
             safety::judge(path, &examined, true).map(|()| examined)
         })?;
@@ -206,7 +224,7 @@ impl<E: Engine> Service<E> {
                     && let Err(error) = self.engine.unexport(&name, door)
                 {
                     at_rest = false;
-                    log(&name, &error.message);
+                    self.log(&name, &error.message);
                 }
             }
             self.notice_lost_ssds();

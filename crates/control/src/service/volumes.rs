@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::jobs::Purpose;
-use super::{Live, Service, log};
+use super::{Live, Service};
 use voltier_cache::Mode;
 
 use crate::engine::{CacheStart, Engine};
@@ -214,17 +214,15 @@ impl<E: Engine> Service<E> {
 
     /// The last step of a detach: recorded first, because from then on the SSD is stale.
     pub(super) fn drop_cache(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let mut record = self.record(name)?;
-        let before = record.clone();
-        let was = record.cache.take();
-        record.desired = Desired::Serving;
-        self.registry.put(record.clone())?;
+        let record = self.record(name)?;
+        let mut plain = VolumeRecord { desired: Desired::Serving, ..record };
+        let was = plain.cache.take();
         if !self.is_open(name) {
-            self.bring_up(&record);
+            self.registry.put(plain.clone())?;
+            self.bring_up(&plain);
             return Ok(());
         }
-        let detached = self.engine.detach(name, write_back);
-        self.keep_if_dirty(before, write_back, &detached)?;
+        let detached = self.forget_cache(plain, write_back)?;
         let had_failed = was.is_some_and(|cache| cache.failed.is_some());
         if let Some(live) = self.live.get_mut(name) {
             live.error.clear();
@@ -238,21 +236,17 @@ impl<E: Engine> Service<E> {
     /// The last step of a delete: the cache goes first, and so that a crash between the steps
     /// leaves a plain volume on its way out.
     pub(super) fn drop_volume(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
-        let mut record = self.record(name)?;
-        let before = record.clone();
-        let had_cache = record.cache.take().is_some();
-        record.desired = Desired::Deleting;
-        self.registry.put(record)?;
+        let record = self.record(name)?;
+        let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };
+        let had_cache = plain.cache.take().is_some();
         if self.is_open(name) {
-            if had_cache {
-                let detached = self.engine.detach(name, write_back);
-                self.keep_if_dirty(before, write_back, &detached)?;
-                if let Err(error) = detached {
-                    log(name, &error.message);
-                }
+            if !had_cache {
+                self.registry.put(plain)?;
+            } else if let Err(error) = self.forget_cache(plain, write_back)? {
+                self.log(name, &error.message);
             }
             if let Err(error) = self.engine.close(name) {
-                log(name, &error.message);
+                self.log(name, &error.message);
             }
         }
         self.registry.remove(name)?;
@@ -260,20 +254,23 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// A cache that could not be written back whole is still in front: it is put on record again.
-    fn keep_if_dirty(
+    /// Records an open volume as one without a cache, and takes the cache away. With `write_back`,
+    /// requests wait meanwhile: what they wrote after the last dirty line was written back would be
+    /// lost by a crash between the two. The inner result is that of unmarking the SSD.
+    fn forget_cache(
         &mut self,
-        before: VolumeRecord,
+        plain: VolumeRecord,
         write_back: bool,
-        detached: &ControlResult<()>,
-    ) -> ControlResult<()> {
-        match detached {
-            Err(error) if write_back && self.engine.health(&before.name).dirty_lines > 0 => {
-                self.registry.put(before)?;
-                Err(error.clone())
-            }
-            _ => Ok(()),
+    ) -> ControlResult<ControlResult<()>> {
+        let name = plain.name.clone();
+        if write_back {
+            self.engine.settle(&name)?;
         }
+        if let Err(error) = self.registry.put(plain) {
+            self.engine.resume(&name);
+            return Err(error);
+        }
+        Ok(self.engine.detach(&name, write_back))
     }
 
     /// Records how much a lost SSD would lose. With `at_rest`, or in a mode that makes no dirt, a
@@ -354,28 +351,36 @@ impl<E: Engine> Service<E> {
                 return Err(ControlError::failed(format!("{} {what}", path.display())));
             }
         }
-        let examined = safety::examine(&self.machine, path, role)?;
+        let examined = self.engine.examine(&self.machine, path, role)?;
         safety::judge(path, &examined, force)?;
         if force && !examined.findings.is_empty() {
-            log_override(path, &examined.findings);
+            self.log_override(path, &examined.findings);
         }
         let size_bytes = self.engine.size_of(device)?.min(examined.size_bytes);
         Ok(Admitted { size_bytes, id: Some(examined.id) })
     }
 
-    fn id_of(&self, path: &Path) -> Option<DeviceId> {
-        DeviceId::of_path(&self.machine, path)
+    fn log_override(&mut self, path: &Path, findings: &[Finding]) {
+        for finding in findings {
+            self.engine.log(&format!("{} {finding} (overridden by -f)", path.display()));
+        }
+    }
+
+    fn id_of(&mut self, path: &Path) -> Option<DeviceId> {
+        self.engine.id_of(&self.machine, path)
     }
 
     /// The volume a piece of storage already belongs to.
-    fn user_of(&self, id: &DeviceId) -> Option<VolumeName> {
-        let uses = |volume: &&VolumeRecord| {
+    fn user_of(&mut self, id: &DeviceId) -> Option<VolumeName> {
+        let Self { engine, registry, machine, .. } = self;
+        let mut uses = |volume: &&VolumeRecord| {
             let cache = volume.cache.as_ref().and_then(|cache| cache.device.path());
-            [volume.origin.path(), cache].into_iter().flatten().any(|path| {
-                DeviceId::of_path(&self.machine, path).is_some_and(|used| used.overlaps(id))
-            })
+            [volume.origin.path(), cache]
+                .into_iter()
+                .flatten()
+                .any(|path| engine.id_of(machine, path).is_some_and(|used| used.overlaps(id)))
         };
-        self.registry.volumes().iter().find(uses).map(|volume| volume.name.clone())
+        registry.volumes().iter().find(|volume| uses(volume)).map(|volume| volume.name.clone())
     }
 }
 
@@ -389,11 +394,5 @@ fn live_cache(record: &mut VolumeRecord) -> ControlResult<&mut CacheRecord> {
         None => Err(ControlError::failed(format!(
             "{name} has no cache; give it one with `voltier attach {name} -s SSD`"
         ))),
-    }
-}
-
-fn log_override(path: &Path, findings: &[Finding]) {
-    for finding in findings {
-        eprintln!("voltier: {} {finding} (overridden by -f)", path.display());
     }
 }

@@ -1,0 +1,78 @@
+//! Deliberate bugs, one line each at the place it sabotages, to prove that the simulator would find
+//! their like. They exist only with the feature `canaries`, which nothing but that proof turns on:
+//! without it [`is`] is a constant `false` and the compiler removes every trace.
+
+/// A deliberate bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// What is acknowledged is called durable without a flush of the SSD.
+    FlushSkipped,
+    /// A record's head is believed whatever its checksum says.
+    RecordChecksumIgnored,
+    /// A start takes the last records without looking at the data of their lines.
+    TornDataTaken,
+    /// Lines read from the SSD are believed whatever their checksum says.
+    DataChecksumIgnored,
+    /// The superblock names a checkpoint whose body is not durable yet.
+    LabelBeforeBody,
+    /// News that the origin has a line makes a newer copy of it clean.
+    DirtyBitLost,
+    /// A start brings back what a record says was dropped.
+    DropForgotten,
+    /// A line of which only a part was written counts as whole.
+    MergeTorn,
+    /// A segment is written again although a replay still begins before its records.
+    SegmentReusedEarly,
+    /// A write past the log begins before its mark is on the SSD.
+    IntentSkipped,
+    /// Ordered mode destages without regard to epochs.
+    EpochsMixed,
+    /// Writes share their lines with each other.
+    LockShared,
+    /// A record is acknowledged although an earlier one is still on its way.
+    AckOutOfOrder,
+    /// A line is called clean before the origin has flushed it.
+    CleanBeforeFlush,
+    /// A line goes to the origin before it is durable on the SSD.
+    DestageBeforeDurable,
+    /// Records that an earlier crash had cut off are taken by the next start.
+    GenerationIgnored,
+    /// A line that is still on its way to the SSD is read from there.
+    PendingRead,
+    /// A segment is prepared although reads are under way in it.
+    PinIgnored,
+    /// One read in some keeps its segment pinned.
+    PinLeaked,
+    /// A miss keeps its buffer for ever.
+    BufferLeaked,
+}
+
+#[cfg(feature = "canaries")]
+mod chosen {
+    use std::cell::Cell;
+
+    use super::Canary;
+
+    thread_local! {
+        static CHOSEN: Cell<Option<Canary>> = const { Cell::new(None) };
+    }
+
+    /// Has this thread's caches behave with this bug from now on, or with none.
+    pub fn choose(canary: Option<Canary>) {
+        CHOSEN.set(canary);
+    }
+
+    pub(crate) fn is(canary: Canary) -> bool {
+        CHOSEN.get() == Some(canary)
+    }
+}
+
+#[cfg(feature = "canaries")]
+pub use chosen::choose;
+#[cfg(feature = "canaries")]
+pub(crate) use chosen::is;
+
+#[cfg(not(feature = "canaries"))]
+pub(crate) const fn is(_: Canary) -> bool {
+    false
+}

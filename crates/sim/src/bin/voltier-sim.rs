@@ -1,0 +1,214 @@
+//! Runs swarm seeds on all cores and prints what happened: `cargo xtask sim` starts it.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use voltier_sim::report::{Summary, failure};
+use voltier_sim::shrink::shrink;
+use voltier_sim::swarm::{Story, catch_panics, regressions};
+
+const USAGE: &str = "\
+usage: cargo xtask sim [--seeds N | --minutes M | --seed S [--story TEXT]]
+  --seeds N      so many seeds (default 1000), after the kept regressions
+  --minutes M    as many seeds as fit
+  --seed S       one seed again, and what happened last in it
+  --story TEXT   with --seed: what is cut away, as a violation prints it
+  --from F       the first seed (default 1)
+  --twice N      so many of the seeds run twice, and must do the same (default 50)
+  --threads T    threads (default: one a core)";
+
+/// Violations after which a run ends: more of them say nothing new.
+const VIOLATIONS_MAX: u64 = 20;
+/// How often a line tells how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+struct Arguments(BTreeMap<String, String>);
+
+impl Arguments {
+    const NAMES: [&str; 7] =
+        ["--seeds", "--minutes", "--seed", "--story", "--from", "--twice", "--threads"];
+
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut found = Self::default();
+        while let Some(name) = words.next() {
+            if !Self::NAMES.contains(&name.as_str()) {
+                return Err(format!("'{name}' is not an option"));
+            }
+            let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
+            found.0.insert(name, value);
+        }
+        let has = |name: &str| found.0.contains_key(name);
+        if u8::from(has("--seeds")) + u8::from(has("--minutes")) + u8::from(has("--seed")) > 1 {
+            return Err("give one of --seeds, --minutes, --seed".to_owned());
+        }
+        if has("--story") && !has("--seed") {
+            return Err("--story needs --seed".to_owned());
+        }
+        Ok(found)
+    }
+
+    fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>, String> {
+        let Some(text) = self.0.get(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| format!("{name} takes a number, not '{text}'"))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a tool that measures its own real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// What the threads share.
+struct Run {
+    next: u64,
+    end: u64,
+    until: Option<Instant>,
+    twice_until: u64,
+    regressions: Vec<Story>,
+    summary: Summary,
+    spent: Duration,
+    told: Instant,
+    begun: Instant,
+}
+
+impl Run {
+    fn next_story(&mut self) -> Option<(Story, bool)> {
+        if self.summary.violations >= VIOLATIONS_MAX {
+            return None;
+        }
+        if let Some(story) = self.regressions.pop() {
+            return Some((story, false));
+        }
+        if self.next >= self.end || self.until.is_some_and(|until| now() >= until) {
+            return None;
+        }
+        self.next += 1;
+        let seed = self.next - 1;
+        Some((Story::of_seed(seed), seed < self.twice_until))
+    }
+
+    fn progress(&mut self) {
+        if now() - self.told < PROGRESS {
+            return;
+        }
+        self.told = now();
+        let seconds = (now() - self.begun).as_secs();
+        eprintln!("{seconds:5} s: {}", self.summary.line());
+    }
+}
+
+/// One thread: story after story.
+fn work(run: &Mutex<Run>) {
+    loop {
+        let next = run.lock().expect("no thread dies with it").next_story();
+        let Some((story, twice)) = next else { return };
+        let begun = now();
+        let mut outcome = story.run(false);
+        let spent = now() - begun;
+        if twice && outcome.failure.is_none() {
+            let again = story.run(false);
+            if again.trace_hash != outcome.trace_hash || again.counts != outcome.counts {
+                outcome.failure = again.failure.or_else(|| {
+                    Some(voltier_sim::swarm::Failure {
+                        message: "the same seed did not do the same twice".to_owned(),
+                        place: format!("seed {}", story.seed),
+                        event: None,
+                    })
+                });
+            }
+        }
+        if let Some(found) = &outcome.failure {
+            let (short, _) = shrink(&story, found);
+            let told = short.run(true);
+            let text = if told.failure.is_some() {
+                failure(&short, &told)
+            } else {
+                failure(&story, &outcome)
+            };
+            println!("seed {}:\n{text}", story.seed);
+        }
+        let mut run = run.lock().expect("no thread dies with it");
+        run.summary.add(&outcome);
+        run.spent += spent;
+        run.progress();
+    }
+}
+
+fn run_one(seed: u64, text: &str) -> Result<u64, String> {
+    let story = Story::parse(seed, text)?;
+    println!("{:#?}", story.draw());
+    let begun = now();
+    let outcome = story.run(true);
+    let spent = now() - begun;
+    for line in &outcome.tale {
+        println!("  {line}");
+    }
+    let again = story.run(false);
+    let same = again.trace_hash == outcome.trace_hash;
+    let mut summary = Summary::default();
+    summary.add(&outcome);
+    if let Some(failure) = &outcome.failure {
+        println!("VIOLATION: {}\n  at: {}", failure.message, failure.place);
+    } else if !same {
+        println!("VIOLATION: the same seed did not do the same twice");
+        summary.violations += 1;
+    }
+    print!("{}", summary.table(spent));
+    println!("{}", summary.line());
+    Ok(summary.violations)
+}
+
+fn run_many(arguments: &Arguments) -> Result<u64, String> {
+    let minutes: Option<f64> = arguments.number("--minutes")?;
+    let seeds: Option<u64> = arguments.number("--seeds")?;
+    let from = arguments.number("--from")?.unwrap_or(1);
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = arguments.number("--threads")?.unwrap_or(cores).max(1);
+    let twice: u64 = arguments.number("--twice")?.unwrap_or(50);
+    let begun = now();
+    let count = seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 });
+    let kept = regressions()?;
+    println!("{} regressions, then seeds from {from} on, {threads} threads", kept.len());
+    let run = Mutex::new(Run {
+        next: from,
+        end: from.saturating_add(count),
+        until: minutes.map(|minutes| begun + Duration::from_secs_f64(60.0 * minutes)),
+        twice_until: from.saturating_add(twice),
+        regressions: kept,
+        summary: Summary::default(),
+        spent: Duration::ZERO,
+        told: begun,
+        begun,
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| work(&run));
+        }
+    });
+    let run = run.into_inner().expect("no thread dies with it");
+    print!("{}", run.summary.table(run.spent));
+    println!("{}", run.summary.line());
+    Ok(run.summary.violations)
+}
+
+fn main() -> ExitCode {
+    catch_panics();
+    let done = Arguments::parse(std::env::args().skip(1)).and_then(|arguments| {
+        match arguments.number("--seed")? {
+            Some(seed) => run_one(seed, arguments.0.get("--story").map_or("-", |text| text)),
+            None => run_many(&arguments),
+        }
+    });
+    match done {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("voltier-sim: {why}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The fault model: every kind of fault that a world can make, and who draws it.
+//!
+//! `docs/internals/fault-model.md` has a row for each kind: which layer must survive it, and how.
+
+use voltier_block::Prng;
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FaultKind {
+    /// One read fails; the next one of the same place works.
+    ReadErrorOnce,
+    /// Reads of a range fail until the drive is mended.
+    ReadErrorRange,
+    /// From now on every read of the drive fails.
+    ReadErrorForEver,
+    /// One write fails, having changed any part of its blocks.
+    WriteErrorOnce,
+    /// Writes to a range fail until the drive is mended.
+    WriteErrorRange,
+    /// From now on every write to the drive fails.
+    WriteErrorForEver,
+    /// One flush fails and makes nothing durable.
+    FlushError,
+    /// A crash leaves some blocks of a write and not the others.
+    TornWrite,
+    /// A power cut takes a completed write that no flush covered.
+    LostWrite,
+    /// A write is answered, but its data go to another place.
+    MisdirectedWrite,
+    /// A bit on the medium turns over.
+    BitRot,
+    /// One request takes hundreds of times as long as others.
+    LatencySpike,
+    /// A request is not answered until the drive is lost, or the kernel gives it up.
+    StuckIo,
+    /// The drive is gone: every request fails.
+    DriveLoss,
+    /// A drive that was gone is there again at the next start.
+    DriveReturn,
+    /// All drives lose their power at once.
+    PowerCut,
+    /// The process dies, the drives live on.
+    DaemonKill,
+    /// At a start, the SSD is an older copy of itself.
+    StaleSsd,
+    /// At a start, SSD and origin have changed places.
+    WrongOrder,
+}
+
+/// A request, as far as faults are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Read,
+    Write,
+    Flush,
+    /// A discard or a zeroing.
+    Give,
+}
+
+impl FaultKind {
+    /// All kinds, in the order of the tables.
+    pub const ALL: [FaultKind; 19] = [
+        FaultKind::ReadErrorOnce,
+        FaultKind::ReadErrorRange,
+        FaultKind::ReadErrorForEver,
+        FaultKind::WriteErrorOnce,
+        FaultKind::WriteErrorRange,
+        FaultKind::WriteErrorForEver,
+        FaultKind::FlushError,
+        FaultKind::TornWrite,
+        FaultKind::LostWrite,
+        FaultKind::MisdirectedWrite,
+        FaultKind::BitRot,
+        FaultKind::LatencySpike,
+        FaultKind::StuckIo,
+        FaultKind::DriveLoss,
+        FaultKind::DriveReturn,
+        FaultKind::PowerCut,
+        FaultKind::DaemonKill,
+        FaultKind::StaleSsd,
+        FaultKind::WrongOrder,
+    ];
+
+    /// Kinds that a drive makes at one of its requests.
+    pub const OF_REQUESTS: [FaultKind; 12] = [
+        FaultKind::ReadErrorOnce,
+        FaultKind::ReadErrorRange,
+        FaultKind::ReadErrorForEver,
+        FaultKind::WriteErrorOnce,
+        FaultKind::WriteErrorRange,
+        FaultKind::WriteErrorForEver,
+        FaultKind::FlushError,
+        FaultKind::MisdirectedWrite,
+        FaultKind::BitRot,
+        FaultKind::LatencySpike,
+        FaultKind::StuckIo,
+        FaultKind::DriveLoss,
+    ];
+
+    /// The name in tables, documents and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FaultKind::ReadErrorOnce => "read-error-once",
+            FaultKind::ReadErrorRange => "read-error-range",
+            FaultKind::ReadErrorForEver => "read-error-for-ever",
+            FaultKind::WriteErrorOnce => "write-error-once",
+            FaultKind::WriteErrorRange => "write-error-range",
+            FaultKind::WriteErrorForEver => "write-error-for-ever",
+            FaultKind::FlushError => "flush-error",
+            FaultKind::TornWrite => "torn-write",
+            FaultKind::LostWrite => "lost-write",
+            FaultKind::MisdirectedWrite => "misdirected-write",
+            FaultKind::BitRot => "bit-rot",
+            FaultKind::LatencySpike => "latency-spike",
+            FaultKind::StuckIo => "stuck-io",
+            FaultKind::DriveLoss => "drive-loss",
+            FaultKind::DriveReturn => "drive-return",
+            FaultKind::PowerCut => "power-cut",
+            FaultKind::DaemonKill => "daemon-kill",
+            FaultKind::StaleSsd => "stale-ssd",
+            FaultKind::WrongOrder => "wrong-order",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn of_name(name: &str) -> Option<FaultKind> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether a client may see an error because of it.
+    pub(crate) const fn excuses_errors(self) -> bool {
+        !matches!(
+            self,
+            FaultKind::TornWrite
+                | FaultKind::LostWrite
+                | FaultKind::LatencySpike
+                | FaultKind::PowerCut
+                | FaultKind::DaemonKill
+        )
+    }
+
+    fn strikes(self, request: Request) -> bool {
+        match self {
+            FaultKind::ReadErrorOnce | FaultKind::ReadErrorRange | FaultKind::ReadErrorForEver => {
+                request == Request::Read
+            }
+            FaultKind::WriteErrorOnce
+            | FaultKind::WriteErrorRange
+            | FaultKind::WriteErrorForEver => matches!(request, Request::Write | Request::Give),
+            FaultKind::MisdirectedWrite => request == Request::Write,
+            FaultKind::FlushError => request == Request::Flush,
+            _ => true,
+        }
+    }
+}
+
+/// What a drive does wrong, and how often.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultMix {
+    /// A kind of [`FaultKind::OF_REQUESTS`], and that it strikes one in so many requests.
+    pub rates: Vec<(FaultKind, u64)>,
+}
+
+impl FaultMix {
+    /// Whether nothing can happen.
+    pub fn is_empty(&self) -> bool {
+        self.rates.is_empty()
+    }
+
+    /// Whether this kind can happen.
+    pub fn has(&self, kind: FaultKind) -> bool {
+        self.rates.iter().any(|rate| rate.0 == kind)
+    }
+
+    /// Takes kinds out.
+    pub fn without(&mut self, kinds: &[FaultKind]) {
+        self.rates.retain(|rate| !kinds.contains(&rate.0));
+    }
+
+    pub(crate) fn draw(&self, request: Request, prng: &mut Prng) -> Option<FaultKind> {
+        let strikes = |rate: &&(FaultKind, u64)| rate.0.strikes(request) && prng.one_in(rate.1);
+        self.rates.iter().find(strikes).map(|rate| rate.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/internals/fault-model.md");
+
+    #[test]
+    fn every_kind_has_one_name_and_one_place_in_the_list() {
+        for (number, kind) in FaultKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, number, "{kind:?}");
+            assert_eq!(FaultKind::of_name(kind.name()), Some(kind));
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_row_in_the_document_and_every_row_a_kind() {
+        let cell = |line: &str| line.split('`').nth(1).map(str::to_owned);
+        let rows: Vec<String> =
+            PAGE.lines().filter(|line| line.starts_with("| `")).filter_map(cell).collect();
+        let kinds: Vec<&str> = FaultKind::ALL.into_iter().map(FaultKind::name).collect();
+        assert_eq!(rows, kinds, "docs/internals/fault-model.md has one row a kind, in this order");
+    }
+}

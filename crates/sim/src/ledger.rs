@@ -1,0 +1,145 @@
+//! What the worlds of one seed have in common: counts of what took effect, and the tale of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use voltier_block::Nanos;
+
+use crate::fault::FaultKind;
+
+/// Lines of a tale that are kept, the last ones: of drives' requests, and of all else.
+const REQUEST_LINES: usize = 24;
+const STORY_LINES: usize = 48;
+/// Number of fault kinds.
+const KINDS: usize = FaultKind::ALL.len();
+
+/// Sums over seeds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Faults that took effect, by kind in the order of [`FaultKind::ALL`].
+    pub faults: [u64; KINDS],
+    /// Requests that the simulated drives completed.
+    pub requests: u64,
+    /// Worlds that were recovered from a crash.
+    pub crash_points: u64,
+    /// Virtual time of all worlds, in nanoseconds.
+    pub virtual_ns: Nanos,
+    /// Starts that were refused, as they must be on a damaged, stale or foreign SSD.
+    pub refused: u64,
+    /// SSDs given up while serving.
+    pub given_up: u64,
+}
+
+impl Counts {
+    /// Adds another sum.
+    pub fn add(&mut self, other: &Counts) {
+        for (sum, count) in self.faults.iter_mut().zip(other.faults) {
+            *sum += count;
+        }
+        self.requests += other.requests;
+        self.crash_points += other.crash_points;
+        self.virtual_ns += other.virtual_ns;
+        self.refused += other.refused;
+        self.given_up += other.given_up;
+    }
+
+    /// All faults.
+    pub fn faults_total(&self) -> u64 {
+        self.faults.iter().sum()
+    }
+}
+
+type Lines = VecDeque<(u64, String)>;
+
+/// What happened last: numbered, so that both kinds of lines can be put in one order.
+#[derive(Default)]
+struct Tale {
+    count: u64,
+    requests: Lines,
+    story: Lines,
+}
+
+/// Counts and tale of one seed.
+#[derive(Default)]
+pub struct Ledger {
+    counts: RefCell<Counts>,
+    tale: Option<RefCell<Tale>>,
+    trace: Cell<u64>,
+    /// Where the run is, and the crash point that is being tried.
+    place: RefCell<(String, Option<u64>)>,
+}
+
+impl Ledger {
+    /// A ledger that keeps the last lines of the tale too.
+    pub fn telling() -> Self {
+        Self { tale: Some(RefCell::default()), ..Self::default() }
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> Counts {
+        self.counts.borrow().clone()
+    }
+
+    /// The last lines of the tale, oldest first.
+    pub fn tale(&self) -> Vec<String> {
+        let Some(tale) = &self.tale else { return Vec::new() };
+        let tale = tale.borrow();
+        let mut lines: Vec<_> = tale.requests.iter().chain(&tale.story).cloned().collect();
+        lines.sort_unstable();
+        lines.into_iter().map(|line| line.1).collect()
+    }
+
+    /// A number that two runs share only if the same happened in all their worlds.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.get()
+    }
+
+    /// Where the run is, and the event of the crash point that is being tried.
+    pub fn place(&self) -> (String, Option<u64>) {
+        self.place.borrow().clone()
+    }
+
+    pub(crate) fn at(&self, place: String, event: Option<u64>) {
+        self.place.replace((place, event));
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.counts.borrow_mut());
+    }
+
+    pub(crate) fn fault(&self, kind: FaultKind) {
+        self.counts.borrow_mut().faults[kind as usize] += 1;
+    }
+
+    /// Closes a world's account.
+    pub(crate) fn close(&self, trace: u64, virtual_ns: Nanos) {
+        self.trace.set((self.trace.get() ^ trace).wrapping_mul(0x0100_0000_01b3).rotate_left(31));
+        self.count(|counts| counts.virtual_ns += virtual_ns);
+    }
+
+    pub(crate) fn tell(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
+        self.keep(time_ns, line, |tale| (&mut tale.story, STORY_LINES));
+    }
+
+    pub(crate) fn tell_request(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
+        self.keep(time_ns, line, |tale| (&mut tale.requests, REQUEST_LINES));
+    }
+
+    fn keep(
+        &self,
+        time_ns: Nanos,
+        line: impl FnOnce() -> String,
+        of: fn(&mut Tale) -> (&mut Lines, usize),
+    ) {
+        let Some(tale) = &self.tale else { return };
+        let mut tale = tale.borrow_mut();
+        tale.count += 1;
+        let number = tale.count;
+        let (lines, most) = of(&mut tale);
+        if lines.len() == most {
+            lines.pop_front();
+        }
+        let millis = time_ns as f64 / 1e6;
+        lines.push_back((number, format!("{millis:12.3} ms  {}", line())));
+    }
+}

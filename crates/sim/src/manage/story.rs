@@ -1,0 +1,306 @@
+//! The commands that are walked: what leads up to each, what it does, and what may be there after.
+
+use std::fmt;
+use std::rc::Rc;
+
+use voltier_cache::Mode;
+use voltier_control::protocol::{JobState, NewCache, Request, Response};
+use voltier_control::{DeviceSpec, ExportSpec, Registry, Service, Settings, VolumeName};
+use voltier_volume::PolicyKind;
+
+use super::bay::{Bay, Left};
+use super::engine::{HDD, SSD, SimEngine};
+use crate::medium::{Cut, Medium};
+use crate::workload::MODES;
+
+/// Clients at work while a command runs.
+const CREW: u64 = 3;
+/// How long they work before it, and after it.
+const WARM_UP_NS: u64 = 25_000_000;
+const TAIL_NS: u64 = 4_000_000;
+
+/// A management command, in the circumstances in which it is walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A volume with a cache is made on drives that were used before.
+    Create(Mode),
+    /// A volume without a cache is made.
+    CreatePlain,
+    /// A volume is deleted, its dirty lines written back.
+    Delete(Mode),
+    /// A volume without a cache is deleted.
+    DeletePlain,
+    /// A cache comes in front of a volume with data, under load.
+    Attach(Mode),
+    /// It goes away, under load.
+    Detach(Mode),
+    /// It goes away from a cache that destages in order, under load.
+    DetachOrdered,
+    /// The mode changes, under load.
+    SetMode(Mode, Mode),
+    /// The policy changes, under load.
+    SetPolicy,
+    /// Destaging takes an order, under load.
+    SetOrdered,
+    /// Admission, thresholds and the cut-off change, under load.
+    SetRest,
+    /// Everything is written back, under load.
+    Flush,
+    /// The mode ends writing back, and then everything is written back, under load.
+    SetThenFlush,
+    /// The daemon stops in order.
+    Stop(Mode),
+    /// It starts after a stop in order.
+    Start(Mode),
+    /// It starts after a power cut.
+    Recover(Mode),
+}
+
+/// What the registry says of the volume, in short: whether it is there, and its cache's settings.
+pub(super) type Shape = Option<Option<Settings>>;
+
+impl fmt::Display for Command {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Command::Create(mode) => write!(out, "create {mode}"),
+            Command::CreatePlain => write!(out, "create plain"),
+            Command::Delete(mode) => write!(out, "delete {mode}"),
+            Command::DeletePlain => write!(out, "delete plain"),
+            Command::Attach(mode) => write!(out, "attach {mode}"),
+            Command::Detach(mode) => write!(out, "detach {mode}"),
+            Command::DetachOrdered => write!(out, "detach ordered"),
+            Command::SetMode(from, to) => write!(out, "set mode {from} to {to}"),
+            Command::SetPolicy => write!(out, "set policy"),
+            Command::SetOrdered => write!(out, "set ordered"),
+            Command::SetRest => write!(out, "set the rest"),
+            Command::Flush => write!(out, "flush"),
+            Command::SetThenFlush => write!(out, "set wt, then flush"),
+            Command::Stop(mode) => write!(out, "stop {mode}"),
+            Command::Start(mode) => write!(out, "start {mode}"),
+            Command::Recover(mode) => write!(out, "recover {mode}"),
+        }
+    }
+}
+
+pub(super) fn name() -> VolumeName {
+    "v".parse().expect("a name")
+}
+
+fn device(path: &str) -> DeviceSpec {
+    path.parse().expect("a path")
+}
+
+/// A cache on the SSD, whatever is there.
+pub(super) fn new_cache(settings: &Settings) -> NewCache {
+    NewCache { device: device(SSD), settings: settings.clone(), force: true }
+}
+
+/// Asks for something that must work, and waits until it is done.
+pub(super) fn ask(bay: &Bay, service: &mut Service<SimEngine>, request: Request) {
+    let shown = format!("{request:?}");
+    match service.handle(request) {
+        Response::Error { error } => panic!("{shown}: {error}"),
+        Response::Job { job } => {
+            finish_jobs(service);
+            if let Response::Job { job } = service.handle(Request::Job { id: job.id }) {
+                assert_eq!(job.state, JobState::Done, "{shown}");
+            }
+        }
+        _ => {}
+    }
+    bay.step();
+}
+
+/// Waits for work that takes long.
+pub(super) fn finish_jobs(service: &mut Service<SimEngine>) {
+    while service.step_jobs() {}
+}
+
+pub(super) fn create(settings: Option<&Settings>) -> Request {
+    Request::Create { name: name(), origin: device(HDD), cache: settings.map(new_cache) }
+}
+
+/// A call with the two drives in the wrong order.
+pub(super) fn create_swapped() -> Request {
+    let cache = NewCache { device: device(HDD), ..new_cache(&Settings::default()) };
+    Request::Create { name: name(), origin: device(SSD), cache: Some(cache) }
+}
+
+fn with(mode: Mode) -> Settings {
+    Settings { mode, ..Settings::default() }
+}
+
+impl Command {
+    /// Every command, in all circumstances.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::CreatePlain, Self::DeletePlain, Self::DetachOrdered];
+        all.extend([Self::SetPolicy, Self::SetOrdered, Self::SetRest]);
+        all.extend([Self::Flush, Self::SetThenFlush]);
+        for mode in MODES {
+            all.extend([Self::Create(mode), Self::Delete(mode)]);
+            all.extend([Self::Attach(mode), Self::Detach(mode)]);
+            all.extend([Self::Stop(mode), Self::Start(mode), Self::Recover(mode)]);
+            let others = MODES.into_iter().filter(|to| *to != mode);
+            all.extend(others.map(|to| Self::SetMode(mode, to)));
+        }
+        all
+    }
+
+    /// The settings of the cache before the command; `None` without a cache.
+    fn settings_before(self) -> Option<Settings> {
+        match self {
+            Self::Create(_) | Self::CreatePlain | Self::DeletePlain | Self::Attach(_) => None,
+            Self::Delete(mode)
+            | Self::Detach(mode)
+            | Self::SetMode(mode, _)
+            | Self::Stop(mode)
+            | Self::Start(mode)
+            | Self::Recover(mode) => Some(with(mode)),
+            Self::DetachOrdered => Some(Settings { ordered: true, ..with(Mode::WriteBack) }),
+            // Dirty lines would have no order yet.
+            Self::SetOrdered => Some(with(Mode::WriteThrough)),
+            Self::SetPolicy | Self::SetRest | Self::Flush | Self::SetThenFlush => {
+                Some(with(Mode::WriteBack))
+            }
+        }
+    }
+
+    /// What is on record before it.
+    pub(super) fn before(self) -> Shape {
+        match self {
+            Self::Create(_) | Self::CreatePlain => None,
+            _ => Some(self.settings_before()),
+        }
+    }
+
+    /// What is on record after it.
+    pub(super) fn after(self) -> Shape {
+        match self {
+            Self::Create(mode) | Self::Attach(mode) | Self::SetMode(_, mode) => {
+                Some(Some(with(mode)))
+            }
+            Self::CreatePlain | Self::Detach(_) | Self::DetachOrdered => Some(None),
+            Self::Delete(_) | Self::DeletePlain => None,
+            Self::SetThenFlush => Some(Some(with(Mode::WriteThrough))),
+            Self::SetPolicy | Self::SetOrdered | Self::SetRest => {
+                let mut settings = self.settings_before().expect("a cache");
+                for (key, value) in self.changes() {
+                    settings.apply(&key, &value).expect("a known key");
+                }
+                Some(Some(settings))
+            }
+            Self::Flush | Self::Stop(_) | Self::Start(_) | Self::Recover(_) => self.before(),
+        }
+    }
+
+    fn changes(self) -> Vec<(String, String)> {
+        let mode;
+        let changes: &[(&str, &str)] = match self {
+            Self::SetMode(_, to) => {
+                mode = to.to_string();
+                &[("mode", mode.as_str())]
+            }
+            Self::SetThenFlush => &[("mode", "wt")],
+            Self::SetPolicy => &[("policy", PolicyKind::S3Fifo.name())],
+            Self::SetOrdered => &[("ordered", "on")],
+            _ => &[("admission", "touches:2"), ("seq_cutoff", "16K"), ("dirty_high", "80")],
+        };
+        changes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// Clients at work. In order, each flush of theirs is a batch of its own on the origin: more of
+    /// them would only make a drain longer.
+    fn crew(self) -> u64 {
+        if self == Self::DetachOrdered { 1 } else { CREW }
+    }
+
+    /// The requests that it is.
+    fn requests(self) -> Vec<Request> {
+        let set = |command: Self| Request::Set { name: name(), changes: command.changes() };
+        match self {
+            Self::Create(mode) => vec![create(Some(&with(mode)))],
+            Self::CreatePlain => vec![create(None)],
+            Self::Delete(_) | Self::DeletePlain => {
+                vec![Request::Delete { name: name(), flush: true }]
+            }
+            Self::Attach(mode) => {
+                vec![Request::Attach { name: name(), cache: new_cache(&with(mode)) }]
+            }
+            Self::Detach(_) | Self::DetachOrdered => {
+                vec![Request::Detach { name: name(), flush: true }]
+            }
+            Self::SetMode(..) | Self::SetPolicy | Self::SetOrdered | Self::SetRest => {
+                vec![set(self)]
+            }
+            Self::Flush => vec![Request::Flush { name: name() }],
+            Self::SetThenFlush => vec![set(self), Request::Flush { name: name() }],
+            Self::Stop(_) | Self::Start(_) | Self::Recover(_) => Vec::new(),
+        }
+    }
+
+    /// Brings a world to where the command begins; also the SSD as it was some openings ago.
+    pub(super) fn lead_up(self, bay: &Rc<Bay>) -> (Service<SimEngine>, Option<Medium>) {
+        let settings = self.settings_before();
+        let mut service = bay.service();
+        service.start(false);
+        bay.crew_size.set(self.crew());
+        ask(bay, &mut service, create(settings.as_ref()));
+        let at = ExportSpec::Nbd("unix:/run/v.sock".parse().expect("an address"));
+        ask(bay, &mut service, Request::Export { name: name(), export: at });
+        bay.pass(WARM_UP_NS);
+        service.stop();
+        let stale = settings.is_some().then(|| bay.ssd.medium());
+        service = bay.service();
+        service.start(false);
+        bay.pass(WARM_UP_NS);
+        match self {
+            Self::Create(_) | Self::CreatePlain => {
+                ask(bay, &mut service, Request::Delete { name: name(), flush: true });
+            }
+            Self::Start(_) => {
+                service.stop();
+                service = bay.service();
+            }
+            _ => {}
+        }
+        (service, stale)
+    }
+
+    /// What it begins on when the daemon before did not stop: `Recover` alone.
+    pub(super) fn crash_before(self, bay: &Rc<Bay>) -> Option<Left> {
+        let crashes = matches!(self, Self::Recover(_));
+        crashes.then(|| bay.left_by(Cut::Power, &mut bay.world.prng()))
+    }
+
+    /// Does it, and has clients work on for a moment. `answered` is called when it is done.
+    pub(super) fn act(self, bay: &Rc<Bay>, service: &mut Service<SimEngine>, answered: &dyn Fn()) {
+        match self {
+            Self::Stop(_) => service.stop(),
+            Self::Start(_) | Self::Recover(_) => service.start(false),
+            _ => {
+                for request in self.requests() {
+                    ask(bay, service, request);
+                }
+            }
+        }
+        answered();
+        bay.step();
+        if bay.crew.borrow().is_some() {
+            bay.pass(TAIL_NS);
+        }
+    }
+
+    /// Does it again after a crash that undid it.
+    pub(super) fn again(self, bay: &Rc<Bay>, service: &mut Service<SimEngine>) {
+        for request in self.requests() {
+            ask(bay, service, request);
+        }
+    }
+}
+
+/// What is on record.
+pub(super) fn shape(registry: &Registry) -> Shape {
+    let record = registry.find(&name())?;
+    let live = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+    Some(live.map(|cache| cache.settings.clone()))
+}

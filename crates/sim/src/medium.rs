@@ -1,0 +1,197 @@
+//! What is on a drive: what is safe, what a power cut may still take, and what a crash leaves of it.
+
+use std::collections::BTreeMap;
+
+use voltier_block::{Buf, Bytes, Durability, Lba, Prng, SECTOR_BYTES};
+
+use crate::image::Image;
+
+/// How a run ends without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The drives lose power: of what no flush covered any part may be on the medium.
+    Power,
+    /// The process is killed: what completed stays, what was under way may have happened.
+    Kill,
+}
+
+/// What a crash did to writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// Writes of which some blocks are there and others are not.
+    pub(crate) torn: u64,
+    /// Completed writes of which nothing is there.
+    pub(crate) lost: u64,
+}
+
+/// A write as the drive sees it.
+#[derive(Clone)]
+pub(crate) struct Written {
+    pub(crate) at: u64,
+    pub(crate) data: Bytes,
+}
+
+impl Written {
+    fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = (u64, Bytes)> {
+        let count = self.data.len() as u64 / block_bytes;
+        (0..count).map(move |block| {
+            let from = (block * block_bytes) as usize;
+            (self.at + block * block_bytes, self.data.slice(from..from + block_bytes as usize))
+        })
+    }
+
+    fn covers(&self, other: &Written) -> bool {
+        self.at <= other.at
+            && other.at + other.data.len() as u64 <= self.at + self.data.len() as u64
+    }
+
+    /// Takes over the bytes that `newer` has in common with this write.
+    fn patch(&mut self, newer: &Written) {
+        let start = self.at.max(newer.at);
+        let end = (self.at + self.data.len() as u64).min(newer.at + newer.data.len() as u64);
+        if start >= end {
+            return;
+        }
+        let mut patched = Buf::copy_of(&self.data);
+        let count = (end - start) as usize;
+        let (to, from) = ((start - self.at) as usize, (start - newer.at) as usize);
+        patched[to..to + count].copy_from_slice(&newer.data[from..from + count]);
+        self.data = patched.freeze();
+    }
+
+    /// The blocks that reach the medium: none, all, or any. `odds` 0 loses most, 2 keeps most.
+    pub(crate) fn survivors(
+        &self,
+        block_bytes: u64,
+        odds: u64,
+        prng: &mut Prng,
+    ) -> Vec<(u64, Bytes)> {
+        let blocks = self.blocks(block_bytes);
+        match (odds, prng.below(6)) {
+            (_, 0) => blocks.filter(|_| prng.one_in(2)).collect(),
+            (0, 1) | (1, 1..4) | (2, 1..6) => blocks.collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// What is on a drive that is not in use: what is safe, and what a power cut may still take.
+#[derive(Clone)]
+pub struct Medium {
+    durable: Image,
+    current: Image,
+    /// Completed writes that no flush covered, by the order of completion.
+    unflushed: BTreeMap<u64, Written>,
+}
+
+impl Medium {
+    /// A medium of zeroes.
+    pub fn zeroed(bytes: u64) -> Self {
+        let image = Image::zeroed(bytes / SECTOR_BYTES);
+        Self { durable: image.clone(), current: image, unflushed: BTreeMap::new() }
+    }
+
+    /// What a read returns, without a drive.
+    pub fn peek(&self, at: Lba, into: &mut [u8]) {
+        self.current.read(at.bytes(), into);
+    }
+
+    /// Whether nothing is in the drive's volatile cache: no buffer is held there either.
+    pub fn is_flushed(&self) -> bool {
+        self.unflushed.is_empty()
+    }
+
+    /// Whether reads of both return the same.
+    pub fn reads_like(&self, other: &Self) -> bool {
+        self.current.is_same(&other.current)
+    }
+
+    /// Turns one bit over, on the medium and in the drive's cache alike.
+    pub fn rot(&mut self, byte: u64, bit: u8) {
+        let mut value = [0];
+        self.current.read(byte, &mut value);
+        value[0] ^= 1 << bit;
+        self.overwrite(byte, &value);
+    }
+
+    /// Writes past every drive, as a foreign machine would.
+    pub fn overwrite(&mut self, byte: u64, data: &[u8]) {
+        self.current.write(byte, data);
+        self.durable.write(byte, data);
+    }
+
+    pub(crate) fn complete(&mut self, order: u64, written: Written, durability: Durability) {
+        self.current.write(written.at, &written.data);
+        match durability {
+            Durability::Cached => drop(self.unflushed.insert(order, written)),
+            Durability::Durable => {
+                self.durable.write(written.at, &written.data);
+                self.unflushed.retain(|_, older| !written.covers(older));
+                // What is covered in part only is older as well: it must not come back on top.
+                for older in self.unflushed.values_mut() {
+                    older.patch(&written);
+                }
+            }
+        }
+    }
+
+    /// Makes writes that completed before `order` durable; their number.
+    pub(crate) fn flush(&mut self, order: u64) -> usize {
+        let rest = self.unflushed.split_off(&order);
+        let flushed = std::mem::replace(&mut self.unflushed, rest);
+        for written in flushed.values() {
+            self.durable.write(written.at, &written.data);
+        }
+        flushed.len()
+    }
+
+    /// Behind every number that a write left in the drive's cache has.
+    pub(crate) fn next_order(&self) -> u64 {
+        self.unflushed.last_key_value().map_or(0, |last| last.0 + 1)
+    }
+
+    /// What `cut` leaves, with these writes under way and submissions numbered up to `order`.
+    pub(crate) fn after(
+        &self,
+        cut: Cut,
+        in_flight: &BTreeMap<u64, Written>,
+        (block_bytes, mut order): (u64, u64),
+        prng: &mut Prng,
+    ) -> (Medium, Damage) {
+        let mut damage = Damage::default();
+        let whole = |written: &Written| written.data.len() as u64 / block_bytes;
+        let mut note = |written: &Written, left: usize, completed: bool| {
+            damage.torn += u64::from(left > 0 && (left as u64) < whole(written));
+            damage.lost += u64::from(left == 0 && completed);
+        };
+        let medium = match cut {
+            Cut::Power => {
+                let mut image = self.durable.clone();
+                let odds = prng.below(3);
+                let completed = self.unflushed.values().map(|written| (written, true));
+                let under_way = in_flight.values().map(|written| (written, false));
+                for (written, completed) in completed.chain(under_way) {
+                    let left = written.survivors(block_bytes, odds, prng);
+                    note(written, left.len(), completed);
+                    for (at, block) in left {
+                        image.write(at, &block);
+                    }
+                }
+                Medium { current: image.clone(), durable: image, unflushed: BTreeMap::new() }
+            }
+            Cut::Kill => {
+                let mut medium = self.clone();
+                for written in in_flight.values() {
+                    let left = written.survivors(block_bytes, 1, prng);
+                    note(written, left.len(), false);
+                    for (at, data) in left {
+                        medium.complete(order, Written { at, data }, Durability::Cached);
+                        order += 1;
+                    }
+                }
+                medium
+            }
+        };
+        (medium, damage)
+    }
+}

@@ -1,0 +1,98 @@
+//! What each seed draws: cache, drives, clients, and what goes wrong.
+
+use voltier_block::{KIB, MIB, Nanos, Prng};
+use voltier_cache::Settings;
+use voltier_cache::admission::AdmissionKind;
+use voltier_cache::policy::PolicyKind;
+
+use crate::disk::DiskSpec;
+use crate::fault::{FaultKind, FaultMix};
+use crate::workload::{MODES, Profile};
+
+/// Times of a request: from a fast SSD to a slow disk.
+const SSD_LATENCIES_NS: [Nanos; 3] = [20_000, 80_000, 500_000];
+const ORIGIN_LATENCIES_NS: [Nanos; 4] = [20_000, 300_000, 2_000_000, 8_000_000];
+
+/// Draws cache, drives and clients, without faults.
+pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
+    let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);
+    let segment_bytes = (256 * KIB).max(16 * line_bytes);
+    let segments = 20 + prng.below(6);
+    let mode_count = 1 + prng.below(3) as usize;
+    let modes = if prng.one_in(4) {
+        MODES.to_vec()
+    } else {
+        (0..mode_count).map(|_| *prng.pick(&MODES[..])).collect()
+    };
+    let window_bytes = *prng.pick(&[64 * KIB, 256 * KIB, 256 * KIB, MIB, 2 * MIB]);
+    let small = window_bytes / 2 / 512;
+    Profile {
+        line_bytes,
+        policy: *prng.pick(&PolicyKind::ALL),
+        ssd: DiskSpec {
+            number: 1,
+            bytes: 2 * MIB + segments * segment_bytes + 512 * prng.below(9) * 8,
+            block_bytes: if line_bytes >= 4096 && prng.one_in(3) { 4096 } else { 512 },
+            latency_ns: *prng.pick(&SSD_LATENCIES_NS),
+            lies: false,
+        },
+        origin: DiskSpec {
+            number: 2,
+            bytes: (18 + prng.below(8)) * MIB + 512 * prng.below(200),
+            block_bytes: 512,
+            latency_ns: *prng.pick(&ORIGIN_LATENCIES_NS),
+            lies: false,
+        },
+        modes,
+        ordered: prng.one_in(4),
+        clients: 1 + prng.below(5),
+        steps: 4 + prng.below(60),
+        sectors_max: (*prng.pick(&[8, 64, 160, 512])).min(small),
+        align_sectors: *prng.pick(&[1, 8, 8, line_bytes / 512]),
+        window_bytes,
+        settings: draw_settings(prng),
+        ssd_faults: FaultMix::default(),
+        origin_faults: FaultMix::default(),
+    }
+}
+
+fn draw_settings(prng: &mut Prng) -> Settings {
+    let dirty_high = 10 + prng.below(81) as u8;
+    Settings {
+        admission: *prng.pick(&[
+            AdmissionKind::Always,
+            AdmissionKind::Always,
+            AdmissionKind::Touches(2),
+            AdmissionKind::Learned,
+        ]),
+        seq_cutoff_bytes: *prng.pick(&[0, 0, 64 * KIB, 256 * KIB]),
+        dirty_high_percent: dirty_high,
+        dirty_low_percent: prng.below(u64::from(dirty_high)) as u8,
+        ..Settings::default()
+    }
+}
+
+/// Draws what goes wrong with one drive: mostly little, now and then a lot.
+pub(crate) fn draw_faults(prng: &mut Prng) -> FaultMix {
+    let count = *prng.pick(&[0, 0, 1, 1, 2, 3, 6]);
+    let mut mix = FaultMix::default();
+    for _ in 0..count {
+        let kind = *prng.pick(&FaultKind::OF_REQUESTS);
+        if !mix.has(kind) {
+            let often = rarest(kind);
+            mix.rates.push((kind, often / 20 + prng.below(often)));
+        }
+    }
+    mix
+}
+
+/// A kind strikes at most one in so many requests.
+const fn rarest(kind: FaultKind) -> u64 {
+    match kind {
+        FaultKind::LatencySpike => 200,
+        FaultKind::ReadErrorOnce | FaultKind::WriteErrorOnce | FaultKind::FlushError => 400,
+        FaultKind::BitRot | FaultKind::MisdirectedWrite => 400,
+        FaultKind::ReadErrorRange | FaultKind::WriteErrorRange | FaultKind::StuckIo => 1_000,
+        _ => 3_000,
+    }
+}

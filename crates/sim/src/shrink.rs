@@ -1,0 +1,75 @@
+//! Makes a failing story shorter: cuts away what it does not need to fail.
+
+use crate::fault::FaultKind;
+use crate::swarm::{Failure, Story};
+
+/// Runs that shrinking may take.
+const RUNS_MAX: u32 = 120;
+
+/// The shortest story found that still fails, and how it does.
+pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
+    let (mut best, mut failure) = (story.clone(), failure.clone());
+    if best.draw().walk && best.event.is_none() {
+        // The dice of a crash point are its own: alone it is the same.
+        if let Some(event) = failure.event {
+            let alone = Story { event: Some(event), ..best.clone() };
+            if let Some(fails) = alone.run(false).failure {
+                (best, failure) = (alone, fails);
+            }
+        }
+    }
+    let mut runs = 0;
+    loop {
+        let mut improved = false;
+        for shorter in shorter_than(&best) {
+            runs += 1;
+            if runs > RUNS_MAX {
+                return (best, failure);
+            }
+            if let Some(fails) = shorter.run(false).failure {
+                (best, failure, improved) = (shorter, fails, true);
+                break;
+            }
+        }
+        if !improved {
+            return (best, failure);
+        }
+    }
+}
+
+/// Stories with one thing less, the largest cuts first.
+fn shorter_than(story: &Story) -> Vec<Story> {
+    let drawn = story.draw();
+    let profile = &drawn.profile;
+    let rates = profile.ssd_faults.rates.iter().chain(&profile.origin_faults.rates);
+    let mut kinds: Vec<FaultKind> = rates.map(|rate| rate.0).collect();
+    kinds.extend([FaultKind::StaleSsd, FaultKind::WrongOrder]);
+    kinds.retain(|kind| !story.without.contains(kind));
+    kinds.sort_unstable();
+    kinds.dedup();
+    let without = |more: &[FaultKind]| {
+        let mut shorter = story.clone();
+        shorter.without.extend(more);
+        shorter
+    };
+    let mut all = Vec::new();
+    if kinds.len() > 1 {
+        all.push(without(&kinds));
+    }
+    if !drawn.walk {
+        let fewer = (1..drawn.lives).map(|lives| Story { lives: Some(lives), ..story.clone() });
+        all.extend(fewer);
+    }
+    for clients in [1, profile.clients / 2, profile.clients - 1] {
+        if clients > 0 && clients < profile.clients {
+            all.push(Story { clients: Some(clients), ..story.clone() });
+        }
+    }
+    for steps in [profile.steps / 4, profile.steps / 2, profile.steps - profile.steps / 8] {
+        if steps < profile.steps {
+            all.push(Story { steps: Some(steps), ..story.clone() });
+        }
+    }
+    all.extend(kinds.iter().map(|kind| without(&[*kind])));
+    all
+}

@@ -1,0 +1,242 @@
+//! Goal: the simulator finds bugs. Method: deliberate ones (`voltier_cache::canary`), one at a time;
+//! each must be found within its budget, and the same budgets without a bug find nothing.
+//!
+//! Run by `make test`, which builds the cache with the feature `canaries` for this and nothing else;
+//! `make canaries` prints the table alone.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Once;
+
+use voltier_cache::Mode;
+use voltier_cache::canary::{Canary, choose};
+use voltier_sim::crash::{Plan, run_in};
+use voltier_sim::workload::{MODES, Profile};
+use voltier_sim::{FaultKind, Ledger, budget, trials};
+
+/// What is run, and with how many seeds at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scenario {
+    /// Crashes under a write-back load.
+    WriteBack,
+    /// The same with small requests: records of one size, so that leftovers fit behind new ones.
+    Small,
+    /// Many clients with large requests before a slow SSD: many records are on their way at once.
+    Busy,
+    /// Few dirty lines are allowed: what is written is destaged at once.
+    Eager,
+    /// Few lines before a log of many segments: a replay is long, and most of it is dead.
+    LongLog,
+    /// No crash: an SSD slower than the origin, with requests that take hundreds of times as long.
+    Spikes,
+    /// No crash: few lines, written and destaged all the time; now and then a read takes very long.
+    Pinned,
+    /// Crashes while modes are switched.
+    Mixed,
+    /// Crashes in modes that write past the log.
+    Past,
+    /// Bits of the SSD rot.
+    Rot,
+    /// Ordered destaging, watched from the origin's side.
+    Ordered,
+}
+
+impl Scenario {
+    const ALL: [Self; 11] = [
+        Self::WriteBack,
+        Self::Small,
+        Self::Busy,
+        Self::Eager,
+        Self::LongLog,
+        Self::Spikes,
+        Self::Pinned,
+        Self::Mixed,
+        Self::Past,
+        Self::Rot,
+        Self::Ordered,
+    ];
+
+    fn seeds(self) -> u64 {
+        match self {
+            Self::WriteBack | Self::Past | Self::LongLog => 2,
+            Self::Busy | Self::Eager => 4,
+            Self::Mixed => 6,
+            Self::Small => 4,
+            Self::Spikes | Self::Pinned => 60,
+            Self::Rot | Self::Ordered => 12,
+        }
+    }
+
+    fn run(self, seed: u64) {
+        let modes: &[Mode] = match self {
+            Self::WriteBack | Self::Small | Self::Busy | Self::LongLog | Self::Pinned => {
+                &[Mode::WriteBack]
+            }
+            Self::Mixed | Self::Eager | Self::Spikes => &MODES,
+            Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
+            Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
+            Self::Ordered => return trials::ordered(seed),
+        };
+        let mut profile = Profile { steps: 40, ..Profile::small(modes) };
+        let (mut one_in, mut warm_up_steps) = (4, 60);
+        if self == Self::Small {
+            (profile.clients, profile.sectors_max, profile.window_bytes) = (3, 8, 128 << 10);
+            (one_in, warm_up_steps) = (2, 30);
+        }
+        if self == Self::LongLog {
+            (profile.ssd.bytes, one_in, warm_up_steps) = (18 << 20, 12, 1500);
+            (profile.window_bytes, profile.sectors_max) = (64 << 10, 32);
+        }
+        if self == Self::Busy {
+            (profile.clients, profile.steps, profile.sectors_max) = (16, 16, 480);
+            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 4, 10);
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 60)];
+        }
+        if self == Self::Eager {
+            (profile.window_bytes, one_in, warm_up_steps) = (512 << 10, 4, 60);
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
+        }
+        if self == Self::Pinned {
+            (one_in, profile.clients, profile.steps) = (u64::MAX, 16, 400);
+            (profile.window_bytes, profile.sectors_max) = (128 << 10, 96);
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 400)];
+        }
+        if self == Self::Spikes {
+            (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
+            (profile.sectors_max, profile.window_bytes) = (64, 512 << 10);
+            (profile.ssd.latency_ns, profile.origin.latency_ns) = (200_000, 20_000);
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 30)];
+        }
+        let only = number("VOLTIER_SIM_EVENT");
+        let place = Place(Rc::new(only.map_or_else(Ledger::default, |_| Ledger::telling())));
+        run_in(&Plan { profile, seed, one_in, warm_up_steps, only }, &place.0);
+    }
+}
+
+const CANARIES: [(Canary, Scenario); 20] = [
+    (Canary::FlushSkipped, Scenario::WriteBack),
+    (Canary::RecordChecksumIgnored, Scenario::Busy),
+    (Canary::TornDataTaken, Scenario::WriteBack),
+    (Canary::DataChecksumIgnored, Scenario::Rot),
+    (Canary::LabelBeforeBody, Scenario::WriteBack),
+    (Canary::DirtyBitLost, Scenario::WriteBack),
+    (Canary::DropForgotten, Scenario::Mixed),
+    (Canary::MergeTorn, Scenario::WriteBack),
+    (Canary::SegmentReusedEarly, Scenario::LongLog),
+    (Canary::IntentSkipped, Scenario::Past),
+    (Canary::EpochsMixed, Scenario::Ordered),
+    (Canary::LockShared, Scenario::WriteBack),
+    (Canary::AckOutOfOrder, Scenario::Busy),
+    (Canary::CleanBeforeFlush, Scenario::Eager),
+    (Canary::DestageBeforeDurable, Scenario::Mixed),
+    (Canary::GenerationIgnored, Scenario::Small),
+    (Canary::PendingRead, Scenario::Spikes),
+    (Canary::PinIgnored, Scenario::Pinned),
+    (Canary::PinLeaked, Scenario::WriteBack),
+    (Canary::BufferLeaked, Scenario::WriteBack),
+];
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Where a run is: printed when it fails without a canary.
+struct Place(Rc<Ledger>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !EXPECTED.get() {
+            eprintln!("failed at: {}\n{}", self.0.place().0, self.0.tale().join("\n"));
+        }
+    }
+}
+
+thread_local! {
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics that are looked for say nothing; others do.
+fn hush() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                default(info);
+            }
+        }));
+    });
+}
+
+/// Runs one seed with a bug; what was said when it was found.
+fn found(canary: Canary, scenario: Scenario, seed: u64) -> Option<String> {
+    choose(Some(canary));
+    EXPECTED.set(true);
+    let caught = catch_unwind(AssertUnwindSafe(|| scenario.run(seed)));
+    EXPECTED.set(false);
+    choose(None);
+    let payload = caught.err()?;
+    let text = payload.downcast_ref::<String>().cloned();
+    Some(text.or(payload.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default())
+}
+
+/// Which oracle said this.
+fn oracle(said: &str) -> &'static str {
+    let signs = [
+        ("not at rest", "leaks and accounts"),
+        ("does not come back", "recovery"),
+        ("no flush fits", "order of flushes"),
+        ("but not dirty", "dirty sets"),
+        ("never written, is dirty", "dirty sets"),
+        ("stands still", "liveness"),
+        ("runs in circles", "liveness"),
+        ("; allowed: ", "contents"),
+        ("reading ", "errors"),
+        ("drain", "errors"),
+    ];
+    signs.iter().find(|sign| said.contains(sign.0)).map_or("assertion", |sign| sign.1)
+}
+
+#[test]
+fn every_canary_is_found_within_its_budget() {
+    hush();
+    let mut missed = Vec::new();
+    println!("| canary | scenario | seeds | worlds | oracle | what it said |");
+    println!("| --- | --- | --- | --- | --- | --- |");
+    let only = std::env::var("VOLTIER_SIM_CANARY").ok();
+    let chosen = |canary: &Canary| only.as_ref().is_none_or(|only| format!("{canary:?}") == *only);
+    for (canary, scenario) in CANARIES.into_iter().filter(|it| chosen(&it.0)) {
+        budget::take_worlds();
+        let report = (0..scenario.seeds())
+            .find_map(|seed| found(canary, scenario, seed).map(|said| (seed + 1, said)));
+        let worlds = budget::take_worlds();
+        match report {
+            Some((seeds, said)) => {
+                let oracle = oracle(&said);
+                println!("| {canary:?} | {scenario:?} | {seeds} | {worlds} | {oracle} | {said} |");
+            }
+            None => {
+                println!(
+                    "| {canary:?} | {scenario:?} | {} | {worlds} | MISSED |",
+                    scenario.seeds()
+                );
+                missed.push(canary);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+#[test]
+fn nothing_is_found_without_a_canary() {
+    let only = std::env::var("VOLTIER_SIM_CANARY").ok();
+    let chosen = |it: &Scenario| only.as_ref().is_none_or(|only| format!("{it:?}") == *only);
+    for scenario in Scenario::ALL.into_iter().filter(chosen) {
+        budget::take_worlds();
+        let seeds = number("VOLTIER_SIM_SEED").map_or(0..scenario.seeds(), |it| it..it + 1);
+        seeds.for_each(|seed| scenario.run(seed));
+        println!("{scenario:?}: {} worlds, nothing found", budget::take_worlds());
+    }
+}

@@ -1,0 +1,40 @@
+//! Goal: promises that crashes alone do not try (see `voltier_sim::trials`).
+
+use voltier_block::KIB;
+use voltier_cache::Mode;
+use voltier_cache::admission::AdmissionKind;
+use voltier_cache::policy::PolicyKind;
+use voltier_sim::trials;
+use voltier_sim::workload::Profile;
+
+#[test]
+fn rotten_bits_are_never_served() {
+    for seed in 0..4 {
+        trials::rot(&Profile::small(&[Mode::WriteBack]), seed);
+        trials::rot(&Profile::small(&[Mode::WriteThrough, Mode::WriteBack]), seed);
+    }
+}
+
+#[test]
+fn ordered_destaging_keeps_the_origin_at_a_flush() {
+    for seed in 0..4 {
+        trials::ordered(seed);
+    }
+}
+
+#[test]
+fn every_policy_admission_and_line_size_serves_what_it_may() {
+    let admissions: Vec<AdmissionKind> =
+        ["always", "touches:2", "learned"].map(|name| name.parse().expect("a name")).to_vec();
+    for (number, policy) in PolicyKind::ALL.into_iter().enumerate() {
+        for (step, admission) in admissions.iter().enumerate() {
+            let line_bytes = (2 * KIB) << ((number + 2 * step) % 6);
+            trials::settings(policy, *admission, line_bytes);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_cache_of_ours_is_refused_in_a_sentence() {
+    trials::refusals();
+}

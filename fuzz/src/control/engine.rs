@@ -1,0 +1,179 @@
+//! A data path that only keeps books, and fails when it is told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
+use voltier_control::{
+    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Settings, VolumeName,
+    VolumeRecord, VolumeStatus,
+};
+
+/// What the engine is told from outside.
+#[derive(Default)]
+pub(crate) struct Orders {
+    /// Number of the call that fails next, counted down; `None` for none.
+    pub(crate) fails_in: Option<u8>,
+    pub(crate) dirty: u64,
+    pub(crate) ssd_failed: bool,
+    pub(crate) clients: u64,
+    pub(crate) drain_fails: bool,
+}
+
+#[derive(Default)]
+struct Open {
+    has_cache: bool,
+    doors: BTreeSet<String>,
+}
+
+/// The engine; clones are the same one.
+#[derive(Clone, Default)]
+pub(crate) struct BookEngine {
+    orders: Arc<Mutex<Orders>>,
+    open: Arc<Mutex<BTreeMap<VolumeName, Open>>>,
+}
+
+fn door(export: &ExportSpec) -> String {
+    export.uri(&"door".parse().expect("a name"))
+}
+
+impl BookEngine {
+    pub(crate) fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().expect("no call panics")
+    }
+
+    fn call(&self) -> ControlResult<()> {
+        let mut orders = self.orders();
+        match orders.fails_in {
+            Some(0) => {
+                orders.fails_in = None;
+                Err(ControlError::failed("the engine was told to fail"))
+            }
+            Some(left) => {
+                orders.fails_in = Some(left - 1);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn volume<T>(&self, name: &VolumeName, does: impl FnOnce(&mut Open) -> T) -> T {
+        let mut open = self.open.lock().expect("no call panics");
+        does(open.get_mut(name).unwrap_or_else(|| panic!("{name} is not open")))
+    }
+
+    pub(crate) fn open_names(&self) -> BTreeSet<VolumeName> {
+        self.open.lock().expect("no call panics").keys().cloned().collect()
+    }
+}
+
+impl Engine for BookEngine {
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+        self.call()?;
+        Ok(match device {
+            DeviceSpec::Memory(bytes) => *bytes,
+            _ => u64::MAX,
+        })
+    }
+
+    fn open(&mut self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
+        self.call()?;
+        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+        let open = Open { has_cache: cache.is_some(), doors: BTreeSet::new() };
+        let before = self.open.lock().expect("no call panics").insert(record.name.clone(), open);
+        assert!(before.is_none(), "{} is opened twice", record.name);
+        let generation = cache.map_or(0, |cache| cache.generation.saturating_add(1));
+        Ok(OpenedVolume { size_bytes: record.size_bytes, generation })
+    }
+
+    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let closed = self.open.lock().expect("no call panics").remove(name);
+        assert!(closed.is_some(), "{name} is closed and was not open");
+        self.call()
+    }
+
+    fn attach(&mut self, name: &VolumeName, _: &CacheRecord) -> ControlResult<u64> {
+        self.call()?;
+        self.volume(name, |open| {
+            assert!(!open.has_cache, "{name} has a cache");
+            open.has_cache = true;
+        });
+        Ok(1)
+    }
+
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let has_cache = self.volume(name, |open| open.has_cache);
+        if !has_cache {
+            return Err(ControlError::failed(format!("{name} has no cache")));
+        }
+        self.call()
+    }
+
+    fn resume(&mut self, name: &VolumeName) {
+        self.volume(name, |_| ());
+    }
+
+    fn detach(&mut self, name: &VolumeName, _: bool) -> ControlResult<()> {
+        let has_cache = self.volume(name, |open| open.has_cache);
+        if !has_cache {
+            return Err(ControlError::failed(format!("{name} has no cache")));
+        }
+        self.call()?;
+        self.volume(name, |open| open.has_cache = false);
+        Ok(())
+    }
+
+    fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
+        self.volume(name, |_| ());
+        settings.for_cache().check().expect("checked before");
+        self.call()
+    }
+
+    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.volume(name, |_| ());
+        self.call()
+    }
+
+    fn drain(&mut self, name: &VolumeName) -> Drain {
+        self.volume(name, |_| ());
+        let orders = self.orders();
+        if orders.drain_fails {
+            return Drain::Failed("the origin fails".to_owned());
+        }
+        if orders.dirty == 0 { Drain::Done } else { Drain::Running }
+    }
+
+    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+        let orders = self.orders();
+        CacheHealth { dirty_lines: orders.dirty, ssd_failed: orders.ssd_failed }
+    }
+
+    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
+        self.volume(name, |_| ());
+        status.lines.dirty = self.orders().dirty;
+    }
+
+    fn failure_is_recorded(&mut self, _: &VolumeName) {}
+
+    fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        self.call()?;
+        let fresh = self.volume(name, |open| open.doors.insert(door(export)));
+        assert!(fresh, "{name}: {} is opened twice", door(export));
+        Ok(export.clone())
+    }
+
+    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+        self.call()?;
+        let was_open = self.volume(name, |open| open.doors.remove(&door(export)));
+        assert!(was_open, "{name}: {} is closed and was not open", door(export));
+        Ok(())
+    }
+
+    fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        self.orders().clients
+    }
+}

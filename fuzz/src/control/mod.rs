@@ -1,0 +1,150 @@
+//! Lines of the control protocol, through the decoder of the daemon to its service, over an engine
+//! that only keeps books.
+//!
+//! A line that begins with `!` is no message: it tells the engine to fail, or the daemon to restart.
+
+mod engine;
+mod sandbox;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use voltier_control::protocol::{self, NewCache, Request, Response};
+use voltier_control::safety::Machine;
+use voltier_control::{Registry, Service, VolumeName, VolumeRecord};
+
+use engine::BookEngine;
+pub(crate) use engine::BookEngine as Engine;
+pub(crate) use sandbox::Sandbox;
+
+const LINES_MAX: usize = 40;
+
+/// Feeds the lines of one input.
+pub(crate) fn run(input: &[u8]) {
+    let mut daemon = Daemon::start();
+    for line in input.split_inclusive(|byte| *byte == b'\n').take(LINES_MAX) {
+        match line {
+            [b'!', order, rest @ ..] => daemon.order(*order, rest),
+            _ => daemon.receive(line),
+        }
+    }
+    daemon.service.stop();
+    assert_eq!(daemon.engine.open_names(), BTreeSet::new(), "open after a stop");
+}
+
+struct Daemon {
+    sandbox: Rc<Sandbox>,
+    engine: BookEngine,
+    service: Service<BookEngine>,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let sandbox = Sandbox::fresh();
+        let engine = BookEngine::default();
+        let service = start(&sandbox, &engine);
+        Self { sandbox, engine, service }
+    }
+
+    /// Does something that no client can.
+    fn order(&mut self, order: u8, rest: &[u8]) {
+        let number = rest.first().copied().unwrap_or_default();
+        match order {
+            b'f' => self.engine.orders().fails_in = Some(number % 8),
+            b'd' => self.engine.orders().dirty = u64::from(number % 4),
+            b'e' => self.engine.orders().drain_fails = number % 2 == 1,
+            b'c' => self.engine.orders().clients = u64::from(number % 2),
+            b'l' => self.engine.orders().ssd_failed = number % 2 == 1,
+            b's' => {
+                self.service.notice_lost_ssds();
+                self.service.step_jobs();
+            }
+            b'r' => {
+                self.service.stop();
+                assert_eq!(self.engine.open_names(), BTreeSet::new(), "open after a stop");
+                self.service = start(&self.sandbox, &self.engine);
+            }
+            // A kill: the data path of before is gone with it.
+            b'k' => {
+                self.engine = BookEngine::default();
+                self.service = start(&self.sandbox, &self.engine);
+            }
+            _ => {}
+        }
+        self.check();
+    }
+
+    fn receive(&mut self, line: &[u8]) {
+        let mut from = line;
+        let request = match protocol::receive::<Request>(&mut from) {
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(error) => return assert!(!error.message.contains('\n')),
+        };
+        same(&request);
+        let request = self.led_home(request);
+        let before = self.recorded();
+        let steady = self.engine.orders().fails_in.is_none();
+        let response = self.service.handle(request.clone());
+        same(&response);
+        match &response {
+            Response::Error { error } => {
+                assert!(!error.message.is_empty() && !error.message.contains('\n'));
+                // An engine that fails half-way may leave the first half.
+                assert!(!steady || self.recorded() == before, "{request:?} changed: {error}");
+            }
+            Response::Job { job } => self.service.job_is_told(job),
+            _ => {}
+        }
+        self.check();
+    }
+
+    /// The request with all its paths inside the sandbox.
+    fn led_home(&self, request: Request) -> Request {
+        let device = |device| self.sandbox.device(device);
+        let cache = |new: NewCache| NewCache { device: device(new.device), ..new };
+        match request {
+            Request::Create { name, origin, cache: new } => {
+                Request::Create { name, origin: device(origin), cache: new.map(cache) }
+            }
+            Request::Attach { name, cache: new } => Request::Attach { name, cache: cache(new) },
+            other => other,
+        }
+    }
+
+    fn recorded(&self) -> Vec<VolumeRecord> {
+        let registry = Registry::load(&self.sandbox.state()).expect("what the service wrote");
+        registry.volumes().to_vec()
+    }
+
+    /// What is shown is what is recorded, and nothing else is open.
+    fn check(&mut self) {
+        let recorded: Vec<VolumeName> =
+            self.recorded().into_iter().map(|record| record.name).collect();
+        let shown = self.service.handle(Request::Show { name: None });
+        same(&shown);
+        let Response::Volumes { volumes } = shown else { panic!("no list: {shown:?}") };
+        let shown: Vec<VolumeName> = volumes.into_iter().map(|volume| volume.name).collect();
+        assert_eq!(shown, recorded);
+        let known: BTreeSet<VolumeName> = recorded.into_iter().collect();
+        assert!(self.engine.open_names().is_subset(&known), "open and not recorded");
+    }
+}
+
+fn start(sandbox: &Sandbox, engine: &BookEngine) -> Service<BookEngine> {
+    let registry = Registry::load(&sandbox.state()).expect("what the service wrote");
+    let mut service = Service::new(engine.clone(), registry, Machine::real());
+    service.start(false);
+    service
+}
+
+/// Goes over the wire and comes back the same.
+fn same<T>(message: &T)
+where
+    T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let mut wire = Vec::new();
+    protocol::send(&mut wire, message).expect("memory takes it");
+    let received = protocol::receive::<T>(&mut wire.as_slice()).expect("its own message");
+    assert_eq!(received.as_ref(), Some(message));
+}

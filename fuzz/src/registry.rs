@@ -1,0 +1,78 @@
+//! The registry file: any bytes, and any body under a checksum that fits; then a daemon that starts
+//! on what was taken.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use voltier_control::protocol::{Request, Response};
+use voltier_control::safety::Machine;
+use voltier_control::{CacheRecord, REGISTRY_FILE, Registry, Service, VolumeRecord};
+
+use crate::control::{Engine, Sandbox};
+
+/// Feeds one file.
+pub(crate) fn run(input: &[u8]) {
+    let sandbox = Sandbox::fresh();
+    let state = sandbox.state();
+    let path = state.join(REGISTRY_FILE);
+    let file = match input {
+        [b'=', body @ ..] => sealed(body),
+        _ => input.to_vec(),
+    };
+    fs::write(&path, &file).expect("the state folder takes a file");
+    let mut registry = match Registry::load(&state) {
+        Ok(registry) => registry,
+        Err(error) => {
+            assert!(!error.message.contains('\n') && error.message.contains(REGISTRY_FILE));
+            assert_eq!(fs::read(&path).expect("it is there"), file, "refused, and changed");
+            return;
+        }
+    };
+    let volumes = registry.volumes().to_vec();
+    let names: BTreeSet<_> = volumes.iter().map(|volume| &volume.name).collect();
+    assert_eq!(names.len(), volumes.len(), "two volumes of one name");
+    for volume in volumes {
+        registry.put(at_home(volume, &sandbox)).expect("the state folder takes a file");
+    }
+    let again = Registry::load(&state).expect("its own file");
+    assert_eq!(again.volumes(), registry.volumes());
+    serve(again);
+}
+
+/// The body with the head and the tail that make it a registry.
+fn sealed(body: &[u8]) -> Vec<u8> {
+    let crc = crc_fast::crc32_iscsi(body);
+    let head = format!(
+        "{{\"format\":\"voltier-registry\",\"version\":1,\"crc32c\":\"{crc:08x}\",\"registry\":\n"
+    );
+    [head.as_bytes(), body, b"\n}\n"].concat()
+}
+
+fn at_home(volume: VolumeRecord, sandbox: &Sandbox) -> VolumeRecord {
+    VolumeRecord {
+        origin: sandbox.device(volume.origin),
+        cache: volume
+            .cache
+            .map(|cache| CacheRecord { device: sandbox.device(cache.device), ..cache }),
+        ..volume
+    }
+}
+
+/// A daemon starts, shows, and stops.
+fn serve(registry: Registry) {
+    let engine = Engine::default();
+    let mut service = Service::new(engine.clone(), registry, Machine::real());
+    service.start(false);
+    service.notice_lost_ssds();
+    service.step_jobs();
+    let shown = service.handle(Request::Show { name: None });
+    let Response::Volumes { volumes } = shown else { panic!("no list: {shown:?}") };
+    for volume in volumes {
+        let one = service.handle(Request::Show { name: Some(volume.name.clone()) });
+        assert!(matches!(one, Response::Volume { .. }), "{one:?}");
+        service.handle(Request::Unexport { name: volume.name.clone(), export: None });
+        service.handle(Request::Delete { name: volume.name, flush: false });
+    }
+    service.stop();
+    assert_eq!(engine.open_names(), BTreeSet::new(), "open after a stop");
+}
