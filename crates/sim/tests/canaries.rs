@@ -60,8 +60,7 @@ impl Scenario {
     fn seeds(self) -> u64 {
         match self {
             Self::WriteBack | Self::Past | Self::LongLog => 2,
-            Self::Busy | Self::Eager => 4,
-            Self::Mixed => 6,
+            Self::Mixed | Self::Busy | Self::Eager => 3,
             Self::Small => 4,
             Self::Spikes | Self::Pinned => 60,
             Self::Rot | Self::Ordered => 12,
@@ -70,10 +69,13 @@ impl Scenario {
 
     fn run(self, seed: u64) {
         let modes: &[Mode] = match self {
-            Self::WriteBack | Self::Small | Self::Busy | Self::LongLog | Self::Pinned => {
-                &[Mode::WriteBack]
-            }
-            Self::Mixed | Self::Eager | Self::Spikes => &MODES,
+            Self::WriteBack
+            | Self::Eager
+            | Self::Small
+            | Self::Busy
+            | Self::LongLog
+            | Self::Pinned => &[Mode::WriteBack],
+            Self::Mixed | Self::Spikes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
@@ -90,7 +92,7 @@ impl Scenario {
         }
         if self == Self::Busy {
             (profile.clients, profile.steps, profile.sectors_max) = (16, 16, 480);
-            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 4, 10);
+            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 10, 10);
             profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 60)];
         }
         if self == Self::Eager {
@@ -130,7 +132,7 @@ const CANARIES: [(Canary, Scenario); 20] = [
     (Canary::LockShared, Scenario::WriteBack),
     (Canary::AckOutOfOrder, Scenario::Busy),
     (Canary::CleanBeforeFlush, Scenario::Eager),
-    (Canary::DestageBeforeDurable, Scenario::Mixed),
+    (Canary::DestageBeforeDurable, Scenario::Eager),
     (Canary::GenerationIgnored, Scenario::Small),
     (Canary::PendingRead, Scenario::Spikes),
     (Canary::PinIgnored, Scenario::Pinned),
