@@ -197,7 +197,9 @@ fn main() {
         cache.loaded().await;
         let loaded = seconds();
         eprintln!("{} records were replayed", opened.records);
-        assert!(cache.status().lines_used >= used, "every line is back");
+        // What was written meanwhile may have pushed two lines out for each, no more.
+        let back = cache.status().lines_used;
+        assert!(back + 2 * SERVED >= used, "{back} lines of {used} are back");
         cache.kill();
         (serving, loaded)
     });

@@ -1,6 +1,6 @@
 //! Deliberate bugs, one line each at the place it sabotages, to prove that the simulator would find
 //! their like. They exist only with the feature `canaries`, which nothing but that proof turns on:
-//! without it [`is`] is a constant `false` and the compiler removes every trace.
+//! without it `is` is a constant `false` and the compiler removes every trace.
 
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -527,7 +527,7 @@ fn a_cache_that_cannot_be_written_back_whole_stays_on_record() {
     let mut bench = Bench::new();
     bench.create(Mode::WriteBack);
     let before = bench.service.registry.volumes().to_vec();
-    bench.steer(|books| (books.dirty, books.failing) = (3, Some("detach")));
+    bench.steer(|books| (books.dirty, books.failing) = (3, Some("settle")));
     for purpose in [jobs::Purpose::Detach, jobs::Purpose::Delete] {
         assert!(bench.service.finish_now(&name(), purpose, true).is_err());
         assert_eq!(bench.service.registry.volumes(), before);
@@ -552,4 +552,44 @@ fn lost_ranges_are_listed_while_it_serves_and_after_a_restart() {
         panic!()
     };
     assert_eq!((volumes[0].lost.len(), volumes[0].lost_ranges_unlisted), (8, 12));
+}
+
+#[test]
+fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
+    let mut bench = Bench::new();
+    let origin = bench.device("hdd");
+    bench.service.handle(Request::Create { name: name(), origin, cache: None });
+    let before = bench.service.registry.volumes().to_vec();
+    let mut cut_off = before[0].clone();
+    let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
+    cut_off.cache = Some(CacheRecord {
+        device: bench.device("ssd"),
+        uuid: crate::registry::Identity([7; 16]),
+        settings,
+        generation: 0,
+        maybe_dirty: false,
+        dirty_lines: 0,
+        failed: None,
+        lost: Vec::new(),
+        lost_total: 0,
+    });
+    bench.service.registry.put(cut_off).unwrap();
+    bench.restart(false);
+    assert_eq!(bench.service.registry.volumes(), before);
+    assert_eq!(bench.state().state, VolumeState::Running);
+    assert_eq!(bench.calls(), ["plain v"]);
+}
+
+#[test]
+fn requests_wait_before_the_registry_forgets_a_cache_that_is_written_back() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteBack);
+    bench.steer(|books| books.failing = Some("settle"));
+    let before = bench.service.registry.volumes().to_vec();
+    let job = bench.job(detach(true));
+    bench.service.step_jobs();
+    let ended = bench.job(Request::Job { id: job.id });
+    assert!(matches!(ended.state, JobState::Failed(_)), "{ended:?}");
+    assert_eq!(bench.service.registry.volumes(), before, "the cache is on record still");
+    assert!(!bench.calls().iter().any(|call| call.starts_with("detach")));
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use voltier_block::BlockDevice;
-use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+use voltier_cache::{Cache, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
@@ -43,6 +43,13 @@ impl SimEngine {
 
     fn disk_of(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         self.disk(device.path().expect("a simulated drive has a path"))
+    }
+
+    /// A cache that has served for the last time holds nothing any more.
+    fn check_rest(&self, cache: Option<Cache<SimDrive, Rc<SimDrive>>>) {
+        let Some(cache) = cache else { return };
+        let audited = cache.audit();
+        assert_eq!(audited, Ok(()), "not at rest");
     }
 
     fn volume(&self) -> ControlResult<Volume<SimDrive>> {
@@ -102,7 +109,9 @@ impl Engine for SimEngine {
         self.0.step();
         let Some(volume) = self.0.volume.take() else { return Ok(()) };
         self.0.stop_crew();
+        let cache = volume.cache();
         self.0.run(async move { volume.stop().await }).map_err(one_line)?;
+        self.check_rest(cache);
         self.0.step();
         Ok(())
     }
@@ -133,7 +142,9 @@ impl Engine for SimEngine {
     fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
         self.0.step();
         let volume = self.volume()?;
+        let cache = volume.cache();
         self.0.run(async move { volume.detach(write_back).await }).map_err(one_line)?;
+        self.check_rest(cache);
         self.0.step();
         Ok(())
     }

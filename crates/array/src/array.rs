@@ -1,0 +1,286 @@
+//! An array in service.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
+    SECTOR_BYTES, SectorRange,
+};
+use voltier_parity::{Code, CodeError, Decoder};
+use voltier_ring::Handle;
+
+use crate::counts::{Counters, Counts};
+use crate::geometry::Geometry;
+use crate::locks::StripeLocks;
+use crate::members::{Clear, Member, together};
+
+/// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
+const TRANSFER_BYTES: u64 = 4 << 20;
+/// Plans of reconstruction that are kept: enough for every rotation of a few losses.
+const DECODERS_MAX: usize = 256;
+
+/// Why an array cannot be made of these members: one line for the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArrayError {
+    /// The geometry is for another number of members.
+    #[error("{given} members given: the array has {expected}")]
+    MemberCount {
+        /// The members given, lost ones included.
+        given: usize,
+        /// The members of the geometry.
+        expected: usize,
+    },
+    /// A member does not hold its part.
+    #[error("member {member} has {sectors} sectors: the array uses {needed} of each")]
+    TooSmall {
+        /// The number of the member.
+        member: usize,
+        /// Its size.
+        sectors: u64,
+        /// What is used of each member.
+        needed: u64,
+    },
+    /// A member cannot be sent a chunk at once.
+    #[error("member {member} takes {bytes} bytes at once, less than a chunk: take a smaller one")]
+    Transfer {
+        /// The number of the member.
+        member: usize,
+        /// The longest transfer of the member, in bytes.
+        bytes: u32,
+    },
+    /// More members are lost than the level can lose.
+    #[error("{lost} members of group {group} are lost and the level allows {allowed}")]
+    TooManyLost {
+        /// The number of the group, from 0.
+        group: usize,
+        /// How many are lost.
+        lost: usize,
+        /// How many may be.
+        allowed: usize,
+    },
+    /// The parity code is not possible.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+}
+
+pub(crate) struct Inner<D> {
+    pub(crate) handle: Handle,
+    pub(crate) geometry: Geometry,
+    pub(crate) members: Vec<Member<D>>,
+    pub(crate) locks: StripeLocks,
+    pub(crate) counters: Counters,
+    limits: Limits,
+    /// None without redundancy.
+    code: Option<Code>,
+    decoders: RefCell<BTreeMap<Vec<usize>, Rc<Decoder>>>,
+}
+
+/// An array of members, a block device itself. Clones are the same array.
+///
+/// # Consistency
+///
+/// None yet: data and parity of a stripe are written together, and a power cut between them leaves
+/// parity that does not match. If a member is lost before the parity is made anew, that may damage
+/// data of the stripe that nobody was writing (the *write hole*).
+pub struct Array<D>(Rc<Inner<D>>);
+
+impl<D> Clone for Array<D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// An array over members in the order of their numbers, `None` for each that is lost. What they
+    /// hold must be consistent: members of zeroes are.
+    ///
+    /// # Errors
+    /// When the members do not suit the geometry, or too many are lost.
+    pub fn new(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+    ) -> Result<Self, ArrayError> {
+        let (given, expected) = (members.len(), geometry.member_count());
+        if given != expected {
+            return Err(ArrayError::MemberCount { given, expected });
+        }
+        for (member, device) in members.iter().enumerate() {
+            let Some(device) = device else { continue };
+            let (sectors, needed) = (device.limits().sectors, geometry.member_sectors());
+            if sectors < needed {
+                return Err(ArrayError::TooSmall { member, sectors, needed });
+            }
+            let bytes = device.limits().max_transfer_bytes;
+            if u64::from(bytes) < geometry.chunk_sectors() * SECTOR_BYTES {
+                return Err(ArrayError::Transfer { member, bytes });
+            }
+        }
+        let code = match geometry.parity_chunks() {
+            0 => None,
+            rows => Some(Code::new(geometry.data_chunks(), rows)?),
+        };
+        let limits = limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        let inner = Inner {
+            handle: handle.clone(),
+            members: members.into_iter().map(Member::new).collect(),
+            locks: StripeLocks::default(),
+            counters: Counters::default(),
+            limits,
+            code,
+            decoders: RefCell::default(),
+            geometry,
+        };
+        let allowed = inner.geometry.parity_chunks();
+        for group in 0..inner.geometry.group_count() {
+            let lost = inner.lost_in(group);
+            if lost > allowed {
+                return Err(ArrayError::TooManyLost { group, lost, allowed });
+            }
+        }
+        Ok(Self(Rc::new(inner)))
+    }
+
+    /// Where everything is.
+    pub fn geometry(&self) -> &Geometry {
+        &self.0.geometry
+    }
+
+    /// A snapshot of the counters.
+    pub fn counts(&self) -> Counts {
+        self.0.counters.get()
+    }
+
+    /// Whether a member is in service.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn is_online(&self, member: usize) -> bool {
+        self.0.members[member].is_online()
+    }
+
+    /// Takes a member out of service; requests go on without it.
+    ///
+    /// # Errors
+    /// When the level cannot lose one more of its group; nothing is changed then.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
+        let group = member / self.0.geometry.width();
+        let (lost, allowed) = (self.0.lost_in(group), self.0.geometry.parity_chunks());
+        if self.is_online(member) && lost == allowed {
+            return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
+        }
+        self.0.lose(member);
+        Ok(())
+    }
+}
+
+/// The limits of the array, from those of the members that are there.
+fn limits_of<'a>(geometry: &Geometry, members: impl Iterator<Item = &'a Limits>) -> Limits {
+    let stripe_bytes = geometry.stripe_sectors() * SECTOR_BYTES;
+    let chunk_bytes = geometry.chunk_sectors() * SECTOR_BYTES;
+    let preferred_bytes =
+        if stripe_bytes.is_power_of_two() { stripe_bytes } else { chunk_bytes } as u32;
+    let whole_stripes = (TRANSFER_BYTES / stripe_bytes).max(1) * stripe_bytes;
+    let mut limits = Limits {
+        preferred_bytes,
+        max_transfer_bytes: whole_stripes.min(u64::from(u32::MAX / 4096 * 4096)) as u32,
+        ..Limits::plain(geometry.sectors() * SECTOR_BYTES)
+    };
+    for member in members {
+        limits.block_bytes = limits.block_bytes.max(member.block_bytes);
+        limits.volatile_cache |= member.volatile_cache;
+        limits.read_only |= member.read_only;
+        limits.after_discard = match (limits.after_discard, member.after_discard) {
+            (AfterDiscard::Zeroes, AfterDiscard::Zeroes) => AfterDiscard::Zeroes,
+            // Parity of what anybody may find is not parity: discards end here.
+            _ if geometry.parity_chunks() > 0 => AfterDiscard::Unchanged,
+            (AfterDiscard::Unchanged, AfterDiscard::Unchanged) => AfterDiscard::Unchanged,
+            _ => AfterDiscard::Anything,
+        };
+    }
+    let keeps_parts = geometry.parity_chunks() > 0 && !geometry.is_mirror();
+    if keeps_parts && limits.after_discard == AfterDiscard::Zeroes {
+        // Only whole stripes are discarded.
+        limits.after_discard = AfterDiscard::Anything;
+    }
+    limits
+}
+
+impl<D> Inner<D> {
+    /// The parity code; asked only where there is redundancy.
+    pub(crate) fn code(&self) -> &Code {
+        self.code.as_ref().expect("a level with parity has a code")
+    }
+
+    /// A plan to compute these unusable slots, ascending, from the others.
+    pub(crate) fn decoder(&self, unusable: &[usize]) -> Rc<Decoder> {
+        let mut decoders = self.decoders.borrow_mut();
+        if let Some(decoder) = decoders.get(unusable) {
+            return decoder.clone();
+        }
+        let plan = self.code().decoder(unusable, unusable);
+        let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
+        if decoders.len() == DECODERS_MAX {
+            decoders.clear();
+        }
+        decoders.insert(unusable.to_vec(), decoder.clone());
+        decoder
+    }
+
+    fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.limits.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
+    }
+
+    fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
+    }
+}
+
+/// The range of a transfer, if it is one of whole sectors.
+fn range_of(at: Lba, bytes: usize) -> IoResult<SectorRange> {
+    let whole = bytes.is_multiple_of(SECTOR_BYTES as usize);
+    whole.then(|| SectorRange::new(at, bytes as u64 / SECTOR_BYTES)).ok_or(IoError::OutOfRange)
+}
+
+impl<D: BlockDevice> BlockDevice for Array<D> {
+    fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        let range = self.0.checked(range_of(at, into.len())?)?;
+        self.0.counters.add(|counts| counts.reads += 1);
+        self.0.read(range, into).await
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let range = self.0.checked_change(range_of(at, data.len())?)?;
+        self.0.counters.add(|counts| counts.writes += 1);
+        self.0.write(range, data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        let flushes = (0..self.0.members.len()).map(|member| self.0.clone().flush_member(member));
+        let results = together(&self.0.handle, flushes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        (0..self.0.geometry.group_count()).try_for_each(|group| self.0.check_group(group))
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let range = self.0.checked_change(range)?;
+        if self.0.limits.after_discard == AfterDiscard::Unchanged {
+            return Ok(());
+        }
+        self.0.clear(range, Clear::Discard).await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let range = self.0.checked_change(range)?;
+        self.0.clear(range, Clear::Zeroes(durability)).await
+    }
+}

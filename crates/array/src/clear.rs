@@ -1,0 +1,121 @@
+//! Discards and writes of zeroes: whole stripes by a command to each member, for the parity of zeroes
+//! is zero; parts of stripes as writes, or not at all.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoResult, Lba, SECTOR_BYTES, SectorRange};
+
+use crate::array::Inner;
+use crate::geometry::{Span, Stripe};
+use crate::locks::Access;
+use crate::members::{Clear, together};
+use crate::write::zeroes;
+
+/// Stripes that are locked at once.
+const STRIPES_AT_ONCE: u64 = 1024;
+
+impl<D: BlockDevice> Inner<D> {
+    pub(crate) async fn clear(self: &Rc<Self>, range: SectorRange, clear: Clear) -> IoResult<()> {
+        let stripe_sectors = self.geometry.stripe_sectors();
+        let first = range.start.0.div_ceil(stripe_sectors);
+        let end = range.end().0 / stripe_sectors;
+        if first >= end {
+            return self.clear_part(range, clear).await;
+        }
+        let (first_lba, end_lba) = (Lba(first * stripe_sectors), Lba(end * stripe_sectors));
+        let before = SectorRange::new(range.start, first_lba.0 - range.start.0);
+        let behind = SectorRange::new(end_lba, range.end().0 - end_lba.0);
+        self.clear_part(before, clear).await?;
+        for start in (first..end).step_by(STRIPES_AT_ONCE as usize) {
+            let stripes = start..end.min(start + STRIPES_AT_ONCE);
+            // A task of its own: members are cleared together, whether somebody waits or not.
+            self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;
+        }
+        self.clear_part(behind, clear).await
+    }
+
+    /// Less than a stripe, or the ends of two.
+    async fn clear_part(self: &Rc<Self>, range: SectorRange, clear: Clear) -> IoResult<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        match clear {
+            Clear::Zeroes(durability) => {
+                let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
+                self.write(range, zeroes(range.count, chunk_bytes), durability).await
+            }
+            Clear::Discard if self.geometry.parity_chunks() > 0 && !self.geometry.is_mirror() => {
+                Ok(())
+            }
+            // Without parity, and on copies, parts stand for themselves.
+            Clear::Discard => {
+                let parts: Vec<_> = self.geometry.parts(range).collect();
+                let slots = |slot| {
+                    if self.geometry.is_mirror() {
+                        0..self.geometry.width()
+                    } else {
+                        slot..slot + 1
+                    }
+                };
+                for part in parts {
+                    let whole = self.handle.spawn(self.clone().clear_span(
+                        part.stripe,
+                        slots(part.slot),
+                        part.span,
+                        clear,
+                    ));
+                    whole.await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The same span of some slots of a stripe.
+    async fn clear_span(
+        self: Rc<Self>,
+        stripe: Stripe,
+        slots: Range<usize>,
+        span: Span,
+        clear: Clear,
+    ) -> IoResult<()> {
+        let _guard = self.locks.lock(stripe, span, Access::Exclusive).await;
+        let group = self.geometry.group_of(stripe);
+        self.check_group(group)?;
+        let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
+        let clears = slots.map(|slot| {
+            let member = self.geometry.member_of(stripe, slot);
+            self.clone().clear_member(member, range, clear)
+        });
+        let results = together(&self.handle, clears.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.check_group(group)
+    }
+
+    /// Whole stripes: the rows of each group are one range of its members.
+    async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
+        let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut guards = Vec::new();
+        // Ascending, and nobody else holds two: no two of these wait for each other.
+        for stripe in stripes.clone() {
+            guards.push(self.locks.lock(Stripe(stripe), chunk, Access::Exclusive).await);
+        }
+        let groups = self.geometry.group_count() as u64;
+        let mut clears = Vec::new();
+        let touched = stripes.clone().take(groups as usize);
+        for first in touched.clone() {
+            let group = self.geometry.group_of(Stripe(first));
+            self.check_group(group)?;
+            let rows = (stripes.end - first).div_ceil(groups);
+            let start = self.geometry.member_lba(Stripe(first), 0);
+            let range = SectorRange::new(start, rows * chunk.end);
+            let members = self.geometry.members_of(group);
+            clears.extend(members.map(|member| self.clone().clear_member(member, range, clear)));
+        }
+        let results = together(&self.handle, clears).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        let mut groups = touched.map(|stripe| self.geometry.group_of(Stripe(stripe)));
+        groups.try_for_each(|group| self.check_group(group))
+    }
+}

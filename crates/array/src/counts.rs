@@ -1,0 +1,46 @@
+//! What an array counts.
+
+use std::cell::Cell;
+
+/// Counters since the array was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Reads asked for.
+    pub reads: u64,
+    /// Writes asked for.
+    pub writes: u64,
+    /// Reads sent to members.
+    pub member_reads: u64,
+    /// Writes sent to members.
+    pub member_writes: u64,
+    /// Writes of stripes of which all data were new, copies included: nothing was read.
+    pub full_stripe_writes: u64,
+    /// Writes that read the data that stayed.
+    pub reconstruct_writes: u64,
+    /// Writes that read old data and old parity.
+    pub modify_writes: u64,
+    /// Writes that had to compute lost data.
+    pub recover_writes: u64,
+    /// Reads of a stripe that had to compute data.
+    pub degraded_reads: u64,
+    /// Chunks, or parts, written again after a medium error.
+    pub repairs: u64,
+    /// Members lost since the start.
+    pub members_lost: u64,
+}
+
+/// The counters in service.
+#[derive(Default)]
+pub(crate) struct Counters(Cell<Counts>);
+
+impl Counters {
+    pub(crate) fn get(&self) -> Counts {
+        self.0.get()
+    }
+
+    pub(crate) fn add(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.0.get();
+        change(&mut counts);
+        self.0.set(counts);
+    }
+}

@@ -1,0 +1,49 @@
+//! Arrays: drives that protect each other, as one block device.
+//!
+//! [`Geometry`] says where everything is: pure functions for all levels. [`Array`] is the engine: a
+//! [`BlockDevice`](voltier_block::BlockDevice) over members that are block devices.
+//!
+//! # One engine for all levels
+//!
+//! A stripe is some chunks of data and some of parity. Copies are the parities of a single chunk (every
+//! coefficient of the code is 1 then), RAID 0 has none, and RAID 10, 50, 60 and 70 are groups that take
+//! stripes in turns. So there is one way to read and one to write.
+//!
+//! # A read
+//!
+//! Each part comes from its member, without a lock. What cannot be had is computed from as many
+//! chunks as there are data, with the stripe held against writers; after a medium error the result is
+//! written where it belongs.
+//!
+//! # A write
+//!
+//! Stripe by stripe, each in a task of its own: lock the sectors of the stripe, read what parity needs
+//! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
+//! take a write is lost, if the others hold what it did; else the write fails.
+//!
+//! | write of 4 KiB | reads | writes |
+//! | --- | --- | --- |
+//! | one parity | 2 | 2 |
+//! | two parities | 3 | 3 |
+//! | three parities | 4 | 4 |
+//!
+//! # Not there yet
+//!
+//! The write hole is open: see [`Array`]. There are no superblocks, no rebuild and no scrub.
+
+mod array;
+mod clear;
+mod counts;
+mod geometry;
+mod level;
+mod locks;
+mod members;
+mod pieces;
+mod plan;
+mod read;
+mod write;
+
+pub use array::{Array, ArrayError};
+pub use counts::Counts;
+pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};

@@ -1,0 +1,231 @@
+//! The members of an array: what is sent to them, and when they are given up.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+};
+use voltier_ring::Handle;
+
+use crate::array::Inner;
+use crate::geometry::{Span, Stripe};
+use crate::plan::SlotState;
+
+/// Longest write of zeroes to a member that has no command for it.
+const ZEROES_BYTES: u64 = 1 << 20;
+
+/// A member: a device, as long as it is not lost.
+pub(crate) struct Member<D> {
+    device: RefCell<Option<Rc<D>>>,
+    /// Reads under way, by which copies share the load.
+    reads_in_flight: Cell<u32>,
+}
+
+impl<D> Member<D> {
+    pub(crate) fn new(device: Option<D>) -> Self {
+        Self { device: RefCell::new(device.map(Rc::new)), reads_in_flight: Cell::new(0) }
+    }
+
+    fn device(&self) -> IoResult<Rc<D>> {
+        self.device.borrow().clone().ok_or(IoError::Gone)
+    }
+
+    pub(crate) fn is_online(&self) -> bool {
+        self.device.borrow().is_some()
+    }
+
+    pub(crate) fn reads_in_flight(&self) -> u32 {
+        self.reads_in_flight.get()
+    }
+
+    /// Gives the device up; requests under way end as they may.
+    pub(crate) fn lose(&self) -> bool {
+        self.device.borrow_mut().take().is_some()
+    }
+}
+
+/// A change of a range of a member that carries no data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clear {
+    Discard,
+    Zeroes(Durability),
+}
+
+/// Runs all of them at once; their results in order. All but one become tasks, so they go on when
+/// the request is dropped.
+pub(crate) async fn together<F>(handle: &Handle, mut parts: Vec<F>) -> Vec<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let Some(last) = parts.pop() else { return Vec::new() };
+    let tasks: Vec<_> = parts.into_iter().map(|part| handle.spawn(part)).collect();
+    let last = last.await;
+    let mut results = Vec::with_capacity(tasks.len() + 1);
+    for task in tasks {
+        results.push(task.await);
+    }
+    results.push(last);
+    results
+}
+
+impl<D: BlockDevice> Inner<D> {
+    pub(crate) async fn read_member(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<Buf> {
+        let device = self.members[member].device()?;
+        self.counters.add(|counts| counts.member_reads += 1);
+        let in_flight = &self.members[member].reads_in_flight;
+        in_flight.set(in_flight.get() + 1);
+        let result = device.read(at, into).await;
+        in_flight.set(in_flight.get() - 1);
+        if matches!(result, Err(IoError::Gone)) {
+            self.lose(member);
+        }
+        result
+    }
+
+    pub(crate) async fn write_member(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        data: Bytes,
+        durability: Durability,
+    ) -> IoResult<()> {
+        // What a lost member would have held is in the others.
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.counters.add(|counts| counts.member_writes += 1);
+        let result = device.write(at, Payload::One(data), durability).await;
+        self.settle(member, result)
+    }
+
+    pub(crate) async fn clear_member(
+        self: Rc<Self>,
+        member: usize,
+        range: SectorRange,
+        clear: Clear,
+    ) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.counters.add(|counts| counts.member_writes += 1);
+        let result = match clear {
+            Clear::Discard => device.discard(range).await,
+            Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
+                Err(IoError::Unsupported) => write_zero_data(&*device, range, durability).await,
+                result => result,
+            },
+        };
+        self.settle(member, result)
+    }
+
+    pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        let result = device.flush().await;
+        self.settle(member, result)
+    }
+
+    /// What a change of a member means for the request: a member that did not take it is lost, if
+    /// the others have all it held; then the change stands.
+    fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+        let Err(error) = result else { return Ok(()) };
+        let group = member / self.geometry.width();
+        let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
+        if !self.members[member].is_online() {
+            return Ok(());
+        }
+        if error == IoError::Gone || others_have_it {
+            self.lose(member);
+        }
+        if others_have_it { Ok(()) } else { Err(error) }
+    }
+
+    pub(crate) fn lose(&self, member: usize) {
+        if self.members[member].lose() {
+            self.counters.add(|counts| counts.members_lost += 1);
+        }
+    }
+
+    /// Members of a group that are lost.
+    pub(crate) fn lost_in(&self, group: usize) -> usize {
+        let members = &self.members[self.geometry.members_of(group)];
+        members.iter().filter(|member| !member.is_online()).count()
+    }
+
+    /// # Errors
+    /// When more members of the group are lost than it can lose.
+    pub(crate) fn check_group(&self, group: usize) -> IoResult<()> {
+        let stands = self.lost_in(group) <= self.geometry.parity_chunks();
+        if stands { Ok(()) } else { Err(IoError::Gone) }
+    }
+
+    /// The slots of a stripe, some of which gave medium errors.
+    ///
+    /// # Errors
+    /// When more of them cannot be read than there are parities.
+    pub(crate) fn slot_states(
+        &self,
+        stripe: Stripe,
+        unreadable: &[usize],
+    ) -> IoResult<Vec<SlotState>> {
+        let state = |slot| {
+            if !self.members[self.geometry.member_of(stripe, slot)].is_online() {
+                SlotState::Lost
+            } else if unreadable.contains(&slot) {
+                SlotState::Unreadable
+            } else {
+                SlotState::Online
+            }
+        };
+        let states: Vec<SlotState> = (0..self.geometry.width()).map(state).collect();
+        let count = |wanted| states.iter().filter(|state| **state == wanted).count();
+        let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
+        if lost > self.geometry.parity_chunks() {
+            Err(IoError::Gone)
+        } else if lost + unreadable > self.geometry.parity_chunks() {
+            Err(IoError::Medium)
+        } else {
+            Ok(states)
+        }
+    }
+
+    /// Reads spans of slots, all at once. The slots that could not be read, if there are any.
+    pub(crate) async fn read_slots(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        reads: &[(usize, Span)],
+    ) -> Result<Vec<Buf>, Vec<usize>> {
+        let read = |(slot, span): &(usize, Span)| {
+            let member = self.geometry.member_of(stripe, *slot);
+            let at = self.geometry.member_lba(stripe, span.start);
+            self.clone().read_member(member, at, Buf::new(span.bytes()))
+        };
+        let results = together(&self.handle, reads.iter().map(read).collect()).await;
+        let mut failed = Vec::new();
+        let mut read = Vec::with_capacity(results.len());
+        for ((slot, _), result) in reads.iter().zip(results) {
+            match result {
+                Ok(buf) => read.push(buf),
+                Err(_) => failed.push(*slot),
+            }
+        }
+        if failed.is_empty() { Ok(read) } else { Err(failed) }
+    }
+}
+
+async fn write_zero_data<D: BlockDevice>(
+    device: &D,
+    range: SectorRange,
+    durability: Durability,
+) -> IoResult<()> {
+    let longest = ZEROES_BYTES.min(u64::from(device.limits().max_transfer_bytes));
+    let zeroes = Buf::zeroed(longest.min(range.bytes()) as usize).freeze();
+    for piece in range.split_at_multiples(longest / SECTOR_BYTES) {
+        let data = zeroes.slice(0..piece.bytes() as usize);
+        device.write(piece.start, data.into(), durability).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! Which chunks to read before a write, so that parity can be computed: the way with the fewest
+//! device I/Os. Pure.
+
+use crate::geometry::Span;
+
+/// How a slot of a stripe can be used by one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    /// It can be read and written.
+    Online,
+    /// It gave a medium error: it is written, and its content must come from the others.
+    Unreadable,
+    /// Its member is lost.
+    Lost,
+}
+
+/// How a write comes to its parity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// There is no parity, or none of it is online.
+    Plain,
+    /// All data of the stripe are written.
+    FullStripe,
+    /// Parity from the new data and the data that stay, which are read.
+    Reconstruct,
+    /// Parity changed by what the data change: old data and old parity are read.
+    Modify,
+    /// As `Reconstruct`, but data that stay are lost and computed from parity first.
+    Recover,
+}
+
+/// What to read, then how to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) method: Method,
+    pub(crate) reads: Vec<(usize, Span)>,
+}
+
+impl Plan {
+    fn cost(&self) -> (usize, u64) {
+        (self.reads.len(), self.reads.iter().map(|(_, span)| span.count()).sum())
+    }
+}
+
+/// Slots that cannot be read.
+pub(crate) fn unusable(states: &[SlotState]) -> Vec<usize> {
+    (0..states.len()).filter(|&slot| states[slot] != SlotState::Online).collect()
+}
+
+/// The plan with the fewest reads, then the fewest sectors. Writes are the same in all of them.
+///
+/// `written` are slots below `data` and their spans; parity is computed over `hull`, which has all of
+/// these in it. No more slots are unusable than there are parities.
+pub(crate) fn plan(
+    data: usize,
+    written: &[(usize, Span)],
+    hull: Span,
+    states: &[SlotState],
+) -> Plan {
+    let parities_online = states[data..].iter().any(|state| *state != SlotState::Lost);
+    if !parities_online {
+        return Plan { method: Method::Plain, reads: Vec::new() };
+    }
+    let plans = [reconstruct(data, written, hull, states), modify(data, written, hull, states)];
+    let best = plans.into_iter().flatten().min_by_key(Plan::cost);
+    let recovered = recover(data, hull, states);
+    match best {
+        Some(best) if recovered.cost() >= best.cost() => best,
+        _ => recovered,
+    }
+}
+
+/// None if data that stay cannot be read.
+fn reconstruct(
+    data: usize,
+    written: &[(usize, Span)],
+    hull: Span,
+    states: &[SlotState],
+) -> Option<Plan> {
+    let mut reads = Vec::new();
+    for (slot, state) in states[..data].iter().enumerate() {
+        let first = reads.len();
+        match written.iter().find(|(at, _)| *at == slot) {
+            None => reads.push((slot, hull)),
+            Some((_, span)) => {
+                let before = Span { start: hull.start, end: span.start };
+                let behind = Span { start: span.end, end: hull.end };
+                let kept = [before, behind].into_iter().filter(|kept| !kept.is_empty());
+                reads.extend(kept.map(|kept| (slot, kept)));
+            }
+        }
+        if reads.len() > first && *state != SlotState::Online {
+            return None;
+        }
+    }
+    let method = if reads.is_empty() { Method::FullStripe } else { Method::Reconstruct };
+    Some(Plan { method, reads })
+}
+
+/// None if old data cannot be read, or a parity that will be written cannot.
+fn modify(
+    data: usize,
+    written: &[(usize, Span)],
+    hull: Span,
+    states: &[SlotState],
+) -> Option<Plan> {
+    let mut reads = written.to_vec();
+    let parities = (data..states.len()).filter(|&slot| states[slot] != SlotState::Lost);
+    reads.extend(parities.map(|slot| (slot, hull)));
+    let readable = reads.iter().all(|(slot, _)| states[*slot] == SlotState::Online);
+    readable.then_some(Plan { method: Method::Modify, reads })
+}
+
+/// Always possible: as many chunks as there are data, the first parities in place of lost data.
+fn recover(data: usize, hull: Span, states: &[SlotState]) -> Plan {
+    let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
+    let reads = online.take(data).map(|slot| (slot, hull)).collect();
+    Plan { method: Method::Recover, reads }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use SlotState::{Lost, Online, Unreadable};
+
+    const WHOLE: Span = Span { start: 0, end: 16 };
+    const BLOCK: Span = Span { start: 8, end: 16 };
+
+    fn chosen(written: &[(usize, Span)], states: &[SlotState], data: usize) -> (Method, usize) {
+        let hull = written.iter().fold(written[0].1, |hull, (_, span)| hull.hull(*span));
+        let plan = plan(data, written, hull, states);
+        (plan.method, plan.reads.len())
+    }
+
+    #[test]
+    fn a_small_write_reads_what_is_the_less_old_data_and_parity_or_the_rest() {
+        // Data 8, parities 1 to 3: one, then more chunks written.
+        for parities in 1..=3 {
+            let states = vec![Online; 8 + parities];
+            for count in 1..=8 {
+                let written: Vec<_> = (0..count).map(|slot| (slot, WHOLE)).collect();
+                let (modify, rest) = (count + parities, 8 - count);
+                let method = match rest {
+                    0 => Method::FullStripe,
+                    _ if rest <= modify => Method::Reconstruct,
+                    _ => Method::Modify,
+                };
+                assert_eq!(chosen(&written, &states, 8), (method, modify.min(rest)));
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_chunks_count_for_both_ways() {
+        // The second half of one chunk and the first of the next, 4+2: 4 reads either way, and the
+        // old data and parities are 2 x 8 + 2 x 16 sectors, the rest as much.
+        let first_half = Span { start: 0, end: 8 };
+        let written = [(0, BLOCK), (1, first_half)];
+        assert_eq!(chosen(&written, &[Online; 6], 4), (Method::Reconstruct, 4));
+        assert_eq!(chosen(&written, &[Online; 7], 5), (Method::Modify, 4));
+    }
+
+    #[test]
+    fn losses_leave_the_ways_that_need_not_read_them() {
+        let written = [(0, BLOCK)];
+        // The chunk written is lost: its new content goes into parity alone.
+        assert_eq!(
+            chosen(&written, &[Lost, Online, Online, Online, Online], 4),
+            (Method::Reconstruct, 3)
+        );
+        // Another is lost: it need not be known.
+        assert_eq!(
+            chosen(&written, &[Online, Lost, Online, Online, Online], 4),
+            (Method::Modify, 2)
+        );
+        // Parity is lost.
+        assert_eq!(
+            chosen(&written, &[Online, Online, Online, Online, Lost], 4),
+            (Method::Plain, 0)
+        );
+        // The chunk written and another are lost.
+        let states = [Lost, Lost, Online, Online, Online, Online];
+        assert_eq!(chosen(&written, &states, 4), (Method::Recover, 4));
+        // A parity that gave an error is written whole, not changed.
+        let states = [Online, Online, Online, Online, Online, Unreadable];
+        assert_eq!(chosen(&written, &states, 4), (Method::Reconstruct, 3));
+    }
+}

@@ -1,0 +1,194 @@
+//! Reads: each part from its member; what cannot be read is computed from the others, and a medium
+//! error repaired with the result.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, SectorRange};
+
+use crate::array::Inner;
+use crate::geometry::{Part, Span, Stripe};
+use crate::locks::Access;
+use crate::members::together;
+use crate::pieces::assemble;
+use crate::plan::{SlotState, unusable};
+
+/// A part of a chunk, and where it goes.
+struct Wanted {
+    slot: usize,
+    span: Span,
+    into: Buf,
+}
+
+/// Parts of one stripe that are read together.
+struct Unit {
+    stripe: Stripe,
+    wanted: Vec<Wanted>,
+    /// One part, on a member that is online.
+    is_direct: bool,
+}
+
+/// What was read of the slots of a stripe.
+struct Chunks {
+    states: Vec<SlotState>,
+    /// For each slot what is known of it.
+    known: Vec<Option<(Span, Buf)>>,
+}
+
+impl<D: BlockDevice> Inner<D> {
+    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
+        let mut parts: Vec<Part> = self.geometry.parts(range).collect();
+        let mut rest = into;
+        let mut units = Vec::with_capacity(parts.len());
+        for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
+            let stripe = parts[0].stripe;
+            if self.geometry.is_mirror() {
+                parts[0].slot = self.copy_to_read(stripe);
+            }
+            let mut wanted = parts.iter().map(|part| Wanted {
+                slot: part.slot,
+                span: part.span,
+                into: rest.split_to(part.span.bytes()),
+            });
+            if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
+                let one = |wanted| Unit { stripe, wanted: vec![wanted], is_direct: true };
+                units.extend(wanted.map(one));
+            } else {
+                units.push(Unit { stripe, wanted: wanted.by_ref().collect(), is_direct: false });
+            }
+        }
+        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit)).collect();
+        let mut pieces = Vec::new();
+        for unit in together(&self.handle, reads).await {
+            pieces.extend(unit?);
+        }
+        Ok(assemble(pieces))
+    }
+
+    fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
+        self.members[self.geometry.member_of(stripe, slot)].is_online()
+    }
+
+    /// The copy with the fewest reads under way; rows take turns where they are equal.
+    fn copy_to_read(&self, stripe: Stripe) -> usize {
+        let width = self.geometry.width();
+        let row = self.geometry.row_of(stripe) as usize;
+        let online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        let load = |&slot: &usize| {
+            let member = &self.members[self.geometry.member_of(stripe, slot)];
+            (member.reads_in_flight(), (slot + row) % width)
+        };
+        online.min_by_key(load).unwrap_or(0)
+    }
+
+    async fn read_unit(self: Rc<Self>, mut unit: Unit) -> IoResult<Vec<Buf>> {
+        let (stripe, mut unreadable) = (unit.stripe, Vec::new());
+        if unit.is_direct {
+            let Wanted { slot, span, into } = unit.wanted.remove(0);
+            let member = self.geometry.member_of(stripe, slot);
+            let at = self.geometry.member_lba(stripe, span.start);
+            match self.clone().read_member(member, at, into).await {
+                Ok(buf) => return Ok(vec![buf]),
+                Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
+                Err(_) => unreadable.push(slot),
+            }
+            unit.wanted.push(Wanted { slot, span, into: Buf::new(span.bytes()) });
+        }
+        if self.geometry.parity_chunks() == 0 {
+            return Err(IoError::Gone);
+        }
+        // A task of its own: a repair is finished also when nobody waits for the read any more.
+        let task = self.clone().reconstruct(stripe, unit.wanted, unreadable);
+        self.handle.spawn(task).await
+    }
+
+    /// Reads parts of a stripe, some of which cannot be had from their members.
+    async fn reconstruct(
+        self: Rc<Self>,
+        stripe: Stripe,
+        wanted: Vec<Wanted>,
+        mut unreadable: Vec<usize>,
+    ) -> IoResult<Vec<Buf>> {
+        self.counters.add(|counts| counts.degraded_reads += 1);
+        let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
+        let hull = hull.expect("something is wanted");
+        loop {
+            let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
+            let _guard = self.locks.lock(stripe, hull, access).await;
+            match self.read_chunks(stripe, &wanted, &unreadable).await? {
+                Err(failed) => unreadable.extend(failed),
+                Ok(chunks) => {
+                    let fill = |mut part: Wanted| {
+                        let (span, buf) = chunks.known[part.slot].as_ref().expect("it was wanted");
+                        part.into.copy_from_slice(&buf[span.place_of(part.span)]);
+                        part.into
+                    };
+                    let filled = wanted.into_iter().map(fill).collect();
+                    self.repair(stripe, chunks).await;
+                    return Ok(filled);
+                }
+            }
+        }
+    }
+
+    /// One try: the slots that turned out to be unreadable, or all that is wanted.
+    async fn read_chunks(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        wanted: &[Wanted],
+        unreadable: &[usize],
+    ) -> IoResult<Result<Chunks, Vec<usize>>> {
+        let states = self.slot_states(stripe, unreadable)?;
+        let unusable = unusable(&states);
+        let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
+        // Every unusable slot is computed over what is wanted of any of them.
+        let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
+        let decoder = computed.map(|span| (span, self.decoder(&unusable)));
+        let mut reads = Vec::new();
+        for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
+            let is_source = |span| {
+                let (_, decoder) = decoder.as_ref()?;
+                decoder.sources().contains(&slot).then_some(span)
+            };
+            let spans = [own_span(slot), computed.and_then(is_source)];
+            let span = spans.into_iter().flatten().reduce(Span::hull);
+            reads.extend(span.map(|span| (slot, span)));
+        }
+        let read = match self.read_slots(stripe, &reads).await {
+            Ok(read) => read,
+            Err(failed) => return Ok(Err(failed)),
+        };
+        let mut known: Vec<Option<(Span, Buf)>> = states.iter().map(|_| None).collect();
+        for ((slot, span), buf) in reads.into_iter().zip(read) {
+            known[slot] = Some((span, buf));
+        }
+        if let Some((computed, decoder)) = decoder {
+            let source = |slot: &usize| {
+                let (span, buf) = known[*slot].as_ref().expect("every source was read");
+                &buf[span.place_of(computed)]
+            };
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+            let mut targets: Vec<Buf> =
+                decoder.targets().iter().map(|_| Buf::new(computed.bytes())).collect();
+            let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
+            decoder.decode(&sources, &mut slices);
+            for (slot, buf) in decoder.targets().iter().zip(targets) {
+                known[*slot] = Some((computed, buf));
+            }
+        }
+        Ok(Ok(Chunks { states, known }))
+    }
+
+    /// Writes what was computed in place of medium errors where it belongs.
+    async fn repair(self: &Rc<Self>, stripe: Stripe, chunks: Chunks) {
+        let mut writes = Vec::new();
+        for (slot, (state, known)) in chunks.states.into_iter().zip(chunks.known).enumerate() {
+            let (SlotState::Unreadable, Some((span, buf))) = (state, known) else { continue };
+            self.counters.add(|counts| counts.repairs += 1);
+            let member = self.geometry.member_of(stripe, slot);
+            let at = self.geometry.member_lba(stripe, span.start);
+            writes.push(self.clone().write_member(member, at, buf.freeze(), Durability::Cached));
+        }
+        // The data are right whether the member takes them or not; it is lost if it does not.
+        together(&self.handle, writes).await;
+    }
+}

@@ -1,0 +1,6 @@
+//! The engine: against an oracle, its device I/Os counted, and with members that fail.
+
+mod failures;
+mod io_counts;
+mod oracle;
+mod world;

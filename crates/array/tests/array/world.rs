@@ -1,0 +1,204 @@
+//! Members for tests, and parity by an arithmetic of its own.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use voltier_array::{Array, Geometry, Stripe};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, Prng, SECTOR_BYTES,
+    SectorRange,
+};
+use voltier_drive::MemoryDevice;
+use voltier_ring::Handle;
+
+/// What a test does to a member, and sees of it.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// Sectors that give a medium error until they are written.
+    pub(crate) bad: RefCell<BTreeSet<u64>>,
+    /// Whether writes fail.
+    pub(crate) refuses_writes: Cell<bool>,
+    /// Whether everything fails for good.
+    pub(crate) is_gone: Cell<bool>,
+    pub(crate) reads: Cell<u64>,
+    pub(crate) writes: Cell<u64>,
+    pub(crate) durable_writes: Cell<u64>,
+    pub(crate) flushes: Cell<u64>,
+}
+
+/// Memory that answers late, counts, and fails where it is told to.
+pub(crate) struct TestMember {
+    handle: Handle,
+    below: MemoryDevice,
+    dice: RefCell<Prng>,
+    watch: Rc<Watch>,
+}
+
+fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}
+
+impl TestMember {
+    async fn late(&self) -> IoResult<()> {
+        let delay_ns = self.dice.borrow_mut().below(20_000);
+        self.handle.sleep(delay_ns).await;
+        if self.watch.is_gone.get() { Err(IoError::Gone) } else { Ok(()) }
+    }
+
+    async fn before_change(&self, durability: Durability) -> IoResult<()> {
+        count(&self.watch.writes);
+        if durability == Durability::Durable {
+            count(&self.watch.durable_writes);
+        }
+        self.late().await?;
+        if self.watch.refuses_writes.get() { Err(IoError::Medium) } else { Ok(()) }
+    }
+
+    fn cure(&self, range: SectorRange) {
+        self.watch.bad.borrow_mut().retain(|at| !(range.start.0..range.end().0).contains(at));
+    }
+}
+
+impl BlockDevice for TestMember {
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        count(&self.watch.reads);
+        self.late().await?;
+        let end = at.0 + into.len() as u64 / SECTOR_BYTES;
+        if self.watch.bad.borrow().range(at.0..end).next().is_some() {
+            return Err(IoError::Medium);
+        }
+        self.below.read(at, into).await
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        self.before_change(durability).await?;
+        self.cure(SectorRange::new(at, data.len() as u64 / SECTOR_BYTES));
+        self.below.write(at, data, durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        count(&self.watch.flushes);
+        self.late().await
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        self.before_change(Durability::Cached).await?;
+        self.cure(range);
+        self.below.discard(range).await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.before_change(durability).await?;
+        self.cure(range);
+        self.below.write_zeroes(range, durability).await
+    }
+}
+
+/// An array of test members, and what is behind it.
+pub(crate) struct World {
+    pub(crate) array: Array<TestMember>,
+    pub(crate) media: Vec<MemoryDevice>,
+    pub(crate) watches: Vec<Rc<Watch>>,
+}
+
+impl World {
+    /// An array whose `lost` members are lost from the start.
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        block_bytes: u32,
+        lost: &[usize],
+        seed: u64,
+    ) -> Self {
+        let bytes = geometry.member_sectors() * SECTOR_BYTES;
+        let count = geometry.member_count();
+        let media: Vec<MemoryDevice> =
+            (0..count).map(|_| MemoryDevice::with_block_bytes(bytes, block_bytes)).collect();
+        let watches: Vec<Rc<Watch>> = (0..count).map(|_| Rc::default()).collect();
+        let member = |index: usize| TestMember {
+            handle: handle.clone(),
+            below: media[index].clone(),
+            dice: RefCell::new(Prng::new(seed ^ ((index as u64) << 32))),
+            watch: watches[index].clone(),
+        };
+        let members = (0..count).map(|at| (!lost.contains(&at)).then(|| member(at))).collect();
+        let array = Array::new(handle, geometry.clone(), members).expect("possible");
+        Self { array, media, watches }
+    }
+
+    /// Holds every stripe, on the media of the members that are online, against the content of the
+    /// volume and its parity.
+    pub(crate) async fn check_stripes(&self, volume: &[u8]) {
+        let geometry = self.array.geometry();
+        let chunk_bytes = (geometry.chunk_sectors() * SECTOR_BYTES) as usize;
+        let data_chunks = geometry.data_chunks();
+        for stripe in (0..geometry.stripe_count()).map(Stripe) {
+            let start = stripe.0 as usize * data_chunks * chunk_bytes;
+            let columns: Vec<&[u8]> =
+                volume[start..start + data_chunks * chunk_bytes].chunks(chunk_bytes).collect();
+            let data: Vec<&[u8]> = (0..data_chunks)
+                .map(|slot| columns[geometry.column_of_slot(stripe, slot)])
+                .collect();
+            for slot in 0..geometry.width() {
+                let member = geometry.member_of(stripe, slot);
+                if !self.array.is_online(member) {
+                    continue;
+                }
+                let at = geometry.member_lba(stripe, 0);
+                let stored = self.media[member].read(at, Buf::new(chunk_bytes)).await.unwrap();
+                match slot.checked_sub(data_chunks) {
+                    None => assert!(&stored[..] == data[slot], "{stripe:?}, data {slot}"),
+                    Some(row) => {
+                        assert!(stored[..] == parity(row, &data), "{stripe:?}, parity {row}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The product in GF(2^8) modulo 0x11d, bit by bit.
+const fn product(mut one: u8, mut other: u8) -> u8 {
+    let mut sum = 0;
+    while other != 0 {
+        if other & 1 == 1 {
+            sum ^= one;
+        }
+        one = (one << 1) ^ if one & 0x80 == 0 { 0 } else { 0x1d };
+        other >>= 1;
+    }
+    sum
+}
+
+fn power_of_two(exponent: usize) -> u8 {
+    (0..exponent).fold(1, |power, _| product(power, 2))
+}
+
+fn inverse(of: u8) -> u8 {
+    (1..=255).find(|candidate| product(of, *candidate) == 1).expect("not zero")
+}
+
+/// Row `row` of the parity of `data`: sums of 1, 2^i, and (x + 1) / (x + 2^-i) with x = 2^(row - 1).
+fn parity(row: usize, data: &[&[u8]]) -> Vec<u8> {
+    let mut sum = vec![0; data[0].len()];
+    for (index, chunk) in data.iter().enumerate() {
+        let factor = match row {
+            0 => 1,
+            1 => power_of_two(index),
+            _ => {
+                let x = power_of_two(row - 1);
+                product(x ^ 1, inverse(x ^ inverse(power_of_two(index))))
+            }
+        };
+        let products: Vec<u8> = (0..=255).map(|byte| product(factor, byte)).collect();
+        for (sum, byte) in sum.iter_mut().zip(*chunk) {
+            *sum ^= products[usize::from(*byte)];
+        }
+    }
+    sum
+}
