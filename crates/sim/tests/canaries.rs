@@ -59,10 +59,14 @@ impl Scenario {
 
     fn seeds(self) -> u64 {
         match self {
-            Self::WriteBack | Self::Past | Self::LongLog => 2,
-            Self::Mixed | Self::Busy | Self::Eager => 3,
-            Self::Small => 4,
             Self::Spikes | Self::Pinned => 60,
+            Self::WriteBack
+            | Self::Small
+            | Self::Busy
+            | Self::Eager
+            | Self::LongLog
+            | Self::Mixed
+            | Self::Past => 2,
             Self::Rot | Self::Ordered => 12,
         }
     }
