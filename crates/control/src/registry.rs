@@ -322,6 +322,11 @@ fn decode(bytes: &[u8]) -> Result<Vec<VolumeRecord>, String> {
     if let Some([name, _]) = names.array_windows().find(|[one, other]| one == other) {
         return Err(format!("it is wrong: two volumes are named {name}"));
     }
+    for volume in &body.volumes {
+        if let Some(Err(why)) = volume.cache.as_ref().map(|it| it.settings.for_cache().check()) {
+            return Err(format!("it is wrong: the cache of {} has {why}", volume.name));
+        }
+    }
     Ok(body.volumes)
 }
 
