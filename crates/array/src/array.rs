@@ -266,7 +266,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
 
     async fn flush(&self) -> IoResult<()> {
         let flushes = (0..self.0.members.len()).map(|member| self.0.clone().flush_member(member));
-        let results = together(&self.0.handle, flushes.collect()).await;
+        let results = together(&self.0.handle, flushes).await;
         results.into_iter().collect::<IoResult<()>>()?;
         (0..self.0.geometry.group_count()).try_for_each(|group| self.0.check_group(group))
     }

@@ -88,7 +88,7 @@ impl<D: BlockDevice> Inner<D> {
             let member = self.geometry.member_of(stripe, slot);
             self.clone().clear_member(member, range, clear)
         });
-        let results = together(&self.handle, clears.collect()).await;
+        let results = together(&self.handle, clears).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_group(group)
     }

@@ -19,12 +19,12 @@ struct Wanted {
     into: Buf,
 }
 
-/// Parts of one stripe that are read together.
-struct Unit {
-    stripe: Stripe,
-    wanted: Vec<Wanted>,
-    /// One part, on a member that is online.
-    is_direct: bool,
+/// What is read at once.
+enum Unit {
+    /// A part from its member, which is online.
+    Direct(Wanted),
+    /// Parts of one stripe, some of them on members that are lost.
+    Computed(Vec<Wanted>),
 }
 
 /// What was read of the slots of a stripe.
@@ -36,6 +36,14 @@ struct Chunks {
 
 impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
+        if let Some(mut part) = self.geometry.only_part(range) {
+            if self.geometry.is_mirror() {
+                part.slot = self.copy_to_read(part.stripe);
+            }
+            return self
+                .read_part(part.stripe, Wanted { slot: part.slot, span: part.span, into })
+                .await;
+        }
         let mut parts: Vec<Part> = self.geometry.parts(range).collect();
         let mut rest = into;
         let mut units = Vec::with_capacity(parts.len());
@@ -44,20 +52,19 @@ impl<D: BlockDevice> Inner<D> {
             if self.geometry.is_mirror() {
                 parts[0].slot = self.copy_to_read(stripe);
             }
-            let mut wanted = parts.iter().map(|part| Wanted {
+            let wanted = parts.iter().map(|part| Wanted {
                 slot: part.slot,
                 span: part.span,
                 into: rest.split_to(part.span.bytes()),
             });
             if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
-                let one = |wanted| Unit { stripe, wanted: vec![wanted], is_direct: true };
-                units.extend(wanted.map(one));
+                units.extend(wanted.map(|wanted| (stripe, Unit::Direct(wanted))));
             } else {
-                units.push(Unit { stripe, wanted: wanted.by_ref().collect(), is_direct: false });
+                units.push((stripe, Unit::Computed(wanted.collect())));
             }
         }
-        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit)).collect();
-        let mut pieces = Vec::new();
+        let reads = units.into_iter().map(|(stripe, unit)| self.clone().read_unit(stripe, unit));
+        let mut pieces = Vec::with_capacity(parts.len());
         for unit in together(&self.handle, reads).await {
             pieces.extend(unit?);
         }
@@ -80,25 +87,41 @@ impl<D: BlockDevice> Inner<D> {
         online.min_by_key(load).unwrap_or(0)
     }
 
-    async fn read_unit(self: Rc<Self>, mut unit: Unit) -> IoResult<Vec<Buf>> {
-        let (stripe, mut unreadable) = (unit.stripe, Vec::new());
-        if unit.is_direct {
-            let Wanted { slot, span, into } = unit.wanted.remove(0);
-            let member = self.geometry.member_of(stripe, slot);
-            let at = self.geometry.member_lba(stripe, span.start);
-            match self.clone().read_member(member, at, into).await {
-                Ok(buf) => return Ok(vec![buf]),
-                Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
-                Err(_) => unreadable.push(slot),
-            }
-            unit.wanted.push(Wanted { slot, span, into: Buf::new(span.bytes()) });
+    async fn read_unit(self: Rc<Self>, stripe: Stripe, unit: Unit) -> IoResult<Vec<Buf>> {
+        match unit {
+            Unit::Direct(wanted) => Ok(vec![self.read_part(stripe, wanted).await?]),
+            Unit::Computed(wanted) => self.compute(stripe, wanted, Vec::new()).await,
         }
+    }
+
+    /// One part, from its member if that has it.
+    async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
+        let member = self.geometry.member_of(stripe, wanted.slot);
+        let mut unreadable = Vec::new();
+        if self.members[member].is_online() {
+            let at = self.geometry.member_lba(stripe, wanted.span.start);
+            match self.clone().read_member(member, at, wanted.into).await {
+                Ok(buf) => return Ok(buf),
+                Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
+                Err(_) => unreadable.push(wanted.slot),
+            }
+            wanted.into = Buf::new(wanted.span.bytes());
+        }
+        let computed = self.compute(stripe, vec![wanted], unreadable).await?;
+        Ok(assemble(computed))
+    }
+
+    async fn compute(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        wanted: Vec<Wanted>,
+        unreadable: Vec<usize>,
+    ) -> IoResult<Vec<Buf>> {
         if self.geometry.parity_chunks() == 0 {
             return Err(IoError::Gone);
         }
-        // A task of its own: a repair is finished also when nobody waits for the read any more.
-        let task = self.clone().reconstruct(stripe, unit.wanted, unreadable);
-        self.handle.spawn(task).await
+        // A repair is finished also when nobody waits for the read any more.
+        self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await
     }
 
     /// Reads parts of a stripe, some of which cannot be had from their members.
