@@ -1,7 +1,7 @@
 //! An array in service.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use voltier_block::{
@@ -12,9 +12,11 @@ use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
 
 use crate::counts::{Counters, Counts};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Stripe};
+use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
 use crate::locks::StripeLocks;
-use crate::members::{Clear, Member, together};
+use crate::losses::{Losses, RecordLosses};
+use crate::members::{Clear, Member};
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -60,6 +62,33 @@ pub enum ArrayError {
         /// How many may be.
         allowed: usize,
     },
+    /// A ring of the journal is too short, or not on whole blocks.
+    #[error(
+        "the journal of member {member} has {sectors} sectors: give it {needed} or more, on 4 KiB"
+    )]
+    JournalPlace {
+        /// The number of the member.
+        member: usize,
+        /// What it has.
+        sectors: u64,
+        /// What it needs.
+        needed: u64,
+    },
+    /// More members than a transaction can name.
+    #[error("{members} members: an array with a journal has at most 64")]
+    JournalMembers {
+        /// The members of the geometry.
+        members: usize,
+    },
+    /// A journal that is needed cannot be read, and its member cannot be lost.
+    #[error("the journal of member {member} is damaged and no redundancy is left")]
+    JournalDamaged {
+        /// The number of the member.
+        member: usize,
+    },
+    /// Members failed while the journal was made or replayed.
+    #[error("{0}, while the journal was replayed: check the members and try again")]
+    Journal(IoError),
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
@@ -71,6 +100,11 @@ pub(crate) struct Inner<D> {
     pub(crate) members: Vec<Member<D>>,
     pub(crate) locks: StripeLocks,
     pub(crate) counters: Counters,
+    pub(crate) losses: Losses,
+    /// None without redundancy, or when none was asked for.
+    pub(crate) journal: OnceCell<Journal>,
+    /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
+    pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     limits: Limits,
     /// None without redundancy.
     code: Option<Code>,
@@ -81,9 +115,12 @@ pub(crate) struct Inner<D> {
 ///
 /// # Consistency
 ///
-/// None yet: data and parity of a stripe are written together, and a power cut between them leaves
-/// parity that does not match. If a member is lost before the parity is made anew, that may damage
-/// data of the stripe that nobody was writing (the *write hole*).
+/// [`with_journal`](Self::with_journal): what a stripe's members will be written is in a journal on
+/// them first, so a crash leaves all of it or nothing.
+///
+/// [`new`](Self::new) has none: data and parity of a stripe are written together, and a power cut
+/// between them leaves parity that does not match. If a member is lost before the parity is made anew,
+/// that may damage data of the stripe that nobody was writing (the *write hole*).
 pub struct Array<D>(Rc<Inner<D>>);
 
 impl<D> Clone for Array<D> {
@@ -103,6 +140,61 @@ impl<D: BlockDevice> Array<D> {
         geometry: Geometry,
         members: Vec<Option<D>>,
     ) -> Result<Self, ArrayError> {
+        Self::build(handle, geometry, members, false)
+    }
+
+    /// An array with a journal on its members; one without redundancy needs none and gets none.
+    ///
+    /// What a member holds at its first sectors belongs to the array, its ring is elsewhere on the same
+    /// device. `record` is told of lost members, those not given included, before anything happens
+    /// that they miss.
+    ///
+    /// # Errors
+    /// When members or places do not suit the geometry, or too many are lost, also on the way.
+    pub async fn with_journal(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        options: JournalOptions,
+        start: JournalStart,
+        record: RecordLosses,
+    ) -> Result<(Self, ReplayReport), ArrayError> {
+        let has_journal = geometry.parity_chunks() > 0;
+        let array = Self::build(handle, geometry, members, has_journal)?;
+        array.0.losses.set_record(record);
+        if !has_journal {
+            return Ok((array, ReplayReport::default()));
+        }
+        options.check(&array.0.geometry)?;
+        let report = match start {
+            JournalStart::Create => {
+                array.0.create_journal(options).await?;
+                ReplayReport::default()
+            }
+            JournalStart::Replay => array.0.replay(options).await?,
+        };
+        Ok((array, report))
+    }
+
+    /// Brings what was acknowledged in place on all members and empties the journal: the next start has
+    /// nothing to redo. No request may be under way. Without a journal, a flush.
+    ///
+    /// # Errors
+    /// When a member does not take it that cannot be lost.
+    pub async fn settle(&self) -> IoResult<()> {
+        if self.0.journal.get().is_some() {
+            self.0.settle_journal().await
+        } else {
+            self.flush().await
+        }
+    }
+
+    fn build(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        has_journal: bool,
+    ) -> Result<Self, ArrayError> {
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
@@ -114,7 +206,12 @@ impl<D: BlockDevice> Array<D> {
                 return Err(ArrayError::TooSmall { member, sectors, needed });
             }
             let bytes = device.limits().max_transfer_bytes;
-            if u64::from(bytes) < geometry.chunk_sectors() * SECTOR_BYTES {
+            let longest = if has_journal {
+                longest_record_bytes(&geometry)
+            } else {
+                geometry.chunk_sectors() * SECTOR_BYTES
+            };
+            if u64::from(bytes) < longest {
                 return Err(ArrayError::Transfer { member, bytes });
             }
         }
@@ -122,12 +219,18 @@ impl<D: BlockDevice> Array<D> {
             0 => None,
             rows => Some(Code::new(geometry.data_chunks(), rows)?),
         };
-        let limits = limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        let mut limits =
+            limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        // What is acknowledged is in the journal, durably.
+        limits.volatile_cache &= !has_journal;
         let inner = Inner {
             handle: handle.clone(),
             members: members.into_iter().map(Member::new).collect(),
             locks: StripeLocks::default(),
             counters: Counters::default(),
+            losses: Losses::default(),
+            journal: OnceCell::new(),
+            half_written: RefCell::default(),
             limits,
             code,
             decoders: RefCell::default(),
@@ -265,10 +368,10 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let flushes = (0..self.0.members.len()).map(|member| self.0.clone().flush_member(member));
-        let results = together(&self.0.handle, flushes.collect()).await;
-        results.into_iter().collect::<IoResult<()>>()?;
-        (0..self.0.geometry.group_count()).try_for_each(|group| self.0.check_group(group))
+        let Some(journal) = self.0.journal.get() else { return self.0.flush_all().await };
+        // Every write that is complete is in the rings, durably, until it is durable in place.
+        journal.check()?;
+        self.0.losses_recorded().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {

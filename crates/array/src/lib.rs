@@ -21,7 +21,10 @@
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
-//! | write of 4 KiB | reads | writes |
+//! Before data and parity are written, what will be written is in a journal on the same members, so
+//! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
+//!
+//! | write of 4 KiB | reads | writes, journal apart |
 //! | --- | --- | --- |
 //! | one parity | 2 | 2 |
 //! | two parities | 3 | 3 |
@@ -29,14 +32,17 @@
 //!
 //! # Not there yet
 //!
-//! The write hole is open: see [`Array`]. There are no superblocks, no rebuild and no scrub.
+//! There are no superblocks, no rebuild and no scrub.
 
 mod array;
+pub mod canary;
 mod clear;
 mod counts;
 mod geometry;
+mod journal;
 mod level;
 mod locks;
+mod losses;
 mod members;
 mod pieces;
 mod plan;
@@ -46,4 +52,9 @@ mod write;
 pub use array::{Array, ArrayError};
 pub use counts::Counts;
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use journal::{
+    JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
+    journal_sectors_min,
+};
 pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use losses::RecordLosses;

@@ -28,7 +28,9 @@ impl<D> Member<D> {
         Self { device: RefCell::new(device.map(Rc::new)), reads_in_flight: Cell::new(0) }
     }
 
-    fn device(&self) -> IoResult<Rc<D>> {
+    /// # Errors
+    /// `Gone` when it is lost.
+    pub(crate) fn device(&self) -> IoResult<Rc<D>> {
         self.device.borrow().clone().ok_or(IoError::Gone)
     }
 
@@ -122,6 +124,15 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, result)
     }
 
+    /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
+    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
+        let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
+        let results = together(&self.handle, flushes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.losses_recorded().await?;
+        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
+    }
+
     pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         let result = device.flush().await;
@@ -130,7 +141,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// What a change of a member means for the request: a member that did not take it is lost, if
     /// the others have all it held; then the change stands.
-    fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+    pub(crate) fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
         let group = member / self.geometry.width();
         let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
@@ -146,6 +157,9 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
+            if let Some(journal) = self.journal.get() {
+                journal.notify();
+            }
         }
     }
 
@@ -171,10 +185,11 @@ impl<D: BlockDevice> Inner<D> {
         stripe: Stripe,
         unreadable: &[usize],
     ) -> IoResult<Vec<SlotState>> {
+        let half_written = self.half_written.borrow();
         let state = |slot| {
             if !self.members[self.geometry.member_of(stripe, slot)].is_online() {
                 SlotState::Lost
-            } else if unreadable.contains(&slot) {
+            } else if unreadable.contains(&slot) || half_written.contains(&(stripe, slot)) {
                 SlotState::Unreadable
             } else {
                 SlotState::Online
