@@ -46,7 +46,8 @@ struct Gathered {
     recorded_below: u64,
     life: u64,
     next_number: u64,
-    /// By transaction, from the highest watermark on: the members that have a part of it, and those whose ring has it.
+    /// By transaction, from the highest watermark on: the members that have a part of it, and those
+    /// whose ring has it.
     transactions: BTreeMap<u64, (u64, u64)>,
 }
 
