@@ -56,7 +56,8 @@ unit-test:
 # kernel takes as long as the simulated worlds themselves.
 canaries:
 	MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456 RUST_BACKTRACE=0 \
-	  cargo test --locked --package voltier-sim --features canaries --test canaries --test array_canaries -- --nocapture
+	  cargo test --locked --package voltier-sim --features canaries \
+	  --test canaries --test array_canaries -- --nocapture
 
 # COVERAGE_SEEDS swarm seeds beside the simulator's own tests.
 coverage:
