@@ -313,7 +313,8 @@ impl<D: BlockDevice> Inner<D> {
         label_numbers: Vec<u64>,
     ) -> IoResult<()> {
         let next_number = gathered.next_number;
-        let life = if canary::is(Canary::LifeNotBegun) { gathered.life } else { gathered.life + 1 };
+        let is_left = canary::is(Canary::LifeNotBegun) && gathered.life > 0;
+        let life = if is_left { gathered.life } else { gathered.life + 1 };
         let options = Rc::new(options);
         let label = |member: usize| {
             let (inner, options) = (self.clone(), options.clone());
@@ -321,7 +322,8 @@ impl<D: BlockDevice> Inner<D> {
             let start = Start { life, number, tail: (0, 1), watermark: next_number };
             async move { inner.begin_ring(member, &options, start).await }
         };
-        let labels = (0..self.members.len()).map(label).collect();
+        let begun = if is_left { 0 } else { self.members.len() };
+        let labels = (0..begun).map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.losses_recorded().await?;
