@@ -8,7 +8,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, SectorRange
 use crate::array::Inner;
 use crate::geometry::{Part, Span, Stripe};
 use crate::locks::Access;
-use crate::members::together;
+use crate::members::{at_once, together};
 use crate::pieces::assemble;
 use crate::plan::{SlotState, unusable};
 
@@ -21,9 +21,11 @@ struct Wanted {
 
 /// What is read at once.
 enum Unit {
+    /// Never written: nothing is read.
+    Blank(Vec<Wanted>),
     /// A part from its member, which is online.
     Direct(Wanted),
-    /// Parts of one stripe, some of them on members that are lost.
+    /// Parts of one stripe that cannot all be had from their members.
     Computed(Vec<Wanted>),
 }
 
@@ -35,8 +37,12 @@ struct Chunks {
 }
 
 impl<D: BlockDevice> Inner<D> {
-    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
+    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
         if let Some(mut part) = self.geometry.only_part(range) {
+            if self.is_blank(part.stripe) {
+                into.fill(0);
+                return Ok(into);
+            }
             if self.geometry.is_mirror() {
                 part.slot = self.copy_to_read(part.stripe);
             }
@@ -57,7 +63,9 @@ impl<D: BlockDevice> Inner<D> {
                 span: part.span,
                 into: rest.split_to(part.span.bytes()),
             });
-            if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
+            if self.is_blank(stripe) {
+                units.push((stripe, Unit::Blank(wanted.collect())));
+            } else if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
                 units.extend(wanted.map(|wanted| (stripe, Unit::Direct(wanted))));
             } else {
                 units.push((stripe, Unit::Computed(wanted.collect())));
@@ -65,7 +73,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         let reads = units.into_iter().map(|(stripe, unit)| self.clone().read_unit(stripe, unit));
         let mut pieces = Vec::with_capacity(parts.len());
-        for unit in together(&self.handle, reads).await {
+        for unit in at_once(&self.handle, reads).await {
             pieces.extend(unit?);
         }
         Ok(assemble(pieces))
@@ -75,11 +83,15 @@ impl<D: BlockDevice> Inner<D> {
         self.members[self.geometry.member_of(stripe, slot)].is_online()
     }
 
-    /// The copy with the fewest reads under way; rows take turns where they are equal.
+    /// The copy with the fewest reads under way; rows take turns where they are equal. While the
+    /// copies may differ it is the one that the others will be made like.
     fn copy_to_read(&self, stripe: Stripe) -> usize {
         let width = self.geometry.width();
         let row = self.geometry.row_of(stripe) as usize;
-        let online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        if self.is_in_doubt(stripe) {
+            return online.next().unwrap_or(0);
+        }
         let load = |&slot: &usize| {
             let member = &self.members[self.geometry.member_of(stripe, slot)];
             (member.reads_in_flight(), (slot + row) % width)
@@ -89,6 +101,13 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn read_unit(self: Rc<Self>, stripe: Stripe, unit: Unit) -> IoResult<Vec<Buf>> {
         match unit {
+            Unit::Blank(wanted) => {
+                let zeroes = |mut part: Wanted| {
+                    part.into.fill(0);
+                    part.into
+                };
+                Ok(wanted.into_iter().map(zeroes).collect())
+            }
             Unit::Direct(wanted) => Ok(vec![self.read_part(stripe, wanted).await?]),
             Unit::Computed(wanted) => self.compute(stripe, wanted, Vec::new()).await,
         }

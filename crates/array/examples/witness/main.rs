@@ -74,7 +74,7 @@ fn write(name: &str, device: &Path) -> Result<(), String> {
 
 fn compare(folder: &Path) -> Result<(), String> {
     println!(
-        "{:<32} {:>4} {:>8} {:>10} {:>10} {:>9} {:>7}",
+        "{:<36} {:>4} {:>8} {:>10} {:>10} {:>9} {:>7}",
         "array", "rows", "requests", "bytes", "of parity", "differing", "losses"
     );
     let (mut bytes, mut parity, mut differing, mut losses) = (0, 0, 0, 0);
@@ -83,7 +83,7 @@ fn compare(folder: &Path) -> Result<(), String> {
         let outcome = compare::compare(case, &folder.join(case.to_string()));
         let outcome = outcome.map_err(|why| format!("{case}: {why}"))?;
         println!(
-            "{:<32} {:>4} {:>8} {:>10} {:>10} {:>9} {:>7}",
+            "{:<36} {:>4} {:>8} {:>10} {:>10} {:>9} {:>7}",
             case.to_string(),
             outcome.rows,
             outcome.requests,
