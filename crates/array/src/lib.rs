@@ -17,7 +17,7 @@
 //!
 //! # A write
 //!
-//! Stripe by stripe, each in a task of its own: lock the sectors of the stripe, read what parity needs
+//! Stripe by stripe, each to its end whoever waits: lock the sectors of the stripe, read what parity needs
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
