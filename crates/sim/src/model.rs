@@ -130,10 +130,15 @@ impl Model {
         }
     }
 
-    /// A copy that keeps the contents it sees to itself: they go away with it.
-    pub fn apart(&self) -> Self {
-        let contents = self.contents.borrow().clone();
-        Self { contents: Rc::new(RefCell::new(contents)), ..self.clone() }
+    /// How many contents there are, for [`Self::forget_contents_since`].
+    pub fn contents(&self) -> usize {
+        self.contents.borrow().len()
+    }
+
+    /// Forgets the contents that came after there were so many: those of copies that are gone. They
+    /// share one list, which would grow with every crash point.
+    pub fn forget_contents_since(&self, count: usize) {
+        self.contents.borrow_mut().truncate(count);
     }
 
     fn tick(&mut self) -> u64 {
