@@ -18,8 +18,8 @@ pub struct Summary {
     pub counts: Counts,
     /// Broken promises.
     pub violations: u64,
-    /// Real time that they took, each on one core.
-    pub real: Duration,
+    /// Time of a core that they took.
+    pub core: Duration,
     /// The same of the seeds with a modelled disk.
     pub disks: Disks,
 }
@@ -33,22 +33,22 @@ pub struct Disks {
     pub virtual_ns: Nanos,
     /// Virtual time in which somebody waited for the disk, in nanoseconds.
     pub busy_ns: Nanos,
-    /// Real time that all of it took, each seed on one core.
-    pub real: Duration,
+    /// Time of a core that all of it took.
+    pub core: Duration,
 }
 
 impl Summary {
-    /// Adds what became of a story, and the real time it took.
-    pub fn add(&mut self, outcome: &Outcome, real: Duration) {
+    /// Adds what became of a story, and the time of a core that it took.
+    pub fn add(&mut self, outcome: &Outcome, core: Duration) {
         self.seeds += 1;
         self.counts.add(&outcome.counts);
         self.violations += u64::from(outcome.failure.is_some());
-        self.real += real;
+        self.core += core;
         if outcome.counts.disk_ns > 0 {
             self.disks.seeds += 1;
             self.disks.virtual_ns += outcome.counts.virtual_ns;
             self.disks.busy_ns += outcome.counts.disk_ns;
-            self.disks.real += real;
+            self.disks.core += core;
         }
     }
 
@@ -63,7 +63,7 @@ impl Summary {
             self.counts.faults_total(),
             hours(self.counts.virtual_ns),
             hours(self.disks.busy_ns),
-            times(self.disks.busy_ns, self.disks.real),
+            times(self.disks.busy_ns, self.disks.core),
             self.violations
         )
     }
@@ -82,14 +82,14 @@ impl Summary {
         row("starts refused", self.counts.refused.to_string());
         let virtual_ns = self.counts.virtual_ns;
         row("virtual hours, rest included", format!("{:.1}", hours(virtual_ns)));
-        row("core hours", format!("{:.3}", core_hours(self.real)));
-        row("virtual / core time", format!("{:.0}x", times(virtual_ns, self.real)));
+        row("core hours", format!("{:.3}", core_hours(self.core)));
+        row("virtual / core time", format!("{:.0}x", times(virtual_ns, self.core)));
         let disks = &self.disks;
         row("seeds on a modelled disk", disks.seeds.to_string());
         row("  virtual hours, rest included", format!("{:.1}", hours(disks.virtual_ns)));
         row("  hours of waiting for the disk", format!("{:.2}", hours(disks.busy_ns)));
-        row("  core hours", format!("{:.3}", core_hours(disks.real)));
-        row("  waiting / core time", format!("{:.0}x", times(disks.busy_ns, disks.real)));
+        row("  core hours", format!("{:.3}", core_hours(disks.core)));
+        row("  waiting / core time", format!("{:.0}x", times(disks.busy_ns, disks.core)));
         table
     }
 }
@@ -98,13 +98,13 @@ fn hours(time_ns: Nanos) -> f64 {
     time_ns as f64 / 3.6e12
 }
 
-fn core_hours(real: Duration) -> f64 {
-    real.as_secs_f64() / 3600.0
+fn core_hours(core: Duration) -> f64 {
+    core.as_secs_f64() / 3600.0
 }
 
-/// How many times as fast as real time.
-fn times(time_ns: Nanos, real: Duration) -> f64 {
-    time_ns as f64 / 1e9 / real.as_secs_f64().max(1e-9)
+/// How many times as fast as real time, on one core.
+fn times(time_ns: Nanos, core: Duration) -> f64 {
+    time_ns as f64 / 1e9 / core.as_secs_f64().max(1e-9)
 }
 
 /// A broken promise, as a person reads it: what happened last, what was seen, how to see it again.

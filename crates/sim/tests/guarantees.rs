@@ -297,6 +297,19 @@ fn unreadable_lines_are_treated_as_damaged_ones() {
 }
 
 #[test]
+fn dirty_lines_that_failed_to_read_once_are_written_back_by_the_next_drain() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        let once = FaultMix { rates: vec![(FaultKind::ReadErrorOnce, 1)] };
+        stand.ssd.inject(&once, |_| {});
+        assert_eq!(stand.cache.drain().await, Err(IoError::Medium));
+        stand.ssd.mend();
+        assert_eq!(stand.cache.drain().await, Ok(()));
+        assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);
+    });
+}
+
+#[test]
 fn a_clean_cache_outlives_its_ssd() {
     in_virtual_time(|world| async move {
         let mut stand = Stand::new(world, Mode::WriteThrough).await;

@@ -66,6 +66,12 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Time that this thread had a core: what other programs take meanwhile does not count.
+fn core_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// What the threads share.
 struct Run {
     next: u64,
@@ -110,9 +116,9 @@ fn work(run: &Mutex<Run>) {
     loop {
         let next = run.lock().expect("no thread dies with it").next_story();
         let Some((story, twice)) = next else { return };
-        let begun = now();
+        let begun = core_time();
         let mut outcome = story.run(false);
-        let spent = now() - begun;
+        let spent = core_time() - begun;
         if twice && outcome.failure.is_none() {
             let again = story.run(false);
             if again.trace_hash != outcome.trace_hash || again.counts != outcome.counts {
@@ -144,9 +150,9 @@ fn work(run: &Mutex<Run>) {
 fn run_one(seed: u64, text: &str) -> Result<u64, String> {
     let story = Story::parse(seed, text)?;
     println!("{:#?}", story.draw());
-    let begun = now();
+    let begun = core_time();
     let outcome = story.run(true);
-    let spent = now() - begun;
+    let spent = core_time() - begun;
     for line in &outcome.tale {
         println!("  {line}");
     }
