@@ -13,7 +13,6 @@ use voltier_cache::Mode;
 use voltier_cache::canary::{Canary, choose};
 use voltier_sim::crash::{Plan, run_in};
 use voltier_sim::report::command;
-use voltier_sim::shrink::shrink;
 use voltier_sim::swarm::{Kept, Outcome, Story, catch_panics, regressions};
 use voltier_sim::workload::{MODES, Profile};
 use voltier_sim::{FaultKind, Ledger, budget, trials};
@@ -252,7 +251,7 @@ fn nothing_is_found_without_a_canary() {
 }
 
 /// What a kept story begins with that was drawn for a canary.
-const DRAWN_FOR: &str = "canary ";
+const DRAWN_FOR: &str = "canaries ";
 
 fn run_with(canary: Canary, story: &Story) -> Outcome {
     choose(Some(canary));
@@ -267,15 +266,12 @@ fn draw(canary: Canary, seeds: std::ops::Range<u64>) {
         let failure = run_with(canary, &story).failure?;
         Some((story, failure))
     });
-    let Some((story, failure)) = found else {
-        println!("{canary:?}: no seed");
-        return;
-    };
-    choose(Some(canary));
-    let (short, _) = shrink(&story, &failure);
-    choose(None);
-    let said = run_with(canary, &short).failure.unwrap_or(failure).message;
-    println!("{} {short} {DRAWN_FOR}{canary:?}: {said}", short.seed);
+    match found {
+        Some((story, failure)) => {
+            println!("{} - {DRAWN_FOR}{canary:?} ({})", story.seed, failure.message);
+        }
+        None => println!("{canary:?}: no seed"),
+    }
 }
 
 /// The swarm finds canaries too. A story that was kept for one may lose its point when seeds draw
@@ -290,9 +286,13 @@ fn stories_of_the_swarm_find_the_canaries_they_are_kept_for() {
             draw(canary, 1..1 + count);
             continue;
         }
-        let name = format!("{DRAWN_FOR}{canary:?}:");
+        let name = format!("{canary:?}");
+        let is_for = |kept: &&Kept| {
+            let names = kept.why.strip_prefix(DRAWN_FOR);
+            names.is_some_and(|names| names.split(' ').any(|it| it == name))
+        };
         let stories = regressions().expect("the list can be read");
-        for Kept { story, .. } in stories.iter().filter(|kept| kept.why.starts_with(&name)) {
+        for Kept { story, .. } in stories.iter().filter(is_for) {
             kept_for += 1;
             let failure = run_with(canary, story).failure;
             found += u64::from(failure.is_some());
