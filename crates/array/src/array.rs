@@ -1,7 +1,7 @@
 //! An array in service.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use voltier_block::{
@@ -11,10 +11,16 @@ use voltier_block::{
 use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
 
+use crate::consistency::Consistency;
 use crate::counts::{Counters, Counts};
-use crate::geometry::Geometry;
+use crate::durable::Durable;
+use crate::errors::MetadataError;
+use crate::geometry::{Geometry, Stripe};
+use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
+use crate::level::GeometryError;
 use crate::locks::StripeLocks;
-use crate::members::{Clear, Member, together};
+use crate::losses::{Losses, RecordLosses};
+use crate::members::{Clear, Member};
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -22,7 +28,7 @@ const TRANSFER_BYTES: u64 = 4 << 20;
 const DECODERS_MAX: usize = 256;
 
 /// Why an array cannot be made of these members: one line for the user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
     /// The geometry is for another number of members.
     #[error("{given} members given: the array has {expected}")]
@@ -60,9 +66,56 @@ pub enum ArrayError {
         /// How many may be.
         allowed: usize,
     },
+    /// A ring of the journal is too short, or not on whole blocks.
+    #[error(
+        "the journal of member {member} has {sectors} sectors: give it {needed} or more, on 4 KiB"
+    )]
+    JournalPlace {
+        /// The number of the member.
+        member: usize,
+        /// What it has.
+        sectors: u64,
+        /// What it needs.
+        needed: u64,
+    },
+    /// More members than a transaction can name.
+    #[error("{members} members: an array with a journal has at most 64")]
+    JournalMembers {
+        /// The members of the geometry.
+        members: usize,
+    },
+    /// A journal that is needed cannot be read, and its member cannot be lost.
+    #[error("the journal of member {member} is damaged and no redundancy is left")]
+    JournalDamaged {
+        /// The number of the member.
+        member: usize,
+    },
+    /// Members failed while the journal was made or replayed.
+    #[error("{0}, while the journal was replayed: check the members and try again")]
+    Journal(IoError),
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// No such array is possible.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The durable state cannot be made, or cannot be believed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// The array failed while it was started or stopped.
+    #[error("the array has failed ({0}): look at its members, then assemble it again")]
+    Io(IoError),
+}
+
+/// What an array stands on, beside its members.
+pub(crate) struct Foundation {
+    pub(crate) consistency: Consistency,
+    /// Whether the journal will be begun before anything is written.
+    pub(crate) has_journal: bool,
+    /// The first sector of the chunks on a member's device.
+    pub(crate) data_start: u64,
+    /// None for a bare array.
+    pub(crate) durable: Option<Durable>,
 }
 
 pub(crate) struct Inner<D> {
@@ -71,6 +124,16 @@ pub(crate) struct Inner<D> {
     pub(crate) members: Vec<Member<D>>,
     pub(crate) locks: StripeLocks,
     pub(crate) counters: Counters,
+    pub(crate) consistency: Consistency,
+    /// The first sector of the chunks on a member's device.
+    pub(crate) data_start: u64,
+    /// None for a bare array.
+    pub(crate) durable: Option<Durable>,
+    pub(crate) losses: Losses,
+    /// None without redundancy, or when none was asked for.
+    pub(crate) journal: OnceCell<Journal>,
+    /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
+    pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     limits: Limits,
     /// None without redundancy.
     code: Option<Code>,
@@ -81,10 +144,12 @@ pub(crate) struct Inner<D> {
 ///
 /// # Consistency
 ///
-/// None yet: data and parity of a stripe are written together, and a power cut between them leaves
-/// parity that does not match. If a member is lost before the parity is made anew, that may damage
-/// data of the stripe that nobody was writing (the *write hole*).
-pub struct Array<D>(Rc<Inner<D>>);
+/// Data and parity of a stripe are written together, and a power cut between them leaves parity that
+/// does not match. If a member is lost before the parity is made anew, that may damage data of the stripe
+/// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it: with a journal,
+/// what a stripe's members will be written is in it first, so a crash leaves all of it or nothing. For a
+/// bare array ([`Array::new`]) nothing is done.
+pub struct Array<D>(pub(crate) Rc<Inner<D>>);
 
 impl<D> Clone for Array<D> {
     fn clone(&self) -> Self {
@@ -93,8 +158,9 @@ impl<D> Clone for Array<D> {
 }
 
 impl<D: BlockDevice> Array<D> {
-    /// An array over members in the order of their numbers, `None` for each that is lost. What they
-    /// hold must be consistent: members of zeroes are.
+    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
+    /// their numbers, `None` for each that is lost. What they hold must be consistent: members of zeroes
+    /// are.
     ///
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
@@ -103,18 +169,82 @@ impl<D: BlockDevice> Array<D> {
         geometry: Geometry,
         members: Vec<Option<D>>,
     ) -> Result<Self, ArrayError> {
+        let foundation = Foundation {
+            consistency: Consistency::None,
+            has_journal: false,
+            data_start: 0,
+            durable: None,
+        };
+        Self::build(handle, geometry, members, foundation)
+    }
+
+    /// An array with a journal on its members and no other durable state; one without redundancy needs none
+    /// and gets none.
+    ///
+    /// What a member holds at its first sectors belongs to the array, its ring is elsewhere on the same
+    /// device. `record` is told of lost members, those not given included, before anything happens
+    /// that they miss.
+    ///
+    /// # Errors
+    /// When members or places do not suit the geometry, or too many are lost, also on the way.
+    pub async fn with_journal(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        options: JournalOptions,
+        start: JournalStart,
+        record: RecordLosses,
+    ) -> Result<(Self, ReplayReport), ArrayError> {
+        let has_journal = geometry.parity_chunks() > 0;
+        let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
+        let foundation = Foundation { consistency, has_journal, data_start: 0, durable: None };
+        let array = Self::build(handle, geometry, members, foundation)?;
+        array.0.losses.set_record(record);
+        if !has_journal {
+            return Ok((array, ReplayReport::default()));
+        }
+        let report = array.0.begin_journal(options, start).await?;
+        Ok((array, report))
+    }
+
+    /// Brings what was acknowledged in place on all members and empties the journal: the next start has
+    /// nothing to redo. No request may be under way. Without a journal, a flush.
+    ///
+    /// # Errors
+    /// When a member does not take it that cannot be lost.
+    pub async fn settle(&self) -> IoResult<()> {
+        if self.0.journal.get().is_some() {
+            self.0.settle_journal().await
+        } else {
+            self.flush().await
+        }
+    }
+
+    pub(crate) fn build(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        foundation: Foundation,
+    ) -> Result<Self, ArrayError> {
+        let Foundation { consistency, has_journal, data_start, durable } = foundation;
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
         }
         for (member, device) in members.iter().enumerate() {
             let Some(device) = device else { continue };
-            let (sectors, needed) = (device.limits().sectors, geometry.member_sectors());
+            let sectors = device.limits().sectors;
+            let needed = data_start + geometry.member_sectors();
             if sectors < needed {
                 return Err(ArrayError::TooSmall { member, sectors, needed });
             }
             let bytes = device.limits().max_transfer_bytes;
-            if u64::from(bytes) < geometry.chunk_sectors() * SECTOR_BYTES {
+            let longest = if has_journal {
+                longest_record_bytes(&geometry)
+            } else {
+                geometry.chunk_sectors() * SECTOR_BYTES
+            };
+            if u64::from(bytes) < longest {
                 return Err(ArrayError::Transfer { member, bytes });
             }
         }
@@ -122,12 +252,21 @@ impl<D: BlockDevice> Array<D> {
             0 => None,
             rows => Some(Code::new(geometry.data_chunks(), rows)?),
         };
-        let limits = limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        let mut limits =
+            limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        // What is acknowledged is in the journal, durably.
+        limits.volatile_cache &= !has_journal;
         let inner = Inner {
             handle: handle.clone(),
             members: members.into_iter().map(Member::new).collect(),
             locks: StripeLocks::default(),
             counters: Counters::default(),
+            consistency,
+            data_start,
+            durable,
+            losses: Losses::default(),
+            journal: OnceCell::new(),
+            half_written: RefCell::default(),
             limits,
             code,
             decoders: RefCell::default(),
@@ -161,7 +300,8 @@ impl<D: BlockDevice> Array<D> {
         self.0.members[member].is_online()
     }
 
-    /// Takes a member out of service; requests go on without it.
+    /// Takes a member out of service; requests go on without it. The other members know durably
+    /// before the next change is acknowledged.
     ///
     /// # Errors
     /// When the level cannot lose one more of its group; nothing is changed then.
@@ -175,6 +315,7 @@ impl<D: BlockDevice> Array<D> {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
         self.0.lose(member);
+        self.0.begin_to_store();
         Ok(())
     }
 }
@@ -237,6 +378,9 @@ impl<D> Inner<D> {
     }
 
     fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.durable.as_ref().is_some_and(Durable::is_closed) {
+            return Err(IoError::Gone);
+        }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
     }
 }
@@ -261,14 +405,15 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let range = self.0.checked_change(range_of(at, data.len())?)?;
         self.0.counters.add(|counts| counts.writes += 1);
-        self.0.write(range, data, durability).await
+        self.0.write(range, data, durability).await?;
+        self.0.losses_recorded().await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let flushes = (0..self.0.members.len()).map(|member| self.0.clone().flush_member(member));
-        let results = together(&self.0.handle, flushes.collect()).await;
-        results.into_iter().collect::<IoResult<()>>()?;
-        (0..self.0.geometry.group_count()).try_for_each(|group| self.0.check_group(group))
+        let Some(journal) = self.0.journal.get() else { return self.0.flush_all().await };
+        // Every write that is complete is in the rings, durably, until it is durable in place.
+        journal.check()?;
+        self.0.losses_recorded().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
@@ -276,11 +421,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         if self.0.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        self.0.clear(range, Clear::Discard).await
+        self.0.clear(range, Clear::Discard).await?;
+        self.0.losses_recorded().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let range = self.0.checked_change(range)?;
-        self.0.clear(range, Clear::Zeroes(durability)).await
+        self.0.clear(range, Clear::Zeroes(durability)).await?;
+        self.0.losses_recorded().await
     }
 }

@@ -28,7 +28,9 @@ impl<D> Member<D> {
         Self { device: RefCell::new(device.map(Rc::new)), reads_in_flight: Cell::new(0) }
     }
 
-    fn device(&self) -> IoResult<Rc<D>> {
+    /// # Errors
+    /// `Gone` when it is lost.
+    pub(crate) fn device(&self) -> IoResult<Rc<D>> {
         self.device.borrow().clone().ok_or(IoError::Gone)
     }
 
@@ -82,7 +84,7 @@ impl<D: BlockDevice> Inner<D> {
         self.counters.add(|counts| counts.member_reads += 1);
         let in_flight = &self.members[member].reads_in_flight;
         in_flight.set(in_flight.get() + 1);
-        let result = device.read(at, into).await;
+        let result = device.read(self.on_device(at), into).await;
         in_flight.set(in_flight.get() - 1);
         if matches!(result, Err(IoError::Gone)) {
             self.lose(member);
@@ -100,7 +102,7 @@ impl<D: BlockDevice> Inner<D> {
         // What a lost member would have held is in the others.
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
-        let result = device.write(at, Payload::One(data), durability).await;
+        let result = device.write(self.on_device(at), Payload::One(data), durability).await;
         self.settle(member, result)
     }
 
@@ -112,6 +114,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
+        let range = SectorRange::new(self.on_device(range.start), range.count);
         let result = match clear {
             Clear::Discard => device.discard(range).await,
             Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
@@ -122,15 +125,36 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, result)
     }
 
+    /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
+    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
+        self.flush_members().await?;
+        self.losses_recorded().await?;
+        self.check_groups()
+    }
+
+    /// Flushes every member; one that fails is lost.
+    pub(crate) async fn flush_members(self: &Rc<Self>) -> IoResult<()> {
+        let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
+        let results = together(&self.handle, flushes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.check_groups()
+    }
+
     pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         let result = device.flush().await;
         self.settle(member, result)
     }
 
+    /// The sector of a device that has this sector of the member's chunks.
+    fn on_device(&self, at: Lba) -> Lba {
+        at.plus(self.data_start)
+    }
+
     /// What a change of a member means for the request: a member that did not take it is lost, if
-    /// the others have all it held; then the change stands.
-    fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+    /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
+    /// for [`settled`](Inner::settled).
+    pub(crate) fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
         let group = member / self.geometry.width();
         let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
@@ -143,9 +167,26 @@ impl<D: BlockDevice> Inner<D> {
         if others_have_it { Ok(()) } else { Err(error) }
     }
 
+    /// A member that could not be given up failed a write to these sectors, and the others have the new
+    /// content of their stripes: nothing that is computed from both is right.
+    pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
+        let mut half_written = self.half_written.borrow_mut();
+        for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
+            if let Some(place) = self.geometry.member_place(member, piece.start) {
+                half_written.insert((place.stripe, place.slot));
+            }
+        }
+    }
+
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
+            if let Some(durable) = &self.durable {
+                durable.note_change();
+            }
+            if let Some(journal) = self.journal.get() {
+                journal.notify();
+            }
         }
     }
 
@@ -162,6 +203,12 @@ impl<D: BlockDevice> Inner<D> {
         if stands { Ok(()) } else { Err(IoError::Gone) }
     }
 
+    /// # Errors
+    /// When more members of any group are lost than it can lose.
+    pub(crate) fn check_groups(&self) -> IoResult<()> {
+        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
+    }
+
     /// The slots of a stripe, some of which gave medium errors.
     ///
     /// # Errors
@@ -171,10 +218,11 @@ impl<D: BlockDevice> Inner<D> {
         stripe: Stripe,
         unreadable: &[usize],
     ) -> IoResult<Vec<SlotState>> {
+        let half_written = self.half_written.borrow();
         let state = |slot| {
             if !self.members[self.geometry.member_of(stripe, slot)].is_online() {
                 SlotState::Lost
-            } else if unreadable.contains(&slot) {
+            } else if unreadable.contains(&slot) || half_written.contains(&(stripe, slot)) {
                 SlotState::Unreadable
             } else {
                 SlotState::Online

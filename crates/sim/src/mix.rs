@@ -40,6 +40,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
             latency_ns: *prng.pick(&SSD_LATENCIES_NS),
             model: None,
             lies: false,
+            zeroing_discards: false,
         },
         origin: draw_origin(prng),
         modes,
@@ -67,6 +68,7 @@ fn draw_origin(prng: &mut Prng) -> DiskSpec {
         latency_ns: if model.is_some() { DISK_LATENCY_NS } else { latency_ns },
         model,
         lies: false,
+        zeroing_discards: false,
     }
 }
 

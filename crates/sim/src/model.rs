@@ -130,6 +130,12 @@ impl Model {
         }
     }
 
+    /// A copy that keeps the contents it sees to itself: they go away with it.
+    pub fn apart(&self) -> Self {
+        let contents = self.contents.borrow().clone();
+        Self { contents: Rc::new(RefCell::new(contents)), ..self.clone() }
+    }
+
     /// How many contents there are, for [`Self::forget_contents_since`].
     pub fn contents(&self) -> usize {
         self.contents.borrow().len()

@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use voltier_block::Prng;
 
+use crate::arrays;
 use crate::chain::run_lives;
 use crate::crash::{Plan, run_in};
 use crate::fault::FaultKind;
@@ -50,11 +51,18 @@ pub struct Story {
     pub command: Option<Command>,
     /// One event of a command in so many is a crash point: 1 for all.
     pub stride: Option<u64>,
+    /// A world of arrays (see [`arrays`](crate::arrays)), not of a cache.
+    pub arrays: bool,
     /// Kinds of faults that do not happen.
     pub without: Vec<FaultKind>,
 }
 
 impl Story {
+    /// All that a seed of arrays draws.
+    pub fn of_array_seed(seed: u64) -> Self {
+        Self { seed, arrays: true, ..Self::default() }
+    }
+
     /// All that a seed draws.
     pub fn of_seed(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -86,6 +94,7 @@ impl Story {
                     let known = Command::of_word(value);
                     story.command = Some(known.ok_or(format!("no command is called '{value}'"))?);
                 }
+                "arrays" => story.arrays = number()? != 0,
                 "without" => {
                     for kind in value.split('+') {
                         let known = FaultKind::of_name(kind);
@@ -101,7 +110,9 @@ impl Story {
 
 impl fmt::Display for Story {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let arrays = self.arrays.then_some(1);
         let numbers = [
+            ("arrays", arrays),
             ("lives", self.lives),
             ("clients", self.clients),
             ("steps", self.steps),
@@ -204,7 +215,15 @@ impl Story {
         manage::Plan { only: self.event, ..plan }
     }
 
+    /// What the seed draws for arrays, after the cuts.
+    pub fn draw_arrays(&self) -> arrays::Setup {
+        arrays::Setup::draw(self.seed, self.clients, self.steps)
+    }
+
     fn play(&self, ledger: &Rc<Ledger>) {
+        if self.arrays {
+            return arrays::run(self.seed, self.draw_arrays(), self.event, ledger);
+        }
         let drawn = self.draw();
         if let Some(plan) = &drawn.managed {
             manage::run_in(plan, ledger);
@@ -299,6 +318,7 @@ mod tests {
         for text in ["-", "lives=2,event=7", "clients=1,without=bit-rot+drive-loss"]
             .into_iter()
             .chain(["stride=1,command=set-wt-then-flush", "event=3,command=set-mode-wb-to-wt"])
+            .chain(["arrays=1,steps=3"])
         {
             assert_eq!(Story::parse(3, text).unwrap().to_string(), text);
         }

@@ -76,6 +76,7 @@ impl Profile {
                 latency_ns: 20_000,
                 model: None,
                 lies: false,
+                zeroing_discards: false,
             },
             origin: DiskSpec {
                 number: 2,
@@ -84,6 +85,7 @@ impl Profile {
                 latency_ns: 300_000,
                 model: None,
                 lies: false,
+                zeroing_discards: false,
             },
             modes: modes.to_vec(),
             ordered: false,

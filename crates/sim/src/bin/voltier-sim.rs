@@ -12,7 +12,9 @@ use voltier_sim::shrink::shrink;
 use voltier_sim::swarm::{Story, catch_panics, regressions};
 
 const USAGE: &str = "\
-usage: cargo xtask sim [--seeds N | --minutes M | --manage N | --seed S [--story TEXT]]
+usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story TEXT]]
+       cargo xtask sim --manage N
+  --arrays       worlds of arrays instead of caches
   --seeds N      so many seeds (default 1000), after the kept regressions
   --minutes M    as many seeds as fit
   --manage N     every management command, crashed at every event, with N seeds each
@@ -32,8 +34,17 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
-    const NAMES: [&str; 8] =
-        ["--seeds", "--minutes", "--manage", "--seed", "--story", "--from", "--twice", "--threads"];
+    const NAMES: [&str; 9] = [
+        "--arrays",
+        "--seeds",
+        "--minutes",
+        "--manage",
+        "--seed",
+        "--story",
+        "--from",
+        "--twice",
+        "--threads",
+    ];
     const KINDS: [&str; 4] = ["--seeds", "--minutes", "--manage", "--seed"];
 
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
@@ -41,6 +52,10 @@ impl Arguments {
         while let Some(name) = words.next() {
             if !Self::NAMES.contains(&name.as_str()) {
                 return Err(format!("'{name}' is not an option"));
+            }
+            if name == "--arrays" {
+                found.0.insert(name, String::new());
+                continue;
             }
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             found.0.insert(name, value);
@@ -80,6 +95,7 @@ struct Run {
     twice_until: u64,
     /// Run first, the last one first.
     first: Vec<Story>,
+    arrays: bool,
     summary: Summary,
     told: Instant,
     begun: Instant,
@@ -98,7 +114,8 @@ impl Run {
         }
         self.next += 1;
         let seed = self.next - 1;
-        Some((Story::of_seed(seed), seed < self.twice_until))
+        let story = if self.arrays { Story::of_array_seed(seed) } else { Story::of_seed(seed) };
+        Some((story, seed < self.twice_until))
     }
 
     fn progress(&mut self) {
@@ -147,9 +164,14 @@ fn work(run: &Mutex<Run>) {
     }
 }
 
-fn run_one(seed: u64, text: &str) -> Result<u64, String> {
-    let story = Story::parse(seed, text)?;
-    println!("{:#?}", story.draw());
+fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
+    let mut story = Story::parse(seed, text)?;
+    story.arrays |= arrays;
+    if story.arrays {
+        println!("{:#?}", story.draw_arrays());
+    } else {
+        println!("{:#?}", story.draw());
+    }
     let begun = core_time();
     let outcome = story.run(true);
     let spent = core_time() - begun;
@@ -187,10 +209,12 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
     let threads = arguments.number("--threads")?.unwrap_or(cores).max(1);
     let twice: u64 = arguments.number("--twice")?.unwrap_or(50);
     let begun = now();
+    let arrays = arguments.0.contains_key("--arrays");
     let (mut first, count) = match arguments.number("--manage")? {
         Some(seeds) => (every_command(seeds), 0),
         None => {
-            let kept = regressions()?.into_iter().map(|kept| kept.story).collect();
+            let kept = regressions()?.into_iter().map(|kept| kept.story);
+            let kept = kept.filter(|story| story.arrays == arrays).collect();
             (kept, seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 }))
         }
     };
@@ -203,6 +227,7 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
         until: minutes.map(|minutes| begun + Duration::from_secs_f64(60.0 * minutes)),
         twice_until: from.saturating_add(twice),
         first,
+        arrays,
         summary: Summary::default(),
         told: begun,
         begun,
@@ -222,7 +247,11 @@ fn main() -> ExitCode {
     catch_panics();
     let done = Arguments::parse(std::env::args().skip(1)).and_then(|arguments| {
         match arguments.number("--seed")? {
-            Some(seed) => run_one(seed, arguments.0.get("--story").map_or("-", |text| text)),
+            Some(seed) => {
+                let arrays = arguments.0.contains_key("--arrays");
+                let text = arguments.0.get("--story").map_or("-", |text| text);
+                run_one(seed, text, arrays)
+            }
             None => run_many(&arguments),
         }
     });

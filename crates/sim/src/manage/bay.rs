@@ -49,6 +49,7 @@ impl Drives {
             latency_ns,
             model: None,
             lies: false,
+            zeroing_discards: false,
         };
         Self {
             hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 100_000),
