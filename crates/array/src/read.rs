@@ -1,5 +1,5 @@
-//! Reads: each part from its member; what cannot be read is computed from the others, and a medium
-//! error repaired with the result.
+//! Reads: each part from its member, from a copy with the stripe held against writers; what cannot be
+//! read is computed from the others, and a medium error repaired with the result.
 
 use std::rc::Rc;
 
@@ -86,7 +86,16 @@ impl<D: BlockDevice> Inner<D> {
             let Wanted { slot, span, into } = unit.wanted.remove(0);
             let member = self.geometry.member_of(stripe, slot);
             let at = self.geometry.member_lba(stripe, span.start);
-            match self.clone().read_member(member, at, into).await {
+            // Copies change one after the other: without a lock a read of one may return what is being
+            // written, and a later one of another copy what was there before.
+            let guard = if self.geometry.is_mirror() {
+                Some(self.locks.lock(stripe, span, Access::Shared).await)
+            } else {
+                None
+            };
+            let read = self.clone().read_member(member, at, into).await;
+            drop(guard);
+            match read {
                 Ok(buf) => return Ok(vec![buf]),
                 Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
                 Err(_) => unreadable.push(slot),
