@@ -11,9 +11,13 @@ use voltier_block::{
 use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
 
+use crate::consistency::Consistency;
 use crate::counts::{Counters, Counts};
+use crate::durable::Durable;
+use crate::errors::MetadataError;
 use crate::geometry::{Geometry, Stripe};
 use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
+use crate::level::GeometryError;
 use crate::locks::StripeLocks;
 use crate::losses::{Losses, RecordLosses};
 use crate::members::{Clear, Member};
@@ -24,7 +28,7 @@ const TRANSFER_BYTES: u64 = 4 << 20;
 const DECODERS_MAX: usize = 256;
 
 /// Why an array cannot be made of these members: one line for the user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
     /// The geometry is for another number of members.
     #[error("{given} members given: the array has {expected}")]
@@ -92,6 +96,26 @@ pub enum ArrayError {
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// No such array is possible.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The durable state cannot be made, or cannot be believed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// The array failed while it was started or stopped.
+    #[error("the array has failed ({0}): look at its members, then assemble it again")]
+    Io(IoError),
+}
+
+/// What an array stands on, beside its members.
+pub(crate) struct Foundation {
+    pub(crate) consistency: Consistency,
+    /// Whether the journal will be begun before anything is written.
+    pub(crate) has_journal: bool,
+    /// The first sector of the chunks on a member's device.
+    pub(crate) data_start: u64,
+    /// None for a bare array.
+    pub(crate) durable: Option<Durable>,
 }
 
 pub(crate) struct Inner<D> {
@@ -100,6 +124,11 @@ pub(crate) struct Inner<D> {
     pub(crate) members: Vec<Member<D>>,
     pub(crate) locks: StripeLocks,
     pub(crate) counters: Counters,
+    pub(crate) consistency: Consistency,
+    /// The first sector of the chunks on a member's device.
+    pub(crate) data_start: u64,
+    /// None for a bare array.
+    pub(crate) durable: Option<Durable>,
     pub(crate) losses: Losses,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
@@ -115,13 +144,12 @@ pub(crate) struct Inner<D> {
 ///
 /// # Consistency
 ///
-/// [`with_journal`](Self::with_journal): what a stripe's members will be written is in a journal on
-/// them first, so a crash leaves all of it or nothing.
-///
-/// [`new`](Self::new) has none: data and parity of a stripe are written together, and a power cut
-/// between them leaves parity that does not match. If a member is lost before the parity is made anew,
-/// that may damage data of the stripe that nobody was writing (the *write hole*).
-pub struct Array<D>(Rc<Inner<D>>);
+/// Data and parity of a stripe are written together, and a power cut between them leaves parity that
+/// does not match. If a member is lost before the parity is made anew, that may damage data of the stripe
+/// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it: with a journal,
+/// what a stripe's members will be written is in it first, so a crash leaves all of it or nothing. For a
+/// bare array ([`Array::new`]) nothing is done.
+pub struct Array<D>(pub(crate) Rc<Inner<D>>);
 
 impl<D> Clone for Array<D> {
     fn clone(&self) -> Self {
@@ -130,8 +158,9 @@ impl<D> Clone for Array<D> {
 }
 
 impl<D: BlockDevice> Array<D> {
-    /// An array over members in the order of their numbers, `None` for each that is lost. What they
-    /// hold must be consistent: members of zeroes are.
+    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
+    /// their numbers, `None` for each that is lost. What they hold must be consistent: members of zeroes
+    /// are.
     ///
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
@@ -140,10 +169,17 @@ impl<D: BlockDevice> Array<D> {
         geometry: Geometry,
         members: Vec<Option<D>>,
     ) -> Result<Self, ArrayError> {
-        Self::build(handle, geometry, members, false)
+        let foundation = Foundation {
+            consistency: Consistency::None,
+            has_journal: false,
+            data_start: 0,
+            durable: None,
+        };
+        Self::build(handle, geometry, members, foundation)
     }
 
-    /// An array with a journal on its members; one without redundancy needs none and gets none.
+    /// An array with a journal on its members and no other durable state; one without redundancy needs none
+    /// and gets none.
     ///
     /// What a member holds at its first sectors belongs to the array, its ring is elsewhere on the same
     /// device. `record` is told of lost members, those not given included, before anything happens
@@ -160,19 +196,14 @@ impl<D: BlockDevice> Array<D> {
         record: RecordLosses,
     ) -> Result<(Self, ReplayReport), ArrayError> {
         let has_journal = geometry.parity_chunks() > 0;
-        let array = Self::build(handle, geometry, members, has_journal)?;
+        let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
+        let foundation = Foundation { consistency, has_journal, data_start: 0, durable: None };
+        let array = Self::build(handle, geometry, members, foundation)?;
         array.0.losses.set_record(record);
         if !has_journal {
             return Ok((array, ReplayReport::default()));
         }
-        options.check(&array.0.geometry)?;
-        let report = match start {
-            JournalStart::Create => {
-                array.0.create_journal(options).await?;
-                ReplayReport::default()
-            }
-            JournalStart::Replay => array.0.replay(options).await?,
-        };
+        let report = array.0.begin_journal(options, start).await?;
         Ok((array, report))
     }
 
@@ -189,19 +220,21 @@ impl<D: BlockDevice> Array<D> {
         }
     }
 
-    fn build(
+    pub(crate) fn build(
         handle: &Handle,
         geometry: Geometry,
         members: Vec<Option<D>>,
-        has_journal: bool,
+        foundation: Foundation,
     ) -> Result<Self, ArrayError> {
+        let Foundation { consistency, has_journal, data_start, durable } = foundation;
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
         }
         for (member, device) in members.iter().enumerate() {
             let Some(device) = device else { continue };
-            let (sectors, needed) = (device.limits().sectors, geometry.member_sectors());
+            let sectors = device.limits().sectors;
+            let needed = data_start + geometry.member_sectors();
             if sectors < needed {
                 return Err(ArrayError::TooSmall { member, sectors, needed });
             }
@@ -228,6 +261,9 @@ impl<D: BlockDevice> Array<D> {
             members: members.into_iter().map(Member::new).collect(),
             locks: StripeLocks::default(),
             counters: Counters::default(),
+            consistency,
+            data_start,
+            durable,
             losses: Losses::default(),
             journal: OnceCell::new(),
             half_written: RefCell::default(),
@@ -264,7 +300,8 @@ impl<D: BlockDevice> Array<D> {
         self.0.members[member].is_online()
     }
 
-    /// Takes a member out of service; requests go on without it.
+    /// Takes a member out of service; requests go on without it. The other members know durably
+    /// before the next change is acknowledged.
     ///
     /// # Errors
     /// When the level cannot lose one more of its group; nothing is changed then.
@@ -278,6 +315,7 @@ impl<D: BlockDevice> Array<D> {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
         self.0.lose(member);
+        self.0.begin_to_store();
         Ok(())
     }
 }
@@ -340,6 +378,9 @@ impl<D> Inner<D> {
     }
 
     fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.durable.as_ref().is_some_and(Durable::is_closed) {
+            return Err(IoError::Gone);
+        }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
     }
 }
@@ -364,7 +405,8 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let range = self.0.checked_change(range_of(at, data.len())?)?;
         self.0.counters.add(|counts| counts.writes += 1);
-        self.0.write(range, data, durability).await
+        self.0.write(range, data, durability).await?;
+        self.0.losses_recorded().await
     }
 
     async fn flush(&self) -> IoResult<()> {
@@ -379,11 +421,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         if self.0.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        self.0.clear(range, Clear::Discard).await
+        self.0.clear(range, Clear::Discard).await?;
+        self.0.losses_recorded().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let range = self.0.checked_change(range)?;
-        self.0.clear(range, Clear::Zeroes(durability)).await
+        self.0.clear(range, Clear::Zeroes(durability)).await?;
+        self.0.losses_recorded().await
     }
 }

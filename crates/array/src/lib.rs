@@ -31,27 +31,51 @@
 //! | two parities | 3 | 3 |
 //! | three parities | 4 | 4 |
 //!
+//! # Durable state
+//!
+//! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
+//! together from members in any order, [`Array::new`] does without. Who is lost is on record before anything
+//! is acknowledged without it (`durable`); what was never written reads as zeroes (`marks`); what does not
+//! match after a crash is made to match (`resync`). Tables: [format](../../../docs/formats/array.md).
+//!
 //! # Not there yet
 //!
-//! There are no superblocks, no rebuild and no scrub.
+//! There is no rebuild and no scrub.
 
 mod array;
+mod assemble;
+mod bits;
 pub mod canary;
 mod clear;
+mod consistency;
+mod copies;
 mod counts;
+mod create;
+mod durable;
+mod errors;
 mod geometry;
 mod journal;
 mod level;
 mod locks;
 mod losses;
+mod marks;
+mod member_layout;
 mod members;
 mod pieces;
 mod plan;
 mod read;
+mod regions;
+mod resync;
+mod service;
+mod superblock;
 mod write;
 
 pub use array::{Array, ArrayError};
+pub use assemble::{AssembleOptions, AssembleReport, LeftOut};
+pub use consistency::Consistency;
 pub use counts::Counts;
+pub use create::CreateOptions;
+pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
 pub use journal::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
@@ -59,3 +83,12 @@ pub use journal::{
 };
 pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use losses::RecordLosses;
+pub use member_layout::{
+    AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
+    SUPERBLOCK_BYTES,
+};
+pub use service::{ArrayStatus, MemberStatus};
+pub use superblock::{
+    ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_VERSION, Superblock, Usage,
+};

@@ -42,6 +42,9 @@ impl<D: BlockDevice> Inner<D> {
     /// `Gone` when more are lost than a group can lose: that is not recorded, so that members which
     /// come back together can be started as they are.
     pub(crate) async fn losses_recorded(self: &Rc<Self>) -> IoResult<()> {
+        if self.durable.is_some() {
+            return self.settled().await;
+        }
         loop {
             let Some(record) = self.losses.record.borrow().clone() else { return Ok(()) };
             let lost = self.lost_members();

@@ -84,7 +84,7 @@ impl<D: BlockDevice> Inner<D> {
         self.counters.add(|counts| counts.member_reads += 1);
         let in_flight = &self.members[member].reads_in_flight;
         in_flight.set(in_flight.get() + 1);
-        let result = device.read(at, into).await;
+        let result = device.read(self.on_device(at), into).await;
         in_flight.set(in_flight.get() - 1);
         if matches!(result, Err(IoError::Gone)) {
             self.lose(member);
@@ -102,7 +102,7 @@ impl<D: BlockDevice> Inner<D> {
         // What a lost member would have held is in the others.
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
-        let result = device.write(at, Payload::One(data), durability).await;
+        let result = device.write(self.on_device(at), Payload::One(data), durability).await;
         self.settle(member, result)
     }
 
@@ -114,6 +114,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
+        let range = SectorRange::new(self.on_device(range.start), range.count);
         let result = match clear {
             Clear::Discard => device.discard(range).await,
             Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
@@ -126,11 +127,17 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
     pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
+        self.flush_members().await?;
+        self.losses_recorded().await?;
+        self.check_groups()
+    }
+
+    /// Flushes every member; one that fails is lost.
+    pub(crate) async fn flush_members(self: &Rc<Self>) -> IoResult<()> {
         let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
         let results = together(&self.handle, flushes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.losses_recorded().await?;
-        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
+        self.check_groups()
     }
 
     pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
@@ -139,8 +146,14 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, result)
     }
 
+    /// The sector of a device that has this sector of the member's chunks.
+    fn on_device(&self, at: Lba) -> Lba {
+        at.plus(self.data_start)
+    }
+
     /// What a change of a member means for the request: a member that did not take it is lost, if
-    /// the others have all it held; then the change stands.
+    /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
+    /// for [`settled`](Inner::settled).
     pub(crate) fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
         let group = member / self.geometry.width();
@@ -168,6 +181,9 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
+            if let Some(durable) = &self.durable {
+                durable.note_change();
+            }
             if let Some(journal) = self.journal.get() {
                 journal.notify();
             }
@@ -185,6 +201,12 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn check_group(&self, group: usize) -> IoResult<()> {
         let stands = self.lost_in(group) <= self.geometry.parity_chunks();
         if stands { Ok(()) } else { Err(IoError::Gone) }
+    }
+
+    /// # Errors
+    /// When more members of any group are lost than it can lose.
+    pub(crate) fn check_groups(&self) -> IoResult<()> {
+        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
     }
 
     /// The slots of a stripe, some of which gave medium errors.

@@ -16,7 +16,7 @@ use crate::journal::format::{
     length_of_batch,
 };
 use crate::journal::ring::Ring;
-use crate::journal::{Journal, JournalOptions, ReplayReport, batch_blocks_max};
+use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, batch_blocks_max};
 use crate::members::{Clear, together};
 
 /// Writes to one member that a replay has under way.
@@ -93,11 +93,27 @@ impl Gathered {
 }
 
 impl<D: BlockDevice> Inner<D> {
-    /// Brings the members to what the journal says, and makes it ready to serve.
-    pub(crate) async fn replay(
+    /// Makes the journal ready to serve.
+    ///
+    /// # Errors
+    /// When the places do not suit the geometry, or too many members fail.
+    pub(crate) async fn begin_journal(
         self: &Rc<Self>,
         options: JournalOptions,
+        start: JournalStart,
     ) -> Result<ReplayReport, ArrayError> {
+        options.check(&self.geometry)?;
+        match start {
+            JournalStart::Create => {
+                self.create_journal(options).await?;
+                Ok(ReplayReport::default())
+            }
+            JournalStart::Replay => self.replay(options).await,
+        }
+    }
+
+    /// Brings the members to what the journal says, and makes it ready to serve.
+    async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
         if !canary::is(Canary::ReplayBeforeFlush) {
             // After a mere kill records may be in volatile caches: what is redone must stay there.
@@ -127,10 +143,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Makes the rings of a new array ready; what was there is void.
-    pub(crate) async fn create_journal(
-        self: &Rc<Self>,
-        options: JournalOptions,
-    ) -> Result<(), ArrayError> {
+    async fn create_journal(self: &Rc<Self>, options: JournalOptions) -> Result<(), ArrayError> {
         let numbers = vec![0; self.members.len()];
         let begun = self.begin_life(options, &Gathered::of(&[]), numbers).await;
         begun.map_err(ArrayError::Journal)

@@ -1,0 +1,164 @@
+//! An array with durable state from its start to its stop, and what can be told of it.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoError, IoResult, SECTOR_BYTES};
+
+use crate::array::{Array, ArrayError, Inner};
+use crate::consistency::Consistency;
+use crate::counts::Counts;
+use crate::journal::{JournalOptions, JournalStart, ReplayReport};
+use crate::level::Level;
+use crate::superblock::{ArrayRecord, MemberState, Usage};
+
+/// A member, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// What it is to the array.
+    pub state: MemberState,
+    /// The event with which it came to be that.
+    pub since_event: u64,
+}
+
+/// What can be told of an array with durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayStatus {
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// Its name.
+    pub name: String,
+    /// Its level.
+    pub level: Level,
+    /// What closes the write hole.
+    pub consistency: Consistency,
+    /// The chunk, in bytes.
+    pub chunk_bytes: u64,
+    /// The size of the volume, in bytes.
+    pub bytes: u64,
+    /// The event count.
+    pub event: u64,
+    /// Whether it is in use.
+    pub usage: Usage,
+    /// All members, in the order of their numbers.
+    pub members: Vec<MemberStatus>,
+    /// Whether members are missing.
+    pub is_degraded: bool,
+    /// A region, in bytes of a member.
+    pub region_bytes: u64,
+    /// Regions of the array.
+    pub regions: u64,
+    /// Regions that were ever written.
+    pub regions_written: u64,
+    /// Regions marked as being written, or changed while a member is away.
+    pub regions_dirty: u64,
+    /// Regions whose parity is still to be made anew.
+    pub regions_in_doubt: u64,
+    /// The counters.
+    pub counts: Counts,
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Takes a new array into use, when all members have its map.
+    pub(crate) async fn take_into_use(
+        self: &Rc<Self>,
+        journal: Option<JournalOptions>,
+    ) -> Result<(), ArrayError> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        if let Some(options) = journal {
+            self.begin_journal(options, JournalStart::Create).await?;
+        }
+        durable.set_usage(Usage::InUse);
+        self.settled().await.map_err(ArrayError::Io)?;
+        // A new array without one of its members is not what was asked for.
+        if self.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
+    }
+
+    /// Takes the array into use: makes the map the same on all members, says on all that it is in use, and
+    /// who is not there, then brings the members to what the journal says.
+    pub(crate) async fn start(
+        self: &Rc<Self>,
+        unequal: &[u64],
+        journal: Option<JournalOptions>,
+    ) -> Result<ReplayReport, ArrayError> {
+        let Some(durable) = &self.durable else { return Ok(ReplayReport::default()) };
+        // A mark that only some members have would be gone with them, and what it speaks of with it.
+        let blocks = unequal.iter().copied();
+        self.write_map_blocks(&durable.marks, blocks).await.map_err(ArrayError::Io)?;
+        durable.set_usage(Usage::InUse);
+        durable.must_store();
+        self.settled().await.map_err(ArrayError::Io)?;
+        let report = match journal {
+            Some(options) => self.begin_journal(options, JournalStart::Replay).await?,
+            None => ReplayReport::default(),
+        };
+        self.begin_rounds();
+        self.begin_resync();
+        Ok(report)
+    }
+
+    async fn stop(self: &Rc<Self>) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return self.flush_all().await };
+        durable.close();
+        durable.resync_ended.until(|| !durable.is_resyncing.get()).await;
+        self.settle_journal().await?;
+        self.flush_all().await?;
+        // What is still in doubt must be so at the next start: then it is not called clean.
+        if durable.marks.next_in_doubt(0).is_none() {
+            self.take_all_marks_back().await?;
+            durable.set_usage(Usage::Clean);
+            self.settled().await?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Stops the array: everything is durable and nothing is in doubt at the next start. Changes fail
+    /// from here on. Nothing may be under way.
+    ///
+    /// # Errors
+    /// When a member does not take its last state: the array is then not called clean.
+    pub async fn stop(&self) -> Result<(), ArrayError> {
+        self.0.stop().await.map_err(ArrayError::Io)
+    }
+
+    /// What the members say of the array.
+    ///
+    /// # Panics
+    /// If it is a bare array.
+    pub(crate) fn record(&self) -> ArrayRecord {
+        self.0.durable.as_ref().expect("an array with durable state").record()
+    }
+
+    /// What can be told of the array now; none of a bare one.
+    pub fn status(&self) -> Option<ArrayStatus> {
+        let durable = self.0.durable.as_ref()?;
+        let record = durable.record();
+        let [regions, regions_written, regions_dirty, regions_in_doubt] = durable.marks.counts();
+        let member = |(number, member): (usize, &crate::superblock::MemberRecord)| {
+            let is_lost = member.state == MemberState::InService && !self.is_online(number);
+            let state = if is_lost { MemberState::Lost } else { member.state };
+            MemberStatus { uuid: member.uuid, state, since_event: member.since_event }
+        };
+        Some(ArrayStatus {
+            uuid: record.uuid,
+            level: record.geometry.level(),
+            consistency: record.consistency,
+            chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
+            bytes: record.geometry.sectors() * SECTOR_BYTES,
+            event: record.event,
+            usage: record.usage,
+            members: record.members.iter().enumerate().map(member).collect(),
+            is_degraded: self.0.is_degraded(),
+            region_bytes: durable.marks.region_sectors() * SECTOR_BYTES,
+            regions,
+            regions_written,
+            regions_dirty,
+            regions_in_doubt,
+            counts: self.counts(),
+            name: record.name,
+        })
+    }
+}
