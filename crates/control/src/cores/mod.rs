@@ -21,7 +21,7 @@ use crate::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker}
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
-use crate::registry::{CacheRecord, VolumeRecord};
+use crate::records::{CacheRecord, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
 use crate::status::VolumeStatus;

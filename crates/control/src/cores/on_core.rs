@@ -23,7 +23,7 @@ use crate::engine::{CacheStart, OpenedVolume, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::front;
 use crate::name::VolumeName;
-use crate::registry::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
+use crate::records::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
 use crate::status::ByteRange;

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::registry::VolumeRecord;
+use crate::records::VolumeRecord;
 use crate::status::{
     DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
     Tunables, VolumeState, VolumeStatus,

@@ -10,7 +10,7 @@ use voltier_cache::Mode;
 use super::*;
 use crate::engine::{CacheHealth, CacheStart, Drain, OpenedVolume};
 use crate::protocol::{JobState, JobStatus, NewCache};
-use crate::registry::{CacheRecord, Desired};
+use crate::records::{CacheRecord, Desired};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::{ByteRange, VolumeState, VolumeStatus};
@@ -564,7 +564,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
     cut_off.cache = Some(CacheRecord {
         device: bench.device("ssd"),
-        uuid: crate::registry::Identity([7; 16]),
+        uuid: crate::records::Identity([7; 16]),
         settings,
         generation: 0,
         maybe_dirty: false,

@@ -4,12 +4,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, KIB, Lba, Limits, MIB, Nanos};
-use voltier_block::{Payload, Prng, SectorRange};
+use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng, SectorRange};
 use voltier_control::engine::Drain;
 use voltier_control::safety::Machine;
 use voltier_control::{ControlError, ControlResult, Registry, RegistryStore, Service};
-use voltier_drive::filter::AlignDevice;
+use voltier_drive::filter::FittedDevice;
 use voltier_ring::{Executor, NoFiles};
 use voltier_volume::Volume;
 
@@ -70,57 +69,7 @@ impl Drives {
 }
 
 /// A drive as the daemon opens it: what clients reach takes 512-byte requests.
-pub(super) enum SimDrive {
-    Plain(SimDisk),
-    Aligned(AlignDevice<SimDisk>),
-}
-
-impl SimDrive {
-    /// As `Drive::open_origin`.
-    pub(super) fn origin(disk: SimDisk) -> Self {
-        if disk.limits().block_bytes > 512 {
-            Self::Aligned(AlignDevice::new(disk))
-        } else {
-            Self::Plain(disk)
-        }
-    }
-}
-
-/// Calls the same method of whichever drive it is.
-macro_rules! each_drive {
-    ($self:ident, $drive:ident => $call:expr) => {
-        match $self {
-            SimDrive::Plain($drive) => $call,
-            SimDrive::Aligned($drive) => $call,
-        }
-    };
-}
-
-impl BlockDevice for SimDrive {
-    fn limits(&self) -> &Limits {
-        each_drive!(self, drive => drive.limits())
-    }
-
-    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        each_drive!(self, drive => drive.read(at, into).await)
-    }
-
-    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        each_drive!(self, drive => drive.write(at, data, durability).await)
-    }
-
-    async fn flush(&self) -> IoResult<()> {
-        each_drive!(self, drive => drive.flush().await)
-    }
-
-    async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        each_drive!(self, drive => drive.discard(range).await)
-    }
-
-    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        each_drive!(self, drive => drive.write_zeroes(range, durability).await)
-    }
-}
+pub(super) type SimDrive = FittedDevice<SimDisk>;
 
 /// What a crash leaves: the drives, what they may hold, and the registry, which is replaced whole.
 #[derive(Clone)]
@@ -281,7 +230,7 @@ impl Bay {
             let bench = self.bench();
             self.run(async move { check_windows(&bench, when).await });
         } else {
-            let bench = self.bench_of(SimDrive::origin(self.hdd.clone()));
+            let bench = self.bench_of(SimDrive::any_sector(self.hdd.clone()));
             self.run(async move { check_windows(&bench, when).await });
         }
     }
