@@ -33,10 +33,12 @@
 
 mod array;
 mod clear;
+mod consistency;
 mod counts;
 mod geometry;
 mod level;
 mod locks;
+mod member_layout;
 mod members;
 mod pieces;
 mod plan;
@@ -44,6 +46,11 @@ mod read;
 mod write;
 
 pub use array::{Array, ArrayError};
+pub use consistency::Consistency;
 pub use counts::Counts;
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
 pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use member_layout::{
+    AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
+    SUPERBLOCK_BYTES,
+};
