@@ -4,10 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Geometry, Layout, Level};
+use voltier_array::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Layout, Level};
 use voltier_block::SECTOR_BYTES;
 
-use crate::array_status::Consistency;
 use crate::error::{ControlError, ControlResult};
 use crate::size::parse_size;
 use crate::suggest;
@@ -50,6 +49,11 @@ impl ArrayLevel {
                 )));
             }
         };
+        if group > ARRAY_MEMBERS_MAX {
+            return Err(ControlError::usage(format!(
+                "groups of {group} members: an array has at most {ARRAY_MEMBERS_MAX} in all"
+            )));
+        }
         format!("{word}:{group}").parse()
     }
 
@@ -85,9 +89,9 @@ impl ArrayLevel {
         if self.0 == Level::Raid1 { CHUNK_BYTES_MAX as u32 } else { 16 << 10 }
     }
 
-    /// How the parity is kept right when nothing is chosen.
+    /// What keeps data and parity together when nothing is chosen.
     pub fn default_consistency(self) -> Consistency {
-        if self.0 == Level::Raid0 { Consistency::None } else { Consistency::Journal }
+        if self.0 == Level::Raid0 { Consistency::None } else { Consistency::default() }
     }
 
     /// Whether an array of this level can have this shape, whatever its members are.
@@ -115,7 +119,10 @@ impl FromStr for ArrayLevel {
             let shown = text.escape_default();
             ControlError::usage(format!("`{shown}` is not a level; {hint}, N+M"))
         };
-        let number = |text: &str| text.parse::<usize>().map_err(|_| wrong());
+        let number = |text: &str| match text.parse::<usize>() {
+            Ok(number) if number <= ARRAY_MEMBERS_MAX => Ok(number),
+            _ => Err(wrong()),
+        };
         if let Some((data, parity)) = text.split_once('+') {
             let (data, parity) = (number(data)?, number(parity)?);
             return Ok(Self(Level::NPlusM { data, parity }));
@@ -177,6 +184,38 @@ pub fn parse_chunk_bytes(text: &str) -> ControlResult<u32> {
     )))
 }
 
+/// All ways to keep data and parity together.
+const CONSISTENCIES: [Consistency; 3] =
+    [Consistency::Journal, Consistency::Bitmap, Consistency::None];
+
+/// Parses what keeps data and parity together.
+///
+/// # Errors
+/// A usage error that names the nearest one.
+pub fn parse_consistency(word: &str) -> ControlResult<Consistency> {
+    CONSISTENCIES.into_iter().find(|known| known.name() == word).ok_or_else(|| {
+        let hint = suggest::hint(word, &CONSISTENCIES.map(Consistency::name));
+        ControlError::usage(format!("`{}` is not a consistency; {hint}", word.escape_default()))
+    })
+}
+
+/// JSON by the word of the command line.
+pub(crate) mod consistency_word {
+    use super::{Consistency, parse_consistency};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Consistency,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.serialize_str(value.name())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Consistency, D::Error> {
+        parse_consistency(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,7 +225,7 @@ mod tests {
         for text in ["0", "1", "10", "5", "6", "7.3", "50:3", "60:4", "70:5", "8+2", "4+8"] {
             assert_eq!(text.parse::<ArrayLevel>().unwrap().to_string(), text);
         }
-        for text in ["", "2", "7", "50", "6:4", "60:", "60:x", "+", "1+", "a+b", "4+2+1", "-1+2"] {
+        for text in ["", "2", "7", "50", "6:4", "60:", "60:x", "+", "1+", "a+b", "4+2+1", "-1+2", "60:99"] {
             assert_eq!(text.parse::<ArrayLevel>().unwrap_err().exit_code(), 2, "{text}");
         }
     }
@@ -197,6 +236,7 @@ mod tests {
         assert_eq!(level("60", Some(5), 20).unwrap().to_string(), "60:5");
         assert_eq!(level("50", None, 8).unwrap().to_string(), "50:4");
         assert!(level("50", None, 7).unwrap_err().message.contains("--group"));
+        assert!(level("50", Some(99), 99).unwrap_err().message.contains("at most 64"));
         assert!(level("6", Some(4), 8).unwrap_err().message.contains("no groups"));
     }
 

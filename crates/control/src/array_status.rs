@@ -2,22 +2,11 @@
 //! some.
 
 use serde::{Deserialize, Serialize};
+use voltier_array::Consistency;
 
+use crate::array_spec::consistency_word;
 use crate::name::{ArrayName, VolumeName};
 use crate::records::ArrayRecord;
-
-/// How the parity of a stripe is kept right when a crash comes between its writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Consistency {
-    /// A journal on the members: nothing acknowledged is lost, whichever members go with the crash.
-    #[default]
-    Journal,
-    /// A map of the regions that were being written: they are made consistent after a crash.
-    Bitmap,
-    /// Nothing.
-    None,
-}
 
 /// State of an array as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +74,8 @@ pub struct ArrayStatus {
     pub group_members: u32,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// How the parity is kept right.
+    /// What keeps data and parity together over a crash: `journal`, `bitmap`, `none`.
+    #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// Size in bytes.
     pub size_bytes: u64,

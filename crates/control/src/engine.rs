@@ -7,8 +7,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use voltier_array::Consistency;
+
 use crate::array_spec::ArrayLevel;
-use crate::array_status::{ArrayStatus, Consistency};
+use crate::array_status::ArrayStatus;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
@@ -67,7 +69,7 @@ pub struct MemberLabel {
     pub level: ArrayLevel,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// How the parity is kept right.
+    /// What keeps data and parity together over a crash.
     pub consistency: Consistency,
 }
 

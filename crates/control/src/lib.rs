@@ -33,8 +33,8 @@ mod state_dir;
 mod status;
 mod suggest;
 
-pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes};
-pub use array_status::{ArrayCounts, ArrayState, ArrayStatus, Consistency, MemberStatus};
+pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
+pub use array_status::{ArrayCounts, ArrayState, ArrayStatus, MemberStatus};
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
 pub use error::{ControlError, ControlResult, ErrorKind};

@@ -6,9 +6,10 @@
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use voltier_array::Consistency;
 
-use crate::array_spec::ArrayLevel;
-use crate::array_status::{ArrayStatus, Consistency};
+use crate::array_spec::{ArrayLevel, consistency_word};
+use crate::array_status::ArrayStatus;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
@@ -39,7 +40,8 @@ pub struct NewArray {
     pub level: ArrayLevel,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// How the parity is kept right.
+    /// What keeps data and parity together over a crash.
+    #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// Devices, in the order of the array.
     pub members: Vec<DeviceSpec>,

@@ -4,9 +4,9 @@ use std::fmt;
 use std::fs::File;
 
 use serde::{Deserialize, Serialize};
+use voltier_array::Consistency;
 
-use crate::array_spec::ArrayLevel;
-use crate::array_status::Consistency;
+use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
@@ -141,7 +141,8 @@ pub struct ArrayRecord {
     pub level: ArrayLevel,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// How the parity is kept right.
+    /// What keeps data and parity together over a crash.
+    #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// Size in bytes.
     pub size_bytes: u64,

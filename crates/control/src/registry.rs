@@ -39,7 +39,9 @@ struct Body {
 impl Body {
     /// The oldest version that can say it.
     fn version(&self) -> u32 {
-        if self.arrays.is_empty() { 1 } else { REGISTRY_VERSION }
+        let is_on_array = |volume: &VolumeRecord| volume.devices().any(|it| it.array().is_some());
+        let has_arrays = !self.arrays.is_empty() || self.volumes.iter().any(is_on_array);
+        if has_arrays { REGISTRY_VERSION } else { 1 }
     }
 
     /// What cannot be, however good the checksum is.
@@ -306,7 +308,8 @@ fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::array_status::Consistency;
+    use voltier_array::Consistency;
+
     use crate::export_spec::ExportSpec;
     use crate::records::{CacheRecord, Desired, Identity};
     use crate::settings::Settings;
@@ -397,8 +400,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::load(dir.path()).unwrap();
         let version = || fs::read_to_string(dir.path().join(REGISTRY_FILE)).unwrap();
-        registry.put(over("a", "r6")).unwrap();
+        registry.put(volume("a")).unwrap();
         assert!(version().contains("\"version\":1,"));
+        registry.put(over("a", "r6")).unwrap();
+        assert!(version().contains("\"version\":2,"));
         registry.put_array(array("r6")).unwrap();
         registry.put_array(array("m1")).unwrap();
         assert!(version().contains("\"version\":2,"));
@@ -409,6 +414,7 @@ mod tests {
         for name in ["r6", "m1"] {
             registry.remove_array(&name.parse().unwrap()).unwrap();
         }
+        registry.put(volume("a")).unwrap();
         assert!(version().contains("\"version\":1,"));
         let mut old = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
         old = old.replacen("\"version\":2", "\"version\":1", 1);

@@ -339,6 +339,12 @@ impl<E: Engine> Service<E> {
         status
     }
 
+    /// Whether a device is an array that serves with members missing.
+    pub(super) fn is_degraded_array(&mut self, device: &DeviceSpec) -> bool {
+        let record = device.array().and_then(|name| self.registry.find_array(name)).cloned();
+        record.is_some_and(|record| self.array_status(&record).state == ArrayState::Degraded)
+    }
+
     fn array_response(&mut self, name: &ArrayName, notes: Vec<String>) -> Response {
         let record = self.registry.find_array(name).cloned();
         let record = record.expect("an array just handled is recorded");

@@ -15,6 +15,8 @@ mod volumes;
 #[cfg(test)]
 mod array_tests;
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
