@@ -7,6 +7,7 @@ use voltier_array::Consistency;
 use crate::array_spec::consistency_word;
 use crate::name::{ArrayName, VolumeName};
 use crate::records::ArrayRecord;
+use crate::spec::DeviceSpec;
 
 /// State of an array as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,9 +31,10 @@ pub struct MemberStatus {
     pub path: String,
     /// Identity of the member, 32 hexadecimal digits.
     pub uuid: String,
-    /// `online`, `lost`, or another word that the data path uses.
+    /// `online`; `lost` (the array went on without it); `rebuilding`; `absent`; `unknown` while the
+    /// array is not assembled.
     pub state: String,
-    /// Size of the device, in bytes; 0 when it is not there.
+    /// Size of its device, in bytes; 0 when it is not there.
     pub size_bytes: u64,
 }
 
@@ -109,7 +111,7 @@ impl ArrayStatus {
             consistency: record.consistency,
             size_bytes: record.size_bytes,
             uuid: record.uuid.to_string(),
-            members: Vec::new(),
+            members: record.members.iter().enumerate().map(recorded_member).collect(),
             may_lose: 0,
             used_by: None,
             events: 0,
@@ -117,5 +119,15 @@ impl ArrayStatus {
             left_out: Vec::new(),
             error: String::new(),
         }
+    }
+}
+
+fn recorded_member((index, device): (usize, &DeviceSpec)) -> MemberStatus {
+    MemberStatus {
+        index: index as u32,
+        path: device.to_string(),
+        uuid: String::new(),
+        state: "unknown".to_owned(),
+        size_bytes: 0,
     }
 }

@@ -78,6 +78,8 @@ pub struct MemberLabel {
 pub struct OpenedArray {
     /// Size of the array, in bytes.
     pub size_bytes: u64,
+    /// Changes of membership so far, this opening included.
+    pub events: u64,
     /// Devices that were not taken into service, and why: a line each.
     pub left_out: Vec<String>,
 }
@@ -211,8 +213,9 @@ pub trait Engine: 'static {
         Err(no_arrays())
     }
 
-    /// Assembles an array of those of its devices that are there, in any order. `force` sets aside
-    /// that some of the newest data may be wrong.
+    /// Assembles an array of those of its devices that are there, in any order. Members that know
+    /// fewer events than the record are old. `force` sets aside that they may be, and that some of
+    /// the newest data may be wrong.
     ///
     /// # Errors
     /// Nothing is open then.

@@ -146,6 +146,9 @@ pub struct ArrayRecord {
     pub consistency: Consistency,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Changes of membership when it was last looked at: members that know fewer are old.
+    #[serde(default)]
+    pub events: u64,
     /// Devices that are looked at when it is assembled; their superblocks say which place is whose.
     pub members: Vec<DeviceSpec>,
 }

@@ -345,6 +345,7 @@ mod tests {
             chunk_bytes: 16384,
             consistency: Consistency::Journal,
             size_bytes: 1 << 30,
+            events: 4,
             members: ["/dev/sdb", "/dev/sdc", "mem:1G"].map(|text| text.parse().unwrap()).to_vec(),
         }
     }

@@ -78,7 +78,7 @@ impl BookEngine {
     fn opened(&self, name: &ArrayName) -> OpenedArray {
         let is_fresh = self.arrays.lock().expect("no call panics").insert(name.clone());
         assert!(is_fresh, "{name} is opened twice");
-        OpenedArray { size_bytes: ARRAY_BYTES, left_out: Vec::new() }
+        OpenedArray { size_bytes: ARRAY_BYTES, events: 1, left_out: Vec::new() }
     }
 
     pub(crate) fn open_arrays(&self) -> BTreeSet<ArrayName> {

@@ -3,7 +3,7 @@
 use super::Service;
 use super::admit::Beside;
 use crate::array_status::{ArrayState, ArrayStatus};
-use crate::engine::{Engine, MemberLabel};
+use crate::engine::{Engine, MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, NewArray, Response};
@@ -55,12 +55,20 @@ impl<E: Engine> Service<E> {
         let sizes = self.admit_members(&members, force)?;
         let notes = unequal(&members, &sizes);
         let uuid = Identity::random()?;
-        let mut record =
-            ArrayRecord { name, uuid, level, chunk_bytes, consistency, size_bytes: 0, members };
+        let (size_bytes, events) = (0, 0);
+        let record = ArrayRecord {
+            name,
+            uuid,
+            level,
+            chunk_bytes,
+            consistency,
+            size_bytes,
+            events,
+            members,
+        };
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
         let opened = self.engine.create_array(&record)?;
-        record.size_bytes = opened.size_bytes;
-        self.keep_array(record, opened.left_out, notes)
+        self.keep_array(record, opened, notes)
     }
 
     /// Checks all members of a new array; their sizes.
@@ -81,17 +89,18 @@ impl<E: Engine> Service<E> {
     /// Records an array that the engine has opened; closed again when that fails.
     fn keep_array(
         &mut self,
-        record: ArrayRecord,
-        left_out: Vec<String>,
+        mut record: ArrayRecord,
+        opened: OpenedArray,
         notes: Vec<String>,
     ) -> ControlResult<Response> {
         let name = record.name.clone();
-        let size_bytes = Some(record.size_bytes);
+        (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
         if let Err(error) = self.registry.put_array(record) {
             let closed = self.engine.close_array(&name);
             self.note_array(&name, closed);
             return Err(error);
         }
+        let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
         let live = LiveArray { size_bytes, left_out, error: String::new() };
         self.live_arrays.insert(name.clone(), live);
         Ok(self.array_response(&name, notes))
@@ -112,19 +121,19 @@ impl<E: Engine> Service<E> {
             Some(known) => known.name.clone(),
             None => self.free_name(&label.name)?,
         };
-        let mut record = ArrayRecord {
+        let record = ArrayRecord {
             name: name.clone(),
             uuid: label.array,
             level: label.level,
             chunk_bytes: label.chunk_bytes,
             consistency: label.consistency,
             size_bytes: 0,
+            events: known.map_or(0, |known| known.events),
             members: devices,
         };
         let opened = self.engine.open_array(&record, &record.members, force)?;
-        record.size_bytes = opened.size_bytes;
-        let left_out = opened.left_out;
-        self.keep_array(record, left_out.clone(), left_out.clone())?;
+        let left_out = opened.left_out.clone();
+        self.keep_array(record, opened, left_out.clone())?;
         // Volumes may have waited for it.
         for volume in self.registry.volumes().to_vec() {
             if volume.devices().any(|it| it.array() == Some(&name)) && !self.is_open(&volume.name) {
@@ -182,6 +191,7 @@ impl<E: Engine> Service<E> {
         self.size_of_array(name)?;
         let member = self.member_of(&record, member)?;
         self.engine.fail_member(name, &member)?;
+        self.notice_array_events();
         self.engine.log(&format!("array {name}: {member} was taken out of service on request"));
         Ok(self.array_response(name, Vec::new()))
     }
@@ -272,7 +282,7 @@ impl<E: Engine> Service<E> {
             Ok(opened) => {
                 live.size_bytes = Some(opened.size_bytes);
                 live.left_out.extend(opened.left_out);
-                record.size_bytes = opened.size_bytes;
+                (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
             }
             Err(error) => live.error = error.message,
         }
@@ -286,8 +296,22 @@ impl<E: Engine> Service<E> {
         self.live_arrays.insert(name, live);
     }
 
+    /// Records what changed in arrays by itself: a member that was lost is old from then on, and this
+    /// instance must know so when it is the only one that comes back.
+    pub(super) fn notice_array_events(&mut self) {
+        for record in self.registry.arrays().to_vec() {
+            let events = self.array_status(&record).events;
+            if events > record.events {
+                let name = record.name.clone();
+                let recorded = self.registry.put_array(ArrayRecord { events, ..record });
+                self.note_array(&name, recorded);
+            }
+        }
+    }
+
     /// Brings every array to rest; the volumes are closed.
     pub(super) fn stop_arrays(&mut self) {
+        self.notice_array_events();
         for name in std::mem::take(&mut self.live_arrays).into_iter().filter_map(|(name, live)| {
             live.size_bytes.is_some().then_some(name)
         }) {

@@ -167,7 +167,7 @@ impl Engine for BookEngine {
             books.labels.insert(path.to_owned(), label.clone());
         }
         books.arrays.insert(record.name.clone(), Vec::new());
-        Ok(OpenedArray { size_bytes: ARRAY_BYTES, left_out: Vec::new() })
+        Ok(OpenedArray { size_bytes: ARRAY_BYTES, events: 1, left_out: Vec::new() })
     }
 
     fn open_array(
@@ -183,7 +183,7 @@ impl Engine for BookEngine {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
         self.0.lock().unwrap().arrays.insert(record.name.clone(), Vec::new());
-        Ok(OpenedArray { size_bytes: ARRAY_BYTES, left_out: Vec::new() })
+        Ok(OpenedArray { size_bytes: ARRAY_BYTES, events: 1, left_out: Vec::new() })
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {

@@ -109,6 +109,7 @@ impl<E: Engine> Service<E> {
             return Err(ControlError::failed("the daemon is stopping; try again in a moment"));
         }
         self.notice_lost_ssds();
+        self.notice_array_events();
         match request {
             Request::Ping => Ok(Response::Pong {
                 pid: std::process::id(),
