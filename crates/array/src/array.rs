@@ -11,10 +11,14 @@ use voltier_block::{
 use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
 
+use crate::consistency::Consistency;
 use crate::counts::{Counters, Counts};
+use crate::durable::Durable;
+use crate::errors::MetadataError;
 use crate::geometry::Geometry;
+use crate::level::GeometryError;
 use crate::locks::StripeLocks;
-use crate::members::{Clear, Member, together};
+use crate::members::{Clear, Member};
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -22,7 +26,7 @@ const TRANSFER_BYTES: u64 = 4 << 20;
 const DECODERS_MAX: usize = 256;
 
 /// Why an array cannot be made of these members: one line for the user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
     /// The geometry is for another number of members.
     #[error("{given} members given: the array has {expected}")]
@@ -63,6 +67,15 @@ pub enum ArrayError {
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// No such array is possible.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The durable state cannot be made, or cannot be believed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// The array failed while it was started or stopped.
+    #[error("the array has failed ({0}): look at its members, then assemble it again")]
+    Io(IoError),
 }
 
 pub(crate) struct Inner<D> {
@@ -71,6 +84,11 @@ pub(crate) struct Inner<D> {
     pub(crate) members: Vec<Member<D>>,
     pub(crate) locks: StripeLocks,
     pub(crate) counters: Counters,
+    pub(crate) consistency: Consistency,
+    /// The first sector of the chunks on a member's device.
+    pub(crate) data_start: u64,
+    /// None for a bare array.
+    pub(crate) durable: Option<Durable>,
     limits: Limits,
     /// None without redundancy.
     code: Option<Code>,
@@ -81,10 +99,11 @@ pub(crate) struct Inner<D> {
 ///
 /// # Consistency
 ///
-/// None yet: data and parity of a stripe are written together, and a power cut between them leaves
-/// parity that does not match. If a member is lost before the parity is made anew, that may damage
-/// data of the stripe that nobody was writing (the *write hole*).
-pub struct Array<D>(Rc<Inner<D>>);
+/// Data and parity of a stripe are written together, and a power cut between them leaves parity that
+/// does not match. If a member is lost before the parity is made anew, that may damage data of the stripe
+/// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it; for a bare
+/// array ([`Array::new`]) nothing is.
+pub struct Array<D>(pub(crate) Rc<Inner<D>>);
 
 impl<D> Clone for Array<D> {
     fn clone(&self) -> Self {
@@ -93,8 +112,9 @@ impl<D> Clone for Array<D> {
 }
 
 impl<D: BlockDevice> Array<D> {
-    /// An array over members in the order of their numbers, `None` for each that is lost. What they
-    /// hold must be consistent: members of zeroes are.
+    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
+    /// their numbers, `None` for each that is lost. What they hold must be consistent: members of zeroes
+    /// are.
     ///
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
@@ -103,13 +123,28 @@ impl<D: BlockDevice> Array<D> {
         geometry: Geometry,
         members: Vec<Option<D>>,
     ) -> Result<Self, ArrayError> {
+        Self::build(handle, geometry, members, None)
+    }
+
+    /// With the durable state and the first sector of the chunks, if there is one.
+    pub(crate) fn build(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        durable: Option<(Durable, Consistency, u64)>,
+    ) -> Result<Self, ArrayError> {
+        let (durable, consistency, data_start) = match durable {
+            Some((durable, consistency, data_start)) => (Some(durable), consistency, data_start),
+            None => (None, Consistency::None, 0),
+        };
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
         }
         for (member, device) in members.iter().enumerate() {
             let Some(device) = device else { continue };
-            let (sectors, needed) = (device.limits().sectors, geometry.member_sectors());
+            let sectors = device.limits().sectors;
+            let needed = data_start + geometry.member_sectors();
             if sectors < needed {
                 return Err(ArrayError::TooSmall { member, sectors, needed });
             }
@@ -122,12 +157,20 @@ impl<D: BlockDevice> Array<D> {
             0 => None,
             rows => Some(Code::new(geometry.data_chunks(), rows)?),
         };
-        let limits = limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        let mut limits =
+            limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        if consistency == Consistency::Journal && geometry.parity_chunks() > 0 {
+            // A discard is in no journal: it would open the write hole.
+            limits.after_discard = AfterDiscard::Unchanged;
+        }
         let inner = Inner {
             handle: handle.clone(),
             members: members.into_iter().map(Member::new).collect(),
             locks: StripeLocks::default(),
             counters: Counters::default(),
+            consistency,
+            data_start,
+            durable,
             limits,
             code,
             decoders: RefCell::default(),
@@ -161,7 +204,8 @@ impl<D: BlockDevice> Array<D> {
         self.0.members[member].is_online()
     }
 
-    /// Takes a member out of service; requests go on without it.
+    /// Takes a member out of service; requests go on without it. The other members know durably
+    /// before the next change is acknowledged.
     ///
     /// # Errors
     /// When the level cannot lose one more of its group; nothing is changed then.
@@ -175,6 +219,7 @@ impl<D: BlockDevice> Array<D> {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
         self.0.lose(member);
+        self.0.begin_to_store();
         Ok(())
     }
 }
@@ -237,7 +282,19 @@ impl<D> Inner<D> {
     }
 
     fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.durable.as_ref().is_some_and(Durable::is_closed) {
+            return Err(IoError::Gone);
+        }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Whether writes go through a journal.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.consistency == Consistency::Journal && self.geometry.parity_chunks() > 0
     }
 }
 
@@ -261,14 +318,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let range = self.0.checked_change(range_of(at, data.len())?)?;
         self.0.counters.add(|counts| counts.writes += 1);
-        self.0.write(range, data, durability).await
+        self.0.write(range, data, durability).await?;
+        self.0.settled().await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let flushes = (0..self.0.members.len()).map(|member| self.0.clone().flush_member(member));
-        let results = together(&self.0.handle, flushes.collect()).await;
-        results.into_iter().collect::<IoResult<()>>()?;
-        (0..self.0.geometry.group_count()).try_for_each(|group| self.0.check_group(group))
+        self.0.flush_all().await?;
+        self.0.settled().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
@@ -276,11 +332,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         if self.0.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        self.0.clear(range, Clear::Discard).await
+        self.0.clear(range, Clear::Discard).await?;
+        self.0.settled().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let range = self.0.checked_change(range)?;
-        self.0.clear(range, Clear::Zeroes(durability)).await
+        self.0.clear(range, Clear::Zeroes(durability)).await?;
+        self.0.settled().await
     }
 }

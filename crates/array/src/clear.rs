@@ -27,12 +27,45 @@ impl<D: BlockDevice> Inner<D> {
         let before = SectorRange::new(range.start, first_lba.0 - range.start.0);
         let behind = SectorRange::new(end_lba, range.end().0 - end_lba.0);
         self.clear_part(before, clear).await?;
-        for start in (first..end).step_by(STRIPES_AT_ONCE as usize) {
-            let stripes = start..end.min(start + STRIPES_AT_ONCE);
-            // A task of its own: members are cleared together, whether somebody waits or not.
-            self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;
+        let mut start = first;
+        while start < end {
+            let stripes = start..self.end_of_run(start).min(end);
+            start = stripes.end;
+            // What was never written reads as zeroes already.
+            if !self.is_blank(Stripe(stripes.start)) {
+                // A task of its own: members are cleared together, whether somebody waits or not.
+                self.handle.spawn(self.clone().clear_run(stripes, clear)).await?;
+            }
         }
         self.clear_part(behind, clear).await
+    }
+
+    /// Up to which stripe those from `start` on are locked at once: all in one region.
+    fn end_of_run(&self, start: u64) -> u64 {
+        let end = start + STRIPES_AT_ONCE;
+        let Some(durable) = &self.durable else { return end };
+        let groups = self.geometry.group_count() as u64;
+        let in_region = durable.marks.region_sectors() / self.geometry.chunk_sectors() * groups;
+        end.min((start / in_region + 1) * in_region)
+    }
+
+    /// Whole stripes of one region.
+    async fn clear_run(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
+        match clear {
+            Clear::Zeroes(durability) if self.has_journal() => {
+                // Only what is in the journal is in all members or in none.
+                let stripe_sectors = self.geometry.stripe_sectors();
+                let start = Lba(stripes.start * stripe_sectors);
+                let all = (stripes.end - stripes.start) * stripe_sectors;
+                let longest = self.limits().max_transfer_bytes / SECTOR_BYTES as u32;
+                let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
+                for range in SectorRange::new(start, all).split_at_multiples(longest.into()) {
+                    self.write(range, zeroes(range.count, chunk_bytes), durability).await?;
+                }
+                Ok(())
+            }
+            _ => self.clear_stripes(stripes, clear).await,
+        }
     }
 
     /// Less than a stripe, or the ends of two.
@@ -43,7 +76,12 @@ impl<D: BlockDevice> Inner<D> {
         match clear {
             Clear::Zeroes(durability) => {
                 let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
-                self.write(range, zeroes(range.count, chunk_bytes), durability).await
+                for range in range.split_at_multiples(self.geometry.stripe_sectors()) {
+                    if !self.is_blank(self.geometry.place_of(range.start).stripe) {
+                        self.write(range, zeroes(range.count, chunk_bytes), durability).await?;
+                    }
+                }
+                Ok(())
             }
             Clear::Discard if self.geometry.parity_chunks() > 0 && !self.geometry.is_mirror() => {
                 Ok(())
@@ -58,7 +96,7 @@ impl<D: BlockDevice> Inner<D> {
                         slot..slot + 1
                     }
                 };
-                for part in parts {
+                for part in parts.into_iter().filter(|part| !self.is_blank(part.stripe)) {
                     let whole = self.handle.spawn(self.clone().clear_span(
                         part.stripe,
                         slots(part.slot),
@@ -80,6 +118,7 @@ impl<D: BlockDevice> Inner<D> {
         span: Span,
         clear: Clear,
     ) -> IoResult<()> {
+        let _mark = self.mark_region(stripe).await?;
         let _guard = self.locks.lock(stripe, span, Access::Exclusive).await;
         let group = self.geometry.group_of(stripe);
         self.check_group(group)?;
@@ -95,6 +134,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Whole stripes: the rows of each group are one range of its members.
     async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
+        let _mark = self.mark_region(Stripe(stripes.start)).await?;
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
         // Ascending, and nobody else holds two: no two of these wait for each other.

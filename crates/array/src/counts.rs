@@ -13,6 +13,8 @@ pub struct Counts {
     pub member_reads: u64,
     /// Writes sent to members.
     pub member_writes: u64,
+    /// Writes of superblocks and of the region map.
+    pub metadata_writes: u64,
     /// Writes of stripes of which all data were new, copies included: nothing was read.
     pub full_stripe_writes: u64,
     /// Writes that read the data that stayed.
@@ -25,6 +27,8 @@ pub struct Counts {
     pub degraded_reads: u64,
     /// Chunks, or parts, written again after a medium error.
     pub repairs: u64,
+    /// Chunks of parity, and copies, that did not match after a stop that was none.
+    pub resynced_chunks: u64,
     /// Members lost since the start.
     pub members_lost: u64,
 }

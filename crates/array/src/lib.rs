@@ -32,25 +32,44 @@
 //! The write hole is open: see [`Array`]. There are no superblocks, no rebuild and no scrub.
 
 mod array;
+mod assemble;
+mod bits;
 mod clear;
 mod consistency;
+mod copies;
 mod counts;
+mod create;
+mod durable;
+mod errors;
 mod geometry;
 mod level;
 mod locks;
+mod marks;
 mod member_layout;
 mod members;
 mod pieces;
 mod plan;
 mod read;
+mod regions;
+mod resync;
+mod service;
+mod superblock;
 mod write;
 
 pub use array::{Array, ArrayError};
+pub use assemble::{AssembleOptions, AssembleReport, LeftOut};
 pub use consistency::Consistency;
 pub use counts::Counts;
+pub use create::CreateOptions;
+pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
 pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
+};
+pub use service::{ArrayStatus, MemberStatus};
+pub use superblock::{
+    ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_VERSION, Superblock, Usage,
 };

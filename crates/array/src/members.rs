@@ -28,7 +28,7 @@ impl<D> Member<D> {
         Self { device: RefCell::new(device.map(Rc::new)), reads_in_flight: Cell::new(0) }
     }
 
-    fn device(&self) -> IoResult<Rc<D>> {
+    pub(crate) fn device(&self) -> IoResult<Rc<D>> {
         self.device.borrow().clone().ok_or(IoError::Gone)
     }
 
@@ -82,7 +82,7 @@ impl<D: BlockDevice> Inner<D> {
         self.counters.add(|counts| counts.member_reads += 1);
         let in_flight = &self.members[member].reads_in_flight;
         in_flight.set(in_flight.get() + 1);
-        let result = device.read(at, into).await;
+        let result = device.read(self.on_device(at), into).await;
         in_flight.set(in_flight.get() - 1);
         if matches!(result, Err(IoError::Gone)) {
             self.lose(member);
@@ -100,7 +100,7 @@ impl<D: BlockDevice> Inner<D> {
         // What a lost member would have held is in the others.
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
-        let result = device.write(at, Payload::One(data), durability).await;
+        let result = device.write(self.on_device(at), Payload::One(data), durability).await;
         self.settle(member, result)
     }
 
@@ -112,6 +112,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
+        let range = SectorRange::new(self.on_device(range.start), range.count);
         let result = match clear {
             Clear::Discard => device.discard(range).await,
             Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
@@ -128,9 +129,15 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, result)
     }
 
+    /// The sector of a device that has this sector of the member's chunks.
+    fn on_device(&self, at: Lba) -> Lba {
+        at.plus(self.data_start)
+    }
+
     /// What a change of a member means for the request: a member that did not take it is lost, if
-    /// the others have all it held; then the change stands.
-    fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+    /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
+    /// for [`settled`](Inner::settled).
+    pub(crate) fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
         let group = member / self.geometry.width();
         let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
@@ -146,6 +153,9 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
+            if let Some(durable) = &self.durable {
+                durable.note_change();
+            }
         }
     }
 
@@ -160,6 +170,12 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn check_group(&self, group: usize) -> IoResult<()> {
         let stands = self.lost_in(group) <= self.geometry.parity_chunks();
         if stands { Ok(()) } else { Err(IoError::Gone) }
+    }
+
+    /// # Errors
+    /// When more members of any group are lost than it can lose.
+    pub(crate) fn check_groups(&self) -> IoResult<()> {
+        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
     }
 
     /// The slots of a stripe, some of which gave medium errors.

@@ -23,8 +23,18 @@ struct Wanted {
 struct Unit {
     stripe: Stripe,
     wanted: Vec<Wanted>,
+    way: Way,
+}
+
+/// How a unit is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Not at all: it was never written.
+    Blank,
     /// One part, on a member that is online.
-    is_direct: bool,
+    Direct,
+    /// Parts that cannot all be had from their members.
+    Computed,
 }
 
 /// What was read of the slots of a stripe.
@@ -49,11 +59,13 @@ impl<D: BlockDevice> Inner<D> {
                 span: part.span,
                 into: rest.split_to(part.span.bytes()),
             });
-            if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
-                let one = |wanted| Unit { stripe, wanted: vec![wanted], is_direct: true };
+            let one = |wanted| Unit { stripe, wanted: vec![wanted], way: Way::Direct };
+            if self.is_blank(stripe) {
+                units.push(Unit { stripe, wanted: wanted.collect(), way: Way::Blank });
+            } else if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
                 units.extend(wanted.map(one));
             } else {
-                units.push(Unit { stripe, wanted: wanted.by_ref().collect(), is_direct: false });
+                units.push(Unit { stripe, wanted: wanted.collect(), way: Way::Computed });
             }
         }
         let reads = units.into_iter().map(|unit| self.clone().read_unit(unit)).collect();
@@ -68,11 +80,15 @@ impl<D: BlockDevice> Inner<D> {
         self.members[self.geometry.member_of(stripe, slot)].is_online()
     }
 
-    /// The copy with the fewest reads under way; rows take turns where they are equal.
+    /// The copy with the fewest reads under way; rows take turns where they are equal. While the
+    /// copies may differ it is the one that the others will be made like.
     fn copy_to_read(&self, stripe: Stripe) -> usize {
         let width = self.geometry.width();
         let row = self.geometry.row_of(stripe) as usize;
-        let online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        if self.is_in_doubt(stripe) {
+            return online.next().unwrap_or(0);
+        }
         let load = |&slot: &usize| {
             let member = &self.members[self.geometry.member_of(stripe, slot)];
             (member.reads_in_flight(), (slot + row) % width)
@@ -82,7 +98,14 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn read_unit(self: Rc<Self>, mut unit: Unit) -> IoResult<Vec<Buf>> {
         let (stripe, mut unreadable) = (unit.stripe, Vec::new());
-        if unit.is_direct {
+        if unit.way == Way::Blank {
+            let zeroes = |mut part: Wanted| {
+                part.into.fill(0);
+                part.into
+            };
+            return Ok(unit.wanted.into_iter().map(zeroes).collect());
+        }
+        if unit.way == Way::Direct {
             let Wanted { slot, span, into } = unit.wanted.remove(0);
             let member = self.geometry.member_of(stripe, slot);
             let at = self.geometry.member_lba(stripe, span.start);

@@ -94,6 +94,7 @@ impl<D: BlockDevice> Inner<D> {
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
+        let _mark = self.mark_region(stripe).await?;
         let hull = hull_of(&new);
         let has_parity = self.geometry.parity_chunks() > 0;
         let _guard = if has_parity {

@@ -1,0 +1,298 @@
+//! Assembling an array from its members, given in any order: who belongs to it, who is up to date, and
+//! whether the rest is enough. Nothing is written before all of that is known.
+
+use std::collections::BTreeMap;
+
+use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_ring::Handle;
+
+use crate::array::{Array, ArrayError};
+use crate::bits::Bits;
+use crate::consistency::Consistency;
+use crate::copies::{Found, read_superblock};
+use crate::durable::Durable;
+use crate::errors::{DeviceError, MetadataError};
+use crate::marks::{BLOCK_BYTES, Marks};
+use crate::member_layout::MAP_START_BYTES;
+use crate::regions::{Joined, RegionMap};
+use crate::superblock::{ArrayRecord, MemberState, Superblock, Usage};
+
+/// What may be done when not everything is as it should be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AssembleOptions {
+    /// Start although stripes may not match and members are missing: what cannot be known is taken
+    /// from parity as it is.
+    pub force: bool,
+    /// Start although the members that are missing could have gone on without these.
+    pub degraded: bool,
+}
+
+/// A device that was given and is not in service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its position among those given, from 0.
+    pub device: usize,
+    /// The member it is.
+    pub member: usize,
+    /// What the array says of this member: lost, being rebuilt, or absent.
+    pub state: MemberState,
+}
+
+/// What an assembly found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssembleReport {
+    /// The array, as it is now.
+    pub array: ArrayRecord,
+    /// Whether it had been stopped.
+    pub was_clean: bool,
+    /// Devices that were not taken: the array went on without them.
+    pub left_out: Vec<LeftOut>,
+    /// Members that were in service and are not there: they are lost now.
+    pub now_lost: Vec<usize>,
+    /// Positions of devices with one good copy of the superblock; both are good again.
+    pub copies_mended: Vec<usize>,
+    /// Regions whose parity is made anew in the background.
+    pub regions_in_doubt: u64,
+}
+
+/// A device with its superblock.
+struct Candidate<D> {
+    position: usize,
+    device: D,
+    found: Found,
+}
+
+impl<D> Candidate<D> {
+    fn superblock(&self) -> &Superblock {
+        &self.found.superblock
+    }
+}
+
+/// Reads all superblocks; refuses what is no member of one array.
+async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Vec<Candidate<D>>, MetadataError> {
+    let mut candidates: Vec<Candidate<D>> = Vec::with_capacity(devices.len());
+    for (position, device) in devices.into_iter().enumerate() {
+        let refused = |error| MetadataError::Device { device: position, error };
+        if device.limits().read_only {
+            return Err(refused(DeviceError::ReadOnly));
+        }
+        let found = read_superblock(&device).await.map_err(refused)?;
+        let found = found.ok_or(refused(DeviceError::NoSuperblock))?;
+        let own = &found.superblock;
+        if let Some(first) = candidates.first()
+            && first.superblock().array.uuid != own.array.uuid
+        {
+            let (uuid, name) = (own.array.uuid, own.array.name.clone());
+            return Err(MetadataError::Stranger { device: position, uuid, name });
+        }
+        if let Some(first) = candidates.iter().find(|it| it.superblock().member == own.member) {
+            let (first, member) = (first.position, own.member);
+            return Err(MetadataError::Duplicate { first, second: position, member });
+        }
+        candidates.push(Candidate { position, device, found });
+    }
+    if candidates.is_empty() { Err(MetadataError::NoDevices) } else { Ok(candidates) }
+}
+
+/// The newest record; refuses members that contradict it.
+fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataError> {
+    let event = |candidate: &&Candidate<D>| candidate.superblock().array.event;
+    // Of equals the first.
+    let newest = candidates.iter().rev().max_by_key(event).expect("there is one");
+    let array = &newest.superblock().array;
+    for candidate in candidates {
+        let (own, member) = (&candidate.superblock().array, candidate.superblock().member);
+        let pair =
+            (newest.position.min(candidate.position), newest.position.max(candidate.position));
+        let contradiction = MetadataError::Contradiction { first: pair.0, second: pair.1 };
+        let has_same_shape = own.geometry == array.geometry
+            && own.places == array.places
+            && own.consistency == array.consistency;
+        let has_place = array.members[member].uuid == own.members[member].uuid;
+        if !has_same_shape {
+            return Err(contradiction);
+        }
+        let record = &array.members[member];
+        if record.state == MemberState::Lost && has_place && own.event >= record.since_event {
+            return Err(MetadataError::Diverged { device: candidate.position });
+        }
+        if own.event == array.event && own != array {
+            return Err(contradiction);
+        }
+    }
+    Ok(array.clone())
+}
+
+/// Whether a member is up to date: in service by the newest record, and at most one event behind it
+/// (see [`durable`](crate::durable)).
+fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
+    let uuid = own.array.members[own.member].uuid;
+    array.members[own.member].uuid == uuid
+        && array.is_in_service(own.member)
+        && own.array.event + 1 >= array.event
+}
+
+/// Refuses a start without enough members, or with what may be an old half.
+fn check_presence(
+    array: &ArrayRecord,
+    is_present: &dyn Fn(usize) -> bool,
+    options: AssembleOptions,
+) -> Result<(), MetadataError> {
+    let geometry = &array.geometry;
+    let (width, needed) = (geometry.width(), geometry.data_chunks());
+    let mut could_go_on = true;
+    for group in 0..geometry.group_count() {
+        let members = geometry.members_of(group);
+        let usable = members.clone().filter(|&member| is_present(member)).count();
+        let absent: Vec<usize> =
+            members.filter(|&member| array.is_in_service(member) && !is_present(member)).collect();
+        if usable < needed {
+            return Err(MetadataError::TooFew { group, usable, width, needed, missing: absent });
+        }
+        could_go_on &= absent.len() >= needed;
+    }
+    if could_go_on && !options.degraded {
+        let all = 0..array.members.len();
+        let missing = all.filter(|&member| array.is_in_service(member) && !is_present(member));
+        return Err(MetadataError::MayBeOld { missing: missing.collect() });
+    }
+    Ok(())
+}
+
+/// The whole region map of a device, if it can be read.
+async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>> {
+    let longest = u64::from(device.limits().max_transfer_bytes) / BLOCK_BYTES * BLOCK_BYTES;
+    let (mut bytes, mut rest) = (Vec::new(), map.block_count() * BLOCK_BYTES);
+    while rest > 0 {
+        let now = rest.min(longest.max(BLOCK_BYTES));
+        let at = Lba::from_bytes(MAP_START_BYTES + bytes.len() as u64);
+        bytes.extend_from_slice(&device.read(at, Buf::new(now as usize)).await.ok()?);
+        rest -= now;
+    }
+    Some(bytes)
+}
+
+/// The regions whose stripes may not match after a start from this map. What nobody knows is one.
+fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits {
+    let map = &joined.map;
+    if array.geometry.parity_chunks() == 0 {
+        return Bits::new(map.count());
+    }
+    let mut in_doubt = joined.unknown.clone();
+    let regions = match array.consistency {
+        _ if array.usage == Usage::Clean => return in_doubt,
+        Consistency::Journal => return in_doubt,
+        Consistency::Bitmap => &map.dirty,
+        Consistency::None => &map.written,
+    };
+    for region in regions.iter().filter(|region| map.written.has(*region)) {
+        in_doubt.put(region, true);
+    }
+    in_doubt
+}
+
+/// The members of an array that may be put in service, and what else is known before anything is
+/// written.
+struct Ready<D> {
+    array: ArrayRecord,
+    members: BTreeMap<usize, Candidate<D>>,
+    left_out: Vec<LeftOut>,
+    map: RegionMap,
+    /// Blocks of the map that are not the same on all members.
+    unequal: Vec<u64>,
+    in_doubt: Bits,
+}
+
+async fn examine_all<D: BlockDevice>(
+    devices: Vec<D>,
+    options: AssembleOptions,
+) -> Result<Ready<D>, ArrayError> {
+    let candidates = read_all(devices).await?;
+    let array = newest_of(&candidates)?;
+    if array.usage == Usage::Making {
+        return Err(MetadataError::HalfMade { name: array.name }.into());
+    }
+    let (mut members, mut left_out) = (BTreeMap::new(), Vec::new());
+    for candidate in candidates {
+        let own = candidate.superblock();
+        let (device, member) = (candidate.position, own.member);
+        if is_current(&array, own) {
+            members.insert(member, candidate);
+        } else {
+            // In service and older than it can be: what it is told to be, it is not.
+            let state = match array.members[member].state {
+                MemberState::InService => MemberState::Lost,
+                state => state,
+            };
+            left_out.push(LeftOut { device, member, state });
+        }
+    }
+    check_presence(&array, &|member| members.contains_key(&member), options)?;
+    let empty = RegionMap::new(array.uuid, array.geometry.member_sectors());
+    let mut maps = Vec::new();
+    for candidate in members.values() {
+        maps.push(read_map(&candidate.device, &empty).await);
+    }
+    let maps: Vec<Option<&[u8]>> = maps.iter().map(Option::as_deref).collect();
+    let joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
+    let in_doubt = in_doubt(&array, &joined);
+    let all = 0..array.members.len();
+    let missing: Vec<usize> = all.filter(|member| !members.contains_key(member)).collect();
+    // Copies are whole blocks, old or new: none of them is computed from others.
+    let is_surprise = !missing.is_empty() && !in_doubt.is_empty() && !array.geometry.is_mirror();
+    if is_surprise && !options.force {
+        return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
+    }
+    let Joined { map, unequal, .. } = joined;
+    Ok(Ready { array, members, left_out, map, unequal, in_doubt })
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// What a device says of itself: its superblock, if it is a member of an array.
+    ///
+    /// # Errors
+    /// When it is or was one, and cannot be used.
+    pub async fn examine(device: &D) -> Result<Option<Superblock>, DeviceError> {
+        Ok(read_superblock(device).await?.map(|found| found.superblock))
+    }
+
+    /// Puts an array in service: from its members, given in any order. Members that the array went on
+    /// without are left out, and the report says so.
+    ///
+    /// # Errors
+    /// When something that was given does not belong to the array, when too little is there, and when
+    /// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
+    pub async fn assemble(
+        handle: &Handle,
+        devices: Vec<D>,
+        options: AssembleOptions,
+    ) -> Result<(Self, AssembleReport), ArrayError> {
+        let Ready { array, mut members, left_out, map, unequal, in_doubt } =
+            examine_all(devices, options).await?;
+        let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
+        let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
+        let all = 0..array.members.len();
+        let is_gone =
+            |member: &usize| array.is_in_service(*member) && !members.contains_key(member);
+        let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
+        let regions_in_doubt = in_doubt.count();
+        let member_sectors = array.geometry.member_sectors();
+        let marks = Marks::new(map, member_sectors, in_doubt);
+        let (geometry, consistency) = (array.geometry.clone(), array.consistency);
+        let data_start = array.places.data.start.0;
+        let was_clean = array.usage == Usage::Clean;
+        let durable = (Durable::new(array, marks), consistency, data_start);
+        let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
+        let assembled = Self::build(handle, geometry, devices, Some(durable))?;
+        assembled.0.start(&unequal).await.map_err(ArrayError::Io)?;
+        let report = AssembleReport {
+            array: assembled.record(),
+            was_clean,
+            left_out,
+            now_lost,
+            copies_mended,
+            regions_in_doubt,
+        };
+        Ok((assembled, report))
+    }
+}

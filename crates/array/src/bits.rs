@@ -1,0 +1,77 @@
+//! Sets of small numbers.
+
+/// A set of numbers below a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bits {
+    words: Vec<u64>,
+    count: u64,
+}
+
+impl Bits {
+    /// An empty set of numbers below `limit`.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { words: vec![0; limit.div_ceil(64) as usize], count: 0 }
+    }
+
+    /// How many are in it.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.words[(number / 64) as usize] & (1 << (number % 64)) != 0
+    }
+
+    /// Puts a number in or takes it out.
+    pub(crate) fn put(&mut self, number: u64, is_in: bool) {
+        let word = &mut self.words[(number / 64) as usize];
+        let bit = 1 << (number % 64);
+        if (*word & bit != 0) == is_in {
+            return;
+        }
+        *word ^= bit;
+        if is_in {
+            self.count += 1;
+        } else {
+            self.count -= 1;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        if self.count > 0 {
+            self.words.fill(0);
+            self.count = 0;
+        }
+    }
+
+    /// All in it, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.words.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(|(index, word)| {
+            let first = index as u64 * 64;
+            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| first + bit)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_has_what_was_put_in_and_counts_it_once() {
+        let mut bits = Bits::new(200);
+        for number in [0, 63, 64, 199, 64] {
+            bits.put(number, true);
+        }
+        assert_eq!((bits.count(), bits.iter().collect::<Vec<_>>()), (4, vec![0, 63, 64, 199]));
+        bits.put(63, false);
+        bits.put(63, false);
+        assert!(!bits.has(63) && bits.has(64) && bits.count() == 3);
+        bits.clear();
+        assert!(bits.is_empty() && bits.iter().next().is_none());
+    }
+}

@@ -1,0 +1,144 @@
+//! Making an array: superblocks and an empty region map, and nothing else. No chunk is written, so it
+//! takes as long for large members as for small ones.
+
+use std::collections::BTreeSet;
+
+use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
+use voltier_ring::Handle;
+
+use crate::array::{Array, ArrayError};
+use crate::bits::Bits;
+use crate::consistency::Consistency;
+use crate::copies::write_superblock;
+use crate::durable::Durable;
+use crate::errors::{DeviceError, MetadataError};
+use crate::geometry::Geometry;
+use crate::level::{Layout, Level};
+use crate::marks::{BLOCK_BYTES, Marks};
+use crate::member_layout::{MAP_START_BYTES, MemberLayout};
+use crate::regions::RegionMap;
+use crate::superblock::{
+    ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, Superblock, Usage, is_name,
+};
+
+/// What an array is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Its name: 1 to 64 bytes.
+    pub name: String,
+    /// Its level.
+    pub level: Level,
+    /// Where parity is.
+    pub layout: Layout,
+    /// The chunk, in bytes.
+    pub chunk_bytes: u64,
+    /// What closes the write hole.
+    pub consistency: Consistency,
+    /// Its uuid, new for every array.
+    pub uuid: [u8; 16],
+    /// The uuids of the members, all different, in the order of the devices.
+    pub member_uuids: Vec<[u8; 16]>,
+}
+
+/// The record of the new array: checks all that was asked for.
+fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayRecord, ArrayError> {
+    let members = devices.len();
+    let sectors = devices.iter().map(|device| device.limits().sectors).min();
+    let sectors = sectors.ok_or(MetadataError::NoDevices)?;
+    // First what is possible at all: the size that counts follows below.
+    let CreateOptions { level, layout, chunk_bytes, .. } = *options;
+    let shape = Geometry::new(level, layout, members, chunk_bytes, sectors)?;
+    if members > MEMBERS_MAX {
+        return Err(MetadataError::Members { members }.into());
+    }
+    if !is_name(&options.name) {
+        return Err(MetadataError::Name { name: options.name.clone() }.into());
+    }
+    let uuids: BTreeSet<&[u8; 16]> = options.member_uuids.iter().collect();
+    if uuids.len() != members || options.member_uuids.len() != members {
+        return Err(MetadataError::Uuids { uuids: uuids.len(), members }.into());
+    }
+    if let Some(device) = devices.iter().position(|device| device.limits().read_only) {
+        return Err(MetadataError::Device { device, error: DeviceError::ReadOnly }.into());
+    }
+    let has_journal = options.consistency == Consistency::Journal && shape.parity_chunks() > 0;
+    let journal_bytes =
+        if has_journal { MemberLayout::journal_bytes_for(sectors, chunk_bytes) } else { 0 };
+    let overhead_bytes = journal_bytes + chunk_bytes;
+    let places = MemberLayout::plan(sectors, chunk_bytes, journal_bytes)
+        .ok_or(MetadataError::Room { sectors, overhead_bytes })?;
+    let member = |uuid: &[u8; 16]| MemberRecord {
+        uuid: *uuid,
+        state: MemberState::InService,
+        since_event: 1,
+    };
+    Ok(ArrayRecord {
+        uuid: options.uuid,
+        name: options.name.clone(),
+        geometry: Geometry::new(level, layout, members, chunk_bytes, places.data.count)?,
+        places,
+        consistency: options.consistency,
+        event: 1,
+        usage: Usage::Making,
+        members: options.member_uuids.iter().map(member).collect(),
+    })
+}
+
+async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> {
+    let all: Vec<u8> = (0..map.block_count()).flat_map(|block| map.encode(block)).collect();
+    let longest = u64::from(device.limits().max_transfer_bytes) / BLOCK_BYTES * BLOCK_BYTES;
+    let mut at = Lba::from_bytes(MAP_START_BYTES);
+    for bytes in all.chunks(longest.max(BLOCK_BYTES) as usize) {
+        device.write(at, Bytes::copy_of(bytes).into(), Durability::Cached).await?;
+        at = at.plus(bytes.len() as u64 / SECTOR_BYTES);
+    }
+    device.flush().await
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Makes an array over these devices, whatever they hold: the members in their order. The array
+    /// is in use then; all of it reads as zeroes.
+    ///
+    /// A crash on the way leaves what is refused as half made, or the array.
+    ///
+    /// # Errors
+    /// When no such array is possible: nothing was written then. When a device fails.
+    pub async fn create(
+        handle: &Handle,
+        options: &CreateOptions,
+        devices: Vec<D>,
+    ) -> Result<Self, ArrayError> {
+        let mut record = plan(options, &devices)?;
+        let member_sectors = record.geometry.member_sectors();
+        let map = RegionMap::new(record.uuid, member_sectors);
+        let write = async |member: usize, record: &ArrayRecord, map: Option<&RegionMap>| {
+            let device = &devices[member];
+            let device_sectors = device.limits().sectors;
+            let superblock = Superblock { array: record.clone(), member, device_sectors };
+            let written = match write_superblock(device, &superblock).await {
+                Ok(()) => match map {
+                    Some(map) => write_map(device, map).await,
+                    None => Ok(()),
+                },
+                failed => failed,
+            };
+            let error =
+                |error| MetadataError::Device { device: member, error: DeviceError::Io(error) };
+            written.map_err(error)
+        };
+        // All are labelled before any of them is believed.
+        for member in 0..devices.len() {
+            write(member, &record, Some(&map)).await?;
+        }
+        (record.event, record.usage) = (2, Usage::InUse);
+        for member in 0..devices.len() {
+            write(member, &record, None).await?;
+        }
+        let in_doubt = Bits::new(map.count());
+        let marks = Marks::new(map, member_sectors, in_doubt);
+        let (geometry, consistency) = (record.geometry.clone(), record.consistency);
+        let durable =
+            (Durable::new(record.clone(), marks), consistency, record.places.data.start.0);
+        Self::build(handle, geometry, devices.into_iter().map(Some).collect(), Some(durable))
+    }
+}

@@ -1,0 +1,189 @@
+//! What the members say of the array, kept true while it is in use.
+//!
+//! A member that is given up is out at once, in memory. No change is acknowledged before all others say
+//! so durably, with a higher event count ([`settled`](Inner::settled)): whoever comes back without
+//! them can be told from those who have everything. Many requests that meet one loss share one writing.
+//!
+//! The next event is written only when all members in service have the one before it. So a member
+//! that is one event behind the newest, and in service by it, has everything that was acknowledged.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_ring::Signal;
+
+use crate::array::Inner;
+use crate::copies::write_superblock;
+use crate::marks::Marks;
+use crate::members::together;
+use crate::superblock::{ArrayRecord, MemberState, Superblock, Usage};
+
+/// The durable state of an array in service.
+pub(crate) struct Durable {
+    /// What the members say, or are about to.
+    record: RefCell<ArrayRecord>,
+    /// What the record is to say of its use.
+    usage: Cell<Usage>,
+    /// Grows with everything the record does not say yet.
+    changes: Cell<u64>,
+    /// The changes that it says durably.
+    stored: Cell<u64>,
+    is_storing: Cell<bool>,
+    progress: Signal,
+    /// Too many members are lost, or one took no superblock and could not be left out.
+    broken: Cell<Option<IoError>>,
+    /// Whether the record is to be stored even if it says nothing new.
+    is_due: Cell<bool>,
+    /// Whether the array was stopped.
+    is_closed: Cell<bool>,
+    pub(crate) is_resyncing: Cell<bool>,
+    pub(crate) resync_ended: Signal,
+    pub(crate) marks: Marks,
+}
+
+impl Durable {
+    pub(crate) fn new(record: ArrayRecord, marks: Marks) -> Self {
+        Self {
+            usage: Cell::new(record.usage),
+            record: RefCell::new(record),
+            changes: Cell::new(0),
+            stored: Cell::new(0),
+            is_storing: Cell::new(false),
+            progress: Signal::new(),
+            broken: Cell::new(None),
+            is_due: Cell::new(false),
+            is_closed: Cell::new(false),
+            is_resyncing: Cell::new(false),
+            resync_ended: Signal::new(),
+            marks,
+        }
+    }
+
+    pub(crate) fn record(&self) -> ArrayRecord {
+        self.record.borrow().clone()
+    }
+
+    /// Says that something is true which the record does not say.
+    pub(crate) fn note_change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    pub(crate) fn set_usage(&self, usage: Usage) {
+        self.usage.set(usage);
+        self.note_change();
+    }
+
+    /// Has the record stored whatever it says: a member may be an event behind, or have one copy.
+    pub(crate) fn must_store(&self) {
+        self.is_due.set(true);
+        self.note_change();
+    }
+
+    pub(crate) fn close(&self) {
+        self.is_closed.set(true);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Waits until all members in service say durably what is true now: which of them are lost. To be
+    /// awaited between a change of members and its acknowledgement, and before anything that relies on
+    /// a member being out. Costs nothing when there is no news.
+    ///
+    /// # Errors
+    /// When a member does not take its superblock and cannot be left out.
+    pub(crate) async fn settled(self: &Rc<Self>) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let target = durable.changes.get();
+        loop {
+            if let Some(error) = durable.broken.get() {
+                return Err(error);
+            }
+            if durable.stored.get() >= target {
+                return Ok(());
+            }
+            let wait = durable.progress.wait();
+            self.begin_to_store();
+            wait.await;
+        }
+    }
+
+    /// Has the news stored by a task of its own, if none is at it: it goes on when nobody waits.
+    pub(crate) fn begin_to_store(self: &Rc<Self>) {
+        let Some(durable) = &self.durable else { return };
+        if !durable.is_storing.replace(true) {
+            let inner = self.clone();
+            drop(self.handle.spawn(async move { inner.store_news().await }));
+        }
+    }
+
+    async fn store_news(self: Rc<Self>) {
+        let Some(durable) = &self.durable else { return };
+        while durable.broken.get().is_none() && durable.stored.get() < durable.changes.get() {
+            let changes = durable.changes.get();
+            match self.store_record().await {
+                Ok(()) => durable.stored.set(changes),
+                Err(error) => durable.broken.set(Some(error)),
+            }
+            durable.progress.notify();
+        }
+        durable.is_storing.set(false);
+        durable.progress.notify();
+    }
+
+    async fn store_record(self: &Rc<Self>) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        // Nothing is acknowledged any more without members that cannot be spared: they stay in
+        // service on record, and the array is whole again when they are back.
+        self.check_groups()?;
+        let mut next = durable.record();
+        next.event += 1;
+        next.usage = durable.usage.get();
+        let mut is_news =
+            durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
+        let mut is_loss = false;
+        for (member, record) in next.members.iter_mut().enumerate() {
+            if record.state == MemberState::InService && !self.members[member].is_online() {
+                (record.state, record.since_event) = (MemberState::Lost, next.event);
+                is_loss = true;
+            }
+        }
+        is_news |= is_loss;
+        if !is_news {
+            return Ok(());
+        }
+        if is_loss {
+            // First: a member that the record calls lost comes back by the regions that are marked.
+            self.mark_what_may_be_missing().await?;
+        }
+        durable.record.replace(next.clone());
+        self.write_record(&next).await
+    }
+
+    /// Writes the record to all members in service. Who does not take it is lost, which is news.
+    async fn write_record(self: &Rc<Self>, record: &ArrayRecord) -> IoResult<()> {
+        let in_service = (0..record.members.len()).filter(|&member| record.is_in_service(member));
+        let writes = in_service.map(|member| self.clone().write_own(member, record.clone()));
+        let results = together(&self.handle, writes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.check_groups()
+    }
+
+    async fn write_own(self: Rc<Self>, member: usize, array: ArrayRecord) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        let device_sectors = device.limits().sectors;
+        self.counters.add(|counts| counts.metadata_writes += 2);
+        let superblock = Superblock { array, member, device_sectors };
+        let result = write_superblock(&*device, &superblock).await;
+        self.settle(member, result)
+    }
+
+    /// Whether a member is out: what is written now must be known when it comes back.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.members.iter().any(|member| !member.is_online())
+    }
+}

@@ -1,0 +1,139 @@
+//! An array with durable state from its start to its stop, and what can be told of it.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoResult, SECTOR_BYTES};
+
+use crate::array::{Array, ArrayError, Inner};
+use crate::consistency::Consistency;
+use crate::counts::Counts;
+use crate::level::Level;
+use crate::superblock::{ArrayRecord, MemberState, Usage};
+
+/// A member, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// What it is to the array.
+    pub state: MemberState,
+    /// The event with which it came to be that.
+    pub since_event: u64,
+}
+
+/// What can be told of an array with durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayStatus {
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// Its name.
+    pub name: String,
+    /// Its level.
+    pub level: Level,
+    /// What closes the write hole.
+    pub consistency: Consistency,
+    /// The chunk, in bytes.
+    pub chunk_bytes: u64,
+    /// The size of the volume, in bytes.
+    pub bytes: u64,
+    /// The event count.
+    pub event: u64,
+    /// Whether it is in use.
+    pub usage: Usage,
+    /// All members, in the order of their numbers.
+    pub members: Vec<MemberStatus>,
+    /// Whether members are missing.
+    pub is_degraded: bool,
+    /// A region, in bytes of a member.
+    pub region_bytes: u64,
+    /// Regions of the array.
+    pub regions: u64,
+    /// Regions that were ever written.
+    pub regions_written: u64,
+    /// Regions marked as being written, or changed while a member is away.
+    pub regions_dirty: u64,
+    /// Regions whose parity is still to be made anew.
+    pub regions_in_doubt: u64,
+    /// The counters.
+    pub counts: Counts,
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Takes the array into use: makes the map the same on all members, then says so on all.
+    pub(crate) async fn start(self: &Rc<Self>, unequal: &[u64]) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        // A mark that only some members have would be gone with them, and what it speaks of with it.
+        self.write_map_blocks(&durable.marks, unequal.iter().copied()).await?;
+        durable.set_usage(Usage::InUse);
+        durable.must_store();
+        // Members that are not there are news as well.
+        self.settled().await?;
+        self.begin_rounds();
+        self.begin_resync();
+        Ok(())
+    }
+
+    async fn stop(self: &Rc<Self>) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return self.flush_all().await };
+        durable.close();
+        durable.resync_ended.until(|| !durable.is_resyncing.get()).await;
+        self.flush_all().await?;
+        self.settled().await?;
+        // What is still in doubt must be so at the next start: then it is not called clean.
+        if durable.marks.next_in_doubt(0).is_none() {
+            self.take_all_marks_back().await?;
+            durable.set_usage(Usage::Clean);
+            self.settled().await?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Stops the array: everything is durable and nothing is in doubt at the next start. Changes fail
+    /// from here on. Nothing may be under way.
+    ///
+    /// # Errors
+    /// When a member does not take its last state: the array is then not called clean.
+    pub async fn stop(&self) -> Result<(), ArrayError> {
+        self.0.stop().await.map_err(ArrayError::Io)
+    }
+
+    /// What the members say of the array.
+    ///
+    /// # Panics
+    /// If it is a bare array.
+    pub(crate) fn record(&self) -> ArrayRecord {
+        self.0.durable.as_ref().expect("an array with durable state").record()
+    }
+
+    /// What can be told of the array now; none of a bare one.
+    pub fn status(&self) -> Option<ArrayStatus> {
+        let durable = self.0.durable.as_ref()?;
+        let record = durable.record();
+        let [regions, regions_written, regions_dirty, regions_in_doubt] = durable.marks.counts();
+        let member = |(number, member): (usize, &crate::superblock::MemberRecord)| {
+            let is_lost = member.state == MemberState::InService && !self.is_online(number);
+            let state = if is_lost { MemberState::Lost } else { member.state };
+            MemberStatus { uuid: member.uuid, state, since_event: member.since_event }
+        };
+        Some(ArrayStatus {
+            uuid: record.uuid,
+            level: record.geometry.level(),
+            consistency: record.consistency,
+            chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
+            bytes: record.geometry.sectors() * SECTOR_BYTES,
+            event: record.event,
+            usage: record.usage,
+            members: record.members.iter().enumerate().map(member).collect(),
+            is_degraded: self.0.is_degraded(),
+            region_bytes: durable.marks.region_sectors() * SECTOR_BYTES,
+            regions,
+            regions_written,
+            regions_dirty,
+            regions_in_doubt,
+            counts: self.counts(),
+            name: record.name,
+        })
+    }
+}
