@@ -6,10 +6,12 @@ use voltier_control::{
     parse_consistency,
 };
 
-use crate::array_args::{ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, ShowArrays};
+use crate::array_args::{
+    ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, ShowArrays,
+};
+use crate::array_table;
 use crate::request::device;
 use crate::run::{Session, WATCH, print, print_json, print_shown};
-use crate::array_table;
 
 /// Does what the verb says.
 ///

@@ -12,7 +12,8 @@ const HEAD: [&str; 8] =
 /// One row per array.
 pub(crate) fn all(arrays: &[ArrayStatus]) -> String {
     if arrays.is_empty() {
-        return "no arrays; make one with `voltier array create NAME --level 6 DEV...`\n".to_owned();
+        return "no arrays; make one with `voltier array create NAME --level 6 DEV...`\n"
+            .to_owned();
     }
     let mut rows: Vec<[String; 8]> = vec![HEAD.map(str::to_owned)];
     rows.extend(arrays.iter().map(row));
@@ -54,13 +55,19 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     line("level", level(array));
     line("chunk", format_size(array.chunk_bytes.into()));
     line("consistency", array.consistency.to_string());
-    line("used by", array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")));
+    line(
+        "used by",
+        array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")),
+    );
     line("may lose", format!("{} more member(s), whichever they are", array.may_lose));
     for member in &array.members {
         line(&format!("member {}", member.index), member_text(member));
     }
     let counts = &array.counts;
-    line("reads", format!("{}, {} computed from other members", counts.reads, counts.degraded_reads));
+    line(
+        "reads",
+        format!("{}, {} computed from other members", counts.reads, counts.degraded_reads),
+    );
     line("writes", counts.writes.to_string());
     line(
         "stripes",

@@ -165,7 +165,10 @@ fn a_cache_stands_on_one_array_in_front_of_another() {
     instance.kill();
     holds(&mut after_start(&instance), 4);
     let shown = instance.show("v");
-    assert_eq!((&shown["ssd"]["path"], &shown["ssd"]["state"]), (&"array:m1".into(), &"degraded".into()));
+    assert_eq!(
+        (&shown["ssd"]["path"], &shown["ssd"]["state"]),
+        (&"array:m1".into(), &"degraded".into())
+    );
     for name in ["r6", "m1"] {
         instance.run(&["array", "delete", name]).refused(1, "in use by volume v");
     }
@@ -293,8 +296,13 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     let devices = members(&instance, 4);
     let create = ["create", "a", "--level", "5"];
     let (one, two) = (&devices[0], &devices[1]);
-    let three = |third: &str| with(&create, &devices[..2]).into_iter().map(str::to_owned)
-        .chain([third.to_owned()]).collect::<Vec<String>>();
+    let three = |third: &str| {
+        with(&create, &devices[..2])
+            .into_iter()
+            .map(str::to_owned)
+            .chain([third.to_owned()])
+            .collect::<Vec<String>>()
+    };
     let refused = |third: &str, code: i32, words: &str| {
         let args = three(third);
         instance.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).refused(code, words);
@@ -334,7 +342,9 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
 /// CRC-32C, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
+        })
     })
 }
 

@@ -204,10 +204,7 @@ pub(crate) mod consistency_word {
     use super::{Consistency, parse_consistency};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(crate) fn serialize<S: Serializer>(
-        value: &Consistency,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &Consistency, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(value.name())
     }
 
@@ -225,7 +222,9 @@ mod tests {
         for text in ["0", "1", "10", "5", "6", "7.3", "50:3", "60:4", "70:5", "8+2", "4+8"] {
             assert_eq!(text.parse::<ArrayLevel>().unwrap().to_string(), text);
         }
-        for text in ["", "2", "7", "50", "6:4", "60:", "60:x", "+", "1+", "a+b", "4+2+1", "-1+2", "60:99"] {
+        for text in
+            ["", "2", "7", "50", "6:4", "60:", "60:x", "+", "1+", "a+b", "4+2+1", "-1+2", "60:99"]
+        {
             assert_eq!(text.parse::<ArrayLevel>().unwrap_err().exit_code(), 2, "{text}");
         }
     }
@@ -242,9 +241,8 @@ mod tests {
 
     #[test]
     fn shapes_that_cannot_be_are_usage_errors() {
-        let check = |text: &str, members, chunk| {
-            text.parse::<ArrayLevel>().unwrap().check(members, chunk)
-        };
+        let check =
+            |text: &str, members, chunk| text.parse::<ArrayLevel>().unwrap().check(members, chunk);
         check("6", 4, 16 << 10).unwrap();
         check("8+2", 10, 4096).unwrap();
         let cases = [("6", 3), ("5", 2), ("1", 1), ("10", 5), ("60:4", 9), ("8+2", 9), ("6", 65)];

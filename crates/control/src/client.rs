@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::error::{ControlError, ControlResult};
 use crate::array_status::ArrayStatus;
+use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
 use crate::state_dir::{ALREADY_SERVED, StateDir};

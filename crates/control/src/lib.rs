@@ -41,9 +41,7 @@ pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front};
 pub use name::{ArrayName, NAME_BYTES_MAX, VolumeName};
-pub use records::{
-    ArrayRecord, CacheRecord, Desired, Identity, LOST_RANGES_MAX, VolumeRecord,
-};
+pub use records::{ArrayRecord, CacheRecord, Desired, Identity, LOST_RANGES_MAX, VolumeRecord};
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
 pub use service::Service;
 pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};

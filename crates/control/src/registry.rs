@@ -58,9 +58,10 @@ impl Body {
         }
         for array in &self.arrays {
             let members = array.members.len();
-            array.level.check(members, array.chunk_bytes).map_err(|why| {
-                format!("the array {} cannot be: {why}", array.name)
-            })?;
+            array
+                .level
+                .check(members, array.chunk_bytes)
+                .map_err(|why| format!("the array {} cannot be: {why}", array.name))?;
             if array.members.iter().any(|device| device.array().is_some()) {
                 return Err(format!("the array {} stands on an array", array.name));
             }

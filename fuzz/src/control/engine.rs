@@ -111,9 +111,11 @@ impl Engine for BookEngine {
         self.call()?;
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         let ssd = cache.map(|cache| &cache.device);
-        [Some(&record.origin), ssd].into_iter().flatten().filter_map(DeviceSpec::array).for_each(
-            |array| self.array(array),
-        );
+        [Some(&record.origin), ssd]
+            .into_iter()
+            .flatten()
+            .filter_map(DeviceSpec::array)
+            .for_each(|array| self.array(array));
         let open = Open { has_cache: cache.is_some(), doors: BTreeSet::new() };
         let before = self.open.lock().expect("no call panics").insert(record.name.clone(), open);
         assert!(before.is_none(), "{} is opened twice", record.name);

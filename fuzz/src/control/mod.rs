@@ -11,9 +11,7 @@ use std::rc::Rc;
 
 use voltier_control::protocol::{self, ArrayRequest, NewArray, NewCache, Request, Response};
 use voltier_control::safety::Machine;
-use voltier_control::{
-    ArrayName, ArrayRecord, Registry, Service, VolumeName, VolumeRecord,
-};
+use voltier_control::{ArrayName, ArrayRecord, Registry, Service, VolumeName, VolumeRecord};
 
 use engine::BookEngine;
 pub(crate) use engine::BookEngine as Engine;

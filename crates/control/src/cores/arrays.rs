@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, LeftOut, Layout,
+    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, Layout, LeftOut,
     MemberLayout, MemberState, MetadataError, Superblock,
 };
 use voltier_block::{BlockDevice, Buf, Durability, Lba};

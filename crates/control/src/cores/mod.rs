@@ -362,8 +362,7 @@ impl Engine for CoreEngine {
     fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
         let core = self.deal();
         let plan = record.clone();
-        let opened =
-            call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
+        let opened = call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
         let devices = record.members.clone();
         let home = ArrayHome { core, record: record.clone(), devices };
         self.arrays.insert(record.name.clone(), home);

@@ -81,7 +81,7 @@ impl<E: Engine> Service<E> {
                     return Err(refusal(path, &beside.twice()));
                 }
             }
-            if let Some(user) = self.user_of(&id) {
+            if let Some(user) = self.user_of(&id, None) {
                 let what = Finding::SameDevice(format!("already part of {user}"));
                 return Err(refusal(path, &what));
             }
@@ -139,8 +139,8 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// The volume or array a piece of storage already belongs to.
-    fn user_of(&mut self, id: &DeviceId) -> Option<String> {
+    /// The volume or array a piece of storage already belongs to, other than the array `but`.
+    fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
         let Self { engine, registry, machine, .. } = self;
         let mut is_it = |device: &DeviceSpec| {
             let used = device.path().and_then(|path| engine.id_of(machine, path));
@@ -150,8 +150,25 @@ impl<E: Engine> Service<E> {
         if let Some(VolumeRecord { name, .. }) = volume {
             return Some(format!("volume {name}"));
         }
-        let array = registry.arrays().iter().find(|array| array.members.iter().any(&mut is_it));
+        let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
+        let array = others.find(|array| array.members.iter().any(&mut is_it));
         array.map(|ArrayRecord { name, .. }| format!("array {name}"))
+    }
+
+    /// Refuses a device that another volume or array has than the array it says it is a member of.
+    pub(super) fn is_nobody_elses(
+        &mut self,
+        device: &DeviceSpec,
+        array: Identity,
+    ) -> ControlResult<()> {
+        let Some(path) = device.path() else { return Ok(()) };
+        let id = self.id_of(path);
+        match id.and_then(|id| self.user_of(&id, Some(array))) {
+            None => Ok(()),
+            Some(user) => {
+                Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))))
+            }
+        }
     }
 
     /// The volume that stands on an array.

@@ -72,7 +72,10 @@ fn an_array_is_made_and_back_before_its_volume_after_a_restart_of_either_kind() 
     for clean in [true, false] {
         let mut bench = Bench::new();
         let (made, notes) = bench.ask(bench.make(&["d1", "d2", "d3"]));
-        assert_eq!((made.state, made.size_bytes, notes.len()), (ArrayState::Running, ARRAY_BYTES, 0));
+        assert_eq!(
+            (made.state, made.size_bytes, notes.len()),
+            (ArrayState::Running, ARRAY_BYTES, 0)
+        );
         bench.service.handle(over_r5());
         assert_eq!(bench.state().size_bytes, ARRAY_BYTES);
         assert_eq!(bench.array().used_by, Some(name()));
@@ -114,7 +117,8 @@ fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
     forced.force = true;
     bench.ask(Request::Array { ask: ArrayRequest::Create { array: forced } });
     assert!(bench.error(bench.make(&["d1", "d2", "d3"])).contains("an array `r5` exists"));
-    let taken = Request::Create { name: "w".parse().unwrap(), origin: bench.device("d1"), cache: None };
+    let taken =
+        Request::Create { name: "w".parse().unwrap(), origin: bench.device("d1"), cache: None };
     assert!(bench.error(taken).contains("already part of array r5"));
 }
 
@@ -124,7 +128,10 @@ fn of_unequal_members_the_smallest_counts_and_it_is_said() {
     fs::File::options().write(true).open(bench.path("d2")).unwrap().set_len(2 << 20).unwrap();
     let (_, notes) = bench.ask(bench.make(&["d1", "d2", "d3"]));
     assert_eq!(notes.len(), 1);
-    assert!(notes[0].contains("d2 has 2M and is used like the smallest member, as 1M"), "{notes:?}");
+    assert!(
+        notes[0].contains("d2 has 2M and is used like the smallest member, as 1M"),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -188,7 +195,8 @@ fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_
         let label = books.labels.remove(&from).unwrap();
         books.labels.insert(to, label);
     };
-    let moved = [("d1", "away"), ("d2", "away2")].map(|(from, to)| (bench.path(from), bench.path(to)));
+    let moved =
+        [("d1", "away"), ("d2", "away2")].map(|(from, to)| (bench.path(from), bench.path(to)));
     for (from, to) in moved {
         bench.steer(|books| labels(books, from, to));
     }
@@ -242,7 +250,10 @@ fn a_failed_member_degrades_the_array_and_its_volume() {
     bench.ask(bench.make(&["d1", "d2", "d3"]));
     bench.service.handle(over_r5());
     let error = bench.error(bench.fail("d4"));
-    assert!(error.contains("d4 is no member of r5; its members: ") && error.contains("d3"), "{error}");
+    assert!(
+        error.contains("d4 is no member of r5; its members: ") && error.contains("d3"),
+        "{error}"
+    );
     std::os::unix::fs::symlink(bench.path("d2"), bench.path("link")).unwrap();
     let (array, _) = bench.ask(bench.fail("link"));
     assert_eq!(array.state, ArrayState::Degraded);

@@ -157,6 +157,7 @@ impl<E: Engine> Service<E> {
                     "{device} is no member of an array; leave it out"
                 )));
             };
+            self.is_nobody_elses(device, label.array)?;
             match &found {
                 Some((first, other)) if first.array != label.array => {
                     return Err(ControlError::failed(format!(
@@ -312,9 +313,10 @@ impl<E: Engine> Service<E> {
     /// Brings every array to rest; the volumes are closed.
     pub(super) fn stop_arrays(&mut self) {
         self.notice_array_events();
-        for name in std::mem::take(&mut self.live_arrays).into_iter().filter_map(|(name, live)| {
-            live.size_bytes.is_some().then_some(name)
-        }) {
+        for name in std::mem::take(&mut self.live_arrays)
+            .into_iter()
+            .filter_map(|(name, live)| live.size_bytes.is_some().then_some(name))
+        {
             let closed = self.engine.close_array(&name);
             self.note_array(&name, closed);
         }
