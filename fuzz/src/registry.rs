@@ -33,7 +33,8 @@ pub(crate) fn run(input: &[u8]) {
     assert_eq!(names.len(), volumes.len(), "two volumes of one name");
     let arrays = registry.arrays().to_vec();
     for array in arrays {
-        let members = array.members.into_iter().map(|member| sandbox.device(member)).collect();
+        let home = |member: Option<_>| member.map(|member| sandbox.device(member));
+        let members = array.members.into_iter().map(home).collect();
         let array = ArrayRecord { members, ..array };
         registry.put_array(array).expect("the state folder takes a file");
     }

@@ -122,10 +122,10 @@ impl ArrayStatus {
     }
 }
 
-fn recorded_member((index, device): (usize, &DeviceSpec)) -> MemberStatus {
+fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> MemberStatus {
     MemberStatus {
         index: index as u32,
-        path: device.to_string(),
+        path: device.as_ref().map(ToString::to_string).unwrap_or_default(),
         uuid: String::new(),
         state: "unknown".to_owned(),
         size_bytes: 0,

@@ -80,6 +80,8 @@ pub struct OpenedArray {
     pub size_bytes: u64,
     /// Changes of membership so far, this opening included.
     pub events: u64,
+    /// The device of each place, as far as the devices given tell.
+    pub members: Vec<Option<DeviceSpec>>,
     /// Devices that were not taken into service, and why: a line each.
     pub left_out: Vec<String>,
 }

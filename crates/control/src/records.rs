@@ -149,8 +149,15 @@ pub struct ArrayRecord {
     /// Changes of membership when it was last looked at: members that know fewer are old.
     #[serde(default)]
     pub events: u64,
-    /// Devices that are looked at when it is assembled; their superblocks say which place is whose.
-    pub members: Vec<DeviceSpec>,
+    /// The device of each place, as far as it is known, also of members that are lost.
+    pub members: Vec<Option<DeviceSpec>>,
+}
+
+impl ArrayRecord {
+    /// What the array stands on.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
+        self.members.iter().flatten()
+    }
 }
 
 impl VolumeRecord {

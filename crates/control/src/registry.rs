@@ -62,7 +62,7 @@ impl Body {
                 .level
                 .check(members, array.chunk_bytes)
                 .map_err(|why| format!("the array {} cannot be: {why}", array.name))?;
-            if array.members.iter().any(|device| device.array().is_some()) {
+            if array.devices().any(|device| device.array().is_some()) {
                 return Err(format!("the array {} stands on an array", array.name));
             }
         }
@@ -347,7 +347,7 @@ mod tests {
             consistency: Consistency::Journal,
             size_bytes: 1 << 30,
             events: 4,
-            members: ["/dev/sdb", "/dev/sdc", "mem:1G"].map(|text| text.parse().unwrap()).to_vec(),
+            members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],
         }
     }
 
@@ -381,7 +381,7 @@ mod tests {
         let mut bad_shape = body(&[], &["r"]);
         bad_shape.arrays[0].members.pop();
         let mut nested = body(&[], &["r"]);
-        nested.arrays[0].members[2] = "array:q".parse().unwrap();
+        nested.arrays[0].members[2] = Some("array:q".parse().unwrap());
         let mut shared = body(&[], &["r"]);
         shared.volumes = vec![over("a", "r"), over("b", "r")];
         let cases = [

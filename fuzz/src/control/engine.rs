@@ -75,10 +75,10 @@ impl BookEngine {
         assert!(is_open, "{name} is not open");
     }
 
-    fn opened(&self, name: &ArrayName) -> OpenedArray {
+    fn opened(&self, name: &ArrayName, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
         let is_fresh = self.arrays.lock().expect("no call panics").insert(name.clone());
         assert!(is_fresh, "{name} is opened twice");
-        OpenedArray { size_bytes: ARRAY_BYTES, events: 1, left_out: Vec::new() }
+        OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
     }
 
     pub(crate) fn open_arrays(&self) -> BTreeSet<ArrayName> {
@@ -227,8 +227,8 @@ impl Engine for BookEngine {
             consistency: record.consistency,
         };
         let mut labels = self.labels.lock().expect("no call panics");
-        labels.extend(record.members.iter().map(|member| (member.to_string(), label.clone())));
-        Ok(self.opened(&record.name))
+        labels.extend(record.devices().map(|member| (member.to_string(), label.clone())));
+        Ok(self.opened(&record.name, record.members.clone()))
     }
 
     fn open_array(
@@ -238,11 +238,14 @@ impl Engine for BookEngine {
         force: bool,
     ) -> ControlResult<OpenedArray> {
         self.call()?;
-        assert!(devices.iter().all(|device| record.members.contains(device)));
-        if devices.len() < record.members.len() && !force {
+        let known = record.members.len();
+        if devices.len() < known.max(1) && !force {
             return Err(ControlError::failed("members are missing"));
         }
-        Ok(self.opened(&record.name))
+        // A level of that many members, as it was made.
+        let members = devices.iter().cloned().map(Some).collect::<Vec<_>>();
+        record.level.check(members.len(), record.chunk_bytes)?;
+        Ok(self.opened(&record.name, members))
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {

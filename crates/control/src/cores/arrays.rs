@@ -104,8 +104,9 @@ pub(super) async fn label_of(
 
 /// Makes an array of the record's members.
 pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult<OpenedArray> {
-    let (leaves, known) = open_all(&handle, &record.members)?;
-    let uuids = record.members.iter().map(|_| Identity::random().map(|uuid| uuid.0));
+    let given: Vec<DeviceSpec> = record.devices().cloned().collect();
+    let (leaves, known) = open_all(&handle, &given)?;
+    let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let options = CreateOptions {
         name: record.name.to_string(),
         level: record.level.0,
@@ -116,7 +117,7 @@ pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult
         member_uuids: uuids.collect::<ControlResult<_>>()?,
     };
     let made = Array::create(&handle, &options, leaves).await;
-    let array = made.map_err(|error| refusal(&error, &record.members, &record))?;
+    let array = made.map_err(|error| refusal(&error, &given, &record))?;
     let devices = known.into_iter().map(Some).collect();
     Ok(keep(&record.name, array, devices, Vec::new()))
 }
@@ -139,7 +140,9 @@ fn keep(
     left_out: Vec<String>,
 ) -> OpenedArray {
     let events = array.status().map_or(0, |status| status.event);
-    let opened = OpenedArray { size_bytes: array.limits().bytes(), events, left_out };
+    let members = devices.iter().map(|known| known.as_ref().map(|it| it.device.clone()));
+    let members = members.collect();
+    let opened = OpenedArray { size_bytes: array.limits().bytes(), events, members, left_out };
     let assembled = Rc::new(Assembled { array, devices });
     ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), assembled));
     opened
@@ -247,7 +250,7 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &ArrayRecord) -> Co
         told.replace(&devices, &format!("{} and {}", name(first), name(second)))
     };
     let were = |missing: &[usize]| -> String {
-        let paths = missing.iter().filter_map(|member| record.members.get(*member));
+        let paths = missing.iter().filter_map(|member| record.members.get(*member)?.as_ref());
         let paths: Vec<String> = paths.map(ToString::to_string).collect();
         if paths.len() == missing.len() && !paths.is_empty() {
             format!(" (last seen as {})", paths.join(", "))
@@ -335,7 +338,6 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         .max();
     let members = now.members.iter().enumerate().map(|(index, member)| {
         let known = assembled.devices[index].as_ref();
-        // In their order, as long as nobody changed it.
         let recorded = plain.members.get(index).map(|member| member.path.clone());
         MemberStatus {
             index: index as u32,

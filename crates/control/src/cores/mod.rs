@@ -363,7 +363,7 @@ impl Engine for CoreEngine {
         let core = self.deal();
         let plan = record.clone();
         let opened = call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
-        let devices = record.members.clone();
+        let devices = record.devices().cloned().collect();
         let home = ArrayHome { core, record: record.clone(), devices };
         self.arrays.insert(record.name.clone(), home);
         Ok(opened)

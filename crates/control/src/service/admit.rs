@@ -151,7 +151,7 @@ impl<E: Engine> Service<E> {
             return Some(format!("volume {name}"));
         }
         let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
-        let array = others.find(|array| array.members.iter().any(&mut is_it));
+        let array = others.find(|array| array.devices().any(&mut is_it));
         array.map(|ArrayRecord { name, .. }| format!("array {name}"))
     }
 

@@ -56,6 +56,7 @@ impl<E: Engine> Service<E> {
         let notes = unequal(&members, &sizes);
         let uuid = Identity::random()?;
         let (size_bytes, events) = (0, 0);
+        let members = members.into_iter().map(Some).collect();
         let record = ArrayRecord {
             name,
             uuid,
@@ -94,7 +95,7 @@ impl<E: Engine> Service<E> {
         notes: Vec<String>,
     ) -> ControlResult<Response> {
         let name = record.name.clone();
-        (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+        learn(&mut record, &opened);
         if let Err(error) = self.registry.put_array(record) {
             let closed = self.engine.close_array(&name);
             self.note_array(&name, closed);
@@ -121,17 +122,17 @@ impl<E: Engine> Service<E> {
             Some(known) => known.name.clone(),
             None => self.free_name(&label.name)?,
         };
-        let record = ArrayRecord {
+        let record = known.unwrap_or_else(|| ArrayRecord {
             name: name.clone(),
             uuid: label.array,
             level: label.level,
             chunk_bytes: label.chunk_bytes,
             consistency: label.consistency,
             size_bytes: 0,
-            events: known.map_or(0, |known| known.events),
-            members: devices,
-        };
-        let opened = self.engine.open_array(&record, &record.members, force)?;
+            events: 0,
+            members: Vec::new(),
+        });
+        let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
         self.keep_array(record, opened, left_out.clone())?;
         // Volumes may have waited for it.
@@ -199,12 +200,12 @@ impl<E: Engine> Service<E> {
 
     /// The device of a record that is meant.
     fn member_of(&mut self, record: &ArrayRecord, meant: &DeviceSpec) -> ControlResult<DeviceSpec> {
-        if let Some(member) = record.members.iter().find(|member| *member == meant) {
+        if let Some(member) = record.devices().find(|member| *member == meant) {
             return Ok(member.clone());
         }
         let is_it = |member: &&DeviceSpec| member.path().is_some() && self.is_same(member, meant);
-        record.members.iter().find(is_it).cloned().ok_or_else(|| {
-            let members: Vec<String> = record.members.iter().map(ToString::to_string).collect();
+        record.devices().find(is_it).cloned().ok_or_else(|| {
+            let members: Vec<String> = record.devices().map(ToString::to_string).collect();
             ControlError::failed(format!(
                 "{meant} is no member of {}; its members: {}",
                 record.name,
@@ -235,7 +236,7 @@ impl<E: Engine> Service<E> {
     /// Makes plain devices of the members. Each is told what became of it before the first error.
     fn erase_labels(&mut self, record: &ArrayRecord) -> ControlResult<()> {
         let mut result = Ok(());
-        for member in record.members.iter().filter(|member| !member.is_volatile()) {
+        for member in record.devices().filter(|member| !member.is_volatile()) {
             let erased = self.erase_label(record, member);
             if let Err(error) = &erased {
                 self.engine.log(&format!("array {}: {}", record.name, error.message));
@@ -268,7 +269,7 @@ impl<E: Engine> Service<E> {
         let name = record.name.clone();
         let mut live = LiveArray::default();
         let mut present = Vec::new();
-        for member in &record.members {
+        for member in record.devices() {
             let looked = if member.is_volatile() {
                 Err(ControlError::failed(format!("{member} ended with the daemon before")))
             } else {
@@ -282,8 +283,8 @@ impl<E: Engine> Service<E> {
         match self.engine.open_array(&record, &present, false) {
             Ok(opened) => {
                 live.size_bytes = Some(opened.size_bytes);
+                learn(&mut record, &opened);
                 live.left_out.extend(opened.left_out);
-                (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
             }
             Err(error) => live.error = error.message,
         }
@@ -375,6 +376,22 @@ impl<E: Engine> Service<E> {
         let record = self.registry.find_array(name).cloned();
         let record = record.expect("an array just handled is recorded");
         Response::Array { array: Box::new(self.array_status(&record)), notes }
+    }
+}
+
+/// What an opening tells of an array.
+fn learn(record: &mut ArrayRecord, opened: &OpenedArray) {
+    (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    record.members.resize(opened.members.len(), None);
+    // A device has one place: where it was found, whatever was in it before.
+    let found: Vec<&DeviceSpec> = opened.members.iter().flatten().collect();
+    for place in &mut record.members {
+        place.take_if(|device| found.contains(&&*device));
+    }
+    for (place, found) in record.members.iter_mut().zip(&opened.members) {
+        if let Some(found) = found {
+            *place = Some(found.clone());
+        }
     }
 }
 

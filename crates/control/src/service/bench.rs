@@ -163,11 +163,11 @@ impl Engine for BookEngine {
             consistency: record.consistency,
         };
         let mut books = self.0.lock().unwrap();
-        for path in record.members.iter().filter_map(DeviceSpec::path) {
+        for path in record.devices().filter_map(DeviceSpec::path) {
             books.labels.insert(path.to_owned(), label.clone());
         }
         books.arrays.insert(record.name.clone(), Vec::new());
-        Ok(OpenedArray { size_bytes: ARRAY_BYTES, events: 1, left_out: Vec::new() })
+        Ok(opened(record.members.clone()))
     }
 
     fn open_array(
@@ -178,12 +178,12 @@ impl Engine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
-        let missing = record.members.len() - devices.len();
+        let missing = 3 - devices.len();
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
         self.0.lock().unwrap().arrays.insert(record.name.clone(), Vec::new());
-        Ok(OpenedArray { size_bytes: ARRAY_BYTES, events: 1, left_out: Vec::new() })
+        Ok(opened(devices.iter().cloned().map(Some).chain([None; 3]).take(3).collect()))
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -218,6 +218,10 @@ impl Engine for BookEngine {
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.0.lock().unwrap().clients
     }
+}
+
+fn opened(members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
 }
 
 pub(super) struct Bench {
