@@ -183,7 +183,16 @@ impl Engine for BookEngine {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
         self.0.lock().unwrap().arrays.insert(record.name.clone(), Vec::new());
-        Ok(opened(devices.iter().cloned().map(Some).chain([None; 3]).take(3).collect()))
+        // Known ones where they were, others where there is room.
+        let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
+        let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
+        let mut places: Vec<Option<DeviceSpec>> = places.collect();
+        for device in devices {
+            if !places.contains(&Some(device.clone())) {
+                *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
+            }
+        }
+        Ok(opened(places))
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
