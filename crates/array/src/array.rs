@@ -157,12 +157,7 @@ impl<D: BlockDevice> Array<D> {
             0 => None,
             rows => Some(Code::new(geometry.data_chunks(), rows)?),
         };
-        let mut limits =
-            limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
-        if consistency == Consistency::Journal && geometry.parity_chunks() > 0 {
-            // A discard is in no journal: it would open the write hole.
-            limits.after_discard = AfterDiscard::Unchanged;
-        }
+        let limits = limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
         let inner = Inner {
             handle: handle.clone(),
             members: members.into_iter().map(Member::new).collect(),
@@ -286,15 +281,6 @@ impl<D> Inner<D> {
             return Err(IoError::Gone);
         }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
-    }
-
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    /// Whether writes go through a journal.
-    pub(crate) fn has_journal(&self) -> bool {
-        self.consistency == Consistency::Journal && self.geometry.parity_chunks() > 0
     }
 }
 

@@ -34,7 +34,7 @@ impl<D: BlockDevice> Inner<D> {
             // What was never written reads as zeroes already.
             if !self.is_blank(Stripe(stripes.start)) {
                 // A task of its own: members are cleared together, whether somebody waits or not.
-                self.handle.spawn(self.clone().clear_run(stripes, clear)).await?;
+                self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;
             }
         }
         self.clear_part(behind, clear).await
@@ -47,25 +47,6 @@ impl<D: BlockDevice> Inner<D> {
         let groups = self.geometry.group_count() as u64;
         let in_region = durable.marks.region_sectors() / self.geometry.chunk_sectors() * groups;
         end.min((start / in_region + 1) * in_region)
-    }
-
-    /// Whole stripes of one region.
-    async fn clear_run(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
-        match clear {
-            Clear::Zeroes(durability) if self.has_journal() => {
-                // Only what is in the journal is in all members or in none.
-                let stripe_sectors = self.geometry.stripe_sectors();
-                let start = Lba(stripes.start * stripe_sectors);
-                let all = (stripes.end - stripes.start) * stripe_sectors;
-                let longest = self.limits().max_transfer_bytes / SECTOR_BYTES as u32;
-                let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
-                for range in SectorRange::new(start, all).split_at_multiples(longest.into()) {
-                    self.write(range, zeroes(range.count, chunk_bytes), durability).await?;
-                }
-                Ok(())
-            }
-            _ => self.clear_stripes(stripes, clear).await,
-        }
     }
 
     /// Less than a stripe, or the ends of two.
@@ -132,7 +113,7 @@ impl<D: BlockDevice> Inner<D> {
         self.check_group(group)
     }
 
-    /// Whole stripes: the rows of each group are one range of its members.
+    /// Whole stripes of one region: the rows of each group are one range of its members.
     async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
         let _mark = self.mark_region(Stripe(stripes.start)).await?;
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };

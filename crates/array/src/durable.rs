@@ -135,21 +135,30 @@ impl<D: BlockDevice> Inner<D> {
         durable.progress.notify();
     }
 
+    fn has_unrecorded_loss(&self) -> bool {
+        let Some(durable) = &self.durable else { return false };
+        let record = durable.record.borrow();
+        (0..record.members.len())
+            .any(|member| record.is_in_service(member) && !self.members[member].is_online())
+    }
+
     async fn store_record(self: &Rc<Self>) -> IoResult<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
-        // Nothing is acknowledged any more without members that cannot be spared: they stay in
-        // service on record, and the array is whole again when they are back.
+        // Members often go together, with their shelf. Nothing is acknowledged any more without those
+        // that cannot be spared: then none of them is lost on record, and all may come back.
+        if self.has_unrecorded_loss() {
+            self.flush_all().await?;
+        }
         self.check_groups()?;
         let mut next = durable.record();
         next.event += 1;
         next.usage = durable.usage.get();
         let mut is_news =
             durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
-        let mut is_loss = false;
+        let is_loss = self.has_unrecorded_loss();
         for (member, record) in next.members.iter_mut().enumerate() {
             if record.state == MemberState::InService && !self.members[member].is_online() {
                 (record.state, record.since_event) = (MemberState::Lost, next.event);
-                is_loss = true;
             }
         }
         is_news |= is_loss;

@@ -27,9 +27,16 @@
 //! | two parities | 3 | 3 |
 //! | three parities | 4 | 4 |
 //!
+//! # Durable state
+//!
+//! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
+//! together from members in any order, [`Array::new`] does without. Who is lost is on record before anything
+//! is acknowledged without him (`durable`); what was never written reads as zeroes (`marks`); what does not
+//! match after a crash is made to match (`resync`). The [format](../../../docs/formats/array.md) has the tables.
+//!
 //! # Not there yet
 //!
-//! The write hole is open: see [`Array`]. There are no superblocks, no rebuild and no scrub.
+//! The write hole is marked, not closed: there is no journal yet. There is no rebuild and no scrub.
 
 mod array;
 mod assemble;

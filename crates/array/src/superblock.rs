@@ -394,3 +394,102 @@ impl Raw {
         (fits && are_ours).then_some(MemberLayout { map, journal, data })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_block::{MIB, Prng};
+
+    fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
+        let device_sectors = 64 * MIB / SECTOR_BYTES + 13;
+        let places = MemberLayout::plan(device_sectors, chunk_bytes, 8 * MIB).expect("room");
+        let layout = Layout::LeftSymmetric;
+        let geometry = Geometry::new(level, layout, members, chunk_bytes, places.data.count);
+        let member = |number| MemberRecord {
+            uuid: [number as u8; 16],
+            state: MemberState::ALL[number % 4],
+            since_event: number as u64,
+        };
+        let array = ArrayRecord {
+            uuid: [0xab; 16],
+            name: "räume".to_owned(),
+            geometry: geometry.expect("possible"),
+            places,
+            consistency: Consistency::Bitmap,
+            event: 77,
+            usage: Usage::InUse,
+            members: (0..members).map(member).collect(),
+        };
+        Superblock { array, member: members - 1, device_sectors }
+    }
+
+    fn reseal(block: &mut [u8]) {
+        let crc = crc_without(block, CRC_AT);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    #[test]
+    fn a_superblock_of_every_level_is_read_as_it_was_written() {
+        let levels = [
+            (Level::Raid0, 64),
+            (Level::Raid1, 2),
+            (Level::Raid10, 6),
+            (Level::Raid5, 3),
+            (Level::Raid6, 10),
+            (Level::Raid7_3, 11),
+            (Level::Raid50 { group: 3 }, 9),
+            (Level::Raid60 { group: 5 }, 10),
+            (Level::Raid70 { group: 6 }, 12),
+            (Level::NPlusM { data: 20, parity: 4 }, 24),
+        ];
+        for (level, members) in levels {
+            for chunk_bytes in [4 << 10, 64 << 10, 1 << 20] {
+                let superblock = superblock(level, members, chunk_bytes);
+                for copy in 0..2 {
+                    let block = superblock.encode(copy);
+                    assert_eq!(Superblock::decode(&block, copy), Ok(superblock.clone()));
+                    assert_eq!(Superblock::decode(&block, 1 - copy), Err(Rejected::Damaged));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
+        let good = superblock(Level::Raid60 { group: 5 }, 10, 64 << 10).encode(0);
+        let mut dice = Prng::new(4);
+        for round in 0..60_000_usize {
+            let mut block = good;
+            // Every byte of the head in turn, then several at random, often to extremes.
+            for change in 0..=dice.below(3) {
+                let at = if change == 0 { round % 640 } else { dice.below(2400) as usize };
+                block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
+            }
+            reseal(&mut block);
+            let Ok(read) = Superblock::decode(&block, 0) else { continue };
+            let places = read.array.places;
+            let [_, second] = MemberLayout::superblock_lbas(read.device_sectors);
+            assert!(places.data.end() <= second);
+            assert_eq!(read.array.geometry.member_sectors(), places.data.count);
+            assert_eq!(read.array.members.len(), read.array.geometry.member_count());
+            assert!(read.member < read.array.members.len());
+            // What is read is written the same: nothing in it was ignored, but what is reserved.
+            assert_eq!(Superblock::decode(&read.encode(0), 0), Ok(read));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_no_superblock() {
+        assert_eq!(Superblock::decode(&[], 0), Err(Rejected::Absent));
+        assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
+        let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
+        assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
+        block[8] = 2;
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
+        reseal(&mut block);
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(2)));
+        block[8] = 0;
+        reseal(&mut block);
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
+    }
+}

@@ -1,0 +1,270 @@
+//! Power cuts at every step: whatever the drives keep of what was not flushed, what was acknowledged is
+//! there, on all members and on any that are enough.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use voltier_array::{Array, ArrayError, AssembleOptions, Consistency, Level, MetadataError};
+use voltier_block::{BlockDevice, Prng};
+use voltier_ring::{Executor, NoFiles};
+
+use crate::drive::{Drive, Medium};
+use crate::world::{Model, World, on_media, options, read, write};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true };
+
+/// What a scenario tells of itself while it goes on.
+#[derive(Clone, Default)]
+struct Story {
+    model: Rc<RefCell<Model>>,
+    /// The making of the array was acknowledged.
+    is_made: Rc<Cell<bool>>,
+    /// So was its stop.
+    is_stopped: Rc<Cell<bool>>,
+    /// A start may be refused: not stopped, and members missing.
+    may_be_in_doubt: Rc<Cell<bool>>,
+}
+
+impl Story {
+    async fn write(&self, array: &Array<Drive>, block: u64, byte: u8) {
+        self.model.borrow_mut().begin(block, byte);
+        write(array, block, byte).await.expect("write");
+        self.model.borrow_mut().acknowledge(block, byte);
+    }
+}
+
+/// Runs a scenario until it is through or the power is cut; whether it was through.
+fn boot<F: Future<Output = ()> + 'static>(
+    media: &[Medium],
+    cut: u64,
+    story: &Story,
+    scenario: impl Fn(World, Story) -> F,
+) -> (bool, Vec<Medium>) {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let world = World::new(&executor.handle(), media.to_vec(), Some(cut), cut);
+    let is_through = Rc::new(Cell::new(false));
+    let run = scenario(world.clone(), story.clone());
+    let (same, through) = (world.clone(), is_through.clone());
+    executor.block_on(async move {
+        let (power, done) = (same.power.clone(), through.clone());
+        drop(same.handle.spawn(async move {
+            run.await;
+            done.set(true);
+            power.changed.notify();
+        }));
+        same.power.changed.until(|| same.power.is_cut() || through.get()).await;
+    });
+    (is_through.get(), world.media())
+}
+
+/// Starts the array from these media, and holds it against the story.
+fn check(media: Vec<Medium>, story: &Story, when: &str) {
+    let (story, when) = (story.clone(), when.to_owned());
+    on_media(media, move |world| async move {
+        let mut order: Vec<usize> = (0..world.drives.len()).collect();
+        order.rotate_left(when.len() % world.drives.len());
+        let mut assembled = world.assemble(&order, AssembleOptions::default()).await;
+        let is_in_doubt = matches!(
+            assembled,
+            Err(ArrayError::Metadata(MetadataError::DirtyDegraded { .. }))
+        );
+        if is_in_doubt && story.may_be_in_doubt.get() {
+            let force = AssembleOptions { force: true, degraded: false };
+            assembled = world.assemble(&order, force).await;
+        }
+        let (array, report) = match assembled {
+            Ok(assembled) => assembled,
+            Err(ArrayError::Metadata(_)) if !story.is_made.get() => return,
+            Err(error) => panic!("{when}: {error}"),
+        };
+        if story.is_stopped.get() {
+            assert!(report.was_clean && report.regions_in_doubt == 0, "{when}");
+        }
+        let model = story.model.borrow().clone();
+        let first = model.check(&array, &when).await;
+        while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+            world.handle.sleep(SECOND_NS / 100).await;
+        }
+        assert_eq!(model.check(&array, &when).await, first, "{when}: after the resync");
+        array.stop().await.unwrap_or_else(|error| panic!("{when}: {error}"));
+        let status = array.status().expect("it has one");
+        let in_service: Vec<bool> =
+            (0..status.members.len()).map(|member| array.is_online(member)).collect();
+        drop(array);
+        // Without any one of them it is the same, as long as that leaves enough.
+        for without in 0..world.drives.len() {
+            if in_service.contains(&false) || status.level == Level::Raid0 {
+                break;
+            }
+            let (media, first) = (world.media(), first.clone());
+            let (model, when) = (model.clone(), format!("{when}, without {without}"));
+            let rest: Vec<usize> = (0..media.len()).filter(|member| *member != without).collect();
+            let boot = World::new(&world.handle, media, None, 7);
+            let (array, _) = boot.assemble(&rest, EITHER).await.unwrap_or_else(|error| {
+                panic!("{when}: {error}");
+            });
+            assert_eq!(model.check(&array, &when).await, first, "{when}");
+        }
+    });
+}
+
+/// A scenario with the power cut at every step, each with several luck.
+fn at_every_step<F: Future<Output = ()> + 'static>(
+    name: &str,
+    media: &[Medium],
+    before: impl Fn() -> Story,
+    scenario: impl Fn(World, Story) -> F,
+) -> Vec<Medium> {
+    for cut in 0.. {
+        let story = before();
+        let (is_through, after) = boot(media, cut, &story, &scenario);
+        if is_through {
+            assert!(cut > 10, "{name}: nothing happened");
+            return after;
+        }
+        for luck in 0..3 {
+            let mut dice = Prng::new(cut * 10 + luck);
+            let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
+            check(left, &story, &format!("{name}, cut at {cut}, luck {luck}"));
+        }
+    }
+    unreachable!("some step is the last")
+}
+
+/// All that may be made of the drives of a bay.
+fn cases() -> Vec<(Level, usize, Consistency)> {
+    vec![
+        (Level::Raid5, 3, Consistency::Bitmap),
+        (Level::Raid1, 2, Consistency::Bitmap),
+        (Level::Raid6, 4, Consistency::None),
+        (Level::Raid0, 2, Consistency::None),
+    ]
+}
+
+fn made(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
+    on_media(vec![Medium::default(); members], move |world| async move {
+        let array = world.create(&options(level, members, consistency)).await;
+        array.stop().await.expect("stop");
+        world.media()
+    })
+}
+
+fn made_story() -> Story {
+    let story = Story::default();
+    story.is_made.set(true);
+    story
+}
+
+#[test]
+fn a_cut_while_an_array_is_made_leaves_all_of_it_or_nothing() {
+    for (level, members, consistency) in cases() {
+        let empty = vec![Medium::default(); members];
+        at_every_step("create", &empty, Story::default, move |world, story| async move {
+            let array = world.create(&options(level, members, consistency)).await;
+            story.is_made.set(true);
+            story.write(&array, 3, 7).await;
+        });
+    }
+}
+
+#[test]
+fn a_cut_while_it_serves_loses_nothing_that_was_acknowledged() {
+    for (level, members, consistency) in cases() {
+        let media = made(level, members, consistency);
+        at_every_step("serve", &media, made_story, move |world, story| async move {
+            let order: Vec<usize> = (0..members).rev().collect();
+            let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
+            story.write(&array, 1, 1).await;
+            story.write(&array, 40, 2).await;
+            // Another region, while the marks of the first are taken back.
+            world.handle.sleep(11 * SECOND_NS).await;
+            story.write(&array, 600, 3).await;
+            story.write(&array, 1, 4).await;
+            array.flush().await.expect("flush");
+        });
+    }
+}
+
+#[test]
+fn a_cut_while_it_is_stopped_leaves_it_clean_or_marked() {
+    for (level, members, consistency) in cases() {
+        let media = made(level, members, consistency);
+        at_every_step("stop", &media, made_story, move |world, story| async move {
+            let order: Vec<usize> = (0..members).collect();
+            let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
+            story.write(&array, 5, 5).await;
+            array.stop().await.expect("stop");
+            story.is_stopped.set(true);
+            world.handle.sleep(11 * SECOND_NS).await;
+            // One step more, to cut behind the stop.
+            let stray = &world.drives[0];
+            stray.flush().await.expect("flush");
+        });
+    }
+}
+
+#[test]
+fn a_lost_member_that_comes_back_is_not_believed() {
+    for (level, members, consistency) in cases() {
+        if level == Level::Raid0 {
+            continue;
+        }
+        let media = made(level, members, consistency);
+        let before = || {
+            let story = made_story();
+            story.may_be_in_doubt.set(true);
+            story
+        };
+        let after = at_every_step("loss", &media, before, move |world, story| async move {
+            let order: Vec<usize> = (0..members).collect();
+            let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
+            story.write(&array, 1, 1).await;
+            world.drives[1].is_gone.set(true);
+            for (block, byte) in [(1, 2), (17, 3), (33, 4), (600, 5)] {
+                story.write(&array, block, byte).await;
+            }
+            world.drives[1].is_gone.set(false);
+        });
+        let dice = &mut Prng::new(5);
+        let after: Vec<Medium> = after.iter().map(|it| it.after_power_cut(dice)).collect();
+        on_media(after, move |world| async move {
+            let order: Vec<usize> = (0..members).collect();
+            let force = AssembleOptions { force: true, degraded: false };
+            let (array, report) = world.assemble(&order, force).await.expect("enough");
+            assert_eq!(report.left_out.iter().map(|it| it.member).collect::<Vec<_>>(), [1]);
+            assert_eq!(read(&array, 600).await, Ok(5));
+        });
+    }
+}
+
+#[test]
+fn a_cut_while_parity_is_made_anew_is_gone_on_from() {
+    let media = made(Level::Raid5, 3, Consistency::Bitmap);
+    let order = [2, 0, 1];
+    // In the middle of a write: some members have it.
+    let story = made_story();
+    let (is_through, after) = boot(&media, 130, &story, |world, story| async move {
+        let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
+        for block in 0..100 {
+            story.write(&array, block, block as u8).await;
+        }
+    });
+    assert!(!is_through);
+    let mut dice = Prng::new(2);
+    let torn: Vec<Medium> = after.iter().map(|it| it.after_power_cut(&mut dice)).collect();
+    let model = story.model.clone();
+    let before = || Story { model: Rc::new(RefCell::new(model.borrow().clone())), ..made_story() };
+    at_every_step("resync", &torn, before, move |world, story| async move {
+        let (array, report) =
+            world.assemble(&order, AssembleOptions::default()).await.expect("all");
+        assert!(report.regions_in_doubt > 0 && !report.was_clean);
+        story.write(&array, 200, 9).await;
+        while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+            world.handle.sleep(SECOND_NS / 100).await;
+        }
+        world.handle.sleep(21 * SECOND_NS).await;
+        assert_eq!(array.status().map(|status| status.regions_dirty), Some(0));
+    });
+}

@@ -1,0 +1,250 @@
+//! Drives that forget what no flush covered, all at once when the power is cut.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, Prng,
+    SECTOR_BYTES, SectorRange,
+};
+use voltier_ring::{Handle, Signal};
+
+pub(crate) const SECTOR: usize = SECTOR_BYTES as usize;
+pub(crate) type Sector = [u8; SECTOR];
+
+/// What a drive holds that was never written: not zeroes.
+const JUNK: Sector = [0xee; SECTOR];
+
+/// A write on its way.
+#[derive(Clone)]
+struct UnderWay {
+    at: u64,
+    data: Bytes,
+}
+
+/// What is on a drive.
+#[derive(Clone, Default)]
+pub(crate) struct Medium {
+    /// Grows with every change; a copy is in one piece of memory.
+    durable: BTreeMap<u64, Sector>,
+    /// Completed versions of sectors that no flush covered, oldest first.
+    cached: BTreeMap<u64, Vec<Sector>>,
+    under_way: BTreeMap<u64, UnderWay>,
+    next: u64,
+}
+
+impl Medium {
+    fn read(&self, sector: u64) -> &Sector {
+        let cached = self.cached.get(&sector).and_then(|versions| versions.last());
+        cached.or_else(|| self.durable.get(&sector)).unwrap_or(&JUNK)
+    }
+
+    fn begin(&mut self, at: Lba, data: Bytes) -> u64 {
+        self.next += 1;
+        self.under_way.insert(self.next, UnderWay { at: at.0, data });
+        self.next
+    }
+
+    fn complete(&mut self, number: u64, durability: Durability) {
+        let UnderWay { at, data } = self.under_way.remove(&number).expect("it was begun");
+        for (index, sector) in data.chunks(SECTOR).enumerate() {
+            let (at, sector) = (at + index as u64, sector.try_into().expect("whole sectors"));
+            if durability == Durability::Durable {
+                self.cached.remove(&at);
+                self.durable.insert(at, sector);
+            } else {
+                self.cached.entry(at).or_default().push(sector);
+            }
+        }
+    }
+
+    /// Sectors and how many versions of each a flush that begins now will cover.
+    fn covered(&self) -> Vec<(u64, usize)> {
+        self.cached.iter().map(|(sector, versions)| (*sector, versions.len())).collect()
+    }
+
+    fn flush(&mut self, covered: Vec<(u64, usize)>) {
+        for (sector, count) in covered {
+            let Some(versions) = self.cached.get_mut(&sector) else { continue };
+            let count = count.min(versions.len());
+            if let Some(last) = versions.drain(..count).next_back() {
+                self.durable.insert(sector, last);
+            }
+            if versions.is_empty() {
+                self.cached.remove(&sector);
+            }
+        }
+    }
+
+    /// What a power cut leaves: of what no flush covered, and of what was under way, any sectors.
+    pub(crate) fn after_power_cut(&self, dice: &mut Prng) -> Self {
+        let mut durable = self.durable.clone();
+        let mood = dice.below(4);
+        let survives = |dice: &mut Prng| match mood {
+            0 => false,
+            1 => true,
+            _ => dice.one_in(2),
+        };
+        for (sector, versions) in &self.cached {
+            if survives(dice) {
+                durable.insert(*sector, *dice.pick(versions));
+            }
+        }
+        for write in self.under_way.values() {
+            for (index, sector) in write.data.chunks(SECTOR).enumerate() {
+                if survives(dice) {
+                    let at = write.at + index as u64;
+                    durable.insert(at, sector.try_into().expect("whole sectors"));
+                }
+            }
+        }
+        Self { durable, ..Self::default() }
+    }
+
+    /// Changes bytes behind everybody's back.
+    pub(crate) fn overwrite(&mut self, at: u64, bytes: &[u8]) {
+        for (index, byte) in bytes.iter().enumerate() {
+            let at = at as usize + index;
+            let sector = (at / SECTOR) as u64;
+            let mut content = *self.read(sector);
+            content[at % SECTOR] = *byte;
+            self.durable.insert(sector, content);
+        }
+    }
+
+    /// A byte as it is now.
+    pub(crate) fn byte(&self, at: u64) -> u8 {
+        self.read(at / SECTOR_BYTES)[at as usize % SECTOR]
+    }
+}
+
+/// The power of all drives, which is cut at a step: the beginning or the end of a change.
+#[derive(Default)]
+pub(crate) struct Power {
+    cut_at: Cell<Option<u64>>,
+    steps: Cell<u64>,
+    is_cut: Cell<bool>,
+    pub(crate) changed: Signal,
+}
+
+impl Power {
+    pub(crate) fn cut_at(step: Option<u64>) -> Rc<Self> {
+        Rc::new(Self { cut_at: Cell::new(step), ..Self::default() })
+    }
+
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut.get()
+    }
+
+    async fn step(&self) {
+        let step = self.steps.replace(self.steps.get() + 1);
+        if self.cut_at.get() == Some(step) {
+            self.is_cut.set(true);
+            self.changed.notify();
+        }
+        if self.is_cut() {
+            pending::<()>().await;
+        }
+    }
+}
+
+/// A drive. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Drive {
+    handle: Handle,
+    limits: Limits,
+    power: Rc<Power>,
+    pub(crate) medium: Rc<RefCell<Medium>>,
+    dice: Rc<RefCell<Prng>>,
+    /// Everything fails for good.
+    pub(crate) is_gone: Rc<Cell<bool>>,
+    /// Writes so far of superblocks: sectors 0 and the last block.
+    pub(crate) superblock_writes: Rc<Cell<u64>>,
+    pub(crate) reads: Rc<Cell<u64>>,
+}
+
+impl Drive {
+    pub(crate) fn new(
+        handle: &Handle,
+        power: &Rc<Power>,
+        bytes: u64,
+        medium: Medium,
+        seed: u64,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            limits: Limits { volatile_cache: true, ..Limits::plain(bytes) },
+            power: power.clone(),
+            medium: Rc::new(RefCell::new(medium)),
+            dice: Rc::new(RefCell::new(Prng::new(seed))),
+            is_gone: Rc::default(),
+            superblock_writes: Rc::default(),
+            reads: Rc::default(),
+        }
+    }
+
+    async fn late(&self) -> IoResult<()> {
+        let delay_ns = 1_000 + self.dice.borrow_mut().below(20_000);
+        self.handle.sleep(delay_ns).await;
+        if self.power.is_cut() {
+            pending::<()>().await;
+        }
+        if self.is_gone.get() { Err(IoError::Gone) } else { Ok(()) }
+    }
+
+    async fn change(&self, at: Lba, data: Bytes, durability: Durability) -> IoResult<()> {
+        if self.is_gone.get() {
+            return Err(IoError::Gone);
+        }
+        if at.0 == 0 || at.0 + 8 == self.limits.sectors {
+            self.superblock_writes.set(self.superblock_writes.get() + 1);
+        }
+        let number = self.medium.borrow_mut().begin(at, data);
+        self.power.step().await;
+        self.late().await?;
+        self.medium.borrow_mut().complete(number, durability);
+        self.power.step().await;
+        Ok(())
+    }
+}
+
+impl BlockDevice for Drive {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
+        self.reads.set(self.reads.get() + 1);
+        self.late().await?;
+        let medium = self.medium.borrow();
+        for (index, sector) in into.chunks_mut(SECTOR).enumerate() {
+            sector.copy_from_slice(medium.read(at.0 + index as u64));
+        }
+        drop(medium);
+        Ok(into)
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let whole: Vec<u8> = data.pieces().iter().flat_map(|piece| piece.to_vec()).collect();
+        self.change(at, Bytes::copy_of(&whole), durability).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        let covered = self.medium.borrow().covered();
+        self.late().await?;
+        self.medium.borrow_mut().flush(covered);
+        self.power.step().await;
+        Ok(())
+    }
+
+    async fn discard(&self, _range: SectorRange) -> IoResult<()> {
+        self.late().await
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let zeroes = Buf::zeroed(range.bytes() as usize).freeze();
+        self.change(range.start, zeroes, durability).await
+    }
+}

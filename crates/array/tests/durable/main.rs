@@ -1,0 +1,7 @@
+//! Arrays with durable state: making, assembling, stopping, and power cuts at every step of that.
+
+mod assemble;
+mod crash;
+mod drive;
+mod service;
+mod world;
