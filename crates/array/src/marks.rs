@@ -302,8 +302,7 @@ impl<D: BlockDevice> Inner<D> {
             }
         }
         self.write_map_blocks(marks, blocks).await?;
-        let mut unstored = marks.unstored.borrow_mut();
-        zeroed.iter().chain(&wanted).for_each(|region| drop(unstored.remove(region)));
+        marks.unstored.borrow_mut().retain(|it| !zeroed.contains(it) && !wanted.contains(it));
         Ok(())
     }
 

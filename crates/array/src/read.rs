@@ -54,7 +54,7 @@ impl<D: BlockDevice> Inner<D> {
             if self.geometry.is_mirror() {
                 parts[0].slot = self.copy_to_read(stripe);
             }
-            let mut wanted = parts.iter().map(|part| Wanted {
+            let wanted = parts.iter().map(|part| Wanted {
                 slot: part.slot,
                 span: part.span,
                 into: rest.split_to(part.span.bytes()),

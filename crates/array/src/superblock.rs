@@ -353,6 +353,8 @@ impl Raw {
         let chunk_bytes = self.chunk_bytes.get().into();
         let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');
+        let consistency = coded(&CONSISTENCIES, self.consistency)?;
+        let usage = coded(&Usage::ALL, self.usage)?;
         let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
         is_whole.then(|| Superblock {
             array: ArrayRecord {
@@ -360,9 +362,9 @@ impl Raw {
                 name: name.to_owned(),
                 geometry,
                 places,
-                consistency: coded(&CONSISTENCIES, self.consistency)?,
+                consistency,
                 event,
-                usage: coded(&Usage::ALL, self.usage)?,
+                usage,
                 members,
             },
             member,

@@ -7,9 +7,7 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Bytes, Durability, Lba};
 
 use crate::drive::{Drive, Medium};
-use crate::world::{
-    DRIVE_BYTES, World, on_media, options, read, with_drives, write,
-};
+use crate::world::{DRIVE_BYTES, World, on_media, options, read, with_drives, write};
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const COPY_B: u64 = DRIVE_BYTES - 4096;
@@ -62,7 +60,9 @@ fn the_members_make_the_array_in_every_order() {
         for order in permutations(&[0, 1, 2, 3]) {
             on_media(media.clone(), move |world| async move {
                 let (array, report) = world.assemble(&order, PLAIN).await.expect("all are there");
-                assert!(report.was_clean && report.left_out.is_empty() && report.now_lost.is_empty());
+                assert!(
+                    report.was_clean && report.left_out.is_empty() && report.now_lost.is_empty()
+                );
                 assert!(report.copies_mended.is_empty() && report.regions_in_doubt == 0);
                 assert_eq!(report.array.usage, Usage::InUse);
                 assert_eq!(array.geometry().level(), level);
@@ -86,7 +86,8 @@ fn a_stale_member_is_left_out_and_the_array_goes_on_without_it() {
         array.stop().await.expect("stop");
         drop(array);
         let (array, report) = world.assemble(&[2, 3, 0, 1], PLAIN).await.expect("enough");
-        let left: Vec<_> = report.left_out.iter().map(|it| (it.device, it.member, it.state)).collect();
+        let left: Vec<_> =
+            report.left_out.iter().map(|it| (it.device, it.member, it.state)).collect();
         assert_eq!(left, [(0, 2, MemberState::Lost)]);
         assert!(report.was_clean && !array.is_online(2));
         assert_eq!(read(&array, 0).await, Ok(99));
@@ -95,8 +96,7 @@ fn a_stale_member_is_left_out_and_the_array_goes_on_without_it() {
         // With it instead of one of the others there are too few.
         let error = refused(&world, &[2, 3, 0], PLAIN).await;
         let missing = vec![1];
-        let expected =
-            MetadataError::TooFew { group: 0, usable: 2, width: 4, needed: 3, missing };
+        let expected = MetadataError::TooFew { group: 0, usable: 2, width: 4, needed: 3, missing };
         assert_eq!(error, expected);
     });
 }
@@ -110,7 +110,8 @@ fn strangers_duplicates_and_blanks_are_refused_by_name() {
         world.create(&options).await.stop().await.expect("stop");
         world.media()
     }));
-    let all = [media.clone(), vec![others[0].clone(), media[1].clone(), Medium::default()]].concat();
+    let all =
+        [media.clone(), vec![others[0].clone(), media[1].clone(), Medium::default()]].concat();
     on_media(all, |world| async move {
         let error = refused(&world, &[0, 1, 3], PLAIN).await;
         let name = "other".to_owned();
@@ -136,7 +137,8 @@ fn an_old_half_is_not_started_unasked_and_two_halves_are_never_joined() {
             array.stop().await.expect("stop");
         }
         for order in [[0, 1], [1, 0]] {
-            let error = refused(&world, &order, AssembleOptions { force: true, degraded: true }).await;
+            let error =
+                refused(&world, &order, AssembleOptions { force: true, degraded: true }).await;
             assert!(matches!(error, MetadataError::Diverged { .. }), "{error}");
         }
     });

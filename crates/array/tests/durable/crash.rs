@@ -66,10 +66,8 @@ fn check(media: Vec<Medium>, story: &Story, when: &str) {
         let mut order: Vec<usize> = (0..world.drives.len()).collect();
         order.rotate_left(when.len() % world.drives.len());
         let mut assembled = world.assemble(&order, AssembleOptions::default()).await;
-        let is_in_doubt = matches!(
-            assembled,
-            Err(ArrayError::Metadata(MetadataError::DirtyDegraded { .. }))
-        );
+        let is_in_doubt =
+            matches!(assembled, Err(ArrayError::Metadata(MetadataError::DirtyDegraded { .. })));
         if is_in_doubt && story.may_be_in_doubt.get() {
             let force = AssembleOptions { force: true, degraded: false };
             assembled = world.assemble(&order, force).await;

@@ -84,7 +84,8 @@ fn a_loss_is_on_record_before_the_write_is_acknowledged_and_once_for_all() {
             assert!(task.await);
         }
         let after: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
-        let written: Vec<u64> = after.iter().zip(&before).map(|(after, before)| after - before).collect();
+        let written: Vec<u64> =
+            after.iter().zip(&before).map(|(after, before)| after - before).collect();
         assert_eq!(written, [2, 2, 0, 2], "two copies, once");
         let status = array.status().expect("it has one");
         assert!(status.is_degraded && status.event == 3);
