@@ -269,9 +269,12 @@ impl<D: BlockDevice> Inner<D> {
     async fn store_batch(
         self: &Rc<Self>,
         marks: &Marks,
-        wanted: BTreeSet<u64>,
+        mut wanted: BTreeSet<u64>,
         unwanted: Vec<u64>,
     ) -> IoResult<()> {
+        // Asked for again while they were on their way. Storing them once more would have those wait
+        // who are about to see that they are there.
+        wanted.retain(|region| !marks.is_ready(*region, self.must_be_dirty()));
         let zeroed = marks.to_zero(&wanted);
         if !zeroed.is_empty() {
             self.zero_regions(marks, &zeroed).await?;

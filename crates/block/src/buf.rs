@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Alignment of every block: enough for O_DIRECT on 4096-byte devices.
 pub const BUF_ALIGN_BYTES: usize = 4096;
@@ -71,7 +71,7 @@ fn take_block(bytes: usize) -> NonNull<Block> {
     if class < CLASS_COUNT {
         let pooled = POOL.try_with(|pool| pool.borrow_mut().0[class].pop()).ok().flatten();
         if let Some(block) = pooled {
-            // SAFETY: a pooled block is valid and unowned; its count is zero until here.
+            // SAFETY: a pooled block is valid and unowned: nobody reads its count.
             unsafe { block.as_ref() }.references.store(1, Ordering::Relaxed);
             return block;
         }
@@ -136,10 +136,12 @@ unsafe fn free_block(block: NonNull<Block>) {
 fn give_back(block: NonNull<Block>) {
     // SAFETY: the caller holds a reference, so the block is alive.
     let shared = unsafe { block.as_ref() };
-    if shared.references.fetch_sub(1, Ordering::Release) != 1 {
+    // The only reference is ours, and nobody can make another: no locked instruction is needed, which
+    // would wait for all that was written before, often a whole line.
+    let is_last = shared.references.load(Ordering::Acquire) == 1;
+    if !is_last && shared.references.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
-    fence(Ordering::Acquire);
     BLOCKS_OUT.set(BLOCKS_OUT.get() - 1);
     let bytes = shared.layout.size();
     let class = class_of(bytes);

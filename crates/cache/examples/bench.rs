@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::{Arc, Barrier};
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
@@ -111,8 +112,9 @@ async fn request<D: BlockDevice>(device: &D, work: Work, at: Lba) {
     }
 }
 
-/// Ours and the bare drive's rate on one core.
-fn one_core(work: Work, seconds: f64) -> (f64, f64) {
+/// Ours and the bare drive's rate on this core. What is measured begins on all `cores` at once: filling
+/// a drive with fresh memory on one would slow the others down.
+fn one_core(work: Work, seconds: f64, cores: Arc<Barrier>) -> (f64, f64) {
     let mut executor = Executor::real().expect("io_uring is available");
     let handle = executor.handle();
     executor.block_on(async move {
@@ -121,11 +123,14 @@ fn one_core(work: Work, seconds: f64) -> (f64, f64) {
         for line in 0..lines {
             request(&bare, Work::Write, Lba(line * LINE_SECTORS)).await;
         }
+        cores.wait();
         let theirs = rate(&handle, bare, work, lines, DEPTH, seconds).await;
         let ssd = MemoryDevice::new(2 * WORKING_SET_BYTES + (64 << 20));
         let origin = MemoryDevice::new(WORKING_SET_BYTES);
         let cache = warm_cache(&handle, ssd, origin, PolicyKind::Lru, lines).await;
+        cores.wait();
         let ours = rate(&handle, cache.clone(), work, lines, DEPTH, seconds).await;
+        cores.wait();
         cache.stop().await.expect("a stop works");
         (ours, theirs)
     })
@@ -134,10 +139,12 @@ fn one_core(work: Work, seconds: f64) -> (f64, f64) {
 /// The sums of two cores at once, each with its own half of the volume's lines: ours and the bare
 /// drives', which show what the memory of the machine gives.
 fn two_cores(work: Work, seconds: f64) -> (f64, f64) {
+    let cores = Arc::new(Barrier::new(2));
     std::thread::scope(|scope| {
-        let both: Vec<_> = (0..2).map(|_| scope.spawn(move || one_core(work, seconds))).collect();
-        let rates = both.into_iter().map(|core| core.join().expect("a core ends in order"));
-        rates.fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1))
+        let core = |cores: Arc<Barrier>| scope.spawn(move || one_core(work, seconds, cores));
+        let both = [core(cores.clone()), core(cores)];
+        let rates = both.map(|core| core.join().expect("a core ends in order"));
+        rates.iter().fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1))
     })
 }
 
@@ -239,7 +246,7 @@ fn main() {
     for (name, work, bar) in
         [("hit read", Work::Read, 1_200_000.0), ("write-back", Work::Write, 600_000.0)]
     {
-        let (ours, bare) = one_core(work, seconds);
+        let (ours, bare) = one_core(work, seconds, Arc::new(Barrier::new(1)));
         emit(&format!("{name} 4k, 1 core"), "requests/s", ours, target, bar);
         emit(
             &format!("{name} 4k, 1 core, to bare memory"),

@@ -1,8 +1,10 @@
 //! Reading the log ahead of a replay: many segments at once, their records in order.
 //!
 //! The first record of a segment names the segment after it, so a scout reads first records only, and
-//! each segment it finds is walked from head to head beside the others. What it finds is a guess:
-//! the replay takes records only as long as they follow one another.
+//! each segment it finds is walked from head to head beside the others. Where segments follow one
+//! another on the SSD, as they do while a cache fills, the scout reads the first records of several
+//! before it is told of them. What it finds is a guess: the replay takes records only as long as they
+//! follow one another.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -15,9 +17,13 @@ use crate::join::Part;
 use crate::log::Position;
 use crate::recover::{OpenError, ssd_error};
 
-/// Segments walked at once: a disk's latency of 0.15 ms a head is hidden, and the records of that
-/// many segments fit in a few MiB of memory.
-const WALKS_MAX: usize = 32;
+/// Segments walked at once: reads enough to keep a disk busy while records are taken, and the records
+/// of that many segments fit in a few MiB of memory.
+const WALKS_MAX: usize = 96;
+
+/// Segments whose first record is read on the guess that the log goes on there: their latency is the
+/// one that nothing else hides.
+const GUESSES_MAX: u32 = 16;
 
 /// A record read from the log.
 pub(crate) struct Found {
@@ -102,13 +108,32 @@ enum Walk<'a> {
     Done(Result<Vec<Found>, OpenError>),
 }
 
+/// Where the first record of a segment is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    segment: u32,
+    unit: u32,
+}
+
+/// Reads the first record of a segment.
+struct Scout<'a> {
+    place: Place,
+    reads: Part<'a, Result<Option<Found>, OpenError>>,
+    /// What it came back with before it was asked.
+    found: Option<Result<Option<Found>, OpenError>>,
+}
+
 /// Records of the log in order, read ahead.
 pub(crate) struct Chain<'a, S> {
     reader: &'a LogReader<'a, S>,
-    /// Reads the first record of the next segment.
-    scout: Option<Part<'a, Result<Option<Found>, OpenError>>>,
-    /// Where the scout goes when there is room for another walk.
-    next_place: Option<(u32, u32)>,
+    /// The first goes where the log goes on, the others where it may.
+    scouts: VecDeque<Scout<'a>>,
+    /// Whether the first of them is known to go there.
+    is_scouting: bool,
+    /// Where the log goes on, until there is room for another walk.
+    next_place: Option<Place>,
+    /// The segment that was scouted last: the next one behind it may be guessed from here.
+    last_segment: Option<u32>,
     walks: VecDeque<Walk<'a>>,
     last_first: u64,
     ready: VecDeque<Found>,
@@ -118,13 +143,15 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     /// The log from this position on.
     pub(crate) fn new(reader: &'a LogReader<'a, S>, begin: Position) -> Self {
         let place = match begin.unit {
-            NO_UNIT => (begin.next_segment, begin.next_segment_unit),
-            unit => (begin.segment, unit),
+            NO_UNIT => Place { segment: begin.next_segment, unit: begin.next_segment_unit },
+            unit => Place { segment: begin.segment, unit },
         };
         Self {
             reader,
-            scout: None,
+            scouts: VecDeque::new(),
+            is_scouting: false,
             next_place: Some(place),
+            last_segment: None,
             walks: VecDeque::new(),
             last_first: 0,
             ready: VecDeque::new(),
@@ -146,7 +173,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Vec<Found>, OpenError>>> {
         loop {
-            let scouted = self.poll_scout(context);
+            let scouted = self.poll_scouts(context);
             for walk in &mut self.walks {
                 if let Walk::Going(part) = walk
                     && let Poll::Ready(records) = part.as_mut().poll(context)
@@ -159,7 +186,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
                 Some(Walk::Going(_)) if scouted => continue,
                 Some(Walk::Going(_)) => return Poll::Pending,
                 None if scouted => continue,
-                None if self.scout.is_some() => return Poll::Pending,
+                None if self.is_scouting => return Poll::Pending,
                 None => return Poll::Ready(None),
             }
             return match self.walks.pop_front() {
@@ -169,31 +196,58 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
         }
     }
 
-    /// Moves the scout on; true if it found or started something, so that all is to be polled again.
-    fn poll_scout(&mut self, context: &mut Context<'_>) -> bool {
-        if self.scout.is_none()
+    /// Moves the scouts on; true if the first found or started something, so that all is to be polled
+    /// again.
+    fn poll_scouts(&mut self, context: &mut Context<'_>) -> bool {
+        if !self.is_scouting
             && self.walks.len() < WALKS_MAX
-            && let Some((segment, unit)) = self.next_place.take()
+            && let Some(place) = self.next_place.take()
         {
-            let reader = self.reader;
-            self.scout = Some(Box::pin(reader.record(segment, unit)));
+            self.send_scouts(place);
         }
-        let Some(scout) = &mut self.scout else { return false };
-        let Poll::Ready(found) = scout.as_mut().poll(context) else { return false };
-        self.scout = None;
-        match found {
-            Ok(None) => {}
+        for scout in &mut self.scouts {
+            if scout.found.is_none()
+                && let Poll::Ready(found) = scout.reads.as_mut().poll(context)
+            {
+                scout.found = Some(found);
+            }
+        }
+        if !self.is_scouting || self.scouts.front().is_none_or(|scout| scout.found.is_none()) {
+            return false;
+        }
+        self.is_scouting = false;
+        match self.scouts.pop_front().and_then(|scout| scout.found) {
+            None | Some(Ok(None)) => {}
             // Leftovers of an earlier pass lead back: their numbers are lower.
-            Ok(Some(first)) if first.sequence() <= self.last_first => {}
-            Ok(Some(first)) => {
+            Some(Ok(Some(first))) if first.sequence() <= self.last_first => {}
+            Some(Ok(Some(first))) => {
                 self.last_first = first.sequence();
-                self.next_place = Some((first.next.next_segment, first.next.next_segment_unit));
+                let Position { next_segment, next_segment_unit, .. } = first.next;
+                self.next_place = Some(Place { segment: next_segment, unit: next_segment_unit });
                 let reader = self.reader;
                 self.walks.push_back(Walk::Going(Box::pin(reader.walk(first))));
             }
-            Err(error) => self.walks.push_back(Walk::Done(Err(error))),
+            Some(Err(error)) => self.walks.push_back(Walk::Done(Err(error))),
         }
         true
+    }
+
+    /// Sees to it that a scout is on its way to where the log goes on, and others ahead of it if the
+    /// log goes straight on.
+    fn send_scouts(&mut self, place: Place) {
+        let goes_straight_on = self.last_segment.is_some_and(|last| last + 1 == place.segment);
+        if self.scouts.front().is_none_or(|scout| scout.place != place) {
+            self.scouts.clear();
+        }
+        let guesses = if goes_straight_on { GUESSES_MAX } else { 0 };
+        for ahead in self.scouts.len() as u32..=guesses {
+            // The first of all may begin in the middle of a segment; from then on all begin alike.
+            let place = Place { segment: place.segment.saturating_add(ahead), ..place };
+            let reads = Box::pin(self.reader.record(place.segment, place.unit));
+            self.scouts.push_back(Scout { place, reads, found: None });
+        }
+        self.last_segment = Some(place.segment);
+        self.is_scouting = true;
     }
 }
 

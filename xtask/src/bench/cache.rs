@@ -2,12 +2,12 @@
 //! plain memory.
 
 use super::nbd::{self, Volumes};
-use super::report::Measured;
+use super::report::Row;
 use super::{Effort, in_process};
 use crate::{Failure, workspace};
 
 /// All cases of the cache, in the order of the table.
-pub(super) fn measure(effort: Effort) -> Result<Vec<Measured>, Failure> {
+pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {
     let mut rows = in_process("voltier-cache", "bench", effort)?;
     let binary = workspace::build_voltier(true)?;
     let stop = voltier_lab::process::Stop::on_signals()?;

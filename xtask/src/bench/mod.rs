@@ -10,7 +10,7 @@ mod report;
 
 use std::process::{Command, Stdio};
 
-use report::Measured;
+use report::Row;
 use voltier_lab::machine::Machine;
 
 use crate::{Failure, workspace};
@@ -53,7 +53,10 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     println!("{}", Machine::this().describe());
     match name {
         "start" => println!("one run\n"),
-        _ => println!("medians of {} runs of {} s each\n", effort.rounds, effort.seconds),
+        _ => println!(
+            "medians of {} runs of {} s each; a ratio is the median of the runs' own\n",
+            effort.rounds, effort.seconds
+        ),
     }
     print!("{}", report::table(&rows));
     let folder = workspace::metadata()?.target_directory.join("bench");
@@ -65,7 +68,7 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
 }
 
 /// Runs an example of `package` once for each round and takes the median of each case.
-fn in_process(package: &str, example: &str, effort: Effort) -> Result<Vec<Measured>, Failure> {
+fn in_process(package: &str, example: &str, effort: Effort) -> Result<Vec<Row>, Failure> {
     let what = format!("cargo run --package {package} --example {example}");
     let mut rounds = Vec::new();
     for round in 1..=effort.rounds {

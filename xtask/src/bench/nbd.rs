@@ -11,11 +11,10 @@ use voltier_lab::LabError;
 use voltier_lab::fio::{Fio, Job, Pattern, Target, Until};
 use voltier_lab::process::{Deadline, Running, Stop, pause};
 use voltier_lab::size::format_bytes;
-use voltier_lab::table::median;
 use voltier_lab::voltier::{CacheSpec, Instance};
 
 use super::Effort;
-use super::report::Measured;
+use super::report::{self, Measured, Row};
 use crate::Failure;
 
 /// The working set of every case.
@@ -129,23 +128,25 @@ fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure>
 
 /// Measures all cases, every server in every round, the order turned round each time so that a
 /// machine that slows down or speeds up favours nobody.
-pub(super) fn measure(volumes: &Volumes, effort: Effort) -> Result<Vec<Measured>, Failure> {
+pub(super) fn measure(volumes: &Volumes, effort: Effort) -> Result<Vec<Row>, Failure> {
     let hits_before = volumes.instance.show(HIT)?.reads;
-    let mut runs = [
+    let mut order = [
         (NBDKIT, Pattern::RandRead),
         (PLAIN, Pattern::RandRead),
         (HIT, Pattern::RandRead),
         (NBDKIT, Pattern::RandWrite),
         (PLAIN, Pattern::RandWrite),
         (WRITE_BACK, Pattern::RandWrite),
-    ]
-    .map(|(name, pattern)| (name, pattern, Vec::new()));
+    ];
+    let mut rounds = Vec::new();
     for round in 1..=effort.rounds {
         eprintln!("NBD cases, round {round} of {}", effort.rounds);
-        for (name, pattern, figures) in &mut runs {
-            figures.push(volumes.iops(name, *pattern, effort)?);
+        let mut figures = Vec::new();
+        for (name, pattern) in order {
+            figures.push((name, pattern, volumes.iops(name, pattern, effort)?));
         }
-        runs.reverse();
+        order.reverse();
+        rounds.push(rows(&figures));
     }
     let hits = volumes.instance.show(HIT)?.reads.since(hits_before).hit_rate().unwrap_or(0.0);
     if hits < HIT_RATE_MIN {
@@ -153,9 +154,14 @@ pub(super) fn measure(volumes: &Volumes, effort: Effort) -> Result<Vec<Measured>
             format!("only {hits:.4} of the cached reads were hits: nothing to compare").into()
         );
     }
+    Ok(report::medians(&rounds)?)
+}
+
+/// The cases of one round.
+fn rows(figures: &[(&str, Pattern, f64)]) -> Vec<Measured> {
     let figure = |name: &str, pattern: Pattern| {
-        let run = runs.iter().find(|run| run.0 == name && run.1 == pattern);
-        median(run.map(|run| run.2.clone()).unwrap_or_default())
+        let run = figures.iter().find(|run| run.0 == name && run.1 == pattern);
+        run.map_or(0.0, |run| run.2)
     };
     let row = |case: &str, ours: &str, peer: &str, theirs: &str, pattern: Pattern| Measured {
         case: format!("NBD 4k qd32 {case}"),
@@ -166,10 +172,10 @@ pub(super) fn measure(volumes: &Volumes, effort: Effort) -> Result<Vec<Measured>
     };
     let same = "plain memory, same server";
     let (read, write) = (Pattern::RandRead, Pattern::RandWrite);
-    Ok(vec![
+    vec![
         row("read, plain memory", PLAIN, NBDKIT, NBDKIT, read),
         row("write, plain memory", PLAIN, NBDKIT, NBDKIT, write),
         row("read, cache hits", HIT, same, PLAIN, read),
         row("write, write-back", WRITE_BACK, same, PLAIN, write),
-    ])
+    ]
 }

@@ -22,22 +22,20 @@ pub(super) struct Measured {
     pub(super) theirs: f64,
 }
 
-impl Measured {
-    fn ratio(&self) -> f64 {
-        self.ours / self.theirs
-    }
-}
-
-#[derive(Serialize)]
-struct StoredRow<'a> {
+/// A case of several rounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Row {
+    /// The medians of both figures.
     #[serde(flatten)]
-    measured: &'a Measured,
+    measured: Measured,
+    /// The median of the rounds' own ratios: what was measured one after the other is compared, so that
+    /// a machine that is slower for a while does not count.
     ratio: f64,
 }
 
 #[derive(Serialize)]
 struct Stored<'a> {
-    rows: Vec<StoredRow<'a>>,
+    rows: &'a [Row],
 }
 
 /// Reads an example's output: one case a line, nothing else.
@@ -51,8 +49,8 @@ pub(super) fn parse_lines(text: &str) -> Result<Vec<Measured>, Failure> {
         .collect()
 }
 
-/// Reduces rounds of the same cases to one, each figure its own median.
-pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Measured>, String> {
+/// Reduces rounds of the same cases to one.
+pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Row>, String> {
     let Some(first) = rounds.first() else { return Ok(Vec::new()) };
     let median_of = |index: usize, row: &Measured| {
         let same: Option<Vec<&Measured>> = rounds
@@ -60,25 +58,28 @@ pub(super) fn medians(rounds: &[Vec<Measured>]) -> Result<Vec<Measured>, String>
             .map(|round| round.get(index).filter(|other| other.case == row.case))
             .collect();
         let same = same.ok_or_else(|| format!("rounds differ in the case {}", row.case))?;
-        Ok(Measured {
-            ours: median(same.iter().map(|other| other.ours).collect()),
-            theirs: median(same.iter().map(|other| other.theirs).collect()),
+        let median_by =
+            |figure: fn(&Measured) -> f64| median(same.iter().map(|other| figure(other)).collect());
+        let measured = Measured {
+            ours: median_by(|other| other.ours),
+            theirs: median_by(|other| other.theirs),
             ..row.clone()
-        })
+        };
+        Ok(Row { measured, ratio: median_by(|other| other.ours / other.theirs) })
     };
     first.iter().enumerate().map(|(index, row)| median_of(index, row)).collect()
 }
 
 /// The table that is printed.
-pub(super) fn table(rows: &[Measured]) -> String {
-    let cells = |row: &Measured| {
+pub(super) fn table(rows: &[Row]) -> String {
+    let cells = |Row { measured: row, ratio }: &Row| {
         vec![
             row.case.clone(),
             row.unit.clone(),
             figure(row.ours),
             row.peer.clone(),
             figure(row.theirs),
-            figure(row.ratio()),
+            figure(*ratio),
         ]
     };
     let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
@@ -86,9 +87,8 @@ pub(super) fn table(rows: &[Measured]) -> String {
 }
 
 /// The file that is stored: `{"rows":[{case, unit, ours, peer, theirs, ratio}]}`.
-pub(super) fn json(rows: &[Measured]) -> Result<String, Failure> {
-    let rows = rows.iter().map(|measured| StoredRow { measured, ratio: measured.ratio() });
-    Ok(serde_json::to_string_pretty(&Stored { rows: rows.collect() })? + "\n")
+pub(super) fn json(rows: &[Row]) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(&Stored { rows })? + "\n")
 }
 
 #[cfg(test)]
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn the_stored_file_has_exactly_the_documented_fields() {
-        let value: serde_json::Value =
-            serde_json::from_str(&json(&[row("a", 90.0, 100.0)]).unwrap()).unwrap();
+        let rows = medians(&[vec![row("a", 90.0, 100.0)]]).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&json(&rows).unwrap()).unwrap();
         let expected = serde_json::json!({"rows": [{
             "case": "a", "unit": "IOPS", "ours": 90.0, "peer": "p", "theirs": 100.0, "ratio": 0.9
         }]});
@@ -113,7 +113,17 @@ mod tests {
     fn one_outlier_does_not_move_the_result() {
         let rounds =
             [vec![row("a", 10.0, 5.0)], vec![row("a", 9999.0, 4.0)], vec![row("a", 9.0, 6.0)]];
-        assert_eq!(medians(&rounds).unwrap(), [row("a", 10.0, 5.0)]);
+        let expected = Row { measured: row("a", 10.0, 5.0), ratio: 2.0 };
+        assert_eq!(medians(&rounds).unwrap(), [expected]);
+    }
+
+    #[test]
+    fn a_ratio_is_of_what_was_measured_in_one_round() {
+        // The machine is twice as fast in the second round, and ours was measured first in the third.
+        let rounds =
+            [vec![row("a", 10.0, 10.0)], vec![row("a", 20.0, 20.0)], vec![row("a", 10.0, 20.0)]];
+        let [Row { measured, ratio }] = &medians(&rounds).unwrap()[..] else { panic!("one case") };
+        assert_eq!((measured.ours, measured.theirs, *ratio), (10.0, 20.0, 1.0));
     }
 
     #[test]

@@ -122,7 +122,7 @@ fn at_every_step<F: Future<Output = ()> + 'static>(
             assert!(cut > 10, "{name}: nothing happened");
             return after;
         }
-        for luck in 0..3 {
+        for luck in 0..2 {
             let mut dice = Prng::new(cut * 10 + luck);
             let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
             check(left, &story, &format!("{name}, cut at {cut}, luck {luck}"));
@@ -220,7 +220,9 @@ fn a_lost_member_that_comes_back_is_not_believed() {
             let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
             story.write(&array, 1, 1).await;
             world.drives[1].is_gone.set(true);
-            for (block, byte) in [(1, 2), (17, 3), (33, 4), (600, 5)] {
+            // Each in a stripe of its own: a start by force does not vouch for the others of a stripe
+            // that was being written.
+            for (block, byte) in [(1, 2), (40, 3), (70, 4), (600, 5)] {
                 story.write(&array, block, byte).await;
             }
             world.drives[1].is_gone.set(false);

@@ -27,8 +27,8 @@ fn what_was_never_written_reads_as_zeroes_and_costs_no_io() {
             // The drives hold junk: all of a region is made zero before the first write.
             write(&array, 9, 9).await.expect("write");
             let all = array.read(Lba(0), Buf::new(bytes)).await.expect("read");
-            assert!(all.chunks(4096).enumerate().all(|(block, bytes)| {
-                bytes.iter().all(|byte| *byte == if block == 9 { 9 } else { 0 })
+            assert!(all.chunks(512).enumerate().all(|(sector, bytes)| {
+                bytes.iter().all(|byte| *byte == if sector == 72 { 9 } else { 0 })
             }));
             let status = array.status().expect("it has one");
             assert_eq!((status.regions, status.regions_written), (4, 1));

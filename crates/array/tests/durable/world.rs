@@ -15,7 +15,7 @@ use crate::drive::{Drive, Medium, Power};
 /// Room for a journal and three regions.
 pub(crate) const DRIVE_BYTES: u64 = 5 * MIB + 4096;
 pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
-pub(crate) const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 512;
 
 pub(crate) fn options(level: Level, members: usize, consistency: Consistency) -> CreateOptions {
     CreateOptions {

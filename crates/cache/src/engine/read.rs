@@ -95,10 +95,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
 
     /// Cuts a request into runs, after waiting for lines that are on their way to the SSD.
     async fn plan(&self, range: SectorRange) -> Vec<Run> {
+        let (first, last) = self.lines_of(range);
+        // Neighbours are far apart in the table: the waits for memory are had at once.
+        self.state.borrow().index.warm_up_lines(first..=last);
         loop {
             let pending = {
                 let state = self.state.borrow();
-                let (first, last) = self.lines_of(range);
                 // Only what is on its way can be pending.
                 !self.failed()
                     && state.records_in_flight() > 0
