@@ -332,11 +332,62 @@ fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     let made = instance.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).ok();
     assert!(made.err.contains("large has 64M and is used like the smallest member"), "{made:?}");
     instance.run(&["array", "fail", "a", &devices[3]]).refused(1, "no member of a");
-    instance.run(&["array", "fail", "b", one]).refused(1, "did you mean `a`");
+    instance.run(&["array", "fail", "b", one]).refused(1, "no array `b`; known: a");
     instance.run(&["create", "-p", one, "v"]).refused(1, "already part of array a");
     instance.run(&["create", "-p", "array:b", "v"]).refused(1, "no array `b`");
     instance.run(&["array", "fail", "a", one]).ok();
-    instance.run(&["array", "fail", "a", two]).refused(1, "");
+    instance.run(&["array", "fail", "a", one]).refused(1, "out of service in a already");
+    instance.run(&["array", "fail", "a", two]).refused(1, "2 members of group 0 are lost");
+}
+
+#[test]
+fn half_of_a_mirror_starts_where_it_was_used_last_and_elsewhere_by_choice_only() {
+    let (instance, devices) = array_volume(&["1"], 2);
+    fill(&mut client(&instance), 9);
+    instance.stop();
+    let away = instance.path("away");
+    fs::rename(&devices[1], &away).unwrap();
+    let mut nbd = after_start(&instance);
+    fill(&mut nbd, 10);
+    drop(nbd);
+    assert_eq!(array(&instance)["state"], "degraded");
+    // The other half alone is the old one, here and elsewhere.
+    instance.stop();
+    fs::rename(&devices[0], instance.path("newer")).unwrap();
+    fs::rename(&away, &devices[1]).unwrap();
+    let error = instance.show("v")["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("may have been used without"), "{error}");
+    instance.run(&["array", "delete", "a"]).refused(1, "in use");
+    instance.stop();
+    let other = Instance::new();
+    let newer = instance.path("newer");
+    let newer = newer.to_str().unwrap();
+    let refused = other.run(&["array", "assemble", newer]);
+    refused.ok();
+    other.stop();
+    let third = Instance::new();
+    third.run(&["array", "assemble", &devices[1]]).refused(1, "`voltier array assemble -f DEV...`");
+    third.run(&["array", "assemble", "-f", &devices[1]]).ok();
+    assert_eq!(array(&third)["state"], "degraded");
+}
+
+#[test]
+fn an_array_without_a_journal_that_crashed_and_lost_a_member_starts_by_choice_only() {
+    let (instance, devices) = array_volume(&["5", "--consistency", "bitmap"], 4);
+    fill(&mut client(&instance), 11);
+    instance.kill();
+    fs::remove_file(&devices[3]).unwrap();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed");
+    let error = array(&instance)["error"].as_str().unwrap().to_owned();
+    for words in ["not stopped cleanly", "regions in doubt", &devices[3], "array assemble -f"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let rest = &devices[..3];
+    instance.run(&with(&["assemble"], rest)).refused(1, "not stopped cleanly");
+    instance.run(&with(&["assemble", "-f"], rest)).ok();
+    holds(&mut client(&instance), 11);
+    assert_eq!(array(&instance)["consistency"], "bitmap");
 }
 
 /// CRC-32C, bit by bit.
