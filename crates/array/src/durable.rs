@@ -147,7 +147,7 @@ impl<D: BlockDevice> Inner<D> {
         // Members often go together, with their shelf. Nothing is acknowledged any more without those
         // that cannot be spared: then none of them is lost on record, and all may come back.
         if self.has_unrecorded_loss() {
-            self.flush_all().await?;
+            self.flush_members().await?;
         }
         self.check_groups()?;
         let mut next = durable.record();

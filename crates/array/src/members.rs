@@ -28,6 +28,8 @@ impl<D> Member<D> {
         Self { device: RefCell::new(device.map(Rc::new)), reads_in_flight: Cell::new(0) }
     }
 
+    /// # Errors
+    /// `Gone` when it is lost.
     pub(crate) fn device(&self) -> IoResult<Rc<D>> {
         self.device.borrow().clone().ok_or(IoError::Gone)
     }
@@ -123,6 +125,21 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, result)
     }
 
+    /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
+    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
+        self.flush_members().await?;
+        self.losses_recorded().await?;
+        self.check_groups()
+    }
+
+    /// Flushes every member; one that fails is lost.
+    pub(crate) async fn flush_members(self: &Rc<Self>) -> IoResult<()> {
+        let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
+        let results = together(&self.handle, flushes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.check_groups()
+    }
+
     pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         let result = device.flush().await;
@@ -156,6 +173,9 @@ impl<D: BlockDevice> Inner<D> {
             if let Some(durable) = &self.durable {
                 durable.note_change();
             }
+            if let Some(journal) = self.journal.get() {
+                journal.notify();
+            }
         }
     }
 
@@ -187,10 +207,11 @@ impl<D: BlockDevice> Inner<D> {
         stripe: Stripe,
         unreadable: &[usize],
     ) -> IoResult<Vec<SlotState>> {
+        let half_written = self.half_written.borrow();
         let state = |slot| {
             if !self.members[self.geometry.member_of(stripe, slot)].is_online() {
                 SlotState::Lost
-            } else if unreadable.contains(&slot) {
+            } else if unreadable.contains(&slot) || half_written.contains(&(stripe, slot)) {
                 SlotState::Unreadable
             } else {
                 SlotState::Online

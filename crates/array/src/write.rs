@@ -9,6 +9,7 @@ use voltier_parity::Stores;
 
 use crate::array::Inner;
 use crate::geometry::{Part, Span, Stripe};
+use crate::journal::ring::{Content, Piece};
 use crate::locks::Access;
 use crate::members::together;
 use crate::pieces::Pieces;
@@ -104,8 +105,11 @@ impl<D: BlockDevice> Inner<D> {
         };
         let old = self.read_old(stripe, &new, hull).await?;
         let ready = self.with_parity(stripe, new, hull, old);
-        // Here parity is known and nothing is written: the place of a journal.
-        self.commit(ready, durability).await
+        // Parity is known and nothing is written.
+        let group = self.geometry.group_of(stripe);
+        let transaction = self.begin_transaction(group, self.pieces_of(&ready)).await?;
+        let result = self.commit(ready, transaction.in_place(durability)).await;
+        self.end_transaction(transaction, result).await
     }
 
     /// Reads what the parity needs. What gives a medium error is planned around.
@@ -233,9 +237,24 @@ impl<D: BlockDevice> Inner<D> {
         parities.into_iter().map(Buf::freeze).enumerate().collect()
     }
 
+    /// What the journal takes of a stripe's writes.
+    fn pieces_of(&self, ready: &StripeWrite) -> Vec<Piece> {
+        if self.journal.get().is_none() {
+            return Vec::new();
+        }
+        let stripe = ready.stripe;
+        let piece = |write: &SlotWrite| Piece {
+            member: self.geometry.member_of(stripe, write.slot),
+            at: self.geometry.member_lba(stripe, write.span.start),
+            content: Content::Data(write.data.clone()),
+        };
+        ready.writes.iter().map(piece).collect()
+    }
+
     /// Writes a stripe's members, all at once.
     async fn commit(self: &Rc<Self>, ready: StripeWrite, durability: Durability) -> IoResult<()> {
         let stripe = ready.stripe;
+        let slots: Vec<usize> = ready.writes.iter().map(|write| write.slot).collect();
         let write = |write: SlotWrite| {
             let member = self.geometry.member_of(stripe, write.slot);
             let at = self.geometry.member_lba(stripe, write.span.start);
@@ -243,6 +262,12 @@ impl<D: BlockDevice> Inner<D> {
         };
         let writes = ready.writes.into_iter().map(write).collect();
         let results = together(&self.handle, writes).await;
+        for (slot, result) in slots.into_iter().zip(&results) {
+            if result.is_err() {
+                // The others have the new content: nothing that is computed from both is right.
+                self.half_written.borrow_mut().insert((stripe, slot));
+            }
+        }
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_group(self.geometry.group_of(stripe))
     }

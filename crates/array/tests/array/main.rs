@@ -2,5 +2,6 @@
 
 mod failures;
 mod io_counts;
+mod journal;
 mod oracle;
 mod world;

@@ -135,6 +135,7 @@ fn at_every_step<F: Future<Output = ()> + 'static>(
 fn cases() -> Vec<(Level, usize, Consistency)> {
     vec![
         (Level::Raid5, 3, Consistency::Bitmap),
+        (Level::Raid5, 3, Consistency::Journal),
         (Level::Raid1, 2, Consistency::Bitmap),
         (Level::Raid6, 4, Consistency::None),
         (Level::Raid0, 2, Consistency::None),
