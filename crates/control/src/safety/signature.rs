@@ -6,14 +6,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use voltier_array::{MemberLayout, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
+use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
 /// First bytes of a device that are looked at: room for the btrfs mark at 64 KiB and 64 bytes in.
 pub(super) const LOOK_BYTES: usize = 68 << 10;
-
-/// Magic of a member's superblock; its copies are in the first block and in the last whole one.
-const ARRAY_MAGIC: &[u8] = b"VOLTARRY";
-const ARRAY_BLOCK_BYTES: u64 = 4096;
 
 /// Something on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,16 +66,16 @@ fn array_member() -> Content {
 
 /// Whether the copy of a member's superblock at its end is there, its start being overwritten.
 fn has_last_copy(mut file: &File) -> std::io::Result<bool> {
-    let end = file.seek(SeekFrom::End(0))? / ARRAY_BLOCK_BYTES * ARRAY_BLOCK_BYTES;
+    let sectors = file.seek(SeekFrom::End(0))? / SECTOR_BYTES;
+    let [_, last] = MemberLayout::superblock_lbas(sectors);
     let mut mark = [0; ARRAY_MAGIC.len()];
-    let Some(at) = end.checked_sub(ARRAY_BLOCK_BYTES) else { return Ok(false) };
-    Ok(read_up_to(file, &mut mark, at)? == mark.len() && mark == ARRAY_MAGIC)
+    Ok(read_up_to(file, &mut mark, last.bytes())? == mark.len() && mark == ARRAY_MAGIC)
 }
 
 /// What the first bytes of a device, or of an array, show.
 pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
     let mut found = Vec::new();
-    if first.starts_with(ARRAY_MAGIC) {
+    if first.starts_with(&ARRAY_MAGIC) {
         found.push(array_member());
     }
     let ours = |offset: u64| {
@@ -185,12 +183,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (bytes, last) in [(1 << 20, (1 << 20) - 4096), ((1 << 20) + 4095, (1 << 20) - 4096)] {
             for at in [0, last] {
-                let path = dir.path().join("member");
-                let file = File::options().read(true).write(true).create(true).open(&path).unwrap();
-                file.set_len(0).unwrap();
+                let path = dir.path().join(format!("{bytes} {at}"));
+                let file = File::create_new(&path).unwrap();
                 file.set_len(bytes).unwrap();
                 assert_eq!(contents(&file, &path).unwrap(), []);
-                file.write_all_at(ARRAY_MAGIC, at).unwrap();
+                file.write_all_at(&ARRAY_MAGIC, at).unwrap();
                 assert_eq!(contents(&file, &path).unwrap(), [array_member()], "{bytes} {at}");
                 file.set_len(100).unwrap();
                 assert_eq!(contents(&file, &path).unwrap().len(), usize::from(at == 0));
