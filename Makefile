@@ -21,6 +21,7 @@ SHELL := /bin/bash
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
 SIM_SEEDS ?= 400
+SIM_ARRAY_SEEDS ?= 2000
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:
@@ -55,7 +56,8 @@ unit-test:
 # kernel takes as long as the simulated worlds themselves.
 canaries:
 	MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=268435456 RUST_BACKTRACE=0 \
-	  cargo test --locked --package voltier-sim --features canaries --test canaries -- --nocapture
+	  cargo test --locked --package voltier-sim --features canaries \
+	  --test canaries --test array_canaries -- --nocapture
 
 # COVERAGE_SEEDS swarm seeds beside the simulator's own tests.
 coverage:
@@ -83,6 +85,7 @@ fuzz-smoke:
 sim:
 	@scripts/deps.sh build
 	$(XTASK) sim --seeds $(SIM_SEEDS)
+	$(XTASK) sim --arrays --seeds $(SIM_ARRAY_SEEDS)
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

@@ -155,8 +155,11 @@ impl<D: BlockDevice> Inner<D> {
             Clear::Zeroes(durability) => Clear::Zeroes(transaction.in_place(durability)),
             Clear::Discard => Clear::Discard,
         };
-        let clears = members.into_iter().map(|it| self.clone().clear_member(it, range, clear));
+        let clears = members.iter().map(|it| self.clone().clear_member(*it, range, clear));
         let results = together(&self.handle, clears.collect()).await;
+        for (member, _) in members.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+            self.note_half_written(*member, range);
+        }
         let cleared: IoResult<()> = results.into_iter().collect();
         let result = cleared.and_then(|()| self.check_group(group));
         self.end_transaction(transaction, result).await

@@ -135,7 +135,8 @@ impl<D: BlockDevice> Inner<D> {
         durable.progress.notify();
     }
 
-    fn has_unrecorded_loss(&self) -> bool {
+    /// Whether a member is out that the record calls in service.
+    pub(crate) fn has_unrecorded_loss(&self) -> bool {
         let Some(durable) = &self.durable else { return false };
         let record = durable.record.borrow();
         (0..record.members.len())

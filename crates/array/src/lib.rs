@@ -34,8 +34,8 @@
 //!
 //! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
 //! together from members in any order, [`Array::new`] does without. Who is lost is on record before anything
-//! is acknowledged without him (`durable`); what was never written reads as zeroes (`marks`); what does not
-//! match after a crash is made to match (`resync`). The [format](../../../docs/formats/array.md) has the tables.
+//! is acknowledged without it (`durable`); what was never written reads as zeroes (`marks`); what does not
+//! match after a crash is made to match (`resync`). Tables: [format](../../../docs/formats/array.md).
 //!
 //! # Not there yet
 //!

@@ -203,6 +203,7 @@ impl<D: BlockDevice> Inner<D> {
         let marks = &durable.marks;
         let region = marks.region_of(self.geometry.member_lba(stripe, 0));
         while !marks.is_ready(region, self.must_be_dirty()) {
+            self.settled().await?;
             self.store_mark_of(marks, region).await?;
         }
         marks.touched.borrow_mut().put(region, true);
@@ -282,9 +283,15 @@ impl<D: BlockDevice> Inner<D> {
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
         wanted.retain(|region| !marks.is_ready(*region, self.must_be_dirty()));
-        let zeroed = marks.to_zero(&wanted);
+        let mut zeroed = marks.to_zero(&wanted);
         if !zeroed.is_empty() {
             self.zero_regions(marks, &zeroed).await?;
+        }
+        if self.has_unrecorded_loss() {
+            // A member that came back now would be believed, and does not have the zeroes. Who waits
+            // for these regions has the loss recorded, and asks again.
+            wanted.retain(|region| !zeroed.contains(region));
+            zeroed.clear();
         }
         let is_degraded = self.is_degraded();
         let must_be_dirty = self.must_be_dirty();

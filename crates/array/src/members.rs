@@ -167,6 +167,17 @@ impl<D: BlockDevice> Inner<D> {
         if others_have_it { Ok(()) } else { Err(error) }
     }
 
+    /// A member that could not be given up failed a write to these sectors, and the others have the new
+    /// content of their stripes: nothing that is computed from both is right.
+    pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
+        let mut half_written = self.half_written.borrow_mut();
+        for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
+            if let Some(place) = self.geometry.member_place(member, piece.start) {
+                half_written.insert((place.stripe, place.slot));
+            }
+        }
+    }
+
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);

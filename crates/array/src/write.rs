@@ -264,8 +264,9 @@ impl<D: BlockDevice> Inner<D> {
         let results = together(&self.handle, writes).await;
         for (slot, result) in slots.into_iter().zip(&results) {
             if result.is_err() {
-                // The others have the new content: nothing that is computed from both is right.
-                self.half_written.borrow_mut().insert((stripe, slot));
+                let at = self.geometry.member_lba(stripe, 0);
+                let member = self.geometry.member_of(stripe, slot);
+                self.note_half_written(member, SectorRange::new(at, 1));
             }
         }
         results.into_iter().collect::<IoResult<()>>()?;

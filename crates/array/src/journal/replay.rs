@@ -46,7 +46,8 @@ struct Gathered {
     recorded_below: u64,
     life: u64,
     next_number: u64,
-    /// By transaction, from the highest watermark on: the members that have a part of it, and those whose ring has it.
+    /// By transaction, from the highest watermark on: the members that have a part of it, and those
+    /// whose ring has it.
     transactions: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -312,7 +313,8 @@ impl<D: BlockDevice> Inner<D> {
         label_numbers: Vec<u64>,
     ) -> IoResult<()> {
         let next_number = gathered.next_number;
-        let life = if canary::is(Canary::LifeNotBegun) { gathered.life } else { gathered.life + 1 };
+        let is_left = canary::is(Canary::LifeNotBegun) && gathered.life > 0;
+        let life = if is_left { gathered.life } else { gathered.life + 1 };
         let options = Rc::new(options);
         let label = |member: usize| {
             let (inner, options) = (self.clone(), options.clone());
@@ -320,7 +322,8 @@ impl<D: BlockDevice> Inner<D> {
             let start = Start { life, number, tail: (0, 1), watermark: next_number };
             async move { inner.begin_ring(member, &options, start).await }
         };
-        let labels = (0..self.members.len()).map(label).collect();
+        let begun = if is_left { 0 } else { self.members.len() };
+        let labels = (0..begun).map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.losses_recorded().await?;

@@ -80,7 +80,9 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
             let name = format!("seed {seed}, event {event}, {cut:?}, without {away:#b}");
             ledger.at(name, Some(event));
             ledger.count(|counts| counts.array_points += 1);
-            let dice = Prng::new(prng.next_u64());
+            // The dice of a choice are its own too.
+            let dice =
+                Prng::new((seed ^ event << 20 ^ away << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             verify(&rig.setup, left.clone(), away, dice, &ledger, 0);
         }
         ledger.at(format!("seed {seed}, recording"), None);
@@ -96,7 +98,7 @@ fn verify(
     ledger: &Rc<Ledger>,
     depth: u32,
 ) {
-    if !setup.can_lose(left.lost_without(setup, away).0) {
+    if !left.can_do_without(setup, away) {
         return;
     }
     budget::note_world();

@@ -26,6 +26,8 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 pub(crate) struct Left {
     pub(crate) media: Vec<Medium>,
     pub(crate) model: Model,
+    /// Members on record as lost: others may have what they miss, and they are never back.
+    pub(crate) recorded: u64,
 }
 
 /// Who is lost, as one drive has it.
@@ -58,7 +60,13 @@ impl Left {
         Self {
             media: (0..setup.geometry.member_count()).map(medium).collect(),
             model: Model::new(setup.geometry.sectors()),
+            recorded: 0,
         }
+    }
+
+    /// Whether the array can be what it was without the members of `away`.
+    pub(crate) fn can_do_without(&self, setup: &Setup, away: u64) -> bool {
+        setup.can_lose(self.lost_without(setup, away).0 | self.recorded)
     }
 
     /// Members that are not in service when those of `away` are not given: the newest register of the
@@ -82,6 +90,7 @@ pub(crate) struct Rig {
     /// Members not in service from the start.
     lost: u64,
     event: Rc<Cell<u64>>,
+    recorded: Rc<Cell<u64>>,
 }
 
 impl Rig {
@@ -97,6 +106,7 @@ impl Rig {
             model: RefCell::new(left.model),
             lost,
             event: Rc::new(Cell::new(event)),
+            recorded: Rc::new(Cell::new(left.recorded)),
         })
     }
 
@@ -111,12 +121,13 @@ impl Rig {
         }
         let kind = if cut == Cut::Power { FaultKind::PowerCut } else { FaultKind::DaemonKill };
         ledger.fault(kind);
-        Left { media, model }
+        Left { media, model, recorded: self.recorded.get() }
     }
 
     /// Writes who is lost to all others, as superblocks would.
     fn recorder(&self) -> RecordLosses {
         let (disks, event) = (self.disks.clone(), self.event.clone());
+        let recorded = self.recorded.clone();
         let (handle, setup) = (self.world.handle().clone(), self.setup.clone());
         let record = move |lost: Vec<usize>| {
             event.set(event.get() + 1);
@@ -134,12 +145,16 @@ impl Rig {
                     (member, handle.spawn(write))
                 })
                 .collect();
+            let recorded = recorded.clone();
             let all = async move {
                 let mut failed = Vec::new();
                 for (member, write) in writes {
                     if write.await.is_err() {
                         failed.push(member);
                     }
+                }
+                if failed.is_empty() {
+                    recorded.set(recorded.get() | mask);
                 }
                 failed
             };
