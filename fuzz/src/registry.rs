@@ -6,7 +6,7 @@ use std::fs;
 
 use voltier_control::protocol::{Request, Response};
 use voltier_control::safety::Machine;
-use voltier_control::{CacheRecord, REGISTRY_FILE, Registry, Service, VolumeRecord};
+use voltier_control::{ArrayRecord, CacheRecord, REGISTRY_FILE, Registry, Service, VolumeRecord};
 
 use crate::control::{Engine, Sandbox};
 
@@ -31,11 +31,19 @@ pub(crate) fn run(input: &[u8]) {
     let volumes = registry.volumes().to_vec();
     let names: BTreeSet<_> = volumes.iter().map(|volume| &volume.name).collect();
     assert_eq!(names.len(), volumes.len(), "two volumes of one name");
+    let arrays = registry.arrays().to_vec();
+    for array in arrays {
+        let home = |member: Option<_>| member.map(|member| sandbox.device(member));
+        let members = array.members.into_iter().map(home).collect();
+        let array = ArrayRecord { members, ..array };
+        registry.put_array(array).expect("the state folder takes a file");
+    }
     for volume in volumes {
         registry.put(at_home(volume, &sandbox)).expect("the state folder takes a file");
     }
     let again = Registry::load(&state).expect("its own file");
     assert_eq!(again.volumes(), registry.volumes());
+    assert_eq!(again.arrays(), registry.arrays());
     serve(again);
 }
 
@@ -43,7 +51,7 @@ pub(crate) fn run(input: &[u8]) {
 fn sealed(body: &[u8]) -> Vec<u8> {
     let crc = crc_fast::crc32_iscsi(body);
     let head = format!(
-        "{{\"format\":\"voltier-registry\",\"version\":1,\"crc32c\":\"{crc:08x}\",\"registry\":\n"
+        "{{\"format\":\"voltier-registry\",\"version\":2,\"crc32c\":\"{crc:08x}\",\"registry\":\n"
     );
     [head.as_bytes(), body, b"\n}\n"].concat()
 }
@@ -74,5 +82,5 @@ fn serve(registry: Registry) {
         service.handle(Request::Delete { name: volume.name, flush: false });
     }
     service.stop();
-    assert_eq!(engine.open_names(), BTreeSet::new(), "open after a stop");
+    engine.is_at_rest();
 }

@@ -10,9 +10,9 @@ use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{LineSize, Mode};
 use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportSpec, LINE_BYTES, NbdAddress, Settings,
-    VolumeName, exact_size, format_size, nearest, parse_line_bytes, parse_mode, parse_policy,
-    parse_size,
+    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, ExportSpec, LINE_BYTES,
+    NbdAddress, Settings, VolumeName, exact_size, format_size, nearest, parse_chunk_bytes,
+    parse_consistency, parse_line_bytes, parse_mode, parse_policy, parse_size,
 };
 
 /// Feeds one text to every parser.
@@ -22,6 +22,7 @@ pub(crate) fn run(input: &[u8]) {
     doors(text);
     sizes(text);
     names(text);
+    levels(text);
     settings(text);
 }
 
@@ -89,7 +90,26 @@ fn names(text: &str) {
         again(&name);
         assert_eq!(name.as_str(), text);
     }
+    if let Some(name) = judged(text.parse::<ArrayName>()) {
+        again(&name);
+        assert_eq!(name.as_str(), text);
+    }
     let _ = nearest(text, &["mode", "policy", "admission"]);
+}
+
+fn levels(text: &str) {
+    if let Some(level) = judged(text.parse::<ArrayLevel>()) {
+        again(&level);
+        let shape = ArrayLevel::of_word(&level.word(), level.group(), 8);
+        assert_eq!(judged(shape), Some(level));
+        for members in [0, 8, usize::MAX] {
+            judged(level.check(members, level.default_chunk_bytes()));
+        }
+    }
+    judged(parse_chunk_bytes(text));
+    if let Some(consistency) = judged(parse_consistency(text)) {
+        assert_eq!(consistency.name(), text);
+    }
 }
 
 fn settings(text: &str) {

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::array_args::ArrayArgs;
+
 /// Puts an SSD in front of a slow drive, and serves the fast volume that results.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE]. \
-    Sizes take K, M, G, T (binary).\nExit codes: 0 done, 1 failed, 2 wrong usage.")]
+#[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE], \
+    SSD and HDD also array:NAME.\nSizes take K, M, G, T (binary).\n\
+    Exit codes: 0 done, 1 failed, 2 wrong usage.")]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
@@ -41,6 +44,8 @@ pub(crate) enum Verb {
     Export(Export),
     /// Close one door of a volume, or all
     Unexport(Export),
+    /// Make arrays of drives, look at them and change them
+    Array(ArrayArgs),
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report

@@ -1,6 +1,9 @@
 //! The `voltier` command: arguments in, one request to the daemon, an answer for people or as JSON.
 
 mod args;
+mod array;
+mod array_args;
+mod array_table;
 mod demo;
 mod progress;
 mod request;

@@ -98,7 +98,8 @@ fn full(path: &Path) -> ControlResult<std::path::PathBuf> {
     absolute(path)
 }
 
-fn device(text: &str) -> ControlResult<DeviceSpec> {
+/// A device by the name that the command line gives it.
+pub(crate) fn device(text: &str) -> ControlResult<DeviceSpec> {
     text.parse::<DeviceSpec>()?.absolute()
 }
 

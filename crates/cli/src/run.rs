@@ -10,10 +10,10 @@ use voltier_control::{
 };
 
 use crate::args::{Cli, Daemon, Leave, Named, Show, Verb};
-use crate::{demo, progress, request, table};
+use crate::{array, demo, progress, request, table};
 
 /// How often `show --watch` looks.
-const WATCH: Duration = Duration::from_secs(1);
+pub(crate) const WATCH: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(cli: &Cli) -> ControlResult<()> {
     let state = match &cli.state {
@@ -31,18 +31,20 @@ pub(crate) fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Detach(args) => session.detach(args),
         Verb::Delete(args) => session.delete(args),
         Verb::Show(args) => session.show(args),
+        Verb::Array(args) => array::run(&args.verb, &session),
         Verb::Daemon(args) => daemon(args, &state),
         Verb::Demo(args) => print(&demo::run(args, cli.json)?),
     }
 }
 
-struct Session<'a> {
+/// One command: which instance, and how it answers.
+pub(crate) struct Session<'a> {
     state: &'a StateDir,
-    json: bool,
+    pub(crate) json: bool,
 }
 
 impl Session<'_> {
-    fn client(&self) -> ControlResult<Client> {
+    pub(crate) fn client(&self) -> ControlResult<Client> {
         let program = std::env::current_exe()
             .map_err(|error| ControlError::io("finding this program's file", &error))?;
         Client::connect_or_start(self.state, &program)
@@ -132,28 +134,35 @@ impl Session<'_> {
         let mut client = self.client()?;
         loop {
             let volumes = client.show(name.as_ref())?;
-            self.print_shown(&volumes, name.is_some(), args.watch)?;
+            let body = || match volumes.as_slice() {
+                [volume] if name.is_some() => table::one(volume),
+                all => table::all(all),
+            };
+            print_shown(&volumes, name.is_some(), args.watch, self.json, body)?;
             if !args.watch {
                 return Ok(());
             }
             std::thread::park_timeout(WATCH);
         }
     }
+}
 
-    fn print_shown(&self, volumes: &[VolumeStatus], one: bool, watch: bool) -> ControlResult<()> {
-        match (self.json, volumes) {
-            (true, [volume]) if one && watch => print(&compact(volume)),
-            (true, [volume]) if one => print_json(volume),
-            (true, all) if watch => print(&compact(&all)),
-            (true, all) => print_json(&all),
-            (false, volumes) => {
-                let clear = watch && std::io::stdout().is_terminal();
-                let body = match volumes {
-                    [volume] if one => table::one(volume),
-                    all => table::all(all),
-                };
-                print(&format!("{}{body}", if clear { "\x1b[H\x1b[2J" } else { "" }))
-            }
+/// Prints what `show` found: as JSON, a line for each look when it is watched, or as text.
+pub(crate) fn print_shown<T: serde::Serialize>(
+    all: &[T],
+    one: bool,
+    watch: bool,
+    json: bool,
+    body: impl FnOnce() -> String,
+) -> ControlResult<()> {
+    match (json, all) {
+        (true, [only]) if one && watch => print(&compact(only)),
+        (true, [only]) if one => print_json(only),
+        (true, all) if watch => print(&compact(&all)),
+        (true, all) => print_json(&all),
+        (false, _) => {
+            let clear = watch && std::io::stdout().is_terminal();
+            print(&format!("{}{}", if clear { "\x1b[H\x1b[2J" } else { "" }, body()))
         }
     }
 }
@@ -167,7 +176,7 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
     voltier_control::serve(&options)
 }
 
-fn print_json(value: &impl serde::Serialize) -> ControlResult<()> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> ControlResult<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| ControlError::failed(format!("writing JSON: {error}")))?;
     print(&format!("{text}\n"))
@@ -179,7 +188,7 @@ fn compact(value: &impl serde::Serialize) -> String {
 }
 
 /// Prints to standard output; a reader that has seen enough (`| head`) ends the command well.
-fn print(text: &str) -> ControlResult<()> {
+pub(crate) fn print(text: &str) -> ControlResult<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),

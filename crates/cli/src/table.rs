@@ -19,17 +19,22 @@ pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
     }
     let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(volumes.iter().map(row));
-    let widths: Vec<usize> = (0..HEAD.len())
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-        .collect();
+    let mut text = columns(&rows);
+    for volume in volumes.iter().filter(|volume| !volume.error.is_empty()) {
+        let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+    }
+    text
+}
+
+/// Rows with the cells of a column below each other.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in rows {
         let cells: Vec<String> =
             row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         let _ = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
-    for volume in volumes.iter().filter(|volume| !volume.error.is_empty()) {
-        let _ = writeln!(text, "{}: {}", volume.name, volume.error);
     }
     text
 }
@@ -162,6 +167,7 @@ fn state(state: VolumeState) -> &'static str {
 fn device(device: &DeviceStatus) -> String {
     let state = match device.state {
         DeviceState::Online => "online",
+        DeviceState::Degraded => "degraded",
         DeviceState::Failed => "failed",
         DeviceState::None => "none",
     };

@@ -8,12 +8,8 @@ use crate::args::Cli;
 
 /// The message of a clap error as one line with a hint; `None` when it is help, to be printed.
 pub(crate) fn one_line(error: &Error) -> Option<String> {
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return None,
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            return Some("no command given; `voltier --help` lists them".to_owned());
-        }
-        _ => {}
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return None;
     }
     let text = error.render().to_string();
     let mut message = String::new();
@@ -37,22 +33,29 @@ pub(crate) fn one_line(error: &Error) -> Option<String> {
         .filter(|word| !word.starts_with('-'))
         .collect();
     let help = if verb.is_empty() { "voltier".to_owned() } else { verb.join(" ") };
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+    ) {
+        return Some(format!("no command given; `{help} --help` lists them"));
+    }
     if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg)
         && error.kind() == ErrorKind::UnknownArgument
         && given.starts_with('-')
     {
         // Clap's own tip, to write it behind `--`, is never what was meant here.
-        tip = meant_option(given, verb.last().copied())
+        tip = meant_option(given, verb.get(1..).unwrap_or_default())
             .map_or_else(String::new, |option| format!("did you mean `{option}`?"));
     }
     let hint = if tip.is_empty() { String::new() } else { format!("{tip}, or ") };
     Some(format!("{message}; {hint}see `{help} --help`"))
 }
 
-/// The long option of a verb that is nearest to an unknown one.
-fn meant_option(given: &str, verb: Option<&str>) -> Option<String> {
+/// The long option of a verb, or of a verb below one, that is nearest to an unknown one.
+fn meant_option(given: &str, verbs: &[&str]) -> Option<String> {
     let program = Cli::command();
-    let command = verb.and_then(|verb| program.find_subcommand(verb)).unwrap_or(&program);
+    let command = verbs.iter().try_fold(&program, |command, verb| command.find_subcommand(verb));
+    let command = command.unwrap_or(&program);
     let options: Vec<String> = command
         .get_arguments()
         .chain(program.get_arguments())

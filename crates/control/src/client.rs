@@ -8,9 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::array_status::ArrayStatus;
 use crate::error::{ControlError, ControlResult};
-use crate::name::VolumeName;
-use crate::protocol::{self, JobStatus, Request, Response};
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
 use crate::state_dir::{ALREADY_SERVED, StateDir};
 use crate::status::VolumeStatus;
 
@@ -132,6 +133,30 @@ impl Client {
         match self.request(&Request::Show { name: name.cloned() })? {
             Response::Volume { volume } => Ok(vec![*volume]),
             Response::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request that is answered with the state of one array, and what is to be known of it.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn array(&mut self, ask: ArrayRequest) -> ControlResult<(ArrayStatus, Vec<String>)> {
+        match self.request(&Request::Array { ask })? {
+            Response::Array { array, notes } => Ok((*array, notes)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The state of one array, or of all.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn arrays(&mut self, name: Option<&ArrayName>) -> ControlResult<Vec<ArrayStatus>> {
+        let ask = ArrayRequest::Show { name: name.cloned() };
+        match self.request(&Request::Array { ask })? {
+            Response::Array { array, .. } => Ok(vec![*array]),
+            Response::Arrays { arrays } => Ok(arrays),
             other => Err(unexpected(&other)),
         }
     }

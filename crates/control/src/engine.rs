@@ -7,10 +7,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::ControlResult;
+use voltier_array::Consistency;
+
+use crate::array_spec::ArrayLevel;
+use crate::array_status::ArrayStatus;
+use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
-use crate::name::VolumeName;
-use crate::registry::{CacheRecord, VolumeRecord};
+use crate::name::{ArrayName, VolumeName};
+use crate::records::{ArrayRecord, CacheRecord, Identity, VolumeRecord};
 use crate::safety::{self, DeviceId, Examined, Machine, Role};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -52,6 +56,34 @@ pub struct CacheHealth {
     pub dirty_lines: u64,
     /// Whether the SSD was given up since the cache was opened.
     pub ssd_failed: bool,
+}
+
+/// What the superblock of an array's member says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberLabel {
+    /// Identity of the array.
+    pub array: Identity,
+    /// Name of the array, as it was made.
+    pub name: String,
+    /// Its level.
+    pub level: ArrayLevel,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// What keeps data and parity together over a crash.
+    pub consistency: Consistency,
+}
+
+/// What making or assembling an array found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedArray {
+    /// Size of the array, in bytes.
+    pub size_bytes: u64,
+    /// Changes of membership so far, this opening included.
+    pub events: u64,
+    /// The device of each place, as far as the devices given tell.
+    pub members: Vec<Option<DeviceSpec>>,
+    /// Devices that were not taken into service, and why: a line each.
+    pub left_out: Vec<String>,
 }
 
 /// Wakes the control plane, from any thread.
@@ -165,4 +197,76 @@ pub trait Engine: 'static {
 
     /// Clients connected to a door now.
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
+
+    /// What the superblock on a device says; `None` when it is no member of an array. Nothing is
+    /// written. The device is not in use.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged or of a newer version.
+    fn label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        Err(no_arrays())
+    }
+
+    /// Makes an array of the record's members, in their order, and opens it.
+    ///
+    /// # Errors
+    /// Nothing is open then. What cannot be is told apart before anything is written.
+    fn create_array(&mut self, _: &ArrayRecord) -> ControlResult<OpenedArray> {
+        Err(no_arrays())
+    }
+
+    /// Assembles an array of those of its devices that are there, in any order. Members that know
+    /// fewer events than the record are old. `force` sets aside that they may be, and that some of
+    /// the newest data may be wrong.
+    ///
+    /// # Errors
+    /// Nothing is open then.
+    fn open_array(
+        &mut self,
+        _: &ArrayRecord,
+        _devices: &[DeviceSpec],
+        _force: bool,
+    ) -> ControlResult<OpenedArray> {
+        Err(no_arrays())
+    }
+
+    /// Stops an array cleanly; nobody uses it.
+    ///
+    /// # Errors
+    /// When the clean stop could not be written; it is closed all the same.
+    fn close_array(&mut self, _: &ArrayName) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Erases what says that a device is a member of an array. It is not in use.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn erase_label(&mut self, _: &DeviceSpec) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// The first bytes of an open array, as far as marks of file systems and others are looked for.
+    ///
+    /// # Errors
+    /// When it is not open, or cannot be read.
+    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+        Err(no_arrays())
+    }
+
+    /// Takes a member out of service.
+    ///
+    /// # Errors
+    /// When the level cannot lose it, or the device is no member.
+    fn fail_member(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Fills in what the data path knows: state, members, counters.
+    fn fill_array_status(&mut self, _: &ArrayName, _: &mut ArrayStatus) {}
+}
+
+/// An engine that keeps no arrays answers so.
+fn no_arrays() -> ControlError {
+    ControlError::failed("this engine has no arrays")
 }

@@ -6,7 +6,7 @@ use voltier_volume::{Cache, OpenOptions, Opened, Volume};
 
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
-use crate::registry::{CacheRecord, VolumeRecord};
+use crate::records::{CacheRecord, VolumeRecord};
 use crate::settings::Settings;
 
 /// Opens or makes the cache of a record in front of a volume; what was found.

@@ -9,6 +9,8 @@
 //! Nothing here is on the way of an I/O. Read `service` for what is allowed and in which order
 //! things are written down, `engine` for what the data path is asked to do.
 
+mod array_spec;
+mod array_status;
 mod client;
 mod cores;
 mod daemon;
@@ -19,6 +21,7 @@ mod file_lock;
 mod front;
 mod name;
 pub mod protocol;
+mod records;
 mod registry;
 pub mod safety;
 mod server;
@@ -30,16 +33,16 @@ mod state_dir;
 mod status;
 mod suggest;
 
+pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
+pub use array_status::{ArrayCounts, ArrayState, ArrayStatus, MemberStatus};
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front};
-pub use name::{NAME_BYTES_MAX, VolumeName};
-pub use registry::{
-    CacheRecord, Desired, Identity, LOST_RANGES_MAX, REGISTRY_FILE, REGISTRY_VERSION, Registry,
-    RegistryStore, VolumeRecord,
-};
+pub use name::{ArrayName, NAME_BYTES_MAX, VolumeName};
+pub use records::{ArrayRecord, CacheRecord, Desired, Identity, LOST_RANGES_MAX, VolumeRecord};
+pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
 pub use service::Service;
 pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};
 pub use size::{exact_size, format_size, parse_size};

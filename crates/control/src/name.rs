@@ -1,4 +1,5 @@
-//! Volume names: they become socket names, export names and table rows, so they are plain.
+//! Names of volumes and arrays: they become socket names, export names and table rows, so they are
+//! plain.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ControlError;
 
-/// Longest volume name, in bytes.
+/// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 
 /// A valid volume name: 1 to 63 of `A-Z a-z 0-9 . _ -`, starting with a letter or a digit.
@@ -26,17 +27,62 @@ impl FromStr for VolumeName {
     type Err = ControlError;
 
     fn from_str(text: &str) -> Result<Self, ControlError> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if starts_well && text.len() <= NAME_BYTES_MAX && text.chars().all(plain) {
-            return Ok(Self(text.to_owned()));
-        }
-        Err(ControlError::usage(format!(
-            "`{}` is not a volume name; use 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -, \
-             starting with a letter or a digit",
-            text.escape_default()
-        )))
+        plain("a volume name", text).map(Self)
     }
+}
+
+/// A valid array name, of the same letters. Arrays and volumes may have the same names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ArrayName(String);
+
+impl ArrayName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ArrayName {
+    type Err = ControlError;
+
+    fn from_str(text: &str) -> Result<Self, ControlError> {
+        plain("an array name", text).map(Self)
+    }
+}
+
+impl TryFrom<String> for ArrayName {
+    type Error = ControlError;
+
+    fn try_from(text: String) -> Result<Self, ControlError> {
+        text.parse()
+    }
+}
+
+impl From<ArrayName> for String {
+    fn from(name: ArrayName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for ArrayName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
+/// The text, if it is plain enough for `what`.
+fn plain(what: &str, text: &str) -> Result<String, ControlError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts_well && text.len() <= NAME_BYTES_MAX && text.chars().all(is_plain) {
+        return Ok(text.to_owned());
+    }
+    Err(ControlError::usage(format!(
+        "`{}` is not {what}; use 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ -, \
+         starting with a letter or a digit",
+        text.escape_default()
+    )))
 }
 
 impl TryFrom<String> for VolumeName {
@@ -71,6 +117,8 @@ mod tests {
         for bad in ["", ".hidden", "-x", "_x", "a/b", "a b", "ä", "a\nb", &"x".repeat(64)] {
             let error = bad.parse::<VolumeName>().unwrap_err();
             assert!(!error.message.contains('\n') && error.exit_code() == 2, "{bad}");
+            let of_array = bad.parse::<ArrayName>().unwrap_err().message;
+            assert_eq!(of_array, error.message.replace("a volume name", "an array name"));
         }
     }
 

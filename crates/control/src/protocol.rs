@@ -6,10 +6,13 @@
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use voltier_array::Consistency;
 
+use crate::array_spec::{ArrayLevel, consistency_word};
+use crate::array_status::ArrayStatus;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
-use crate::name::VolumeName;
+use crate::name::{ArrayName, VolumeName};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
@@ -26,6 +29,61 @@ pub struct NewCache {
     pub settings: Settings,
     /// Overwrite what the SSD holds now.
     pub force: bool,
+}
+
+/// An array to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewArray {
+    /// Name of the new array.
+    pub name: ArrayName,
+    /// Level.
+    pub level: ArrayLevel,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// What keeps data and parity together over a crash.
+    #[serde(with = "consistency_word")]
+    pub consistency: Consistency,
+    /// Devices, in the order of the array.
+    pub members: Vec<DeviceSpec>,
+    /// Overwrite what they hold now.
+    pub force: bool,
+}
+
+/// What a client can ask of arrays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ArrayRequest {
+    /// Make an array.
+    Create {
+        /// Everything about it.
+        array: NewArray,
+    },
+    /// State of one array, or of all.
+    Show {
+        /// Which array; all without it.
+        name: Option<ArrayName>,
+    },
+    /// Bring an array into service from its members.
+    Assemble {
+        /// Members, in any order.
+        devices: Vec<DeviceSpec>,
+        /// Also when some of the newest data may be wrong.
+        force: bool,
+    },
+    /// Take a member out of service.
+    Fail {
+        /// Which array.
+        name: ArrayName,
+        /// Which member.
+        member: DeviceSpec,
+    },
+    /// Stop and forget an array.
+    Delete {
+        /// Which array.
+        name: ArrayName,
+        /// Erase the labels of its members: it can never be assembled again.
+        erase: bool,
+    },
 }
 
 /// What a client can ask.
@@ -95,6 +153,11 @@ pub enum Request {
         /// Which door; all without it.
         export: Option<ExportSpec>,
     },
+    /// Something about arrays.
+    Array {
+        /// What.
+        ask: ArrayRequest,
+    },
     /// How far is a job?
     Job {
         /// Which job.
@@ -124,6 +187,18 @@ pub enum Response {
     Volumes {
         /// In the order of their names.
         volumes: Vec<VolumeStatus>,
+    },
+    /// State of the array asked for, or changed.
+    Array {
+        /// The array.
+        array: Box<ArrayStatus>,
+        /// What the user should know of the change: a line each.
+        notes: Vec<String>,
+    },
+    /// State of all arrays.
+    Arrays {
+        /// In the order of their names.
+        arrays: Vec<ArrayStatus>,
     },
     /// Work that goes on, or has ended.
     Job {

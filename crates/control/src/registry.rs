@@ -1,4 +1,5 @@
-//! The registry: which volumes there are, in one checksummed JSON file of the state folder.
+//! The registry: which volumes and arrays there are, in one checksummed JSON file of the state
+//! folder.
 //!
 //! The file is JSON as a whole and exact to the byte: one head line with format, version and the
 //! CRC-32C of the body, the body, and a closing line. A change goes to a temporary file, is
@@ -13,141 +14,73 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ControlError, ControlResult};
-use crate::export_spec::ExportSpec;
-use crate::name::VolumeName;
-use crate::settings::Settings;
+use crate::name::{ArrayName, VolumeName};
+use crate::records::{ArrayRecord, VolumeRecord};
 use crate::spec::DeviceSpec;
-use crate::status::ByteRange;
 
 /// Name of the file in the state folder.
 pub const REGISTRY_FILE: &str = "registry.json";
-/// Version this program writes; newer ones are refused.
-pub const REGISTRY_VERSION: u32 = 1;
-
-/// Lost ranges that are kept one by one: beyond it only their number is.
-pub const LOST_RANGES_MAX: usize = 1024;
+/// Newest version this program writes; newer ones are refused. Without arrays it writes version 1,
+/// which programs before arrays read.
+pub const REGISTRY_VERSION: u32 = 2;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
 /// A registry of 10,000 volumes has about 10 MB; what is longer is no registry.
 const REGISTRY_BYTES_MAX: u64 = 64 << 20;
 
-/// A 128-bit identity, written as 32 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Identity(pub [u8; 16]);
-
-impl Identity {
-    /// A fresh random identity from the system.
-    ///
-    /// # Errors
-    /// When the system has no randomness to give.
-    pub fn random() -> ControlResult<Self> {
-        use std::io::Read;
-        let mut bytes = [0; 16];
-        File::open("/dev/urandom")
-            .and_then(|mut file| file.read_exact(&mut bytes))
-            .map_err(|error| ControlError::io("reading /dev/urandom", &error))?;
-        Ok(Self(bytes))
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
-    }
-}
-
-impl TryFrom<String> for Identity {
-    type Error = ControlError;
-
-    fn try_from(text: String) -> Result<Self, ControlError> {
-        let wrong = || ControlError::failed(format!("`{text}` is not an identity"));
-        if text.len() != 32 || !text.is_ascii() {
-            return Err(wrong());
-        }
-        let value = u128::from_str_radix(&text, 16).map_err(|_| wrong())?;
-        Ok(Self(value.to_be_bytes()))
-    }
-}
-
-impl From<Identity> for String {
-    fn from(identity: Identity) -> String {
-        identity.to_string()
-    }
-}
-
-/// What the daemon is to do with a volume when it starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Desired {
-    /// Serve it.
-    Serving,
-    /// Go on writing dirty lines back, then forget the cache.
-    Detaching,
-    /// Go on writing dirty lines back, then forget the volume.
-    Deleting,
-}
-
-/// The cache of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheRecord {
-    /// The SSD.
-    pub device: DeviceSpec,
-    /// Identity written on the SSD when the cache was made.
-    pub uuid: Identity,
-    /// Choices.
-    pub settings: Settings,
-    /// Grows with every opening of the cache: an SSD with an older one is stale.
-    pub generation: u64,
-    /// Whether dirty lines may be on the SSD: set before the first one can be.
-    pub maybe_dirty: bool,
-    /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.
-    #[serde(default)]
-    pub dirty_lines: u64,
-    /// Why the SSD was given up, when it was.
-    pub failed: Option<String>,
-    /// What was lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lost: Vec<ByteRange>,
-    /// How many ranges were lost with the SSD.
-    #[serde(default)]
-    pub lost_total: u64,
-}
-
-impl CacheRecord {
-    /// What would be lost with the SSD, in words.
-    pub fn newest_data(&self) -> String {
-        match self.dirty_lines {
-            0 => "the newest data".to_owned(),
-            1 => "the newest data of 1 line".to_owned(),
-            lines => format!("the newest data of {lines} lines, as last counted"),
-        }
-    }
-}
-
-/// One volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeRecord {
-    /// Name.
-    pub name: VolumeName,
-    /// Identity of the volume.
-    pub uuid: Identity,
-    /// Size in bytes, as found at creation: an origin that is smaller now is refused.
-    pub size_bytes: u64,
-    /// The slow side.
-    pub origin: DeviceSpec,
-    /// The fast side.
-    pub cache: Option<CacheRecord>,
-    /// Doors that are to be open.
-    pub exports: Vec<ExportSpec>,
-    /// What to do at start.
-    pub desired: Desired,
-}
-
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Body {
     volumes: Vec<VolumeRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    arrays: Vec<ArrayRecord>,
+}
+
+impl Body {
+    /// The oldest version that can say it.
+    fn version(&self) -> u32 {
+        let is_on_array = |volume: &VolumeRecord| volume.devices().any(|it| it.array().is_some());
+        let has_arrays = !self.arrays.is_empty() || self.volumes.iter().any(is_on_array);
+        if has_arrays { REGISTRY_VERSION } else { 1 }
+    }
+
+    /// What cannot be, however good the checksum is.
+    fn check(&self) -> Result<(), String> {
+        if let Some(name) = twice(self.volumes.iter().map(|volume| &volume.name)) {
+            return Err(format!("two volumes are named {name}"));
+        }
+        if let Some(name) = twice(self.arrays.iter().map(|array| &array.name)) {
+            return Err(format!("two arrays are named {name}"));
+        }
+        let used = self.volumes.iter().flat_map(VolumeRecord::devices);
+        if let Some(name) = twice(used.filter_map(DeviceSpec::array)) {
+            return Err(format!("the array {name} is used twice"));
+        }
+        for array in &self.arrays {
+            let members = array.members.len();
+            array
+                .level
+                .check(members, array.chunk_bytes)
+                .map_err(|why| format!("the array {} cannot be: {why}", array.name))?;
+            if array.devices().any(|device| device.array().is_some()) {
+                return Err(format!("the array {} stands on an array", array.name));
+            }
+        }
+        for volume in &self.volumes {
+            if let Some(Err(why)) = volume.cache.as_ref().map(|it| it.settings.for_cache().check())
+            {
+                return Err(format!("the cache of {} has {why}", volume.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name that is there twice.
+fn twice<'a, T: Ord>(names: impl Iterator<Item = &'a T>) -> Option<&'a T> {
+    let mut names: Vec<&T> = names.collect();
+    names.sort_unstable();
+    names.array_windows().find(|[one, other]| one == other).map(|[name, _]| *name)
 }
 
 /// Where the bytes of a registry are kept.
@@ -207,11 +140,11 @@ impl RegistryStore for RegistryFile {
     }
 }
 
-/// All volumes of one state folder, in the order of their names.
+/// All volumes and arrays of one state folder, in the order of their names.
 #[derive(Debug)]
 pub struct Registry {
     store: Box<dyn RegistryStore>,
-    volumes: Vec<VolumeRecord>,
+    body: Body,
 }
 
 impl Registry {
@@ -228,21 +161,21 @@ impl Registry {
     /// # Errors
     /// When it is foreign, newer or damaged.
     pub fn load_from(store: Box<dyn RegistryStore>) -> ControlResult<Self> {
-        let volumes = match store.read()? {
-            None => Vec::new(),
+        let body = match store.read()? {
+            None => Body::default(),
             Some(bytes) => decode(&bytes).map_err(|reason| store.refusal(&reason))?,
         };
-        Ok(Self { store, volumes })
+        Ok(Self { store, body })
     }
 
     /// All volumes.
     pub fn volumes(&self) -> &[VolumeRecord] {
-        &self.volumes
+        &self.body.volumes
     }
 
     /// One volume.
     pub fn find(&self, name: &VolumeName) -> Option<&VolumeRecord> {
-        self.volumes.iter().find(|volume| volume.name == *name)
+        self.body.volumes.iter().find(|volume| volume.name == *name)
     }
 
     /// Adds or replaces a volume, on the medium when it returns.
@@ -250,11 +183,11 @@ impl Registry {
     /// # Errors
     /// When the file cannot be written; nothing changed then.
     pub fn put(&mut self, record: VolumeRecord) -> ControlResult<()> {
-        let mut volumes = self.volumes.clone();
-        volumes.retain(|volume| volume.name != record.name);
-        volumes.push(record);
-        volumes.sort_by(|a, b| a.name.cmp(&b.name));
-        self.store(volumes)
+        self.change(|body| {
+            body.volumes.retain(|volume| volume.name != record.name);
+            body.volumes.push(record);
+            body.volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        })
     }
 
     /// Forgets a volume, on the medium when it returns.
@@ -262,13 +195,44 @@ impl Registry {
     /// # Errors
     /// When the file cannot be written; nothing changed then.
     pub fn remove(&mut self, name: &VolumeName) -> ControlResult<()> {
-        let volumes = self.volumes.iter().filter(|volume| volume.name != *name).cloned().collect();
-        self.store(volumes)
+        self.change(|body| body.volumes.retain(|volume| volume.name != *name))
     }
 
-    fn store(&mut self, volumes: Vec<VolumeRecord>) -> ControlResult<()> {
-        self.store.write(&encode(&volumes))?;
-        self.volumes = volumes;
+    /// All arrays.
+    pub fn arrays(&self) -> &[ArrayRecord] {
+        &self.body.arrays
+    }
+
+    /// One array.
+    pub fn find_array(&self, name: &ArrayName) -> Option<&ArrayRecord> {
+        self.body.arrays.iter().find(|array| array.name == *name)
+    }
+
+    /// Adds or replaces an array, on the medium when it returns.
+    ///
+    /// # Errors
+    /// When the file cannot be written; nothing changed then.
+    pub fn put_array(&mut self, record: ArrayRecord) -> ControlResult<()> {
+        self.change(|body| {
+            body.arrays.retain(|array| array.name != record.name);
+            body.arrays.push(record);
+            body.arrays.sort_by(|a, b| a.name.cmp(&b.name));
+        })
+    }
+
+    /// Forgets an array, on the medium when it returns.
+    ///
+    /// # Errors
+    /// When the file cannot be written; nothing changed then.
+    pub fn remove_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+        self.change(|body| body.arrays.retain(|array| array.name != *name))
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Body)) -> ControlResult<()> {
+        let mut body = self.body.clone();
+        change(&mut body);
+        self.store.write(&encode(&body))?;
+        self.body = body;
         Ok(())
     }
 }
@@ -293,13 +257,13 @@ fn checksum(body: &str) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, body.as_bytes()) as u32
 }
 
-fn encode(volumes: &[VolumeRecord]) -> Vec<u8> {
-    let body = Body { volumes: volumes.to_vec() };
-    let body = serde_json::to_string_pretty(&body).expect("a registry has only plain values");
-    format!("{}{body}{TAIL}", head(REGISTRY_VERSION, checksum(&body))).into_bytes()
+fn encode(body: &Body) -> Vec<u8> {
+    let version = body.version();
+    let body = serde_json::to_string_pretty(body).expect("a registry has only plain values");
+    format!("{}{body}{TAIL}", head(version, checksum(&body))).into_bytes()
 }
 
-fn decode(bytes: &[u8]) -> Result<Vec<VolumeRecord>, String> {
+fn decode(bytes: &[u8]) -> Result<Body, String> {
     let foreign = || "it is no registry of this program".to_owned();
     let damaged = || "it is damaged (checksum)".to_owned();
     let text = std::str::from_utf8(bytes).map_err(|_| foreign())?;
@@ -313,21 +277,15 @@ fn decode(bytes: &[u8]) -> Result<Vec<VolumeRecord>, String> {
         return Err(format!("it has version {version}, this program knows {REGISTRY_VERSION}"));
     }
     let body = rest.strip_suffix(TAIL).ok_or_else(damaged)?;
-    if format!("{first}\n") != head(version, checksum(body)) || version != REGISTRY_VERSION {
+    if format!("{first}\n") != head(version, checksum(body)) || version == 0 {
         return Err(damaged());
     }
     let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
-    let mut names: Vec<&VolumeName> = body.volumes.iter().map(|volume| &volume.name).collect();
-    names.sort_unstable();
-    if let Some([name, _]) = names.array_windows().find(|[one, other]| one == other) {
-        return Err(format!("it is wrong: two volumes are named {name}"));
+    if version < body.version() {
+        return Err(format!("it is wrong: arrays in version {version}"));
     }
-    for volume in &body.volumes {
-        if let Some(Err(why)) = volume.cache.as_ref().map(|it| it.settings.for_cache().check()) {
-            return Err(format!("it is wrong: the cache of {} has {why}", volume.name));
-        }
-    }
-    Ok(body.volumes)
+    body.check().map_err(|why| format!("it is wrong: {why}"))?;
+    Ok(body)
 }
 
 /// New content under `path`, old content under its previous name, both synced.
@@ -351,6 +309,12 @@ fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use voltier_array::Consistency;
+
+    use crate::export_spec::ExportSpec;
+    use crate::records::{CacheRecord, Desired, Identity};
+    use crate::settings::Settings;
+    use crate::status::ByteRange;
 
     fn volume(name: &str) -> VolumeRecord {
         VolumeRecord {
@@ -374,6 +338,30 @@ mod tests {
         }
     }
 
+    fn array(name: &str) -> ArrayRecord {
+        ArrayRecord {
+            name: name.parse().unwrap(),
+            uuid: Identity([5; 16]),
+            level: "5".parse().unwrap(),
+            chunk_bytes: 16384,
+            consistency: Consistency::Journal,
+            size_bytes: 1 << 30,
+            events: 4,
+            members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],
+        }
+    }
+
+    fn body(volumes: &[&str], arrays: &[&str]) -> Body {
+        Body {
+            volumes: volumes.iter().copied().map(volume).collect(),
+            arrays: arrays.iter().copied().map(array).collect(),
+        }
+    }
+
+    fn over(name: &str, on: &str) -> VolumeRecord {
+        VolumeRecord { origin: format!("array:{on}").parse().unwrap(), ..volume(name) }
+    }
+
     #[test]
     fn what_was_put_is_loaded_again_and_the_copy_before_is_kept() {
         let dir = tempfile::tempdir().unwrap();
@@ -383,26 +371,69 @@ mod tests {
         let again = Registry::load(dir.path()).unwrap();
         assert_eq!(again.volumes(), [volume("a"), volume("b")]);
         let previous = fs::read(previous_path(&dir.path().join(REGISTRY_FILE))).unwrap();
-        assert_eq!(decode(&previous).unwrap(), [volume("b")]);
+        assert_eq!(decode(&previous).unwrap().volumes, [volume("b")]);
         registry.remove(&"a".parse().unwrap()).unwrap();
         assert_eq!(Registry::load(dir.path()).unwrap().volumes(), [volume("b")]);
     }
 
     #[test]
-    fn two_volumes_of_one_name_are_refused() {
-        let reason = decode(&encode(&[volume("a"), volume("b"), volume("a")])).unwrap_err();
-        assert!(reason.contains("named a"), "{reason}");
+    fn what_cannot_be_is_refused_under_a_good_checksum_too() {
+        let mut bad_shape = body(&[], &["r"]);
+        bad_shape.arrays[0].members.pop();
+        let mut nested = body(&[], &["r"]);
+        nested.arrays[0].members[2] = Some("array:q".parse().unwrap());
+        let mut shared = body(&[], &["r"]);
+        shared.volumes = vec![over("a", "r"), over("b", "r")];
+        let cases = [
+            (body(&["a", "b", "a"], &[]), "two volumes are named a"),
+            (body(&[], &["r", "q", "r"]), "two arrays are named r"),
+            (bad_shape, "the array r cannot be"),
+            (nested, "stands on an array"),
+            (shared, "the array r is used twice"),
+        ];
+        for (body, words) in cases {
+            let reason = decode(&encode(&body)).unwrap_err();
+            assert!(reason.contains(words), "{reason}");
+        }
+    }
+
+    #[test]
+    fn arrays_come_back_and_without_them_programs_before_them_read_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::load(dir.path()).unwrap();
+        let version = || fs::read_to_string(dir.path().join(REGISTRY_FILE)).unwrap();
+        registry.put(volume("a")).unwrap();
+        assert!(version().contains("\"version\":1,"));
+        registry.put(over("a", "r6")).unwrap();
+        assert!(version().contains("\"version\":2,"));
+        registry.put_array(array("r6")).unwrap();
+        registry.put_array(array("m1")).unwrap();
+        assert!(version().contains("\"version\":2,"));
+        let again = Registry::load(dir.path()).unwrap();
+        assert_eq!(again.arrays(), [array("m1"), array("r6")]);
+        assert_eq!(again.volumes(), [over("a", "r6")]);
+        assert_eq!(again.find_array(&"r6".parse().unwrap()), Some(&array("r6")));
+        for name in ["r6", "m1"] {
+            registry.remove_array(&name.parse().unwrap()).unwrap();
+        }
+        registry.put(volume("a")).unwrap();
+        assert!(version().contains("\"version\":1,"));
+        let mut old = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
+        old = old.replacen("\"version\":2", "\"version\":1", 1);
+        assert!(decode(old.as_bytes()).unwrap_err().contains("arrays in version 1"));
     }
 
     #[test]
     fn the_file_is_json_as_a_whole() {
-        let value: serde_json::Value = serde_json::from_slice(&encode(&[volume("a")])).unwrap();
+        let bytes = encode(&body(&["a"], &["r"]));
+        let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(value["registry"]["volumes"][0]["name"], "a");
+        assert_eq!(value["registry"]["arrays"][0]["level"], "5");
     }
 
     #[test]
     fn every_flipped_bit_and_every_truncation_is_refused() {
-        let good = encode(&[volume("a")]);
+        let good = encode(&body(&["a"], &["r"]));
         for at in 0..good.len() {
             for bit in 0..8 {
                 let mut bad = good.clone();
@@ -411,15 +442,15 @@ mod tests {
             }
             assert!(decode(&good[..at]).is_err(), "cut at {at}");
         }
-        assert_eq!(decode(&good).unwrap(), [volume("a")]);
+        assert_eq!(decode(&good).unwrap().arrays, [array("r")]);
     }
 
     #[test]
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&[])).unwrap().replacen("1,", "2,", 1);
-        let cases = [("version 2", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "3,", 1);
+        let cases = [("version 3", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

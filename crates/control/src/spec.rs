@@ -1,4 +1,5 @@
-//! Devices as the command line names them: a path, `mem:SIZE`, `model:PROFILE[:SIZE|:/path]`.
+//! Devices as the command line names them: a path, `mem:SIZE`, `model:PROFILE[:SIZE|:/path]`,
+//! `array:NAME`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
 use crate::size::{exact_size, parse_size};
 
 /// Kinds of device that are written down in the contract and not served yet.
-const LATER: [(&str, &str); 5] = [
-    ("array:", "arrays"),
+const LATER: [(&str, &str); 4] = [
     ("nbd://", "NBD drives"),
     ("nbd+unix://", "NBD drives"),
     ("rbd:", "Ceph RBD images"),
@@ -34,6 +35,8 @@ pub enum DeviceSpec {
         /// What keeps the data.
         over: ModelBacking,
     },
+    /// An array of this instance.
+    Array(ArrayName),
 }
 
 /// What keeps the data of a modelled drive.
@@ -54,13 +57,22 @@ impl DeviceSpec {
             DeviceSpec::Path(path) | DeviceSpec::Model { over: ModelBacking::Path(path), .. } => {
                 Some(path)
             }
-            DeviceSpec::Memory(_) | DeviceSpec::Model { .. } => None,
+            DeviceSpec::Memory(_) | DeviceSpec::Model { .. } | DeviceSpec::Array(_) => None,
         }
     }
 
     /// Whether the content ends with the daemon.
     pub fn is_volatile(&self) -> bool {
-        self.path().is_none()
+        // What becomes of an array is its own record's to say.
+        self.path().is_none() && self.array().is_none()
+    }
+
+    /// The array it is, when it is one.
+    pub fn array(&self) -> Option<&ArrayName> {
+        match self {
+            DeviceSpec::Array(name) => Some(name),
+            DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Model { .. } => None,
+        }
     }
 
     /// The same device with its path made absolute: the daemon runs in another folder.
@@ -89,7 +101,7 @@ impl FromStr for DeviceSpec {
         if let Some((_, what)) = LATER.into_iter().find(|(prefix, _)| text.starts_with(prefix)) {
             return Err(ControlError::usage(format!(
                 "`{text}`: {what} are not in this version; \
-                 use a path, mem:SIZE or model:PROFILE[:SIZE]"
+                 use a path, mem:SIZE, model:PROFILE[:SIZE] or array:NAME"
             )));
         }
         if let Some(size) = text.strip_prefix("mem:") {
@@ -98,16 +110,19 @@ impl FromStr for DeviceSpec {
         if let Some(model) = text.strip_prefix("model:") {
             return parse_model(text, model);
         }
+        if let Some(name) = text.strip_prefix("array:") {
+            return name.parse().map(DeviceSpec::Array);
+        }
         if text.is_empty() {
             return Err(ControlError::usage(
-                "an empty device name; write a path, mem:SIZE or \
-                 model:PROFILE[:SIZE]",
+                "an empty device name; write a path, mem:SIZE, model:PROFILE[:SIZE] or \
+                 array:NAME",
             ));
         }
         if let Some((scheme, _)) = text.split_once("://") {
             return Err(ControlError::usage(format!(
                 "`{text}`: unknown kind of device `{scheme}`; \
-                 use a path, mem:SIZE or model:PROFILE[:SIZE]"
+                 use a path, mem:SIZE, model:PROFILE[:SIZE] or array:NAME"
             )));
         }
         Ok(DeviceSpec::Path(PathBuf::from(text)))
@@ -150,6 +165,7 @@ impl fmt::Display for DeviceSpec {
         match self {
             DeviceSpec::Path(path) => write!(out, "{}", path.display()),
             DeviceSpec::Memory(bytes) => write!(out, "mem:{}", exact_size(*bytes)),
+            DeviceSpec::Array(name) => write!(out, "array:{name}"),
             DeviceSpec::Model { profile, over } => {
                 write!(out, "model:{profile}")?;
                 match over {
@@ -189,6 +205,7 @@ mod tests {
             "model:hdd-7200",
             "model:hdd-7200:10G",
             "model:ssd_sata:/tmp/x.img",
+            "array:r6",
         ];
         for text in forms {
             assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), text);
@@ -197,7 +214,7 @@ mod tests {
 
     #[test]
     fn kinds_of_later_versions_are_refused_by_name() {
-        for text in ["array:a", "nbd://h/x", "nbd+unix:///x?socket=s", "rbd:p/i", "s3://b/p"] {
+        for text in ["nbd://h/x", "nbd+unix:///x?socket=s", "rbd:p/i", "s3://b/p"] {
             let error = text.parse::<DeviceSpec>().unwrap_err();
             assert!(error.message.contains("not in this version"), "{error}");
             assert_eq!(error.exit_code(), 2);
@@ -215,6 +232,8 @@ mod tests {
             "model:",
             "model::1G",
             "model:a:x",
+            "array:",
+            "array:a/b",
             "iscsi://x",
         ] {
             assert_eq!(text.parse::<DeviceSpec>().unwrap_err().exit_code(), 2, "{text}");

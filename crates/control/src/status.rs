@@ -25,6 +25,8 @@ pub enum VolumeState {
 pub enum DeviceState {
     /// Working.
     Online,
+    /// Working: an array that has lost members.
+    Degraded,
     /// Given up after errors, or not to be opened.
     Failed,
     /// There is none.

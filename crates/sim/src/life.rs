@@ -109,7 +109,7 @@ pub(crate) async fn dissolve(bench: &Rc<Bench<SimCache>>, stage: &Stage) {
 
 /// Holds the origin alone to the model.
 pub(crate) async fn check_plain(world: &World, stage: &Stage, profile: &Profile) {
-    let device = SimDrive::origin(stage.drives.borrow().1.clone());
+    let device = SimDrive::any_sector(stage.drives.borrow().1.clone());
     let (world, model) = (world.clone(), stage.model.clone());
     let bench = Bench { world, model, device, windows: profile.windows() };
     bench.check_all("the plain origin after a crash").await;

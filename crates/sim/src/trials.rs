@@ -305,7 +305,7 @@ pub fn refusals() {
     executor.block_on(async move {
         let mut profile = Profile::small(&[Mode::WriteBack]);
         let origin = SimDisk::new(&world, &profile.origin, Medium::zeroed(profile.origin.bytes));
-        let before = SimDrive::origin(origin.clone());
+        let before = SimDrive::any_sector(origin.clone());
         let format = FormatOptions {
             line_size: LineSize::new(2048).expect("a line size"),
             policy: profile.policy,

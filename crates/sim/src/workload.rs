@@ -134,7 +134,7 @@ impl Profile {
             uuid,
         };
         let drives = (ssd.clone(), origin.clone());
-        let origin = SimDrive::origin(origin);
+        let origin = SimDrive::any_sector(origin);
         executor.block_on(async move {
             SimCache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
         });
@@ -171,7 +171,7 @@ pub(crate) async fn open_as(
     let options = OpenOptions { uuid: Some(uuid), generation_min, settings, seed: 1 };
     let (ssd, origin) = drives.clone();
     let (cache, opened) =
-        Cache::open(world.handle(), ssd, SimDrive::origin(origin), options).await?;
+        Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await?;
     Ok((cache, opened.generation))
 }
 
@@ -374,7 +374,7 @@ pub async fn run_clients(bench: &Rc<Bench<SimCache>>, profile: &Profile, steps: 
 /// A bench for a plain drive: what is left when the cache is gone.
 pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDrive> {
     let Bench { world, model, windows, .. } = like;
-    let device = SimDrive::origin(drive);
+    let device = SimDrive::any_sector(drive);
     Bench { world: world.clone(), model: model.clone(), device, windows: *windows }
 }
 

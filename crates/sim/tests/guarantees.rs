@@ -60,7 +60,7 @@ impl Stand {
         origin.overwrite(0, &expected);
         let ssd = SimDisk::new(&world, &profile.ssd, ssd);
         let origin = SimDisk::new(&world, &profile.origin, origin);
-        let drives = (ssd.clone(), SimDrive::origin(origin.clone()));
+        let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
         let opened = Cache::open(world.handle(), drives.0, drives.1, options(mode, 0)).await;
         let cache = opened.expect("a new cache opens").0;
         Self { world, profile, ssd, origin, cache, expected }
@@ -142,7 +142,7 @@ impl Stand {
         let ssd = SimDisk::new(&self.world, &self.profile.ssd, ssd);
         let origin = SimDisk::new(&self.world, &self.profile.origin, origin);
         let (world, profile) = (self.world.clone(), self.profile.clone());
-        let drives = (ssd.clone(), SimDrive::origin(origin.clone()));
+        let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
         let opened = Cache::open(world.handle(), drives.0, drives.1, options).await?;
         let expected = self.expected.clone();
         Ok((Self { world, profile, ssd, origin, cache: opened.0, expected }, opened.1))
@@ -449,7 +449,7 @@ impl Resized {
     async fn open(&self, world: &World, media: (Medium, Medium)) -> Result<SimCache, OpenError> {
         let ssd = SimDisk::new(world, &self.profile.ssd, media.0);
         let origin = SimDisk::new(world, &self.profile.origin, media.1);
-        let origin = SimDrive::origin(origin);
+        let origin = SimDrive::any_sector(origin);
         let opened = Cache::open(world.handle(), ssd, origin, options(Mode::WriteBack, 0)).await;
         opened.map(|opened| opened.0)
     }

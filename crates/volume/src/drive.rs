@@ -1,14 +1,15 @@
-//! The closed set of drives that a volume may stand on. This match is their table of contents.
+//! The closed set of drives that a volume may stand on. These matches are their table of contents.
 
 use std::path::PathBuf;
 
+use voltier_array::Array;
 use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
-use voltier_drive::filter::AlignDevice;
+use voltier_drive::filter::FittedDevice;
 use voltier_drive::model::Profile;
 use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice};
 use voltier_ring::Handle;
 
-/// What a drive is made of: the resolved form of a device name on the command line.
+/// What a leaf is made of: the resolved form of a device name on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveSpec {
     /// A regular file or a raw block device.
@@ -48,105 +49,120 @@ pub enum DriveError {
     Profile(#[from] voltier_drive::model::UnknownProfile),
 }
 
-/// A drive in use.
-pub enum Drive {
+/// A leaf in use: what the members of arrays are, and most drives.
+pub enum Leaf {
     /// Memory.
     Memory(MemoryDevice),
-    /// A file or device with 512-byte blocks.
+    /// A file or device.
     File(FileDevice),
-    /// A file or device with larger blocks, made to serve 512-byte requests.
-    AlignedFile(AlignDevice<FileDevice>),
     /// A modelled drive in memory.
     Model(Box<ModelDevice<MemoryDevice>>),
     /// A modelled drive over a file.
     ModelOverFile(Box<ModelDevice<FileDevice>>),
 }
 
-/// Who will use the drive: a cache deals with 4096-byte blocks itself, clients of an origin may
-/// send any 512-byte request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Ssd,
-    Origin,
+/// A drive in use. A cache deals with 4096-byte blocks itself; clients of an origin may send any
+/// 512-byte request.
+pub enum Drive {
+    /// A single one.
+    Leaf(FittedDevice<Leaf>),
+    /// An array, which others on this core may hold as well.
+    Array(FittedDevice<Array<Leaf>>),
 }
 
-impl Drive {
-    /// Opens a drive that a volume's clients reach.
+impl Leaf {
+    /// Opens a leaf with its own blocks.
     ///
     /// # Errors
     /// One line that says what is wrong and what to do.
-    pub fn open_origin(handle: &Handle, spec: &DriveSpec) -> Result<Self, DriveError> {
-        Self::open(handle, spec, Role::Origin)
-    }
-
-    /// Opens a drive for a cache.
-    ///
-    /// # Errors
-    /// One line that says what is wrong and what to do.
-    pub fn open_ssd(handle: &Handle, spec: &DriveSpec) -> Result<Self, DriveError> {
-        Self::open(handle, spec, Role::Ssd)
-    }
-
-    fn open(handle: &Handle, spec: &DriveSpec, role: Role) -> Result<Self, DriveError> {
+    pub fn open(handle: &Handle, spec: &DriveSpec) -> Result<Self, DriveError> {
         Ok(match spec {
-            DriveSpec::Memory { bytes } => Drive::Memory(MemoryDevice::new(*bytes)),
+            DriveSpec::Memory { bytes } => Leaf::Memory(MemoryDevice::new(*bytes)),
             DriveSpec::File { path } => {
-                let file = FileDevice::open(handle, path, &FileOptions::default())?;
-                if role == Role::Origin && file.limits().block_bytes > 512 {
-                    Drive::AlignedFile(AlignDevice::new(file))
-                } else {
-                    Drive::File(file)
-                }
+                Leaf::File(FileDevice::open(handle, path, &FileOptions::default())?)
             }
             DriveSpec::Model { profile, bytes } => {
                 let profile = Profile::find(profile)?;
                 let store = MemoryDevice::new(bytes.unwrap_or(profile.bytes));
-                Drive::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
+                Leaf::Model(Box::new(ModelDevice::new(handle.clone(), profile, store)))
             }
             DriveSpec::ModelOverFile { profile, path } => {
                 let profile = Profile::find(profile)?;
                 let store = FileDevice::open(handle, path, &FileOptions::default())?;
-                Drive::ModelOverFile(Box::new(ModelDevice::new(handle.clone(), profile, store)))
+                Leaf::ModelOverFile(Box::new(ModelDevice::new(handle.clone(), profile, store)))
             }
         })
     }
 }
 
-/// Calls the same method of whichever drive it is.
-macro_rules! each_drive {
-    ($self:ident, $drive:ident => $call:expr) => {
-        match $self {
-            Drive::Memory($drive) => $call,
-            Drive::File($drive) => $call,
-            Drive::AlignedFile($drive) => $call,
-            Drive::Model($drive) => $call,
-            Drive::ModelOverFile($drive) => $call,
+impl Drive {
+    /// A leaf that a volume's clients reach.
+    pub fn origin(leaf: Leaf) -> Self {
+        Drive::Leaf(FittedDevice::any_sector(leaf))
+    }
+
+    /// A leaf for a cache.
+    pub fn ssd(leaf: Leaf) -> Self {
+        Drive::Leaf(FittedDevice::Plain(leaf))
+    }
+
+    /// An array that a volume's clients reach.
+    pub fn origin_array(array: Array<Leaf>) -> Self {
+        Drive::Array(FittedDevice::any_sector(array))
+    }
+
+    /// An array for a cache.
+    pub fn ssd_array(array: Array<Leaf>) -> Self {
+        Drive::Array(FittedDevice::Plain(array))
+    }
+}
+
+/// Implements [`BlockDevice`] by calling the same method of whichever variant it is.
+macro_rules! delegate {
+    ($kind:ident: $($variant:ident),+) => {
+        impl BlockDevice for $kind {
+            fn limits(&self) -> &Limits {
+                match self {
+                    $($kind::$variant(drive) => drive.limits(),)+
+                }
+            }
+
+            async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+                match self {
+                    $($kind::$variant(drive) => drive.read(at, into).await,)+
+                }
+            }
+
+            async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+                match self {
+                    $($kind::$variant(drive) => drive.write(at, data, durability).await,)+
+                }
+            }
+
+            async fn flush(&self) -> IoResult<()> {
+                match self {
+                    $($kind::$variant(drive) => drive.flush().await,)+
+                }
+            }
+
+            async fn discard(&self, range: SectorRange) -> IoResult<()> {
+                match self {
+                    $($kind::$variant(drive) => drive.discard(range).await,)+
+                }
+            }
+
+            async fn write_zeroes(
+                &self,
+                range: SectorRange,
+                durability: Durability,
+            ) -> IoResult<()> {
+                match self {
+                    $($kind::$variant(drive) => drive.write_zeroes(range, durability).await,)+
+                }
+            }
         }
     };
 }
 
-impl BlockDevice for Drive {
-    fn limits(&self) -> &Limits {
-        each_drive!(self, drive => drive.limits())
-    }
-
-    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        each_drive!(self, drive => drive.read(at, into).await)
-    }
-
-    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        each_drive!(self, drive => drive.write(at, data, durability).await)
-    }
-
-    async fn flush(&self) -> IoResult<()> {
-        each_drive!(self, drive => drive.flush().await)
-    }
-
-    async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        each_drive!(self, drive => drive.discard(range).await)
-    }
-
-    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        each_drive!(self, drive => drive.write_zeroes(range, durability).await)
-    }
-}
+delegate!(Leaf: Memory, File, Model, ModelOverFile);
+delegate!(Drive: Leaf, Array);

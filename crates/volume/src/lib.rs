@@ -14,7 +14,8 @@ mod drive;
 mod gate;
 mod volume;
 
-pub use drive::{Drive, DriveError, DriveSpec};
+pub use drive::{Drive, DriveError, DriveSpec, Leaf};
+pub use voltier_array::Array;
 pub use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Health, Label, LineSize, Mode, OpenError, OpenOptions,
     Opened, Settings, Status, admission::AdmissionKind, policy::PolicyKind,

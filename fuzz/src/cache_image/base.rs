@@ -105,7 +105,7 @@ impl Maker {
             policy: self.profile.policy,
             uuid: *b"an image to fuzz",
         };
-        let drive = SimDrive::origin(origin.clone());
+        let drive = SimDrive::any_sector(origin.clone());
         SimCache::format(&ssd, &drive, &format).await.expect("room for a cache");
         let cache = self.open(&ssd, &origin).await;
         self.first_life(&cache).await;
@@ -132,7 +132,7 @@ impl Maker {
             ..Settings::default()
         };
         let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
-        let origin = SimDrive::origin(origin.clone());
+        let origin = SimDrive::any_sector(origin.clone());
         let opened = Cache::open(self.world.handle(), ssd.clone(), origin, options).await;
         opened.expect("its own cache opens").0
     }

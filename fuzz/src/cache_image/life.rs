@@ -51,7 +51,7 @@ impl Life {
     }
 
     async fn open_drives(&self, options: OpenOptions) -> Result<(SimCache, Opened), OpenError> {
-        let origin = SimDrive::origin(self.origin.clone());
+        let origin = SimDrive::any_sector(self.origin.clone());
         Cache::open(self.world.handle(), self.ssd.clone(), origin, options).await
     }
 

@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
-use voltier_control::{
-    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Settings, VolumeName,
-    VolumeRecord, VolumeStatus,
+use voltier_control::engine::{
+    CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume, Waker,
 };
+use voltier_control::{
+    ArrayName, ArrayRecord, CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec,
+    Settings, VolumeName, VolumeRecord, VolumeStatus,
+};
+
+/// Size of every array, in bytes.
+const ARRAY_BYTES: u64 = 1 << 20;
 
 /// What the engine is told from outside.
 #[derive(Default)]
@@ -31,6 +36,9 @@ struct Open {
 pub(crate) struct BookEngine {
     orders: Arc<Mutex<Orders>>,
     open: Arc<Mutex<BTreeMap<VolumeName, Open>>>,
+    arrays: Arc<Mutex<BTreeSet<ArrayName>>>,
+    /// What is written on devices, by their names.
+    labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
 }
 
 fn door(export: &ExportSpec) -> String {
@@ -62,6 +70,27 @@ impl BookEngine {
         does(open.get_mut(name).unwrap_or_else(|| panic!("{name} is not open")))
     }
 
+    fn array(&self, name: &ArrayName) {
+        let is_open = self.arrays.lock().expect("no call panics").contains(name);
+        assert!(is_open, "{name} is not open");
+    }
+
+    fn opened(&self, name: &ArrayName, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+        let is_fresh = self.arrays.lock().expect("no call panics").insert(name.clone());
+        assert!(is_fresh, "{name} is opened twice");
+        OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+    }
+
+    pub(crate) fn open_arrays(&self) -> BTreeSet<ArrayName> {
+        self.arrays.lock().expect("no call panics").clone()
+    }
+
+    /// Nothing is open after a stop.
+    pub(crate) fn is_at_rest(&self) {
+        assert_eq!(self.open_names(), BTreeSet::new(), "open after a stop");
+        assert_eq!(self.open_arrays(), BTreeSet::new(), "open after a stop");
+    }
+
     pub(crate) fn open_names(&self) -> BTreeSet<VolumeName> {
         self.open.lock().expect("no call panics").keys().cloned().collect()
     }
@@ -81,6 +110,12 @@ impl Engine for BookEngine {
     fn open(&mut self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         self.call()?;
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+        let ssd = cache.map(|cache| &cache.device);
+        [Some(&record.origin), ssd]
+            .into_iter()
+            .flatten()
+            .filter_map(DeviceSpec::array)
+            .for_each(|array| self.array(array));
         let open = Open { has_cache: cache.is_some(), doors: BTreeSet::new() };
         let before = self.open.lock().expect("no call panics").insert(record.name.clone(), open);
         assert!(before.is_none(), "{} is opened twice", record.name);
@@ -175,5 +210,63 @@ impl Engine for BookEngine {
 
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.orders().clients
+    }
+
+    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        self.call()?;
+        Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
+    }
+
+    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+        self.call()?;
+        let label = MemberLabel {
+            array: record.uuid,
+            name: record.name.to_string(),
+            level: record.level,
+            chunk_bytes: record.chunk_bytes,
+            consistency: record.consistency,
+        };
+        let mut labels = self.labels.lock().expect("no call panics");
+        labels.extend(record.devices().map(|member| (member.to_string(), label.clone())));
+        Ok(self.opened(&record.name, record.members.clone()))
+    }
+
+    fn open_array(
+        &mut self,
+        record: &ArrayRecord,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray> {
+        self.call()?;
+        let known = record.members.len();
+        if devices.len() < known.max(1) && !force {
+            return Err(ControlError::failed("members are missing"));
+        }
+        // A level of that many members, as it was made.
+        let members = devices.iter().cloned().map(Some).collect::<Vec<_>>();
+        record.level.check(members.len(), record.chunk_bytes)?;
+        Ok(self.opened(&record.name, members))
+    }
+
+    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+        self.array(name);
+        self.arrays.lock().expect("no call panics").remove(name);
+        self.call()
+    }
+
+    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        self.call()?;
+        self.labels.lock().expect("no call panics").remove(&device.to_string());
+        Ok(())
+    }
+
+    fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>> {
+        self.array(name);
+        self.call().map(|()| vec![0; 4096])
+    }
+
+    fn fail_member(&mut self, name: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        self.array(name);
+        self.call()
     }
 }

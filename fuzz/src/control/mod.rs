@@ -9,9 +9,9 @@ mod sandbox;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_control::protocol::{self, NewCache, Request, Response};
+use voltier_control::protocol::{self, ArrayRequest, NewArray, NewCache, Request, Response};
 use voltier_control::safety::Machine;
-use voltier_control::{Registry, Service, VolumeName, VolumeRecord};
+use voltier_control::{ArrayName, ArrayRecord, Registry, Service, VolumeName, VolumeRecord};
 
 use engine::BookEngine;
 pub(crate) use engine::BookEngine as Engine;
@@ -29,7 +29,7 @@ pub(crate) fn run(input: &[u8]) {
         }
     }
     daemon.service.stop();
-    assert_eq!(daemon.engine.open_names(), BTreeSet::new(), "open after a stop");
+    daemon.engine.is_at_rest();
 }
 
 struct Daemon {
@@ -61,7 +61,7 @@ impl Daemon {
             }
             b'r' => {
                 self.service.stop();
-                assert_eq!(self.engine.open_names(), BTreeSet::new(), "open after a stop");
+                self.engine.is_at_rest();
                 self.service = start(&self.sandbox, &self.engine);
             }
             // A kill: the data path of before is gone with it.
@@ -108,19 +108,45 @@ impl Daemon {
                 Request::Create { name, origin: device(origin), cache: new.map(cache) }
             }
             Request::Attach { name, cache: new } => Request::Attach { name, cache: cache(new) },
+            Request::Array { ask } => Request::Array { ask: self.array_led_home(ask) },
             other => other,
         }
     }
 
-    fn recorded(&self) -> Vec<VolumeRecord> {
+    fn array_led_home(&self, ask: ArrayRequest) -> ArrayRequest {
+        let device = |device| self.sandbox.device(device);
+        match ask {
+            ArrayRequest::Create { array } => {
+                let members = array.members.into_iter().map(device).collect();
+                ArrayRequest::Create { array: NewArray { members, ..array } }
+            }
+            ArrayRequest::Assemble { devices, force } => {
+                let devices = devices.into_iter().map(device).collect();
+                ArrayRequest::Assemble { devices, force }
+            }
+            ArrayRequest::Fail { name, member } => {
+                ArrayRequest::Fail { name, member: device(member) }
+            }
+            other => other,
+        }
+    }
+
+    fn recorded(&self) -> (Vec<VolumeRecord>, Vec<ArrayRecord>) {
         let registry = Registry::load(&self.sandbox.state()).expect("what the service wrote");
-        registry.volumes().to_vec()
+        (registry.volumes().to_vec(), registry.arrays().to_vec())
     }
 
     /// What is shown is what is recorded, and nothing else is open.
     fn check(&mut self) {
-        let recorded: Vec<VolumeName> =
-            self.recorded().into_iter().map(|record| record.name).collect();
+        let (volumes, arrays) = self.recorded();
+        let recorded: Vec<VolumeName> = volumes.into_iter().map(|record| record.name).collect();
+        let arrays: BTreeSet<ArrayName> = arrays.into_iter().map(|record| record.name).collect();
+        assert!(self.engine.open_arrays().is_subset(&arrays), "open and not recorded");
+        let ask = ArrayRequest::Show { name: None };
+        let shown = self.service.handle(Request::Array { ask });
+        same(&shown);
+        let Response::Arrays { arrays: shown } = shown else { panic!("no list: {shown:?}") };
+        assert!(shown.into_iter().map(|array| array.name).eq(arrays));
         let shown = self.service.handle(Request::Show { name: None });
         same(&shown);
         let Response::Volumes { volumes } = shown else { panic!("no list: {shown:?}") };

@@ -6,6 +6,7 @@
 //!     ^------------- answer --------'
 //! ```
 
+mod arrays;
 mod doors;
 mod on_core;
 mod status;
@@ -17,11 +18,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use voltier_ring::{Core, Handle, Remote};
 
-use crate::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
+use crate::array_status::ArrayStatus;
+use crate::engine::{
+    CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume, Waker,
+};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
-use crate::name::VolumeName;
-use crate::registry::{CacheRecord, VolumeRecord};
+use crate::name::{ArrayName, VolumeName};
+use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
 use crate::status::VolumeStatus;
@@ -31,17 +35,27 @@ use doors::Door;
 /// What names of core threads begin with.
 pub(crate) const CORE_THREAD: &str = "core-";
 
-/// The cores of this process and the volumes on them.
+/// The cores of this process, and the volumes and arrays on them.
 pub(crate) struct CoreEngine {
     homes: BTreeMap<VolumeName, Home>,
-    /// The home of the next volume: they are dealt out in turn.
+    arrays: BTreeMap<ArrayName, ArrayHome>,
+    /// The home of the next volume or array: they are dealt out in turn.
     next_core: usize,
     waker: Option<Waker>,
     cores: Vec<Core>,
 }
 
+/// What the control thread keeps of an open array.
+struct ArrayHome {
+    core: usize,
+    /// What it is assembled of, on another core too.
+    record: ArrayRecord,
+    devices: Vec<DeviceSpec>,
+}
+
 /// What the control thread keeps of an open volume.
 struct Home {
+    core: usize,
     remote: Remote,
     doors: Vec<Door>,
     drain: Arc<Mutex<Drain>>,
@@ -79,7 +93,62 @@ impl CoreEngine {
                 })
             })
             .collect::<ControlResult<Vec<Core>>>()?;
-        Ok(Self { homes: BTreeMap::new(), next_core: 0, waker: None, cores })
+        let (homes, arrays) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { homes, arrays, next_core: 0, waker: None, cores })
+    }
+
+    /// The core that is next.
+    fn deal(&mut self) -> usize {
+        let core = self.next_core % self.cores.len();
+        self.next_core += 1;
+        core
+    }
+
+    /// The core of an array, if the device is one.
+    fn core_of(&self, device: Option<&DeviceSpec>) -> Option<usize> {
+        let name = device.and_then(DeviceSpec::array)?;
+        self.arrays.get(name).map(|home| home.core)
+    }
+
+    /// Brings an array to the core of the volume that is to use it. Nobody uses it yet.
+    fn bring(&mut self, device: Option<&DeviceSpec>, core: usize) -> ControlResult<()> {
+        let Some(name) = device.and_then(DeviceSpec::array) else { return Ok(()) };
+        let Some(home) = self.arrays.get(name).filter(|home| home.core != core) else {
+            return Ok(());
+        };
+        let (record, devices) = (home.record.clone(), home.devices.clone());
+        self.close_array(name)?;
+        self.assemble_on(core, &record, &devices, false).map(drop)
+    }
+
+    fn assemble_on(
+        &mut self,
+        core: usize,
+        record: &ArrayRecord,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray> {
+        let (plan, present) = (record.clone(), devices.to_vec());
+        let opened = call(&self.cores[core].remote(), move |handle| {
+            arrays::assemble(handle, plan, present, force)
+        })?;
+        let home = ArrayHome { core, record: record.clone(), devices: devices.to_vec() };
+        self.arrays.insert(record.name.clone(), home);
+        Ok(opened)
+    }
+
+    /// Runs a task for an open array on its core and waits for the answer.
+    fn on_array<T, F>(
+        &self,
+        name: &ArrayName,
+        task: impl FnOnce(Handle) -> F + Send + 'static,
+    ) -> ControlResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = ControlResult<T>> + 'static,
+    {
+        let home = self.arrays.get(name).ok_or_else(|| arrays::not_open(name))?;
+        call(&self.cores[home.core].remote(), task)
     }
 
     fn home(&self, name: &VolumeName) -> ControlResult<&Home> {
@@ -119,7 +188,7 @@ impl Engine for CoreEngine {
     fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
         let profile = match device {
             DeviceSpec::Model { profile, .. } => Some(on_core::profile(profile)?),
-            DeviceSpec::Path(_) | DeviceSpec::Memory(_) => None,
+            DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Array(_) => None,
         };
         match (device, profile) {
             (DeviceSpec::Memory(bytes), _)
@@ -133,8 +202,11 @@ impl Engine for CoreEngine {
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
-        let core = self.next_core % self.cores.len();
-        self.next_core += 1;
+        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+        let ssd = cache.map(|cache| &cache.device);
+        let core = self.core_of(Some(&record.origin)).or_else(|| self.core_of(ssd));
+        let core = core.unwrap_or_else(|| self.deal());
+        self.bring(ssd, core)?;
         let remote = self.cores[core].remote();
         let failure = Arc::new(Failure::default());
         let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
@@ -143,7 +215,7 @@ impl Engine for CoreEngine {
         let drain = Arc::new(Mutex::new(Drain::Done));
         let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
         let devices = Devices { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
-        let home = Home { remote, doors: Vec::new(), drain, failure, devices };
+        let home = Home { core, remote, doors: Vec::new(), drain, failure, devices };
         self.homes.insert(record.name.clone(), home);
         Ok(opened)
     }
@@ -157,6 +229,7 @@ impl Engine for CoreEngine {
     }
 
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+        self.bring(Some(&cache.device), self.home(name)?.core)?;
         let failure = Arc::new(Failure::default());
         let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
         let (volume, ssd, cache) = (name.clone(), cache.device.to_string(), cache.clone());
@@ -279,5 +352,60 @@ impl Engine for CoreEngine {
         let Some(home) = self.homes.get(name) else { return 0 };
         let door = home.doors.iter().find(|door| door.spec() == export);
         door.map_or(0, |door| door.clients(&home.remote, name))
+    }
+
+    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| arrays::label_of(handle, device))
+    }
+
+    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+        let core = self.deal();
+        let plan = record.clone();
+        let opened = call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
+        let devices = record.devices().cloned().collect();
+        let home = ArrayHome { core, record: record.clone(), devices };
+        self.arrays.insert(record.name.clone(), home);
+        Ok(opened)
+    }
+
+    fn open_array(
+        &mut self,
+        record: &ArrayRecord,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray> {
+        let core = self.deal();
+        self.assemble_on(core, record, devices, force)
+    }
+
+    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+        let Some(home) = self.arrays.remove(name) else { return Ok(()) };
+        let name = name.clone();
+        call(&self.cores[home.core].remote(), move |_| arrays::stop(name))
+    }
+
+    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| arrays::erase_label(handle, device))
+    }
+
+    fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>> {
+        let array = name.clone();
+        self.on_array(name, move |_| arrays::head(array))
+    }
+
+    fn fail_member(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        let (array, device) = (name.clone(), device.clone());
+        self.on_array(name, move |_| arrays::fail(array, device))
+    }
+
+    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
+        let (array, plain) = (name.clone(), status.clone());
+        let filled = self.on_array(name, move |_| async move { arrays::status(&array, plain) });
+        match filled {
+            Ok(filled) => *status = filled,
+            Err(error) => status.error = error.message,
+        }
     }
 }

@@ -14,8 +14,9 @@ use voltier_drive::model::Profile;
 use voltier_export::fuse::FileDoor;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
-use voltier_volume::{Drive, DriveSpec, Health, Volume, VolumeError};
+use voltier_volume::{Drive, Health, Volume, VolumeError};
 
+use super::arrays;
 use super::doors::refused;
 use super::status::Facts;
 use super::{Devices, Failure};
@@ -23,9 +24,8 @@ use crate::engine::{CacheStart, OpenedVolume, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::front;
 use crate::name::VolumeName;
-use crate::registry::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
+use crate::records::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
 use crate::settings::Settings;
-use crate::spec::{DeviceSpec, ModelBacking};
 use crate::status::ByteRange;
 
 /// How often requests that wait for a loss to be recorded look whether it is.
@@ -102,7 +102,7 @@ pub(super) async fn open(
     start: CacheStart,
     gate: Gate,
 ) -> ControlResult<OpenedVolume> {
-    let origin = Drive::open_origin(&handle, &drive_spec(&record.origin)).map_err(one_line)?;
+    let origin = arrays::open_origin(&handle, &record.origin)?;
     let volume = Volume::plain(&handle, origin);
     front::check_origin(&volume, &record).await?;
     let mut generation = 0;
@@ -128,7 +128,7 @@ async fn put_in_front(
     start: CacheStart,
     gate: Gate,
 ) -> ControlResult<u64> {
-    let ssd = Drive::open_ssd(handle, &drive_spec(&cache.device)).map_err(one_line)?;
+    let ssd = arrays::open_ssd(handle, &cache.device)?;
     let opened = front::put_in_front(volume, ssd, cache, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
@@ -276,6 +276,10 @@ fn not_written_back(
     })
 }
 
+pub(super) fn one_line(error: impl std::fmt::Display) -> ControlError {
+    ControlError::failed(error.to_string())
+}
+
 /// Lines the origin does not have yet.
 pub(super) fn dirty_lines(name: &VolumeName) -> u64 {
     let cache = resident(name).ok().and_then(|resident| resident.volume.cache());
@@ -315,22 +319,6 @@ fn in_bytes(ranges: &[SectorRange]) -> Vec<ByteRange> {
         length_bytes: range.bytes(),
     };
     ranges.iter().map(in_bytes).collect()
-}
-
-fn drive_spec(device: &DeviceSpec) -> DriveSpec {
-    match device.clone() {
-        DeviceSpec::Path(path) => DriveSpec::File { path },
-        DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
-        DeviceSpec::Model { profile, over } => match over {
-            ModelBacking::ProfileSize => DriveSpec::Model { profile, bytes: None },
-            ModelBacking::Memory(bytes) => DriveSpec::Model { profile, bytes: Some(bytes) },
-            ModelBacking::Path(path) => DriveSpec::ModelOverFile { profile, path },
-        },
-    }
-}
-
-fn one_line(error: impl std::fmt::Display) -> ControlError {
-    ControlError::failed(error.to_string())
 }
 
 /// Starts an NBD server; where it listens.

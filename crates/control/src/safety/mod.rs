@@ -19,11 +19,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
+use signature::Content;
 
 /// What a device is about to become, and so what counts against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Its data stay in place: only use by others and a cache of ours on it count.
+    /// Its data stay in place: only use by others, and a cache or a member of ours on it, count.
     Origin,
     /// It will be overwritten.
     Cache,
@@ -127,9 +128,22 @@ pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
     }
     let content = signature::contents(&file, path)
         .map_err(|error| ControlError::io(format!("reading {shown}"), &error))?;
-    let counts = content.into_iter().filter(|found| role == Role::Cache || found.is_ours);
-    findings.extend(counts.map(|found| Finding::Content(found.what)));
+    findings.extend(counting(content, role));
     Ok(Examined { id, size_bytes, findings })
+}
+
+/// How many of its first bytes say what a device holds.
+pub const HEAD_BYTES: usize = signature::LOOK_BYTES;
+
+/// What the first bytes of a device show that counts against a role. It is for devices that the
+/// system does not know: arrays.
+pub fn findings_in(head: &[u8], role: Role) -> Vec<Finding> {
+    counting(signature::own_marks(head), role).collect()
+}
+
+fn counting(content: Vec<Content>, role: Role) -> impl Iterator<Item = Finding> {
+    let counts = content.into_iter().filter(move |found| role == Role::Cache || found.is_ours);
+    counts.map(|found| Finding::Content(found.what))
 }
 
 /// Turns findings into a refusal, unless there are none or `force` sets all of them aside.
@@ -137,10 +151,22 @@ pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
 /// # Errors
 /// The gravest finding that stands, naming the device.
 pub fn judge(path: &Path, examined: &Examined, force: bool) -> ControlResult<()> {
-    let standing = examined.findings.iter().find(|f| !(force && f.may_be_overridden()));
+    judge_findings(path.display(), &examined.findings, force)
+}
+
+/// [`judge`] of a device by whatever it is called.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_findings(
+    shown: impl fmt::Display,
+    findings: &[Finding],
+    force: bool,
+) -> ControlResult<()> {
+    let standing = findings.iter().find(|f| !(force && f.may_be_overridden()));
     match standing {
         None => Ok(()),
-        Some(finding) => Err(ControlError::failed(format!("{} {finding}", path.display()))),
+        Some(finding) => Err(ControlError::failed(format!("{shown} {finding}"))),
     }
 }
 

@@ -1,21 +1,24 @@
 //! What a device holds, by the marks that file systems and others leave in known places.
 
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use voltier_array::{MemberLayout, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
+use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
 /// First bytes of a device that are looked at: room for the btrfs mark at 64 KiB and 64 bytes in.
-const LOOK_BYTES: usize = 68 << 10;
+pub(super) const LOOK_BYTES: usize = 68 << 10;
 
 /// Something on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
     /// What it is, with its article.
     pub(super) what: String,
-    /// Whether it is a cache of this program.
+    /// Whether it is a cache or a member of an array of this program.
     pub(super) is_ours: bool,
 }
 
@@ -45,17 +48,36 @@ const ENHANCEIO_MAGIC: [u8; 4] = 0xE10C_AC6E_u32.to_le_bytes();
 /// Everything recognised on an open device; `path` is for `blkid`, which knows many more marks.
 pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>> {
     let mut first = vec![0; LOOK_BYTES];
-    let length = read_up_to(file, &mut first)?;
+    let length = read_up_to(file, &mut first, 0)?;
     first.truncate(length);
     let mut found = own_marks(&first);
+    if found.is_empty() && has_last_copy(file)? {
+        found.push(array_member());
+    }
     if found.is_empty() {
         found.extend(blkid(path));
     }
     Ok(found)
 }
 
-fn own_marks(first: &[u8]) -> Vec<Content> {
+fn array_member() -> Content {
+    Content { what: "a member of a Voltier array".into(), is_ours: true }
+}
+
+/// Whether the copy of a member's superblock at its end is there, its start being overwritten.
+fn has_last_copy(mut file: &File) -> std::io::Result<bool> {
+    let sectors = file.seek(SeekFrom::End(0))? / SECTOR_BYTES;
+    let [_, last] = MemberLayout::superblock_lbas(sectors);
+    let mut mark = [0; ARRAY_MAGIC.len()];
+    Ok(read_up_to(file, &mut mark, last.bytes())? == mark.len() && mark == ARRAY_MAGIC)
+}
+
+/// What the first bytes of a device, or of an array, show.
+pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
     let mut found = Vec::new();
+    if first.starts_with(&ARRAY_MAGIC) {
+        found.push(array_member());
+    }
     let ours = |offset: u64| {
         first.get(offset as usize..).is_some_and(|rest| rest.starts_with(&SUPERBLOCK_MAGIC))
     };
@@ -105,10 +127,10 @@ fn blkid(path: &Path) -> Option<Content> {
     Some(Content { what, is_ours: false })
 }
 
-fn read_up_to(file: &File, into: &mut [u8]) -> std::io::Result<usize> {
+fn read_up_to(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
     let mut length = 0;
     while length < into.len() {
-        match file.read_at(&mut into[length..], length as u64) {
+        match file.read_at(&mut into[length..], at + length as u64) {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -153,6 +175,23 @@ mod tests {
             let at = offset as usize;
             first[at..at + SUPERBLOCK_MAGIC.len()].copy_from_slice(&SUPERBLOCK_MAGIC);
             assert!(own_marks(&first)[0].is_ours);
+        }
+    }
+
+    #[test]
+    fn either_copy_of_a_members_superblock_is_recognised_wherever_the_end_is() {
+        let dir = tempfile::tempdir().unwrap();
+        for (bytes, last) in [(1 << 20, (1 << 20) - 4096), ((1 << 20) + 4095, (1 << 20) - 4096)] {
+            for at in [0, last] {
+                let path = dir.path().join(format!("{bytes} {at}"));
+                let file = File::create_new(&path).unwrap();
+                file.set_len(bytes).unwrap();
+                assert_eq!(contents(&file, &path).unwrap(), []);
+                file.write_all_at(&ARRAY_MAGIC, at).unwrap();
+                assert_eq!(contents(&file, &path).unwrap(), [array_member()], "{bytes} {at}");
+                file.set_len(100).unwrap();
+                assert_eq!(contents(&file, &path).unwrap().len(), usize::from(at == 0));
+            }
         }
     }
 

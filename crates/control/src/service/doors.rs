@@ -6,7 +6,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::registry::VolumeRecord;
+use crate::records::VolumeRecord;
 
 impl<E: Engine> Service<E> {
     pub(super) fn export(

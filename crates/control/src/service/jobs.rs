@@ -7,7 +7,7 @@ use crate::engine::{Drain, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::{JobState, JobStatus, Response};
-use crate::registry::Desired;
+use crate::records::Desired;
 
 /// Finished jobs that are remembered, for clients that ask late.
 const FINISHED_MAX: usize = 64;

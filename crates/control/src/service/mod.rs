@@ -4,12 +4,18 @@
 //! never waits for it. The rule for every change: check everything, then record what must be known
 //! after a crash, then do it, then answer.
 
+mod admit;
+mod arrays;
 mod doors;
 mod jobs;
 mod show;
 mod start;
 mod volumes;
 
+#[cfg(test)]
+mod array_tests;
+#[cfg(test)]
+mod bench;
 #[cfg(test)]
 mod tests;
 
@@ -19,21 +25,24 @@ use std::time::Instant;
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
-use crate::name::VolumeName;
-use crate::protocol::{Request, Response};
-use crate::registry::{Registry, VolumeRecord};
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::{ArrayRequest, Request, Response};
+use crate::records::VolumeRecord;
+use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::suggest;
 
+use arrays::LiveArray;
 use jobs::Jobs;
 pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
 
-/// Volumes, registry and jobs of one state folder.
+/// Volumes, arrays, registry and jobs of one state folder.
 pub struct Service<E> {
     engine: E,
     registry: Registry,
     machine: Machine,
     live: BTreeMap<VolumeName, Live>,
+    live_arrays: BTreeMap<ArrayName, LiveArray>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
@@ -71,6 +80,7 @@ impl<E: Engine> Service<E> {
             registry,
             machine,
             live: BTreeMap::new(),
+            live_arrays: BTreeMap::new(),
             jobs: Jobs::default(),
             stopping: false,
             busy_tries: 1,
@@ -88,12 +98,18 @@ impl<E: Engine> Service<E> {
     }
 
     fn dispatch(&mut self, request: Request) -> ControlResult<Response> {
-        let reads_only =
-            matches!(request, Request::Ping | Request::Show { .. } | Request::Job { .. });
+        let reads_only = matches!(
+            request,
+            Request::Ping
+                | Request::Show { .. }
+                | Request::Job { .. }
+                | Request::Array { ask: ArrayRequest::Show { .. } }
+        );
         if self.stopping && !reads_only {
             return Err(ControlError::failed("the daemon is stopping; try again in a moment"));
         }
         self.notice_lost_ssds();
+        self.notice_array_events();
         match request {
             Request::Ping => Ok(Response::Pong {
                 pid: std::process::id(),
@@ -109,6 +125,7 @@ impl<E: Engine> Service<E> {
             Request::Detach { name, flush } => self.detach(&name, flush),
             Request::Export { name, export } => self.export(&name, export),
             Request::Unexport { name, export } => self.unexport(&name, export.as_ref()),
+            Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }
     }

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::registry::VolumeRecord;
+use crate::records::VolumeRecord;
 use crate::status::{
     DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
     Tunables, VolumeState, VolumeStatus,
@@ -58,6 +58,15 @@ impl<E: Engine> Service<E> {
             Some(cache) if cache.failed.is_some() => DeviceState::Failed,
             Some(_) => DeviceState::Online,
         };
+        for (device, state) in [
+            (Some(&record.origin), &mut status.hdd.state),
+            (record.cache.as_ref().map(|cache| &cache.device), &mut status.ssd.state),
+        ] {
+            let is_online = *state == DeviceState::Online;
+            if is_online && device.is_some_and(|device| self.is_degraded_array(device)) {
+                *state = DeviceState::Degraded;
+            }
+        }
         self.engine.fill_status(name, &mut status);
         if self.jobs.running(name).is_some() {
             status.destage = "draining".to_owned();

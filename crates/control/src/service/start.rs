@@ -6,7 +6,7 @@ use super::jobs::Purpose;
 use super::{Live, Service};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
-use crate::registry::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
@@ -15,8 +15,8 @@ pub(crate) const CRASH_TRIES: u32 = 100;
 pub(crate) const CRASH_STEP: Duration = Duration::from_millis(20);
 
 impl<E: Engine> Service<E> {
-    /// Brings every recorded volume up. One that cannot be served is shown as failed, with the
-    /// reason; the others serve.
+    /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
+    /// the reason; the others serve.
     ///
     /// After a crash the kernel may still be taking the daemon before apart: its sockets answer and
     /// its locks hold for a moment longer than the process. Then what is busy is tried again.
@@ -26,6 +26,7 @@ impl<E: Engine> Service<E> {
             // Also those of volumes that will not come up: nobody else knows whose they were.
             self.engine.clear_dead(door);
         }
+        self.start_arrays();
         for record in self.registry.volumes().to_vec() {
             self.bring_up(&record);
         }
@@ -188,26 +189,23 @@ impl<E: Engine> Service<E> {
     }
 
     /// Looks at a device that is ours already: nobody else may use it, and it may not have shrunk.
-    fn look_at(
+    pub(super) fn look_at(
         &mut self,
         device: &DeviceSpec,
         size_bytes_min: u64,
         side: &str,
     ) -> ControlResult<()> {
+        if let Some(name) = device.array() {
+            let size_bytes = self.size_of_array(name)?;
+            return large_enough(device, size_bytes, size_bytes_min, side);
+        }
         let Some(path) = device.path() else { return Ok(()) };
         let examined = self.again(|service| {
             let examined = service.engine.examine(&service.machine, path, Role::Origin)?;
             // What is on it is the engine's to judge: it knows its own marks.
             safety::judge(path, &examined, true).map(|()| examined)
         })?;
-        if examined.size_bytes < size_bytes_min {
-            return Err(ControlError::failed(format!(
-                "its {side} {device} has {} bytes and had {size_bytes_min} when it was created; \
-                 give it its size back and restart the daemon",
-                examined.size_bytes
-            )));
-        }
-        Ok(())
+        large_enough(device, examined.size_bytes, size_bytes_min, side)
     }
 
     /// Brings everything to rest: doors closed, logs checkpointed, dirty lines kept.
@@ -234,6 +232,7 @@ impl<E: Engine> Service<E> {
             self.note(&name, closed);
         }
         self.live.clear();
+        self.stop_arrays();
     }
 
     /// Records SSDs that the data path gave up, so that they are not trusted after a restart.
@@ -268,6 +267,21 @@ impl<E: Engine> Service<E> {
             }
         }
     }
+}
+
+fn large_enough(
+    device: &DeviceSpec,
+    size_bytes: u64,
+    size_bytes_min: u64,
+    side: &str,
+) -> ControlResult<()> {
+    if size_bytes >= size_bytes_min {
+        return Ok(());
+    }
+    Err(ControlError::failed(format!(
+        "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was created; \
+         give it its size back and restart the daemon"
+    )))
 }
 
 /// A missing SSD that may have had dirty lines: what is at stake, and the two ways on.

@@ -1,226 +1,16 @@
 //! The service over an engine that only keeps books: what is recorded, refused, and in which order.
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
 use voltier_cache::Mode;
 
+use super::bench::{Bench, name};
 use super::*;
-use crate::engine::{CacheHealth, CacheStart, Drain, OpenedVolume};
-use crate::protocol::{JobState, JobStatus, NewCache};
-use crate::registry::{CacheRecord, Desired};
+use crate::protocol::{JobState, NewCache};
+use crate::records::{CacheRecord, Desired};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
-use crate::status::{ByteRange, VolumeState, VolumeStatus};
-
-/// The books of one test engine; shared, so that a test looks into them and steers them.
-#[derive(Default)]
-struct Books {
-    /// Calls in order, as words.
-    calls: Vec<String>,
-    /// Open volumes: whether they have a cache.
-    open: BTreeMap<VolumeName, bool>,
-    dirty: u64,
-    ssd_failed: bool,
-    clients: u64,
-    /// Calls that are to fail, by their first word.
-    failing: Option<&'static str>,
-    lost: Vec<ByteRange>,
-}
-
-#[derive(Clone, Default)]
-struct BookEngine(Arc<Mutex<Books>>);
-
-impl BookEngine {
-    fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
-        let mut books = self.0.lock().unwrap();
-        books.calls.push(format!("{what} {detail}"));
-        if books.failing == Some(what) {
-            return Err(ControlError::failed(format!("{what} was to fail")));
-        }
-        Ok(())
-    }
-}
-
-impl Engine for BookEngine {
-    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
-        match device {
-            DeviceSpec::Memory(bytes) => Ok(*bytes),
-            _ => Ok(u64::MAX),
-        }
-    }
-
-    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
-        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
-        if cache.is_some() {
-            self.call("open", &format!("{start:?}"))?;
-        } else {
-            self.call("plain", record.name.as_str())?;
-        }
-        self.0.lock().unwrap().open.insert(record.name.clone(), cache.is_some());
-        let size_bytes = record.size_bytes;
-        let generation = cache.map_or(0, |cache| cache.generation + 1);
-        Ok(OpenedVolume { size_bytes, generation })
-    }
-
-    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
-        self.0.lock().unwrap().open.remove(name);
-        self.call("close", name.as_str())
-    }
-
-    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
-        self.call("attach", cache.settings.mode.to_string().as_str())?;
-        self.0.lock().unwrap().open.insert(name.clone(), true);
-        Ok(1)
-    }
-
-    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
-        self.call("settle", name.as_str())
-    }
-
-    fn resume(&mut self, name: &VolumeName) {
-        self.0.lock().unwrap().calls.push(format!("resume {name}"));
-    }
-
-    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
-        self.call("detach", if write_back { "clean" } else { "anyhow" })?;
-        Ok(())
-    }
-
-    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
-        self.call("configure", settings.mode.to_string().as_str())
-    }
-
-    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
-        self.call("drain", name.as_str())
-    }
-
-    fn drain(&mut self, _: &VolumeName) -> Drain {
-        let books = self.0.lock().unwrap();
-        match books.dirty {
-            0 => Drain::Done,
-            u64::MAX => Drain::Failed("the origin fails".into()),
-            _ => Drain::Running,
-        }
-    }
-
-    fn health(&mut self, _: &VolumeName) -> CacheHealth {
-        let books = self.0.lock().unwrap();
-        CacheHealth { dirty_lines: books.dirty, ssd_failed: books.ssd_failed }
-    }
-
-    fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
-        let books = self.0.lock().unwrap();
-        status.lines.dirty = books.dirty;
-        status.lost.clone_from(&books.lost);
-        status.lost_ranges = books.lost.len() as u64;
-    }
-
-    fn set_waker(&mut self, _: Waker) {}
-
-    fn failure_is_recorded(&mut self, name: &VolumeName) {
-        self.0.lock().unwrap().calls.push(format!("recorded {name}"));
-    }
-
-    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
-        self.call("export", export.kind()).map(|()| export.clone())
-    }
-
-    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
-        self.call("unexport", export.kind())
-    }
-
-    fn clear_dead(&mut self, _: &ExportSpec) {}
-
-    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        self.0.lock().unwrap().clients
-    }
-}
-
-struct Bench {
-    dir: tempfile::TempDir,
-    engine: BookEngine,
-    service: Service<BookEngine>,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["hdd", "ssd", "ssd2"] {
-            File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
-        }
-        let engine = BookEngine::default();
-        let service = load(dir.path(), &engine);
-        Self { dir, engine, service }
-    }
-
-    /// Ends this daemon, with or without a word, and starts the next.
-    fn restart(&mut self, clean: bool) {
-        if clean {
-            self.service.stop();
-        }
-        self.engine = BookEngine::default();
-        self.service = load(self.dir.path(), &self.engine);
-        self.service.start(false);
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn device(&self, name: &str) -> DeviceSpec {
-        DeviceSpec::Path(self.path(name))
-    }
-
-    fn cache(&self, ssd: &str, mode: Mode) -> NewCache {
-        let settings = Settings { mode, ..Settings::default() };
-        NewCache { device: self.device(ssd), settings, force: false }
-    }
-
-    fn create(&mut self, mode: Mode) -> Response {
-        let cache = Some(self.cache("ssd", mode));
-        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
-    }
-
-    fn error(&mut self, request: Request) -> String {
-        match self.service.handle(request) {
-            Response::Error { error } => error.message,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn job(&mut self, request: Request) -> JobStatus {
-        match self.service.handle(request) {
-            Response::Job { job } => job,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn state(&mut self) -> VolumeStatus {
-        match self.service.handle(Request::Show { name: Some(name()) }) {
-            Response::Volume { volume } => *volume,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn steer(&self, change: impl FnOnce(&mut Books)) {
-        change(&mut self.engine.0.lock().unwrap());
-    }
-
-    fn calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.engine.0.lock().unwrap().calls)
-    }
-}
-
-fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
-    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
-}
-
-fn name() -> VolumeName {
-    "v".parse().unwrap()
-}
+use crate::status::{ByteRange, VolumeState};
 
 fn delete(flush: bool) -> Request {
     Request::Delete { name: name(), flush }
@@ -564,7 +354,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
     cut_off.cache = Some(CacheRecord {
         device: bench.device("ssd"),
-        uuid: crate::registry::Identity([7; 16]),
+        uuid: crate::records::Identity([7; 16]),
         settings,
         generation: 0,
         maybe_dirty: false,

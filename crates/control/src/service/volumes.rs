@@ -1,7 +1,6 @@
 //! Creating, changing and deleting volumes and their caches.
 
-use std::path::Path;
-
+use super::admit::Beside;
 use super::jobs::Purpose;
 use super::{Live, Service};
 use voltier_cache::Mode;
@@ -10,16 +9,10 @@ use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
-use crate::registry::{CacheRecord, Desired, Identity, VolumeRecord};
-use crate::safety::{self, DeviceId, Finding, Role};
+use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
+use crate::safety::Role;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
-
-/// A device that may be used.
-struct Admitted {
-    size_bytes: u64,
-    id: Option<DeviceId>,
-}
 
 impl<E: Engine> Service<E> {
     pub(super) fn create(
@@ -33,15 +26,15 @@ impl<E: Engine> Service<E> {
                 "a volume `{name}` exists; choose another name or `voltier delete {name}` first"
             )));
         }
-        let slow = self.admit(&origin, Role::Origin, false, None)?;
+        let size_bytes = self.admit(&origin, Role::Origin, false, Beside::None)?;
         let cache = match cache {
             None => None,
-            Some(new) => Some(self.admit_cache(new, slow.id.as_ref())?),
+            Some(new) => Some(self.admit_cache(new, &origin)?),
         };
         let mut record = VolumeRecord {
             name: name.clone(),
             uuid: Identity::random()?,
-            size_bytes: slow.size_bytes,
+            size_bytes,
             origin,
             cache,
             exports: Vec::new(),
@@ -106,8 +99,7 @@ impl<E: Engine> Service<E> {
                 "{name} has a cache; `voltier detach {name}` takes it away first"
             )));
         }
-        let origin = record.origin.path().and_then(|path| self.id_of(path));
-        let cache = self.admit_cache(new, origin.as_ref())?;
+        let cache = self.admit_cache(new, &record.origin)?;
         // Clients are writing: the record must say that lines may be dirty before one can be, and
         // a cache that is recorded but was never made must not look dirty. So it starts in wt.
         let settings = cache.settings.clone();
@@ -306,81 +298,6 @@ impl<E: Engine> Service<E> {
 
     pub(super) fn is_open(&self, name: &VolumeName) -> bool {
         self.live.get(name).is_some_and(|live| live.is_open)
-    }
-
-    /// Checks an SSD and makes its record.
-    fn admit_cache(
-        &mut self,
-        new: NewCache,
-        origin: Option<&DeviceId>,
-    ) -> ControlResult<CacheRecord> {
-        new.settings.check()?;
-        self.admit(&new.device, Role::Cache, new.force, origin)?;
-        Ok(CacheRecord {
-            device: new.device,
-            uuid: Identity::random()?,
-            maybe_dirty: new.settings.mode.writes_back(),
-            settings: new.settings,
-            generation: 0,
-            dirty_lines: 0,
-            failed: None,
-            lost: Vec::new(),
-            lost_total: 0,
-        })
-    }
-
-    /// Checks a device that is to be used.
-    fn admit(
-        &mut self,
-        device: &DeviceSpec,
-        role: Role,
-        force: bool,
-        other: Option<&DeviceId>,
-    ) -> ControlResult<Admitted> {
-        let Some(path) = device.path() else {
-            let size_bytes = self.engine.size_of(device)?;
-            return Ok(Admitted { size_bytes, id: None });
-        };
-        if let Some(id) = self.id_of(path) {
-            if other.is_some_and(|other| other.overlaps(&id)) {
-                let what = Finding::SameDevice("the same device as the other side".into());
-                return Err(ControlError::failed(format!("{} {what}", path.display())));
-            }
-            if let Some(user) = self.user_of(&id) {
-                let what = Finding::SameDevice(format!("already part of volume {user}"));
-                return Err(ControlError::failed(format!("{} {what}", path.display())));
-            }
-        }
-        let examined = self.engine.examine(&self.machine, path, role)?;
-        safety::judge(path, &examined, force)?;
-        if force && !examined.findings.is_empty() {
-            self.log_override(path, &examined.findings);
-        }
-        let size_bytes = self.engine.size_of(device)?.min(examined.size_bytes);
-        Ok(Admitted { size_bytes, id: Some(examined.id) })
-    }
-
-    fn log_override(&mut self, path: &Path, findings: &[Finding]) {
-        for finding in findings {
-            self.engine.log(&format!("{} {finding} (overridden by -f)", path.display()));
-        }
-    }
-
-    fn id_of(&mut self, path: &Path) -> Option<DeviceId> {
-        self.engine.id_of(&self.machine, path)
-    }
-
-    /// The volume a piece of storage already belongs to.
-    fn user_of(&mut self, id: &DeviceId) -> Option<VolumeName> {
-        let Self { engine, registry, machine, .. } = self;
-        let mut uses = |volume: &&VolumeRecord| {
-            let cache = volume.cache.as_ref().and_then(|cache| cache.device.path());
-            [volume.origin.path(), cache]
-                .into_iter()
-                .flatten()
-                .any(|path| engine.id_of(machine, path).is_some_and(|used| used.overlaps(id)))
-        };
-        registry.volumes().iter().find(|volume| uses(volume)).map(|volume| volume.name.clone())
     }
 }
 

@@ -3,6 +3,7 @@
 mod align;
 mod delay;
 mod fault;
+mod fitted;
 mod log;
 mod readonly;
 mod throttle;
@@ -10,6 +11,7 @@ mod throttle;
 pub use align::AlignDevice;
 pub use delay::{Delay, DelayDevice};
 pub use fault::{Fault, FaultDevice, Faults};
+pub use fitted::FittedDevice;
 pub use log::{IoKind, IoLog, LogDevice, LogEntry, LogTotals};
 pub use readonly::ReadOnlyDevice;
 pub use throttle::{Throttle, ThrottleDevice};

@@ -238,7 +238,7 @@ impl Bay {
             let bench = self.bench();
             self.run(async move { check_windows(&bench, when).await });
         } else {
-            let bench = self.bench_of(SimDrive::origin(self.hdd.clone()));
+            let bench = self.bench_of(SimDrive::any_sector(self.hdd.clone()));
             self.run(async move { check_windows(&bench, when).await });
         }
     }

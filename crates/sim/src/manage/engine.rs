@@ -88,7 +88,7 @@ impl Engine for SimEngine {
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         self.0.step();
-        let origin = SimDrive::origin(self.disk_of(&record.origin)?);
+        let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
         let volume = Volume::plain(self.0.world.handle(), origin);
         let (opened, checked) = (volume.clone(), record.clone());
         self.0.run(async move { check_origin(&opened, &checked).await })?;

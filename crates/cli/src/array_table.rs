@@ -1,0 +1,115 @@
+//! State of arrays for people: a table of all, or everything about one.
+
+use std::fmt::Write;
+
+use voltier_control::{ArrayState, ArrayStatus, MemberStatus, format_size};
+
+use crate::table::columns;
+
+const HEAD: [&str; 8] =
+    ["NAME", "STATE", "LEVEL", "SIZE", "CHUNK", "MEMBERS", "MAY LOSE", "USED BY"];
+
+/// One row per array.
+pub(crate) fn all(arrays: &[ArrayStatus]) -> String {
+    if arrays.is_empty() {
+        return "no arrays; make one with `voltier array create NAME --level 6 DEV...`\n"
+            .to_owned();
+    }
+    let mut rows: Vec<[String; 8]> = vec![HEAD.map(str::to_owned)];
+    rows.extend(arrays.iter().map(row));
+    let mut text = columns(&rows);
+    for array in arrays {
+        for problem in problems(array) {
+            let _ = writeln!(text, "{}: {problem}", array.name);
+        }
+    }
+    text
+}
+
+fn row(array: &ArrayStatus) -> [String; 8] {
+    let online = array.members.iter().filter(|member| member.state == "online").count();
+    [
+        array.name.to_string(),
+        state(array.state).to_owned(),
+        level(array),
+        format_size(array.size_bytes),
+        format_size(array.chunk_bytes.into()),
+        format!("{online} of {}", array.members.len()),
+        array.may_lose.to_string(),
+        array.used_by.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+    ]
+}
+
+/// Everything about one array.
+pub(crate) fn one(array: &ArrayStatus) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: String| {
+        let _ = writeln!(text, "{key:<12} {value}");
+    };
+    line("name", array.name.to_string());
+    line("state", state(array.state).to_owned());
+    for problem in problems(array) {
+        line("problem", problem.to_owned());
+    }
+    line("size", format!("{} ({} bytes)", format_size(array.size_bytes), array.size_bytes));
+    line("level", level(array));
+    line("chunk", format_size(array.chunk_bytes.into()));
+    line("consistency", array.consistency.to_string());
+    line(
+        "used by",
+        array.used_by.as_ref().map_or_else(|| "nobody".into(), |it| format!("volume {it}")),
+    );
+    line("may lose", format!("{} more member(s), whichever they are", array.may_lose));
+    for member in &array.members {
+        line(&format!("member {}", member.index), member_text(member));
+    }
+    let counts = &array.counts;
+    line(
+        "reads",
+        format!("{}, {} computed from other members", counts.reads, counts.degraded_reads),
+    );
+    line("writes", counts.writes.to_string());
+    line(
+        "stripes",
+        format!(
+            "{} whole, {} reconstructed, {} modified, {} recovered",
+            counts.full_stripe_writes,
+            counts.reconstruct_writes,
+            counts.modify_writes,
+            counts.recover_writes
+        ),
+    );
+    line("member I/O", format!("{} reads, {} writes", counts.member_reads, counts.member_writes));
+    line("repairs", counts.repairs.to_string());
+    line("uuid", array.uuid.clone());
+    text
+}
+
+fn member_text(member: &MemberStatus) -> String {
+    let path = if member.path.is_empty() { "?" } else { &member.path };
+    if member.size_bytes == 0 {
+        return format!("{path} ({})", member.state);
+    }
+    format!("{path} ({}, {})", format_size(member.size_bytes), member.state)
+}
+
+/// What is wrong: the error, and each device that was left out.
+fn problems(array: &ArrayStatus) -> impl Iterator<Item = &str> {
+    let error = Some(array.error.as_str()).filter(|error| !error.is_empty());
+    error.into_iter().chain(array.left_out.iter().map(String::as_str))
+}
+
+fn level(array: &ArrayStatus) -> String {
+    match array.group_members {
+        0 => array.level.clone(),
+        group => format!("{} in groups of {group}", array.level),
+    }
+}
+
+fn state(state: ArrayState) -> &'static str {
+    match state {
+        ArrayState::Running => "running",
+        ArrayState::Degraded => "degraded",
+        ArrayState::Failed => "failed",
+    }
+}

@@ -1,0 +1,449 @@
+//! Arrays through the real binary: made, used, failed, taken apart and put together again.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use support::nbd::NbdClient;
+use support::{Instance, fio_is_content};
+
+const MIB: u64 = 1 << 20;
+
+/// So many sparse files of 32 MiB.
+fn members(instance: &Instance, count: usize) -> Vec<String> {
+    (0..count).map(|number| instance.drive(&format!("d{number}"), 32 * MIB)).collect()
+}
+
+/// `array VERB ARGS... DEV...`.
+fn with<'a>(args: &[&'a str], devices: &'a [String]) -> Vec<&'a str> {
+    let devices = devices.iter().map(String::as_str);
+    ["array"].into_iter().chain(args.iter().copied()).chain(devices).collect()
+}
+
+/// An instance with a volume `v` over an array `a`, exported, and the array's members.
+fn array_volume(level: &[&str], count: usize) -> (Instance, Vec<String>) {
+    let instance = Instance::new();
+    let devices = members(&instance, count);
+    instance.run(&with(&[&["create", "a", "--level"], level].concat(), &devices)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    (instance, devices)
+}
+
+fn client(instance: &Instance) -> NbdClient {
+    NbdClient::connect(&instance.socket("v"), "v").unwrap()
+}
+
+fn array(instance: &Instance) -> serde_json::Value {
+    instance.run(&["array", "show", "a", "--json"]).json()
+}
+
+/// Writes blocks over a part of the volume, in an odd pattern, and flushes.
+fn fill(nbd: &mut NbdClient, seed: u8) {
+    for block in 0..200_u64 {
+        nbd.write(block * 40960 + 512, &[seed ^ block as u8; 6144]).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+#[track_caller]
+fn holds(nbd: &mut NbdClient, seed: u8) {
+    for block in 0..200_u64 {
+        let found = nbd.read(block * 40960 + 512, 6144).unwrap();
+        assert_eq!(found, [seed ^ block as u8; 6144], "block {block}");
+    }
+}
+
+#[test]
+fn every_level_serves_and_comes_back_after_a_stop_and_a_kill() {
+    let levels: [(&[&str], usize, u64); 11] = [
+        (&["0"], 2, 0),
+        (&["1"], 3, 2),
+        (&["10"], 4, 1),
+        (&["5"], 3, 1),
+        (&["6"], 5, 2),
+        (&["7.3"], 6, 3),
+        (&["50"], 6, 1),
+        (&["60", "--group", "4"], 8, 2),
+        (&["70", "--group", "5", "--chunk", "64K"], 10, 3),
+        (&["4+2"], 6, 2),
+        (&["3+4", "--chunk", "4K"], 7, 4),
+    ];
+    for (level, count, may_lose) in levels {
+        let (instance, _) = array_volume(level, count);
+        let shown = array(&instance);
+        assert_eq!((&shown["state"], &shown["used_by"]), (&"running".into(), &"v".into()));
+        assert_eq!((&shown["level"], &shown["may_lose"]), (&level[0].into(), &may_lose.into()));
+        assert_eq!(shown["members"].as_array().unwrap().len(), count);
+        assert_eq!(shown["size_bytes"], instance.show("v")["size_bytes"]);
+        fill(&mut client(&instance), 1);
+        instance.stop();
+        holds(&mut after_start(&instance), 1);
+        fill(&mut client(&instance), 2);
+        instance.kill();
+        holds(&mut after_start(&instance), 2);
+        assert_eq!(array(&instance)["state"], "running", "{level:?}");
+    }
+}
+
+/// A client of the next daemon.
+fn after_start(instance: &Instance) -> NbdClient {
+    assert_eq!(instance.show("v")["state"], "running", "{:?}", instance.show("v"));
+    client(instance)
+}
+
+#[test]
+fn fio_verifies_while_members_fail_one_after_the_other() {
+    let (instance, devices) = array_volume(&["6"], 6);
+    let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
+    let mut fio = instance.fio(
+        &uri,
+        &[
+            "--rw=randrw",
+            "--bsrange=512-128k",
+            "--iodepth=16",
+            "--size=48M",
+            "--io_size=192M",
+            "--verify=crc32c",
+            "--verify_backlog=64",
+        ],
+    );
+    for member in &devices[1..3] {
+        let before = array(&instance)["counts"]["writes"].as_u64().unwrap();
+        let goes_on = |fio: &mut Option<std::process::Child>| {
+            fio.as_mut().is_some_and(|fio| fio.try_wait().unwrap().is_none())
+        };
+        while goes_on(&mut fio)
+            && array(&instance)["counts"]["writes"].as_u64().unwrap() < before + 200
+        {}
+        let shown = instance.run(&["array", "fail", "a", member, "--json"]).json();
+        assert_eq!(shown["state"], "degraded");
+    }
+    instance.run(&["array", "fail", "a", &devices[0]]).refused(1, "2");
+    fio_is_content(fio);
+    let shown = array(&instance);
+    assert_eq!(shown["may_lose"], 0);
+    assert_eq!(instance.show("v")["hdd"]["state"], "degraded");
+    assert_eq!(instance.show("v")["state"], "running");
+    fill(&mut client(&instance), 3);
+    instance.kill();
+    let mut nbd = after_start(&instance);
+    holds(&mut nbd, 3);
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "degraded");
+    let left_out = shown["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 2, "members that were given up stay out: {shown}");
+}
+
+#[test]
+fn a_cache_stands_on_one_array_in_front_of_another() {
+    let instance = Instance::new();
+    let (slow, fast) = (members(&instance, 6), ["m0", "m1"]);
+    let fast = fast.map(|name| instance.drive(name, 48 * MIB));
+    instance.run(&with(&["create", "r6", "--level", "6"], &slow)).ok();
+    instance.run(&with(&["create", "m1", "--level", "1"], &fast)).ok();
+    instance.run(&["create", "-p", "array:r6", "-s", "array:r6", "v"]).refused(1, "same device");
+    instance.run(&["create", "-p", "array:r6", "-s", "array:m1", "-t", "wb", "v"]).ok();
+    let uri = instance.export("v");
+    let fio = instance.fio(
+        &uri,
+        &[
+            "--rw=randrw",
+            "--bsrange=512-64k",
+            "--iodepth=16",
+            "--size=48M",
+            "--io_size=128M",
+            "--verify=crc32c",
+            "--verify_backlog=64",
+        ],
+    );
+    instance.run(&["array", "fail", "m1", &fast[0]]).ok();
+    instance.run(&["array", "fail", "r6", &slow[5]]).ok();
+    fio_is_content(fio);
+    fill(&mut client(&instance), 4);
+    instance.kill();
+    holds(&mut after_start(&instance), 4);
+    let shown = instance.show("v");
+    assert_eq!(
+        (&shown["ssd"]["path"], &shown["ssd"]["state"]),
+        (&"array:m1".into(), &"degraded".into())
+    );
+    for name in ["r6", "m1"] {
+        instance.run(&["array", "delete", name]).refused(1, "in use by volume v");
+    }
+    instance.run(&["detach", "v"]).ok();
+    instance.run(&["array", "delete", "m1"]).ok();
+    holds(&mut client(&instance), 4);
+    let fast = ["n0", "n1"].map(|name| instance.drive(name, 48 * MIB));
+    instance.run(&with(&["create", "m2", "--level", "1"], &fast)).ok();
+    instance.run(&["attach", "v", "-s", "array:m2", "-t", "wb"]).ok();
+    holds(&mut client(&instance), 4);
+}
+
+#[test]
+fn a_missing_member_degrades_and_a_stale_one_is_refused_when_it_returns() {
+    let (instance, devices) = array_volume(&["5"], 4);
+    fill(&mut client(&instance), 5);
+    instance.stop();
+    let away = instance.path("away");
+    fs::rename(&devices[2], &away).unwrap();
+    let mut nbd = after_start(&instance);
+    holds(&mut nbd, 5);
+    fill(&mut nbd, 6);
+    drop(nbd);
+    let shown = array(&instance);
+    assert_eq!((&shown["state"], &shown["may_lose"]), (&"degraded".into(), &0.into()));
+    assert!(shown["left_out"][0].as_str().unwrap().contains("does not exist"), "{shown}");
+    assert!(instance.run(&["array", "show"]).ok().out.contains("3 of 4"));
+    instance.stop();
+    fs::rename(&away, &devices[2]).unwrap();
+    holds(&mut after_start(&instance), 6);
+    let shown = array(&instance);
+    assert_eq!(shown["state"], "degraded", "{shown}");
+    let said = shown["left_out"][0].as_str().unwrap();
+    assert!(said.contains(&devices[2]), "{said}");
+    // One more, and the volume waits for it.
+    instance.stop();
+    fs::rename(&devices[0], &away).unwrap();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed");
+    assert!(shown["error"].as_str().unwrap().contains("the array a is not assembled"), "{shown}");
+    let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    assert!(log.contains("array a: ") && log.contains("does not exist"), "{log}");
+    let found = [&devices[1], &devices[3], &away.to_str().unwrap().to_owned()].map(Clone::clone);
+    instance.run(&with(&["assemble"], &found)).ok();
+    holds(&mut client(&instance), 6);
+}
+
+#[test]
+fn a_deleted_array_is_put_together_from_its_members_in_any_order_unless_erased() {
+    let (instance, devices) = array_volume(&["6"], 5);
+    fill(&mut client(&instance), 7);
+    instance.run(&["array", "delete", "a"]).refused(1, "in use by volume v");
+    instance.run(&["delete", "v"]).ok();
+    instance.run(&["array", "delete", "a"]).ok();
+    instance.run(&["array", "show", "a"]).refused(1, "no array `a`");
+    for device in &devices {
+        instance.run(&["create", "-p", device, "w"]).refused(1, "a member of a Voltier array");
+    }
+    instance
+        .run(&with(&["create", "b", "--level", "6"], &devices))
+        .refused(1, "a member of a Voltier array, which would be lost; use -f");
+    let mut mixed = devices.clone();
+    mixed.reverse();
+    mixed.swap(0, 2);
+    instance.run(&with(&["assemble"], &mixed)).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    holds(&mut client(&instance), 7);
+    instance.run(&["delete", "v"]).ok();
+    instance.run(&["array", "delete", "a", "--erase"]).ok();
+    instance.run(&with(&["assemble"], &devices)).refused(1, "no member of an array");
+    instance.run(&with(&["create", "b", "--level", "5"], &devices)).ok();
+}
+
+#[test]
+fn an_array_is_assembled_once_however_many_daemons_there_are() {
+    let (instance, devices) = array_volume(&["5"], 3);
+    let other = Instance::new();
+    other.run(&with(&["assemble"], &devices)).refused(1, "is in use by another program");
+    other.run(&with(&["create", "-f", "b", "--level", "5"], &devices)).refused(1, "in use");
+    instance.stop();
+    other.run(&with(&["assemble"], &devices)).ok();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed", "{shown}");
+}
+
+#[test]
+fn wrong_usage_of_arrays_is_one_line_with_exit_code_two_and_starts_nothing() {
+    let instance = Instance::new();
+    let cases: [(&str, &str); 22] = [
+        ("array", "voltier array --help"),
+        ("array creat", "create"),
+        ("array create", "voltier array create --help"),
+        ("array create a --level 6", "<DEV>"),
+        ("array create a d0 d1 d2", "--level"),
+        ("array create ../a --level 5 d0 d1 d2", "not an array name"),
+        ("array create a --level 4 d0 d1 d2", "not a level"),
+        ("array create a --level 6 d0 d1 d2", "4 or more"),
+        ("array create a --level 5 d0 d1", "3 or more"),
+        ("array create a --level 7.3 d0 d1 d2 d3", "5 or more"),
+        ("array create a --level 1 d0", "2 to 9"),
+        ("array create a --level 10 d0 d1 d2", "an even number"),
+        ("array create a --level 0 d0", "2 or more"),
+        ("array create a --level 4+2 d0 d1 d2 d3 d4", "is not possible"),
+        ("array create a --level 2+9 d0 d1 d2 d3 d4 d5 d6 d7 d8 d9 d10", "give 1 to 8"),
+        ("array create a --level 50 --group 3 d0 d1 d2 d3", "groups of 3"),
+        ("array create a --level 50 d0 d1 d2", "--group N"),
+        ("array create a --level 5 --group 3 d0 d1 d2", "no groups"),
+        ("array create a --level 5 --chunk 12K d0 d1 d2", "power of two from 4K to 1M"),
+        ("array create a --level 5 --chunk 2M d0 d1 d2", "power of two from 4K to 1M"),
+        ("array create a --level 5 --consistency journl d0 d1 d2", "did you mean `journal`"),
+        ("array create a --level 5 --forse d0 d1 d2", "did you mean `--force`"),
+    ];
+    for (line, words) in cases {
+        instance.run(&line.split(' ').collect::<Vec<_>>()).refused(2, words);
+    }
+    let many: Vec<String> = (0..65).map(|number| format!("d{number}")).collect();
+    instance.run(&with(&["create", "a", "--level", "6"], &many)).refused(2, "at most 64");
+    assert!(!instance.state().exists(), "wrong usage starts nothing");
+}
+
+#[test]
+fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
+    let instance = Instance::new();
+    let devices = members(&instance, 4);
+    let create = ["create", "a", "--level", "5"];
+    let (one, two) = (&devices[0], &devices[1]);
+    let three = |third: &str| {
+        with(&create, &devices[..2])
+            .into_iter()
+            .map(str::to_owned)
+            .chain([third.to_owned()])
+            .collect::<Vec<String>>()
+    };
+    let refused = |third: &str, code: i32, words: &str| {
+        let args = three(third);
+        instance.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).refused(code, words);
+    };
+    refused("/no/such/disk", 1, "does not exist");
+    refused("/dev/null", 1, "neither a regular file nor a block device");
+    refused(one, 1, "given twice");
+    std::os::unix::fs::symlink(two, instance.path("link")).unwrap();
+    refused("link", 1, "given twice");
+    refused("array:a", 2, "arrays do not stand on arrays");
+    let tiny = instance.drive("tiny", MIB);
+    refused(&tiny, 1, "the smallest member has 1024 KiB");
+    let content = instance.drive("content", 32 * MIB);
+    File::options().write(true).open(&content).unwrap().write_all_at(&[0x53, 0xef], 1080).unwrap();
+    refused(&content, 1, "ext2/3/4");
+    let busy = File::open(&devices[3]).unwrap();
+    rustix::fs::flock(&busy, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    refused(&devices[3], 1, "in use by another program");
+    drop(busy);
+    assert_eq!(instance.run(&["array", "show", "--json"]).json(), serde_json::json!([]));
+    for device in &devices {
+        let bytes = fs::read(device).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0), "{device} was written");
+    }
+    let large = instance.drive("large", 64 * MIB);
+    let args = three(&large);
+    let made = instance.run(&args.iter().map(String::as_str).collect::<Vec<_>>()).ok();
+    assert!(made.err.contains("large has 64M and is used like the smallest member"), "{made:?}");
+    instance.run(&["array", "fail", "a", &devices[3]]).refused(1, "no member of a");
+    instance.run(&["array", "fail", "b", one]).refused(1, "no array `b`; known: a");
+    instance.run(&["create", "-p", one, "v"]).refused(1, "already part of array a");
+    instance.run(&["create", "-p", "array:b", "v"]).refused(1, "no array `b`");
+    instance.run(&["array", "fail", "a", one]).ok();
+    instance.run(&["array", "fail", "a", one]).refused(1, "out of service in a already");
+    instance.run(&["array", "fail", "a", two]).refused(1, "2 members of group 0 are lost");
+}
+
+#[test]
+fn half_of_a_mirror_starts_where_it_was_used_last_and_elsewhere_by_choice_only() {
+    let (instance, devices) = array_volume(&["1"], 2);
+    fill(&mut client(&instance), 9);
+    instance.stop();
+    let away = instance.path("away");
+    fs::rename(&devices[1], &away).unwrap();
+    let mut nbd = after_start(&instance);
+    fill(&mut nbd, 10);
+    drop(nbd);
+    assert_eq!(array(&instance)["state"], "degraded");
+    // The other half alone is the old one, here and elsewhere.
+    instance.stop();
+    fs::rename(&devices[0], instance.path("newer")).unwrap();
+    fs::rename(&away, &devices[1]).unwrap();
+    let error = instance.show("v")["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("may have been used without"), "{error}");
+    instance.run(&["array", "delete", "a"]).refused(1, "in use");
+    instance.stop();
+    let other = Instance::new();
+    let newer = instance.path("newer");
+    let newer = newer.to_str().unwrap();
+    let refused = other.run(&["array", "assemble", newer]);
+    refused.ok();
+    other.stop();
+    let third = Instance::new();
+    third.run(&["array", "assemble", &devices[1]]).refused(1, "`voltier array assemble -f DEV...`");
+    third.run(&["array", "assemble", "-f", &devices[1]]).ok();
+    assert_eq!(array(&third)["state"], "degraded");
+}
+
+#[test]
+fn an_array_without_a_journal_that_crashed_and_lost_a_member_starts_by_choice_only() {
+    let (instance, devices) = array_volume(&["5", "--consistency", "bitmap"], 4);
+    fill(&mut client(&instance), 11);
+    instance.kill();
+    fs::remove_file(&devices[3]).unwrap();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed");
+    let error = array(&instance)["error"].as_str().unwrap().to_owned();
+    for words in ["not stopped cleanly", "regions in doubt", &devices[3], "array assemble -f"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let rest = &devices[..3];
+    instance.run(&with(&["assemble"], rest)).refused(1, "not stopped cleanly");
+    instance.run(&with(&["assemble", "-f"], rest)).ok();
+    holds(&mut client(&instance), 11);
+    assert_eq!(array(&instance)["consistency"], "bitmap");
+}
+
+/// CRC-32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc: u32, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+/// Both copies of a superblock changed, under a good checksum.
+fn change_superblocks(path: &str, change: impl Fn(&mut [u8])) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    for at in [0, 32 * MIB - 4096] {
+        let mut block = [0; 4096];
+        file.read_exact_at(&mut block, at).unwrap();
+        change(&mut block);
+        block[12..16].fill(0);
+        let crc = crc32c(&block);
+        block[12..16].copy_from_slice(&crc.to_le_bytes());
+        file.write_all_at(&block, at).unwrap();
+    }
+}
+
+#[test]
+fn damaged_superblocks_and_those_of_the_future_are_refused_and_the_rest_serves() {
+    let (instance, devices) = array_volume(&["6"], 5);
+    fill(&mut client(&instance), 8);
+    instance.stop();
+    // One copy wiped is nothing: the other is there.
+    let file = File::options().write(true).open(&devices[0]).unwrap();
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    holds(&mut after_start(&instance), 8);
+    assert_eq!(array(&instance)["state"], "running");
+    instance.stop();
+    // One from the future, one with flipped bits in both copies: two may be lost.
+    change_superblocks(&devices[1], |block| block[8] = 77);
+    let file = File::options().write(true).open(&devices[2]).unwrap();
+    for at in [0, 32 * MIB - 4096] {
+        file.write_all_at(&[0x55; 32], at + 100).unwrap();
+    }
+    holds(&mut after_start(&instance), 8);
+    let shown = array(&instance);
+    assert_eq!((&shown["state"], &shown["may_lose"]), (&"degraded".into(), &0.into()));
+    let said: Vec<&str> =
+        shown["left_out"].as_array().unwrap().iter().filter_map(|line| line.as_str()).collect();
+    let says = |device: &str, words: &str| {
+        said.iter().any(|line| line.contains(device) && line.contains(words))
+    };
+    assert!(says(&devices[1], "version 77") && says(&devices[2], "damaged"), "{said:?}");
+    // A truncated one is one too many.
+    instance.stop();
+    File::options().write(true).open(&devices[3]).unwrap().set_len(16 * MIB).unwrap();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed", "{shown}");
+    let error = array(&instance)["error"].as_str().unwrap().to_owned();
+    assert!(!error.is_empty() && !error.contains('\n'), "{error}");
+}

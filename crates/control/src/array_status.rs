@@ -1,0 +1,133 @@
+//! What `array show --json` prints. The fields are documented and stable; later versions only add
+//! some.
+
+use serde::{Deserialize, Serialize};
+use voltier_array::Consistency;
+
+use crate::array_spec::consistency_word;
+use crate::name::{ArrayName, VolumeName};
+use crate::records::ArrayRecord;
+use crate::spec::DeviceSpec;
+
+/// State of an array as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArrayState {
+    /// Serving, all members in service.
+    Running,
+    /// Serving with members missing.
+    Degraded,
+    /// Not served; `error` says why.
+    #[default]
+    Failed,
+}
+
+/// One place of an array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Number of the place in the array.
+    pub index: u32,
+    /// The device in it, as the command line named it; empty when it is not known.
+    pub path: String,
+    /// Identity of the member, 32 hexadecimal digits.
+    pub uuid: String,
+    /// `online`; `lost` (the array went on without it); `rebuilding`; `absent`; `unknown` while the
+    /// array is not assembled.
+    pub state: String,
+    /// Size of its device, in bytes; 0 when it is not there.
+    pub size_bytes: u64,
+}
+
+/// What an array counts since it was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayCounts {
+    /// Reads asked of the array.
+    pub reads: u64,
+    /// Writes asked of the array.
+    pub writes: u64,
+    /// Reads sent to members.
+    pub member_reads: u64,
+    /// Writes sent to members.
+    pub member_writes: u64,
+    /// Stripes written of which all data were new.
+    pub full_stripe_writes: u64,
+    /// Stripes written after reading the data that stayed.
+    pub reconstruct_writes: u64,
+    /// Stripes written after reading old data and old parity.
+    pub modify_writes: u64,
+    /// Stripes written after computing lost data.
+    pub recover_writes: u64,
+    /// Reads of stripes that had to compute data.
+    pub degraded_reads: u64,
+    /// Chunks, or parts, written again after a medium error.
+    pub repairs: u64,
+}
+
+/// Everything about one array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ArrayStatus {
+    /// Name.
+    pub name: ArrayName,
+    /// State.
+    pub state: ArrayState,
+    /// Level: `0` `1` `10` `5` `6` `7.3` `50` `60` `70`, or `N+M`.
+    pub level: String,
+    /// Members in a group, for levels in groups; else 0.
+    pub group_members: u32,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// What keeps data and parity together over a crash: `journal`, `bitmap`, `none`.
+    #[serde(with = "consistency_word")]
+    pub consistency: Consistency,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Identity, 32 hexadecimal digits.
+    pub uuid: String,
+    /// Places of the array, in their order.
+    pub members: Vec<MemberStatus>,
+    /// How many more members may be lost, wherever they are.
+    pub may_lose: u32,
+    /// The volume that stands on it, if one does.
+    pub used_by: Option<VolumeName>,
+    /// Changes of membership on record.
+    pub events: u64,
+    /// What it counts.
+    pub counts: ArrayCounts,
+    /// Devices of the record that were not taken into service at the last start, and why.
+    pub left_out: Vec<String>,
+    /// Why it failed, or what is wrong with it; empty when nothing is.
+    pub error: String,
+}
+
+impl ArrayStatus {
+    /// What the record alone says.
+    pub(crate) fn recorded(record: &ArrayRecord) -> Self {
+        Self {
+            name: record.name.clone(),
+            state: ArrayState::Failed,
+            level: record.level.word(),
+            group_members: record.level.group().unwrap_or(0) as u32,
+            chunk_bytes: record.chunk_bytes,
+            consistency: record.consistency,
+            size_bytes: record.size_bytes,
+            uuid: record.uuid.to_string(),
+            members: record.members.iter().enumerate().map(recorded_member).collect(),
+            may_lose: 0,
+            used_by: None,
+            events: 0,
+            counts: ArrayCounts::default(),
+            left_out: Vec::new(),
+            error: String::new(),
+        }
+    }
+}
+
+fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> MemberStatus {
+    MemberStatus {
+        index: index as u32,
+        path: device.as_ref().map(ToString::to_string).unwrap_or_default(),
+        uuid: String::new(),
+        state: "unknown".to_owned(),
+        size_bytes: 0,
+    }
+}

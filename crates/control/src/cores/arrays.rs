@@ -1,0 +1,381 @@
+//! The arrays of a core: making, assembling and stopping them, and drives that are made of them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, Layout, LeftOut,
+    MemberLayout, MemberState, MetadataError, Superblock,
+};
+use voltier_block::{BlockDevice, Buf, Durability, Lba};
+use voltier_ring::Handle;
+use voltier_volume::{Drive, DriveSpec, Leaf};
+
+use super::on_core::one_line;
+use crate::array_spec::ArrayLevel;
+use crate::array_status::{ArrayCounts, ArrayState, ArrayStatus, MemberStatus};
+use crate::engine::{MemberLabel, OpenedArray};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::records::{ArrayRecord, Identity};
+use crate::safety::HEAD_BYTES;
+use crate::spec::{DeviceSpec, ModelBacking};
+
+/// An array on its home core.
+struct Assembled {
+    array: Array<Leaf>,
+    /// The devices of the places, as far as they are known: also of members that are lost.
+    devices: Vec<Option<Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    device: DeviceSpec,
+    size_bytes: u64,
+}
+
+thread_local! {
+    /// The arrays of this core.
+    static ARRAYS: RefCell<BTreeMap<ArrayName, Rc<Assembled>>> =
+        const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Nobody has this array open.
+pub(super) fn not_open(name: &ArrayName) -> ControlError {
+    ControlError::failed(format!("the array {name} is not open; see daemon.log"))
+}
+
+fn assembled(name: &ArrayName) -> ControlResult<Rc<Assembled>> {
+    ARRAYS.with_borrow(|arrays| arrays.get(name).cloned()).ok_or_else(|| not_open(name))
+}
+
+/// Opens what clients of a volume reach.
+pub(super) fn open_origin(handle: &Handle, device: &DeviceSpec) -> ControlResult<Drive> {
+    Ok(match device {
+        DeviceSpec::Array(name) => Drive::origin_array(assembled(name)?.array.clone()),
+        leaf => Drive::origin(open_leaf(handle, leaf)?),
+    })
+}
+
+/// Opens what a cache lives on.
+pub(super) fn open_ssd(handle: &Handle, device: &DeviceSpec) -> ControlResult<Drive> {
+    Ok(match device {
+        DeviceSpec::Array(name) => Drive::ssd_array(assembled(name)?.array.clone()),
+        leaf => Drive::ssd(open_leaf(handle, leaf)?),
+    })
+}
+
+fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+    let spec = match device.clone() {
+        DeviceSpec::Path(path) => DriveSpec::File { path },
+        DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
+        DeviceSpec::Model { profile, over } => match over {
+            ModelBacking::ProfileSize => DriveSpec::Model { profile, bytes: None },
+            ModelBacking::Memory(bytes) => DriveSpec::Model { profile, bytes: Some(bytes) },
+            ModelBacking::Path(path) => DriveSpec::ModelOverFile { profile, path },
+        },
+        DeviceSpec::Array(name) => {
+            return Err(ControlError::failed(format!("array:{name} cannot be a member")));
+        }
+    };
+    Leaf::open(handle, &spec).map_err(one_line)
+}
+
+/// What the superblock of a device says.
+pub(super) async fn label_of(
+    handle: Handle,
+    device: DeviceSpec,
+) -> ControlResult<Option<MemberLabel>> {
+    let leaf = open_leaf(&handle, &device)?;
+    let found = Array::examine(&leaf).await;
+    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    Ok(found.map(|superblock| {
+        let array = superblock.array;
+        MemberLabel {
+            array: Identity(array.uuid),
+            name: array.name,
+            level: ArrayLevel(array.geometry.level()),
+            chunk_bytes: (array.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
+            consistency: array.consistency,
+        }
+    }))
+}
+
+/// Makes an array of the record's members.
+pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult<OpenedArray> {
+    let given: Vec<DeviceSpec> = record.devices().cloned().collect();
+    let (leaves, known) = open_all(&handle, &given)?;
+    let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
+    let options = CreateOptions {
+        name: record.name.to_string(),
+        level: record.level.0,
+        layout: Layout::default(),
+        chunk_bytes: record.chunk_bytes.into(),
+        consistency: record.consistency,
+        uuid: record.uuid.0,
+        member_uuids: uuids.collect::<ControlResult<_>>()?,
+    };
+    let made = Array::create(&handle, &options, leaves).await;
+    let array = made.map_err(|error| refusal(&error, &given, &record))?;
+    let devices = known.into_iter().map(Some).collect();
+    Ok(keep(&record.name, array, devices, Vec::new()))
+}
+
+fn open_all(handle: &Handle, devices: &[DeviceSpec]) -> ControlResult<(Vec<Leaf>, Vec<Known>)> {
+    let mut leaves = Vec::with_capacity(devices.len());
+    let mut known = Vec::with_capacity(devices.len());
+    for device in devices {
+        let leaf = open_leaf(handle, device)?;
+        known.push(Known { device: device.clone(), size_bytes: leaf.limits().bytes() });
+        leaves.push(leaf);
+    }
+    Ok((leaves, known))
+}
+
+fn keep(
+    name: &ArrayName,
+    array: Array<Leaf>,
+    devices: Vec<Option<Known>>,
+    left_out: Vec<String>,
+) -> OpenedArray {
+    let events = array.status().map_or(0, |status| status.event);
+    let members = devices.iter().map(|known| known.as_ref().map(|it| it.device.clone()));
+    let members = members.collect();
+    let opened = OpenedArray { size_bytes: array.limits().bytes(), events, members, left_out };
+    let assembled = Rc::new(Assembled { array, devices });
+    ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), assembled));
+    opened
+}
+
+/// A device that says it is a member of the array that is wanted.
+struct Candidate {
+    leaf: Leaf,
+    known: Known,
+    superblock: Superblock,
+}
+
+/// Assembles an array of these devices. One that is not of it, or cannot be used, is left out.
+pub(super) async fn assemble(
+    handle: Handle,
+    record: ArrayRecord,
+    devices: Vec<DeviceSpec>,
+    force: bool,
+) -> ControlResult<OpenedArray> {
+    let (mut candidates, mut left_out) = (Vec::new(), Vec::new());
+    for device in devices {
+        match candidate(&handle, &record, device).await {
+            Ok(candidate) => candidates.push(candidate),
+            Err(error) => left_out.push(error.message),
+        }
+    }
+    if candidates.is_empty() {
+        return Err(ControlError::failed(format!(
+            "none of its {} members can be used: {}",
+            record.members.len(),
+            left_out.first().map_or("none is there", String::as_str)
+        )));
+    }
+    let newest = candidates.iter().map(|it| it.superblock.array.event).max().unwrap_or(0);
+    // What this instance has seen of the array is not newer than these: they are no old half.
+    let degraded = force || (record.events > 0 && newest >= record.events);
+    let options = AssembleOptions { force, degraded };
+    let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
+    let (leaves, known): (Vec<Leaf>, Vec<Known>) =
+        candidates.into_iter().map(|it| (it.leaf, it.known)).unzip();
+    let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
+    let assembled = Array::assemble(&handle, leaves, options).await;
+    let (array, report) = assembled.map_err(|error| {
+        let why = refusal(&error, &given, &record).message;
+        ControlError::failed([&[why], &left_out[..]].concat().join("; "))
+    })?;
+    left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
+    left_out.extend(news(&report));
+    let mut devices: Vec<Option<Known>> = vec![None; report.array.members.len()];
+    for (place, known) in places.into_iter().zip(known) {
+        devices[place] = Some(known);
+    }
+    Ok(keep(&record.name, array, devices, left_out))
+}
+
+async fn candidate(
+    handle: &Handle,
+    record: &ArrayRecord,
+    device: DeviceSpec,
+) -> ControlResult<Candidate> {
+    let leaf = open_leaf(handle, &device)?;
+    let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
+    match Array::examine(&leaf).await {
+        Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {
+            let known = Known { device, size_bytes: leaf.limits().bytes() };
+            Ok(Candidate { leaf, known, superblock })
+        }
+        Ok(Some(other)) => {
+            let name = other.array.name;
+            Err(why_not(format!("it is a member of another array, {name}")))
+        }
+        Ok(None) => Err(why_not("no superblock of an array is on it".into())),
+        Err(error) => Err(why_not(error.to_string())),
+    }
+}
+
+/// Why a device that is a member is not in service.
+fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
+    let (device, member) = (&given[left.device], left.member);
+    format!(
+        "{device} is left out: it was member {member}, and the array went on without it, so what \
+         it holds is old"
+    )
+}
+
+/// What else the user should know of a start.
+fn news(report: &AssembleReport) -> Option<String> {
+    let regions = report.regions_in_doubt;
+    (regions > 0).then(|| {
+        format!(
+            "it was not stopped cleanly: the parity of {regions} regions is being made anew in \
+             the background"
+        )
+    })
+}
+
+/// The array's own words, with its devices by their names and what a command can do.
+fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &ArrayRecord) -> ControlError {
+    let ArrayError::Metadata(error) = error else { return one_line(error) };
+    let name = |device: &usize| given[*device].to_string();
+    let told = error.to_string();
+    let one = |device: &usize| told.replace(&format!("device {}", device + 1), &name(device));
+    let two = |first: &usize, second: &usize| {
+        let devices = format!("devices {} and {}", first + 1, second + 1);
+        told.replace(&devices, &format!("{} and {}", name(first), name(second)))
+    };
+    let were = |missing: &[usize]| -> String {
+        let paths = missing.iter().filter_map(|member| record.members.get(*member)?.as_ref());
+        let paths: Vec<String> = paths.map(ToString::to_string).collect();
+        if paths.len() == missing.len() && !paths.is_empty() {
+            format!(" (last seen as {})", paths.join(", "))
+        } else {
+            String::new()
+        }
+    };
+    ControlError::failed(match error {
+        MetadataError::Device { device, .. }
+        | MetadataError::Stranger { device, .. }
+        | MetadataError::Diverged { device } => one(device),
+        MetadataError::Duplicate { first, second, .. }
+        | MetadataError::Contradiction { first, second } => two(first, second),
+        MetadataError::TooFew { missing, .. } => format!("{told}{}", were(missing)),
+        MetadataError::MayBeOld { missing } | MetadataError::DirtyDegraded { missing, .. } => {
+            let force = "the choice is `voltier array assemble -f DEV...`";
+            format!("{told}{}; {force}", were(missing))
+        }
+        _ => told,
+    })
+}
+
+/// Stops an array and lets go of its devices.
+pub(super) async fn stop(name: ArrayName) -> ControlResult<()> {
+    let Some(assembled) = ARRAYS.with_borrow_mut(|arrays| arrays.remove(&name)) else {
+        return Ok(());
+    };
+    let stopped = assembled.array.stop().await;
+    stopped.map_err(|error| {
+        ControlError::failed(format!(
+            "stopping the array: {error}; see `dmesg`; the next start is one after a crash"
+        ))
+    })
+}
+
+/// Overwrites both copies of a superblock.
+pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
+    let leaf = open_leaf(&handle, &device)?;
+    for at in MemberLayout::superblock_lbas(leaf.limits().sectors) {
+        let zeroes = Buf::zeroed(voltier_array::SUPERBLOCK_BYTES as usize);
+        let erased = leaf.write(at, zeroes.freeze().into(), Durability::Durable).await;
+        erased.map_err(|error| {
+            ControlError::failed(format!("erasing the label of {device}: {error}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// The first bytes of an array.
+pub(super) async fn head(name: ArrayName) -> ControlResult<Vec<u8>> {
+    let array = assembled(&name)?.array.clone();
+    let bytes = array.limits().bytes().min(HEAD_BYTES as u64) as usize;
+    let read = array.read(Lba(0), Buf::new(bytes)).await;
+    let read = read.map_err(|error| ControlError::failed(format!("reading array:{name}: {error}")));
+    read.map(|buf| buf.to_vec())
+}
+
+/// Takes the member on a device out of service.
+pub(super) async fn fail(name: ArrayName, device: DeviceSpec) -> ControlResult<()> {
+    let assembled = assembled(&name)?;
+    let is_it = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.device == device);
+    let member = assembled.devices.iter().position(is_it).ok_or_else(|| {
+        ControlError::failed(format!("{device} is not in service in {name}; see `array show`"))
+    })?;
+    let array = &assembled.array;
+    if !array.is_online(member) {
+        return Err(ControlError::failed(format!("{device} is out of service in {name} already")));
+    }
+    let refused = |error| ControlError::failed(format!("{device} stays in {name}: {error}"));
+    array.fail(member).map_err(refused)?;
+    // The answer is given when all others say so durably.
+    array.flush().await.map_err(|error| {
+        ControlError::failed(format!("{device} is out of service; writing that down: {error}"))
+    })
+}
+
+/// What is known of an array now.
+pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<ArrayStatus> {
+    let assembled = assembled(name)?;
+    let array = &assembled.array;
+    let Some(now) = array.status() else { return Ok(plain) };
+    let geometry = array.geometry();
+    let lost_most = (0..geometry.group_count())
+        .map(|group| geometry.members_of(group).filter(|it| !array.is_online(*it)).count())
+        .max();
+    let members = now.members.iter().enumerate().map(|(index, member)| {
+        let known = assembled.devices[index].as_ref();
+        let recorded = plain.members.get(index).map(|member| member.path.clone());
+        MemberStatus {
+            index: index as u32,
+            path: known.map(|it| it.device.to_string()).or(recorded).unwrap_or_default(),
+            uuid: Identity(member.uuid).to_string(),
+            state: word(member.state).to_owned(),
+            size_bytes: known.map_or(0, |it| it.size_bytes),
+        }
+    });
+    let members = members.collect();
+    let counts = now.counts;
+    Ok(ArrayStatus {
+        state: if now.is_degraded { ArrayState::Degraded } else { ArrayState::Running },
+        size_bytes: now.bytes,
+        may_lose: geometry.parity_chunks().saturating_sub(lost_most.unwrap_or(0)) as u32,
+        events: now.event,
+        members,
+        counts: ArrayCounts {
+            reads: counts.reads,
+            writes: counts.writes,
+            member_reads: counts.member_reads,
+            member_writes: counts.member_writes,
+            full_stripe_writes: counts.full_stripe_writes,
+            reconstruct_writes: counts.reconstruct_writes,
+            modify_writes: counts.modify_writes,
+            recover_writes: counts.recover_writes,
+            degraded_reads: counts.degraded_reads,
+            repairs: counts.repairs,
+        },
+        ..plain
+    })
+}
+
+fn word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::InService => "online",
+        MemberState::Lost => "lost",
+        MemberState::Rebuilding => "rebuilding",
+        MemberState::Absent => "absent",
+    }
+}

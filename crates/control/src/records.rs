@@ -1,0 +1,168 @@
+//! What the registry remembers of each volume, cache and array.
+
+use std::fmt;
+use std::fs::File;
+
+use serde::{Deserialize, Serialize};
+use voltier_array::Consistency;
+
+use crate::array_spec::{ArrayLevel, consistency_word};
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::{ArrayName, VolumeName};
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+use crate::status::ByteRange;
+
+/// Lost ranges that are kept one by one: beyond it only their number is.
+pub const LOST_RANGES_MAX: usize = 1024;
+
+/// A 128-bit identity, written as 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Identity(pub [u8; 16]);
+
+impl Identity {
+    /// A fresh random identity from the system.
+    ///
+    /// # Errors
+    /// When the system has no randomness to give.
+    pub fn random() -> ControlResult<Self> {
+        use std::io::Read;
+        let mut bytes = [0; 16];
+        File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut bytes))
+            .map_err(|error| ControlError::io("reading /dev/urandom", &error))?;
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
+}
+
+impl TryFrom<String> for Identity {
+    type Error = ControlError;
+
+    fn try_from(text: String) -> Result<Self, ControlError> {
+        let wrong = || ControlError::failed(format!("`{text}` is not an identity"));
+        if text.len() != 32 || !text.is_ascii() {
+            return Err(wrong());
+        }
+        let value = u128::from_str_radix(&text, 16).map_err(|_| wrong())?;
+        Ok(Self(value.to_be_bytes()))
+    }
+}
+
+impl From<Identity> for String {
+    fn from(identity: Identity) -> String {
+        identity.to_string()
+    }
+}
+
+/// What the daemon is to do with a volume when it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Desired {
+    /// Serve it.
+    Serving,
+    /// Go on writing dirty lines back, then forget the cache.
+    Detaching,
+    /// Go on writing dirty lines back, then forget the volume.
+    Deleting,
+}
+
+/// The cache of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheRecord {
+    /// The SSD.
+    pub device: DeviceSpec,
+    /// Identity written on the SSD when the cache was made.
+    pub uuid: Identity,
+    /// Choices.
+    pub settings: Settings,
+    /// Grows with every opening of the cache: an SSD with an older one is stale.
+    pub generation: u64,
+    /// Whether dirty lines may be on the SSD: set before the first one can be.
+    pub maybe_dirty: bool,
+    /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.
+    #[serde(default)]
+    pub dirty_lines: u64,
+    /// Why the SSD was given up, when it was.
+    pub failed: Option<String>,
+    /// What was lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<ByteRange>,
+    /// How many ranges were lost with the SSD.
+    #[serde(default)]
+    pub lost_total: u64,
+}
+
+impl CacheRecord {
+    /// What would be lost with the SSD, in words.
+    pub fn newest_data(&self) -> String {
+        match self.dirty_lines {
+            0 => "the newest data".to_owned(),
+            1 => "the newest data of 1 line".to_owned(),
+            lines => format!("the newest data of {lines} lines, as last counted"),
+        }
+    }
+}
+
+/// One volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRecord {
+    /// Name.
+    pub name: VolumeName,
+    /// Identity of the volume.
+    pub uuid: Identity,
+    /// Size in bytes, as found at creation: an origin that is smaller now is refused.
+    pub size_bytes: u64,
+    /// The slow side.
+    pub origin: DeviceSpec,
+    /// The fast side.
+    pub cache: Option<CacheRecord>,
+    /// Doors that are to be open.
+    pub exports: Vec<ExportSpec>,
+    /// What to do at start.
+    pub desired: Desired,
+}
+
+/// One array.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayRecord {
+    /// Name.
+    pub name: ArrayName,
+    /// Identity that the superblocks of the members must carry.
+    pub uuid: Identity,
+    /// Level, as it was made.
+    pub level: ArrayLevel,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// What keeps data and parity together over a crash.
+    #[serde(with = "consistency_word")]
+    pub consistency: Consistency,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Changes of membership when it was last looked at: members that know fewer are old.
+    #[serde(default)]
+    pub events: u64,
+    /// The device of each place, as far as it is known, also of members that are lost.
+    pub members: Vec<Option<DeviceSpec>>,
+}
+
+impl ArrayRecord {
+    /// What the array stands on.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
+        self.members.iter().flatten()
+    }
+}
+
+impl VolumeRecord {
+    /// What the volume stands on.
+    pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
+        std::iter::once(&self.origin).chain(self.cache.as_ref().map(|cache| &cache.device))
+    }
+}

@@ -1,0 +1,183 @@
+//! Whether a device may become a part of a volume or an array.
+
+use std::path::Path;
+
+use super::Service;
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::NewCache;
+use crate::records::{ArrayRecord, CacheRecord, Identity, VolumeRecord};
+use crate::safety::{self, DeviceId, Finding, Role};
+use crate::spec::DeviceSpec;
+
+/// What else a command uses.
+#[derive(Clone, Copy)]
+pub(super) enum Beside<'a> {
+    /// Nothing.
+    None,
+    /// The other side of the volume.
+    Origin(&'a DeviceSpec),
+    /// Members of the same array.
+    Members(&'a [DeviceSpec]),
+}
+
+impl Beside<'_> {
+    fn devices(&self) -> &[DeviceSpec] {
+        match self {
+            Beside::None => &[],
+            Beside::Origin(device) => std::slice::from_ref(device),
+            Beside::Members(devices) => devices,
+        }
+    }
+
+    /// What a device is that is one of them.
+    fn twice(&self) -> Finding {
+        let what = match self {
+            Beside::Members(_) => "given twice, or lies on another member",
+            Beside::None | Beside::Origin(_) => "the same device as the other side",
+        };
+        Finding::SameDevice(what.into())
+    }
+}
+
+impl<E: Engine> Service<E> {
+    /// Checks an SSD and makes its record.
+    pub(super) fn admit_cache(
+        &mut self,
+        new: NewCache,
+        origin: &DeviceSpec,
+    ) -> ControlResult<CacheRecord> {
+        new.settings.check()?;
+        self.admit(&new.device, Role::Cache, new.force, Beside::Origin(origin))?;
+        Ok(CacheRecord {
+            device: new.device,
+            uuid: Identity::random()?,
+            maybe_dirty: new.settings.mode.writes_back(),
+            settings: new.settings,
+            generation: 0,
+            dirty_lines: 0,
+            failed: None,
+            lost: Vec::new(),
+            lost_total: 0,
+        })
+    }
+
+    /// Checks a device that is to be used; its size in bytes.
+    pub(super) fn admit(
+        &mut self,
+        device: &DeviceSpec,
+        role: Role,
+        force: bool,
+        beside: Beside<'_>,
+    ) -> ControlResult<u64> {
+        if let Some(name) = device.array() {
+            return self.admit_array(name, role, force, beside);
+        }
+        let Some(path) = device.path() else { return self.engine.size_of(device) };
+        if let Some(id) = self.id_of(path) {
+            for other in beside.devices().iter().filter_map(DeviceSpec::path) {
+                if self.id_of(other).is_some_and(|other| other.overlaps(&id)) {
+                    return Err(refusal(path, &beside.twice()));
+                }
+            }
+            if let Some(user) = self.user_of(&id, None) {
+                let what = Finding::SameDevice(format!("already part of {user}"));
+                return Err(refusal(path, &what));
+            }
+        }
+        let examined = self.engine.examine(&self.machine, path, role)?;
+        safety::judge(path, &examined, force)?;
+        if force {
+            self.log_override(&path.display().to_string(), &examined.findings);
+        }
+        Ok(self.engine.size_of(device)?.min(examined.size_bytes))
+    }
+
+    fn admit_array(
+        &mut self,
+        name: &ArrayName,
+        role: Role,
+        force: bool,
+        beside: Beside<'_>,
+    ) -> ControlResult<u64> {
+        let shown = format!("array:{name}");
+        self.array_record(name)?;
+        if beside.devices().iter().any(|other| other.array() == Some(name)) {
+            return Err(ControlError::failed(format!("{shown} {}", beside.twice())));
+        }
+        if let Some(user) = self.user_of_array(name) {
+            let what = Finding::SameDevice(format!("already part of volume {user}"));
+            return Err(ControlError::failed(format!("{shown} {what}")));
+        }
+        let size_bytes = self.size_of_array(name)?;
+        let head = self.engine.array_head(name)?;
+        let findings = safety::findings_in(&head, role);
+        safety::judge_findings(&shown, &findings, force)?;
+        if force {
+            self.log_override(&shown, &findings);
+        }
+        Ok(size_bytes)
+    }
+
+    fn log_override(&mut self, shown: &str, findings: &[Finding]) {
+        for finding in findings {
+            self.engine.log(&format!("{shown} {finding} (overridden by -f)"));
+        }
+    }
+
+    pub(super) fn id_of(&mut self, path: &Path) -> Option<DeviceId> {
+        self.engine.id_of(&self.machine, path)
+    }
+
+    /// Whether two devices are the same storage, whatever they are called.
+    pub(super) fn is_same(&mut self, one: &DeviceSpec, other: &DeviceSpec) -> bool {
+        let ids = [one, other].map(|device| device.path().and_then(|path| self.id_of(path)));
+        match ids {
+            [Some(one), Some(other)] => one.overlaps(&other),
+            _ => one == other,
+        }
+    }
+
+    /// The volume or array a piece of storage already belongs to, other than the array `but`.
+    fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
+        let Self { engine, registry, machine, .. } = self;
+        let mut is_it = |device: &DeviceSpec| {
+            let used = device.path().and_then(|path| engine.id_of(machine, path));
+            used.is_some_and(|used| used.overlaps(id))
+        };
+        let volume = registry.volumes().iter().find(|volume| volume.devices().any(&mut is_it));
+        if let Some(VolumeRecord { name, .. }) = volume {
+            return Some(format!("volume {name}"));
+        }
+        let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
+        let array = others.find(|array| array.devices().any(&mut is_it));
+        array.map(|ArrayRecord { name, .. }| format!("array {name}"))
+    }
+
+    /// Refuses a device that another volume or array has than the array it says it is a member of.
+    pub(super) fn is_nobody_elses(
+        &mut self,
+        device: &DeviceSpec,
+        array: Identity,
+    ) -> ControlResult<()> {
+        let Some(path) = device.path() else { return Ok(()) };
+        let id = self.id_of(path);
+        match id.and_then(|id| self.user_of(&id, Some(array))) {
+            None => Ok(()),
+            Some(user) => {
+                Err(refusal(path, &Finding::SameDevice(format!("already part of {user}"))))
+            }
+        }
+    }
+
+    /// The volume that stands on an array.
+    pub(super) fn user_of_array(&self, name: &ArrayName) -> Option<VolumeName> {
+        let stands = |volume: &&VolumeRecord| volume.devices().any(|it| it.array() == Some(name));
+        self.registry.volumes().iter().find(stands).map(|volume| volume.name.clone())
+    }
+}
+
+fn refusal(path: &Path, what: &Finding) -> ControlError {
+    ControlError::failed(format!("{} {what}", path.display()))
+}

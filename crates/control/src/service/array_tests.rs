@@ -1,0 +1,264 @@
+//! Arrays in the service: what is recorded, refused, and in which order.
+
+use std::fs;
+use std::path::PathBuf;
+
+use voltier_cache::Mode;
+
+use super::bench::{ARRAY_BYTES, Bench, name};
+use super::*;
+use crate::array_status::{ArrayState, ArrayStatus};
+use crate::protocol::{NewArray, NewCache};
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+use crate::status::{DeviceState, VolumeState};
+
+fn r5() -> ArrayName {
+    "r5".parse().unwrap()
+}
+
+fn on(array: &str) -> DeviceSpec {
+    format!("array:{array}").parse().unwrap()
+}
+
+fn over_r5() -> Request {
+    Request::Create { name: name(), origin: on("r5"), cache: None }
+}
+
+fn delete_r5(erase: bool) -> Request {
+    Request::Array { ask: ArrayRequest::Delete { name: r5(), erase } }
+}
+
+impl Bench {
+    fn new_array(&self, members: &[&str]) -> NewArray {
+        NewArray {
+            name: r5(),
+            level: "5".parse().unwrap(),
+            chunk_bytes: 16384,
+            consistency: voltier_array::Consistency::Journal,
+            members: members.iter().map(|member| self.device(member)).collect(),
+            force: false,
+        }
+    }
+
+    fn make(&self, members: &[&str]) -> Request {
+        Request::Array { ask: ArrayRequest::Create { array: self.new_array(members) } }
+    }
+
+    fn assemble(&self, members: &[&str]) -> Request {
+        let devices = members.iter().map(|member| self.device(member)).collect();
+        Request::Array { ask: ArrayRequest::Assemble { devices, force: false } }
+    }
+
+    fn ask(&mut self, request: Request) -> (ArrayStatus, Vec<String>) {
+        match self.service.handle(request) {
+            Response::Array { array, notes } => (*array, notes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn array(&mut self) -> ArrayStatus {
+        self.ask(Request::Array { ask: ArrayRequest::Show { name: Some(r5()) } }).0
+    }
+
+    fn fail(&self, member: &str) -> Request {
+        let member = self.device(member);
+        Request::Array { ask: ArrayRequest::Fail { name: r5(), member } }
+    }
+}
+
+#[test]
+fn an_array_is_made_and_back_before_its_volume_after_a_restart_of_either_kind() {
+    for clean in [true, false] {
+        let mut bench = Bench::new();
+        let (made, notes) = bench.ask(bench.make(&["d1", "d2", "d3"]));
+        assert_eq!(
+            (made.state, made.size_bytes, notes.len()),
+            (ArrayState::Running, ARRAY_BYTES, 0)
+        );
+        bench.service.handle(over_r5());
+        assert_eq!(bench.state().size_bytes, ARRAY_BYTES);
+        assert_eq!(bench.array().used_by, Some(name()));
+        bench.restart(clean);
+        assert_eq!(bench.calls(), ["assemble r5 of 3", "plain v"]);
+        assert_eq!(bench.state().state, VolumeState::Running);
+        bench.service.stop();
+        assert_eq!(bench.calls(), ["close v", "stop r5"], "the array goes last");
+    }
+}
+
+#[test]
+fn members_that_are_given_twice_taken_or_hold_something_are_refused() {
+    let mut bench = Bench::new();
+    bench.create(Mode::WriteThrough);
+    std::os::unix::fs::symlink(bench.path("d1"), bench.path("link")).unwrap();
+    let mut bytes = fs::read(bench.path("d4")).unwrap();
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(bench.path("d4"), &bytes).unwrap();
+    bench.calls();
+    let cases: [(&[&str], &str); 5] = [
+        (&["d1", "d2", "link"], "given twice"),
+        (&["d1", "d2", "ssd"], "already part of volume v"),
+        (&["d1", "d2", "d4"], "ext2/3/4"),
+        (&["d1", "d2", "gone"], "does not exist"),
+        (&["d1", "d2"], "RAID 5 on 2 members"),
+    ];
+    for (members, words) in cases {
+        let error = bench.error(bench.make(members));
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    let mut nested = bench.new_array(&["d1", "d2", "d3"]);
+    nested.members[2] = on("r5");
+    let error = bench.error(Request::Array { ask: ArrayRequest::Create { array: nested } });
+    assert!(error.contains("arrays do not stand on arrays"), "{error}");
+    assert_eq!(bench.calls(), [""; 0], "nothing was asked of the drives");
+    assert!(bench.service.registry.arrays().is_empty());
+    let mut forced = bench.new_array(&["d1", "d2", "d4"]);
+    forced.force = true;
+    bench.ask(Request::Array { ask: ArrayRequest::Create { array: forced } });
+    assert!(bench.error(bench.make(&["d1", "d2", "d3"])).contains("an array `r5` exists"));
+    let taken =
+        Request::Create { name: "w".parse().unwrap(), origin: bench.device("d1"), cache: None };
+    assert!(bench.error(taken).contains("already part of array r5"));
+}
+
+#[test]
+fn of_unequal_members_the_smallest_counts_and_it_is_said() {
+    let mut bench = Bench::new();
+    fs::File::options().write(true).open(bench.path("d2")).unwrap().set_len(2 << 20).unwrap();
+    let (_, notes) = bench.ask(bench.make(&["d1", "d2", "d3"]));
+    assert_eq!(notes.len(), 1);
+    assert!(
+        notes[0].contains("d2 has 2M and is used like the smallest member, as 1M"),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn one_volume_uses_an_array_at_a_time_and_it_is_not_deleted_under_it() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    let cache = |force| NewCache { device: on("r5"), settings: Settings::default(), force };
+    let both = Request::Create { name: name(), origin: on("r5"), cache: Some(cache(false)) };
+    assert!(bench.error(both).contains("same device as the other side"));
+    let other = Request::Create { name: name(), origin: on("r7"), cache: None };
+    assert!(bench.error(other).contains("no array `r7`; did you mean `r5`"));
+    bench.service.handle(over_r5());
+    let second = Request::Create { name: "w".parse().unwrap(), origin: on("r5"), cache: None };
+    assert!(bench.error(second).contains("already part of volume v"));
+    assert!(bench.error(delete_r5(true)).contains("in use by volume v"));
+    bench.service.handle(Request::Delete { name: name(), flush: false });
+    bench.calls();
+    assert_eq!(bench.service.handle(delete_r5(false)), Response::Done);
+    assert_eq!(bench.calls(), ["stop r5"]);
+    assert!(bench.error(delete_r5(false)).contains("there are none yet"));
+}
+
+#[test]
+fn what_an_array_holds_is_not_overwritten_by_a_cache_without_force() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    bench.steer(|books| books.head = [&[0; 1080][..], &[0x53, 0xef], &[0; 100]].concat());
+    let create = |bench: &Bench, force| Request::Create {
+        name: name(),
+        origin: bench.device("hdd"),
+        cache: Some(NewCache { device: on("r5"), settings: Settings::default(), force }),
+    };
+    let error = bench.error(create(&bench, false));
+    assert!(error.contains("array:r5 holds an ext2/3/4 file system"), "{error}");
+    bench.service.handle(create(&bench, true));
+    assert_eq!(bench.state().ssd.path, "array:r5");
+}
+
+#[test]
+fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_back() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    bench.service.handle(over_r5());
+    bench.service.stop();
+    fs::rename(bench.path("d1"), bench.path("away")).unwrap();
+    bench.restart(false);
+    assert_eq!(bench.calls(), ["assemble r5 of 2", "plain v"]);
+    let array = bench.array();
+    assert!(array.left_out.len() == 1 && array.left_out[0].contains("d1 does not exist"));
+    bench.service.stop();
+    fs::rename(bench.path("d2"), bench.path("away2")).unwrap();
+    bench.restart(false);
+    assert_eq!(bench.array().state, ArrayState::Failed);
+    assert!(bench.array().error.contains("2 members are missing"), "{:?}", bench.array());
+    assert_eq!(bench.state().state, VolumeState::Failed);
+    let error = bench.state().error;
+    assert!(error.contains("the array r5 is not assembled: 2 members"), "{error}");
+    // They are back under other names.
+    bench.calls();
+    let labels = |books: &mut super::bench::Books, from: PathBuf, to: PathBuf| {
+        let label = books.labels.remove(&from).unwrap();
+        books.labels.insert(to, label);
+    };
+    let moved =
+        [("d1", "away"), ("d2", "away2")].map(|(from, to)| (bench.path(from), bench.path(to)));
+    for (from, to) in moved {
+        bench.steer(|books| labels(books, from, to));
+    }
+    let (array, _) = bench.ask(bench.assemble(&["away2", "d3", "away"]));
+    assert_eq!(array.state, ArrayState::Running);
+    assert_eq!(bench.calls(), ["assemble r5 of 3", "plain v"], "the volume waited for it");
+    assert_eq!(bench.state().state, VolumeState::Running);
+    bench.restart(true);
+    assert_eq!(bench.state().state, VolumeState::Running, "the new names are recorded");
+}
+
+#[test]
+fn a_deleted_array_is_assembled_again_unless_its_labels_were_erased() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    let uuid = bench.array().uuid;
+    assert!(bench.error(bench.assemble(&["d1", "d2", "d3"])).contains("is assembled already"));
+    bench.service.handle(delete_r5(false));
+    assert!(bench.error(bench.assemble(&["d1", "d2", "d4"])).contains("d4 is no member"));
+    assert!(bench.error(bench.assemble(&["d1", "d2", "d1"])).contains("given twice"));
+    let (array, _) = bench.ask(bench.assemble(&["d3", "d1", "d2"]));
+    assert_eq!((array.uuid, array.name), (uuid, r5()));
+    bench.service.handle(delete_r5(true));
+    assert!(bench.error(bench.assemble(&["d1", "d2", "d3"])).contains("d1 is no member"));
+}
+
+#[test]
+fn members_of_two_arrays_and_a_name_that_is_taken_are_refused() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    bench.service.handle(delete_r5(false));
+    bench.ask(bench.make(&["ssd", "ssd2", "d4"]));
+    let error = bench.error(bench.assemble(&["d1", "d2", "d3"]));
+    assert!(error.contains("another array `r5` exists"), "{error}");
+    bench.service.handle(delete_r5(false));
+    assert!(bench.error(bench.assemble(&["d1", "d2", "ssd"])).contains("one at a time"));
+}
+
+#[test]
+fn an_array_that_cannot_be_made_or_recorded_leaves_nothing() {
+    let mut bench = Bench::new();
+    bench.steer(|books| books.failing = Some("make"));
+    bench.error(bench.make(&["d1", "d2", "d3"]));
+    assert!(bench.service.registry.arrays().is_empty());
+    assert!(bench.error(over_r5()).contains("there are none yet"));
+}
+
+#[test]
+fn a_failed_member_degrades_the_array_and_its_volume() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    bench.service.handle(over_r5());
+    let error = bench.error(bench.fail("d4"));
+    assert!(
+        error.contains("d4 is no member of r5; its members: ") && error.contains("d3"),
+        "{error}"
+    );
+    std::os::unix::fs::symlink(bench.path("d2"), bench.path("link")).unwrap();
+    let (array, _) = bench.ask(bench.fail("link"));
+    assert_eq!(array.state, ArrayState::Degraded);
+    assert_eq!(bench.state().hdd.state, DeviceState::Degraded);
+    assert_eq!(bench.state().state, VolumeState::Running);
+    bench.steer(|books| books.failing = Some("fail"));
+    assert_eq!(bench.error(bench.fail("d1")), "fail was to fail");
+}

@@ -1,0 +1,411 @@
+//! Making, assembling, changing and deleting arrays.
+
+use super::Service;
+use super::admit::Beside;
+use crate::array_status::{ArrayState, ArrayStatus};
+use crate::engine::{Engine, MemberLabel, OpenedArray};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::protocol::{ArrayRequest, NewArray, Response};
+use crate::records::{ArrayRecord, Identity};
+use crate::safety::Role;
+use crate::size::exact_size;
+use crate::spec::DeviceSpec;
+use crate::suggest;
+
+/// What the service knows of an array while the daemon runs, beside its record.
+#[derive(Default)]
+pub(super) struct LiveArray {
+    /// Its size in bytes while the engine has it open.
+    pub(super) size_bytes: Option<u64>,
+    /// Devices of the record that are not in service, and why.
+    pub(super) left_out: Vec<String>,
+    /// Why it is not open; empty when it is.
+    pub(super) error: String,
+}
+
+impl<E: Engine> Service<E> {
+    pub(super) fn array(&mut self, ask: ArrayRequest) -> ControlResult<Response> {
+        match ask {
+            ArrayRequest::Create { array } => self.create_array(array),
+            ArrayRequest::Show { name: Some(name) } => {
+                self.array_record(&name)?;
+                Ok(self.array_response(&name, Vec::new()))
+            }
+            ArrayRequest::Show { name: None } => {
+                let records = self.registry.arrays().to_vec();
+                let arrays = records.iter().map(|record| self.array_status(record)).collect();
+                Ok(Response::Arrays { arrays })
+            }
+            ArrayRequest::Assemble { devices, force } => self.assemble(devices, force),
+            ArrayRequest::Fail { name, member } => self.fail_member(&name, &member),
+            ArrayRequest::Delete { name, erase } => self.delete_array(&name, erase),
+        }
+    }
+
+    fn create_array(&mut self, new: NewArray) -> ControlResult<Response> {
+        let NewArray { name, level, chunk_bytes, consistency, members, force } = new;
+        if self.registry.find_array(&name).is_some() {
+            return Err(ControlError::failed(format!(
+                "an array `{name}` exists; choose another name or `voltier array delete {name}` \
+                 first"
+            )));
+        }
+        level.check(members.len(), chunk_bytes)?;
+        let sizes = self.admit_members(&members, force)?;
+        let notes = unequal(&members, &sizes);
+        let uuid = Identity::random()?;
+        let (size_bytes, events) = (0, 0);
+        let members = members.into_iter().map(Some).collect();
+        let record = ArrayRecord {
+            name,
+            uuid,
+            level,
+            chunk_bytes,
+            consistency,
+            size_bytes,
+            events,
+            members,
+        };
+        // Nobody uses it yet, so nothing can be acknowledged before the record is written.
+        let opened = self.engine.create_array(&record)?;
+        self.keep_array(record, opened, notes)
+    }
+
+    /// Checks all members of a new array; their sizes.
+    fn admit_members(&mut self, members: &[DeviceSpec], force: bool) -> ControlResult<Vec<u64>> {
+        let mut sizes = Vec::with_capacity(members.len());
+        for (at, member) in members.iter().enumerate() {
+            if member.array().is_some() {
+                return Err(ControlError::usage(format!(
+                    "{member} cannot be a member: arrays do not stand on arrays"
+                )));
+            }
+            let before = Beside::Members(&members[..at]);
+            sizes.push(self.admit(member, Role::Cache, force, before)?);
+        }
+        Ok(sizes)
+    }
+
+    /// Records an array that the engine has opened; closed again when that fails.
+    fn keep_array(
+        &mut self,
+        mut record: ArrayRecord,
+        opened: OpenedArray,
+        notes: Vec<String>,
+    ) -> ControlResult<Response> {
+        let name = record.name.clone();
+        learn(&mut record, &opened);
+        if let Err(error) = self.registry.put_array(record) {
+            let closed = self.engine.close_array(&name);
+            self.note_array(&name, closed);
+            return Err(error);
+        }
+        let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
+        let live = LiveArray { size_bytes, left_out, error: String::new() };
+        self.live_arrays.insert(name.clone(), live);
+        Ok(self.array_response(&name, notes))
+    }
+
+    fn assemble(&mut self, devices: Vec<DeviceSpec>, force: bool) -> ControlResult<Response> {
+        let label = self.labels(&devices)?;
+        let known = self.registry.arrays().iter().find(|array| array.uuid == label.array).cloned();
+        if let Some(known) = &known
+            && self.size_of_array(&known.name).is_ok()
+        {
+            return Err(ControlError::failed(format!(
+                "the array {0} is assembled already; see `voltier array show {0}`",
+                known.name
+            )));
+        }
+        let name = match &known {
+            Some(known) => known.name.clone(),
+            None => self.free_name(&label.name)?,
+        };
+        let record = known.unwrap_or_else(|| ArrayRecord {
+            name: name.clone(),
+            uuid: label.array,
+            level: label.level,
+            chunk_bytes: label.chunk_bytes,
+            consistency: label.consistency,
+            size_bytes: 0,
+            events: 0,
+            members: Vec::new(),
+        });
+        let opened = self.engine.open_array(&record, &devices, force)?;
+        let left_out = opened.left_out.clone();
+        self.keep_array(record, opened, left_out.clone())?;
+        // Volumes may have waited for it.
+        for volume in self.registry.volumes().to_vec() {
+            if volume.devices().any(|it| it.array() == Some(&name)) && !self.is_open(&volume.name) {
+                self.bring_up(&volume);
+            }
+        }
+        Ok(self.array_response(&name, left_out))
+    }
+
+    /// What all these devices say of their array; they are the members of one, and free.
+    fn labels(&mut self, devices: &[DeviceSpec]) -> ControlResult<MemberLabel> {
+        let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
+        for (at, device) in devices.iter().enumerate() {
+            let twice = devices[..at].iter().any(|other| self.is_same(other, device));
+            if twice {
+                return Err(ControlError::failed(format!("{device} is given twice; name it once")));
+            }
+            self.look_at(device, 0, "member")?;
+            let Some(label) = self.engine.label_of(device)? else {
+                return Err(ControlError::failed(format!(
+                    "{device} is no member of an array; leave it out"
+                )));
+            };
+            self.is_nobody_elses(device, label.array)?;
+            match &found {
+                Some((first, other)) if first.array != label.array => {
+                    return Err(ControlError::failed(format!(
+                        "{device} belongs to the array {} ({}), and {other} to {} ({}); \
+                         assemble one at a time",
+                        label.name, label.array, first.name, first.array
+                    )));
+                }
+                Some(_) => {}
+                None => found = Some((label, device)),
+            }
+        }
+        let found = found.map(|(label, _)| label);
+        found.ok_or_else(|| ControlError::usage("no devices given; name the members of the array"))
+    }
+
+    /// The name that a label gives, if no other array has it.
+    fn free_name(&self, text: &str) -> ControlResult<ArrayName> {
+        let name: ArrayName =
+            text.parse().map_err(|error: ControlError| ControlError::failed(error.message))?;
+        if self.registry.find_array(&name).is_some() {
+            return Err(ControlError::failed(format!(
+                "another array `{name}` exists; `voltier array delete {name}` forgets it, its \
+                 data stay, and `voltier array assemble` brings it back"
+            )));
+        }
+        Ok(name)
+    }
+
+    fn fail_member(&mut self, name: &ArrayName, member: &DeviceSpec) -> ControlResult<Response> {
+        let record = self.array_record(name)?;
+        self.size_of_array(name)?;
+        let member = self.member_of(&record, member)?;
+        self.engine.fail_member(name, &member)?;
+        self.notice_array_events();
+        self.engine.log(&format!("array {name}: {member} was taken out of service on request"));
+        Ok(self.array_response(name, Vec::new()))
+    }
+
+    /// The device of a record that is meant.
+    fn member_of(&mut self, record: &ArrayRecord, meant: &DeviceSpec) -> ControlResult<DeviceSpec> {
+        if let Some(member) = record.devices().find(|member| *member == meant) {
+            return Ok(member.clone());
+        }
+        let is_it = |member: &&DeviceSpec| member.path().is_some() && self.is_same(member, meant);
+        record.devices().find(is_it).cloned().ok_or_else(|| {
+            let members: Vec<String> = record.devices().map(ToString::to_string).collect();
+            ControlError::failed(format!(
+                "{meant} is no member of {}; its members: {}",
+                record.name,
+                members.join(", ")
+            ))
+        })
+    }
+
+    fn delete_array(&mut self, name: &ArrayName, erase: bool) -> ControlResult<Response> {
+        let record = self.array_record(name)?;
+        if let Some(user) = self.user_of_array(name) {
+            return Err(ControlError::failed(format!(
+                "the array {name} is in use by volume {user}; `voltier delete {user}` first"
+            )));
+        }
+        if self.size_of_array(name).is_ok() {
+            let closed = self.engine.close_array(name);
+            self.note_array(name, closed);
+        }
+        self.live_arrays.remove(name);
+        self.registry.remove_array(name)?;
+        if erase {
+            self.erase_labels(&record)?;
+        }
+        Ok(Response::Done)
+    }
+
+    /// Makes plain devices of the members. Each is told what became of it before the first error.
+    fn erase_labels(&mut self, record: &ArrayRecord) -> ControlResult<()> {
+        let mut result = Ok(());
+        for member in record.devices().filter(|member| !member.is_volatile()) {
+            let erased = self.erase_label(record, member);
+            if let Err(error) = &erased {
+                self.engine.log(&format!("array {}: {}", record.name, error.message));
+            }
+            result = result.and(erased);
+        }
+        result.map_err(|error| {
+            let name = &record.name;
+            ControlError::failed(format!("{name} is deleted, but not erased whole: {error}"))
+        })
+    }
+
+    fn erase_label(&mut self, record: &ArrayRecord, member: &DeviceSpec) -> ControlResult<()> {
+        self.look_at(member, 0, "member")?;
+        // Whatever stands there now may be somebody else's.
+        match self.engine.label_of(member) {
+            Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
+            _ => Ok(()),
+        }
+    }
+
+    /// Assembles every recorded array. One that cannot be is shown as failed, with the reason.
+    pub(super) fn start_arrays(&mut self) {
+        for record in self.registry.arrays().to_vec() {
+            self.start_array(record);
+        }
+    }
+
+    fn start_array(&mut self, mut record: ArrayRecord) {
+        let name = record.name.clone();
+        let mut live = LiveArray::default();
+        let mut present = Vec::new();
+        for member in record.devices() {
+            let looked = if member.is_volatile() {
+                Err(ControlError::failed(format!("{member} ended with the daemon before")))
+            } else {
+                self.look_at(member, 0, "member")
+            };
+            match looked {
+                Ok(()) => present.push(member.clone()),
+                Err(error) => live.left_out.push(error.message),
+            }
+        }
+        match self.engine.open_array(&record, &present, false) {
+            Ok(opened) => {
+                live.size_bytes = Some(opened.size_bytes);
+                learn(&mut record, &opened);
+                live.left_out.extend(opened.left_out);
+            }
+            Err(error) => live.error = error.message,
+        }
+        for line in live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty())) {
+            self.engine.log(&format!("array {name}: {line}"));
+        }
+        if live.size_bytes.is_some() && self.registry.find_array(&name) != Some(&record) {
+            let recorded = self.registry.put_array(record);
+            self.note_array(&name, recorded);
+        }
+        self.live_arrays.insert(name, live);
+    }
+
+    /// Records what changed in arrays by itself: a member that was lost is old from then on, and this
+    /// instance must know so when it is the only one that comes back.
+    pub(super) fn notice_array_events(&mut self) {
+        for record in self.registry.arrays().to_vec() {
+            let events = self.array_status(&record).events;
+            if events > record.events {
+                let name = record.name.clone();
+                let recorded = self.registry.put_array(ArrayRecord { events, ..record });
+                self.note_array(&name, recorded);
+            }
+        }
+    }
+
+    /// Brings every array to rest; the volumes are closed.
+    pub(super) fn stop_arrays(&mut self) {
+        self.notice_array_events();
+        for name in std::mem::take(&mut self.live_arrays)
+            .into_iter()
+            .filter_map(|(name, live)| live.size_bytes.is_some().then_some(name))
+        {
+            let closed = self.engine.close_array(&name);
+            self.note_array(&name, closed);
+        }
+    }
+
+    /// The record of an array.
+    pub(super) fn array_record(&self, name: &ArrayName) -> ControlResult<ArrayRecord> {
+        self.registry.find_array(name).cloned().ok_or_else(|| {
+            let names: Vec<&str> =
+                self.registry.arrays().iter().map(|array| array.name.as_str()).collect();
+            let hint = if names.is_empty() {
+                "there are none yet: voltier array create".to_owned()
+            } else {
+                suggest::hint(name.as_str(), &names)
+            };
+            ControlError::failed(format!("no array `{name}`; {hint}"))
+        })
+    }
+
+    /// The size of an array that is open, in bytes.
+    pub(super) fn size_of_array(&self, name: &ArrayName) -> ControlResult<u64> {
+        let live = self.live_arrays.get(name);
+        live.and_then(|live| live.size_bytes).ok_or_else(|| {
+            let why = live.map_or("see daemon.log", |live| live.error.as_str());
+            ControlError::failed(format!("the array {name} is not assembled: {why}"))
+        })
+    }
+
+    fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
+        if let Err(error) = outcome {
+            self.engine.log(&format!("array {name}: {}", error.message));
+        }
+    }
+
+    /// Everything about one array.
+    pub(super) fn array_status(&mut self, record: &ArrayRecord) -> ArrayStatus {
+        let mut status = ArrayStatus::recorded(record);
+        status.used_by = self.user_of_array(&record.name);
+        let Some(live) = self.live_arrays.get(&record.name) else { return status };
+        status.left_out.clone_from(&live.left_out);
+        status.error.clone_from(&live.error);
+        if live.size_bytes.is_some() {
+            status.state = ArrayState::Running;
+            self.engine.fill_array_status(&record.name, &mut status);
+        }
+        status
+    }
+
+    /// Whether a device is an array that serves with members missing.
+    pub(super) fn is_degraded_array(&mut self, device: &DeviceSpec) -> bool {
+        let record = device.array().and_then(|name| self.registry.find_array(name)).cloned();
+        record.is_some_and(|record| self.array_status(&record).state == ArrayState::Degraded)
+    }
+
+    fn array_response(&mut self, name: &ArrayName, notes: Vec<String>) -> Response {
+        let record = self.registry.find_array(name).cloned();
+        let record = record.expect("an array just handled is recorded");
+        Response::Array { array: Box::new(self.array_status(&record)), notes }
+    }
+}
+
+/// What an opening tells of an array.
+fn learn(record: &mut ArrayRecord, opened: &OpenedArray) {
+    (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    record.members.resize(opened.members.len(), None);
+    // A device has one place: where it was found, whatever was in it before.
+    let found: Vec<&DeviceSpec> = opened.members.iter().flatten().collect();
+    for place in &mut record.members {
+        place.take_if(|device| found.contains(&&*device));
+    }
+    for (place, found) in record.members.iter_mut().zip(&opened.members) {
+        if let Some(found) = found {
+            *place = Some(found.clone());
+        }
+    }
+}
+
+/// What is lost when the smallest member counts.
+fn unequal(members: &[DeviceSpec], sizes: &[u64]) -> Vec<String> {
+    let Some(smallest) = sizes.iter().min() else { return Vec::new() };
+    let larger = members.iter().zip(sizes).filter(|(_, size)| *size > smallest);
+    larger
+        .map(|(member, size)| {
+            format!(
+                "{member} has {} and is used like the smallest member, as {}",
+                exact_size(*size),
+                exact_size(*smallest)
+            )
+        })
+        .collect()
+}

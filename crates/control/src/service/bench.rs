@@ -1,0 +1,319 @@
+//! A service over an engine that only keeps books, for tests.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use voltier_cache::Mode;
+
+use super::Service;
+use crate::array_status::{ArrayState, ArrayStatus};
+use crate::engine::{
+    CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume, Waker,
+};
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::{JobStatus, NewCache, Request, Response};
+use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
+use crate::registry::Registry;
+use crate::safety::Machine;
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+use crate::status::{ByteRange, VolumeStatus};
+
+/// The books of one test engine; shared, so that a test looks into them and steers them.
+#[derive(Default)]
+pub(super) struct Books {
+    /// Calls in order, as words.
+    pub(super) calls: Vec<String>,
+    /// Open volumes: whether they have a cache.
+    open: BTreeMap<VolumeName, bool>,
+    pub(super) dirty: u64,
+    pub(super) ssd_failed: bool,
+    pub(super) clients: u64,
+    /// Calls that are to fail, by their first word.
+    pub(super) failing: Option<&'static str>,
+    pub(super) lost: Vec<ByteRange>,
+    /// Labels of devices, by their paths: they outlive a daemon.
+    pub(super) labels: BTreeMap<PathBuf, MemberLabel>,
+    /// Open arrays, and their members that failed.
+    pub(super) arrays: BTreeMap<ArrayName, Vec<DeviceSpec>>,
+    /// What arrays begin with.
+    pub(super) head: Vec<u8>,
+}
+
+/// The size of every array, in bytes.
+pub(super) const ARRAY_BYTES: u64 = 3 << 20;
+
+#[derive(Clone, Default)]
+pub(super) struct BookEngine(Arc<Mutex<Books>>);
+
+impl BookEngine {
+    fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
+        let mut books = self.0.lock().unwrap();
+        books.calls.push(format!("{what} {detail}"));
+        if books.failing == Some(what) {
+            return Err(ControlError::failed(format!("{what} was to fail")));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for BookEngine {
+    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+        match device {
+            DeviceSpec::Memory(bytes) => Ok(*bytes),
+            _ => Ok(u64::MAX),
+        }
+    }
+
+    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+        if cache.is_some() {
+            self.call("open", &format!("{start:?}"))?;
+        } else {
+            self.call("plain", record.name.as_str())?;
+        }
+        self.0.lock().unwrap().open.insert(record.name.clone(), cache.is_some());
+        let size_bytes = record.size_bytes;
+        let generation = cache.map_or(0, |cache| cache.generation + 1);
+        Ok(OpenedVolume { size_bytes, generation })
+    }
+
+    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.0.lock().unwrap().open.remove(name);
+        self.call("close", name.as_str())
+    }
+
+    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+        self.call("attach", cache.settings.mode.to_string().as_str())?;
+        self.0.lock().unwrap().open.insert(name.clone(), true);
+        Ok(1)
+    }
+
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("settle", name.as_str())
+    }
+
+    fn resume(&mut self, name: &VolumeName) {
+        self.0.lock().unwrap().calls.push(format!("resume {name}"));
+    }
+
+    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
+        self.call("detach", if write_back { "clean" } else { "anyhow" })?;
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
+        self.call("configure", settings.mode.to_string().as_str())
+    }
+
+    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("drain", name.as_str())
+    }
+
+    fn drain(&mut self, _: &VolumeName) -> Drain {
+        let books = self.0.lock().unwrap();
+        match books.dirty {
+            0 => Drain::Done,
+            u64::MAX => Drain::Failed("the origin fails".into()),
+            _ => Drain::Running,
+        }
+    }
+
+    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+        let books = self.0.lock().unwrap();
+        CacheHealth { dirty_lines: books.dirty, ssd_failed: books.ssd_failed }
+    }
+
+    fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
+        let books = self.0.lock().unwrap();
+        status.lines.dirty = books.dirty;
+        status.lost.clone_from(&books.lost);
+        status.lost_ranges = books.lost.len() as u64;
+    }
+
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn failure_is_recorded(&mut self, name: &VolumeName) {
+        self.0.lock().unwrap().calls.push(format!("recorded {name}"));
+    }
+
+    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        self.call("export", export.kind()).map(|()| export.clone())
+    }
+
+    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+        self.call("unexport", export.kind())
+    }
+
+    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        Ok(device.path().and_then(|path| self.0.lock().unwrap().labels.get(path).cloned()))
+    }
+
+    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+        self.call("make", record.name.as_str())?;
+        let label = MemberLabel {
+            array: record.uuid,
+            name: record.name.to_string(),
+            level: record.level,
+            chunk_bytes: record.chunk_bytes,
+            consistency: record.consistency,
+        };
+        let mut books = self.0.lock().unwrap();
+        for path in record.devices().filter_map(DeviceSpec::path) {
+            books.labels.insert(path.to_owned(), label.clone());
+        }
+        books.arrays.insert(record.name.clone(), Vec::new());
+        Ok(opened(record.members.clone()))
+    }
+
+    fn open_array(
+        &mut self,
+        record: &ArrayRecord,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray> {
+        let how = if force { " by force" } else { "" };
+        self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
+        let missing = 3 - devices.len();
+        if missing > 1 {
+            return Err(ControlError::failed(format!("{missing} members are missing")));
+        }
+        self.0.lock().unwrap().arrays.insert(record.name.clone(), Vec::new());
+        // Known ones where they were, others where there is room.
+        let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
+        let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
+        let mut places: Vec<Option<DeviceSpec>> = places.collect();
+        for device in devices {
+            if !places.contains(&Some(device.clone())) {
+                *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
+            }
+        }
+        Ok(opened(places))
+    }
+
+    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+        let was_open = self.0.lock().unwrap().arrays.remove(name).is_some();
+        assert!(was_open, "{name} is closed and was not open");
+        self.call("stop", name.as_str())
+    }
+
+    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        self.0.lock().unwrap().labels.remove(device.path().unwrap());
+        self.call("erase", "label")
+    }
+
+    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+        Ok(self.0.lock().unwrap().head.clone())
+    }
+
+    fn fail_member(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        self.call("fail", name.as_str())?;
+        self.0.lock().unwrap().arrays.get_mut(name).unwrap().push(device.clone());
+        Ok(())
+    }
+
+    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
+        if !self.0.lock().unwrap().arrays[name].is_empty() {
+            status.state = ArrayState::Degraded;
+        }
+    }
+
+    fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        self.0.lock().unwrap().clients
+    }
+}
+
+fn opened(members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+}
+
+pub(super) struct Bench {
+    dir: tempfile::TempDir,
+    pub(super) engine: BookEngine,
+    pub(super) service: Service<BookEngine>,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4"] {
+            File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
+        }
+        let engine = BookEngine::default();
+        let service = load(dir.path(), &engine);
+        Self { dir, engine, service }
+    }
+
+    /// Ends this daemon, with or without a word, and starts the next.
+    pub(super) fn restart(&mut self, clean: bool) {
+        if clean {
+            self.service.stop();
+        }
+        let labels = std::mem::take(&mut self.engine.0.lock().unwrap().labels);
+        self.engine = BookEngine::default();
+        self.steer(|books| books.labels = labels);
+        self.service = load(self.dir.path(), &self.engine);
+        self.service.start(false);
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(super) fn device(&self, name: &str) -> DeviceSpec {
+        DeviceSpec::Path(self.path(name))
+    }
+
+    pub(super) fn cache(&self, ssd: &str, mode: Mode) -> NewCache {
+        let settings = Settings { mode, ..Settings::default() };
+        NewCache { device: self.device(ssd), settings, force: false }
+    }
+
+    pub(super) fn create(&mut self, mode: Mode) -> Response {
+        let cache = Some(self.cache("ssd", mode));
+        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
+    }
+
+    pub(super) fn error(&mut self, request: Request) -> String {
+        match self.service.handle(request) {
+            Response::Error { error } => error.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn job(&mut self, request: Request) -> JobStatus {
+        match self.service.handle(request) {
+            Response::Job { job } => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn state(&mut self) -> VolumeStatus {
+        match self.service.handle(Request::Show { name: Some(name()) }) {
+            Response::Volume { volume } => *volume,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn steer(&self, change: impl FnOnce(&mut Books)) {
+        change(&mut self.engine.0.lock().unwrap());
+    }
+
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.engine.0.lock().unwrap().calls)
+    }
+}
+
+fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
+    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
+}
+
+pub(super) fn name() -> VolumeName {
+    "v".parse().unwrap()
+}
