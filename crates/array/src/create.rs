@@ -139,6 +139,9 @@ impl<D: BlockDevice> Array<D> {
         let (geometry, consistency) = (record.geometry.clone(), record.consistency);
         let durable =
             (Durable::new(record.clone(), marks), consistency, record.places.data.start.0);
-        Self::build(handle, geometry, devices.into_iter().map(Some).collect(), Some(durable))
+        let devices = devices.into_iter().map(Some).collect();
+        let array = Self::build(handle, geometry, devices, Some(durable))?;
+        array.0.name_members(&record);
+        Ok(array)
     }
 }

@@ -133,13 +133,23 @@ impl<D: BlockDevice> Inner<D> {
         }
         durable.is_storing.set(false);
         durable.progress.notify();
+        self.begin_to_use_spares();
     }
 
+    /// Tells the members who they are.
+    pub(crate) fn name_members(&self, record: &ArrayRecord) {
+        for (member, record) in self.members.iter().zip(&record.members) {
+            member.set_uuid(record.uuid);
+        }
+    }
+
+    /// Members that are lost, and not on record as such.
     fn has_unrecorded_loss(&self) -> bool {
         let Some(durable) = &self.durable else { return false };
         let record = durable.record.borrow();
+        let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
         (0..record.members.len())
-            .any(|member| record.is_in_service(member) && !self.members[member].is_online())
+            .any(|member| is_used(member) && !self.members[member].has_device())
     }
 
     async fn store_record(self: &Rc<Self>) -> IoResult<()> {
@@ -155,13 +165,16 @@ impl<D: BlockDevice> Inner<D> {
         next.usage = durable.usage.get();
         let mut is_news =
             durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
-        let is_loss = self.has_unrecorded_loss();
-        for (member, record) in next.members.iter_mut().enumerate() {
-            if record.state == MemberState::InService && !self.members[member].is_online() {
-                (record.state, record.since_event) = (MemberState::Lost, next.event);
+        let (mut is_loss, mut is_join) = (false, false);
+        for (member, record) in self.members.iter().zip(&mut next.members) {
+            let (state, uuid) = (member.state(record.state), member.uuid());
+            if (record.state, record.uuid) != (state, uuid) {
+                is_loss |= record.state == MemberState::InService && state != record.state;
+                is_join |= record.uuid != uuid || state == MemberState::Rebuilding;
+                (record.state, record.uuid, record.since_event) = (state, uuid, next.event);
+                is_news = true;
             }
         }
-        is_news |= is_loss;
         if !is_news {
             return Ok(());
         }
@@ -169,14 +182,21 @@ impl<D: BlockDevice> Inner<D> {
             // First: a member that the record calls lost comes back by the regions that are marked.
             self.mark_what_may_be_missing().await?;
         }
+        if is_join {
+            // First: what it lacks is known before anybody takes it for a member.
+            self.store_whole_map().await?;
+        }
         durable.record.replace(next.clone());
         self.write_record(&next).await
     }
 
-    /// Writes the record to all members in service. Who does not take it is lost, which is news.
+    /// Writes the record to all members that it speaks of as such. Who does not take it is lost, which
+    /// is news.
     async fn write_record(self: &Rc<Self>, record: &ArrayRecord) -> IoResult<()> {
-        let in_service = (0..record.members.len()).filter(|&member| record.is_in_service(member));
-        let writes = in_service.map(|member| self.clone().write_own(member, record.clone()));
+        let is_used =
+            |member: &usize| record.is_in_service(*member) || record.is_rebuilding(*member);
+        let used = (0..record.members.len()).filter(is_used);
+        let writes = used.map(|member| self.clone().write_own(member, record.clone()));
         let results = together(&self.handle, writes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_groups()
@@ -184,14 +204,18 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn write_own(self: Rc<Self>, member: usize, array: ArrayRecord) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
+        if self.members[member].uuid() != array.members[member].uuid {
+            // It came when the record was on its way: the next one is about it.
+            return Ok(());
+        }
         let device_sectors = device.limits().sectors;
         self.counters.add(|counts| counts.metadata_writes += 2);
         let superblock = Superblock { array, member, device_sectors };
         let result = write_superblock(&*device, &superblock).await;
-        self.settle(member, result)
+        self.settle(member, &device, result)
     }
 
-    /// Whether a member is out: what is written now must be known when it comes back.
+    /// Whether a member is out, or does not have all of it yet: what is written now must be known when it comes back.
     pub(crate) fn is_degraded(&self) -> bool {
         self.members.iter().any(|member| !member.is_online())
     }

@@ -40,6 +40,7 @@
 
 mod array;
 mod assemble;
+mod background;
 mod bits;
 mod clear;
 mod consistency;
@@ -54,17 +55,23 @@ mod locks;
 mod marks;
 mod member_layout;
 mod members;
+mod pace;
 mod pieces;
 mod plan;
 mod read;
+mod rebuild;
 mod regions;
+mod replace;
 mod resync;
+mod rows;
+mod scrub;
 mod service;
 mod superblock;
 mod write;
 
 pub use array::{Array, ArrayError};
 pub use assemble::{AssembleOptions, AssembleReport, LeftOut};
+pub use background::BackgroundTask;
 pub use consistency::Consistency;
 pub use counts::Counts;
 pub use create::CreateOptions;
@@ -75,6 +82,10 @@ pub use member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
 };
+pub use pace::{Pace, Priority, Progress};
+pub use rebuild::RebuildStatus;
+pub use replace::{ReplaceError, Replacement};
+pub use scrub::{ScrubFinding, ScrubRepair, ScrubStatus};
 pub use service::{ArrayStatus, MemberStatus};
 pub use superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
