@@ -14,7 +14,7 @@ use voltier_ring::Signal;
 
 use crate::array::{Array, Inner};
 use crate::geometry::{Geometry, Stripe};
-use crate::pace::{Pace, Pacer, Progress, Turn};
+use crate::pace::{Foreground, Pace, Pacer, Progress, Turn};
 use crate::rebuild::RebuildState;
 use crate::regions::region_sectors;
 use crate::replace::Spare;
@@ -85,6 +85,10 @@ pub(crate) struct Background<D> {
     pub(crate) scrub: ScrubState,
     pub(crate) spares: RefCell<VecDeque<Spare<D>>>,
     pub(crate) is_using_spares: Cell<bool>,
+    /// Whether a device is filled beside a member in service: then all writes lock their stripes.
+    pub(crate) is_copying: Cell<bool>,
+    /// Writes under way that did not.
+    pub(crate) unlocked: Foreground,
 }
 
 impl<D> Background<D> {
@@ -98,6 +102,8 @@ impl<D> Background<D> {
             scrub: ScrubState::default(),
             spares: RefCell::default(),
             is_using_spares: Cell::new(false),
+            is_copying: Cell::new(false),
+            unlocked: Foreground::default(),
         }
     }
 

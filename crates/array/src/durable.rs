@@ -186,16 +186,24 @@ impl<D: BlockDevice> Inner<D> {
             // First: what it lacks is known before anybody takes it for a member.
             self.store_whole_map().await?;
         }
-        durable.record.replace(next.clone());
-        self.write_record(&next).await
+        let before = durable.record.replace(next.clone());
+        let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
+        // Nobody is sent away on record before the one in his place can be known by his.
+        let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
+        self.write_record(&next, new).await?;
+        self.write_record(&next, old).await
     }
 
-    /// Writes the record to all members that it speaks of as such. Who does not take it is lost, which
+    /// Writes the record to those members that it speaks of as such. Who does not take it is lost, which
     /// is news.
-    async fn write_record(self: &Rc<Self>, record: &ArrayRecord) -> IoResult<()> {
+    async fn write_record(
+        self: &Rc<Self>,
+        record: &ArrayRecord,
+        members: Vec<usize>,
+    ) -> IoResult<()> {
         let is_used =
             |member: &usize| record.is_in_service(*member) || record.is_rebuilding(*member);
-        let used = (0..record.members.len()).filter(is_used);
+        let used = members.into_iter().filter(is_used);
         let writes = used.map(|member| self.clone().write_own(member, record.clone()));
         let results = together(&self.handle, writes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;

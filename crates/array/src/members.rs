@@ -335,13 +335,6 @@ impl<D: BlockDevice> Inner<D> {
         }
     }
 
-    /// Gives a member up, if this is still its device.
-    pub(crate) fn lose_device(&self, member: usize, device: &Rc<D>) {
-        if self.members[member].is_device(device) {
-            self.lose(member);
-        }
-    }
-
     /// Members of a group that are lost, or do not have all of it yet.
     pub(crate) fn lost_in(&self, group: usize) -> usize {
         let members = &self.members[self.geometry.members_of(group)];

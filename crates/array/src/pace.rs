@@ -88,7 +88,7 @@ pub struct Progress {
     pub pace: Pace,
 }
 
-/// The requests of the array's user.
+/// Requests that are under way, and how many there ever were.
 #[derive(Default)]
 pub(crate) struct Foreground {
     in_flight: Cell<u64>,
@@ -103,6 +103,10 @@ impl Foreground {
         self.in_flight.set(self.in_flight.get() + 1);
         self.begun.set(self.begun.get() + 1);
         Busy(self)
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.in_flight.get() == 0
     }
 }
 

@@ -309,6 +309,8 @@ impl<D: BlockDevice> Inner<D> {
         for member in 0..self.members.len() {
             self.put_in_service(member).await;
         }
+        let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
+        self.background.is_copying.set(is_copying);
         let state = &self.background.rebuild;
         state.cursors.borrow_mut().clear();
         let stuck = state.stuck.borrow();

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, SECTOR_BYTES};
+use voltier_block::{BlockDevice, IoError, Nanos, SECTOR_BYTES};
 
 use crate::array::{Array, ArrayError, Inner};
 use crate::bits::Bits;
@@ -10,6 +10,9 @@ use crate::copies::read_superblock;
 use crate::member_layout::MemberLayout;
 use crate::rebuild::successor;
 use crate::superblock::MemberState;
+
+/// How often a replacement looks whether writes under way have ended.
+const LOOK_NS: Nanos = 100_000;
 
 /// Why a device does not come to an array: one line for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,6 +179,7 @@ impl<D: BlockDevice> Inner<D> {
         let all = Bits::all(self.region_count());
         let is_copy = own.has_device();
         if is_copy {
+            self.background.is_copying.set(true);
             own.successor().replace(Some(successor(device.clone(), uuid, all)));
         } else {
             own.join(device.clone(), uuid, all);
@@ -183,6 +187,9 @@ impl<D: BlockDevice> Inner<D> {
         self.background.membership_changed();
         // Regions that were being made zero without it; those that come from now on are so on it too.
         self.zeroing_ended().await;
+        while is_copy && !self.background.unlocked.is_quiet() {
+            self.handle.sleep(LOOK_NS).await;
+        }
         self.narrow(member, &device, !is_copy && returning.is_some());
         if !is_copy && let Some(durable) = &self.durable {
             durable.note_change();

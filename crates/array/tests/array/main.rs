@@ -3,4 +3,6 @@
 mod failures;
 mod io_counts;
 mod oracle;
+mod rebuild;
+mod scrub;
 mod world;
