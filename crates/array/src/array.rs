@@ -1,7 +1,7 @@
 //! An array in service.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use voltier_block::{
@@ -16,9 +16,11 @@ use crate::consistency::Consistency;
 use crate::counts::{Counters, Counts};
 use crate::durable::Durable;
 use crate::errors::MetadataError;
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, Stripe};
+use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
 use crate::level::GeometryError;
 use crate::locks::StripeLocks;
+use crate::losses::{Losses, RecordLosses};
 use crate::members::{Clear, Member};
 use crate::pace::Foreground;
 use crate::replace::ReplaceError;
@@ -67,6 +69,33 @@ pub enum ArrayError {
         /// How many may be.
         allowed: usize,
     },
+    /// A ring of the journal is too short, or not on whole blocks.
+    #[error(
+        "the journal of member {member} has {sectors} sectors: give it {needed} or more, on 4 KiB"
+    )]
+    JournalPlace {
+        /// The number of the member.
+        member: usize,
+        /// What it has.
+        sectors: u64,
+        /// What it needs.
+        needed: u64,
+    },
+    /// More members than a transaction can name.
+    #[error("{members} members: an array with a journal has at most 64")]
+    JournalMembers {
+        /// The members of the geometry.
+        members: usize,
+    },
+    /// A journal that is needed cannot be read, and its member cannot be lost.
+    #[error("the journal of member {member} is damaged and no redundancy is left")]
+    JournalDamaged {
+        /// The number of the member.
+        member: usize,
+    },
+    /// Members failed while the journal was made or replayed.
+    #[error("{0}, while the journal was replayed: check the members and try again")]
+    Journal(IoError),
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
@@ -84,6 +113,17 @@ pub enum ArrayError {
     Io(IoError),
 }
 
+/// What an array stands on, beside its members.
+pub(crate) struct Foundation {
+    pub(crate) consistency: Consistency,
+    /// Whether the journal will be begun before anything is written.
+    pub(crate) has_journal: bool,
+    /// The first sector of the chunks on a member's device.
+    pub(crate) data_start: u64,
+    /// None for a bare array.
+    pub(crate) durable: Option<Durable>,
+}
+
 pub(crate) struct Inner<D> {
     pub(crate) handle: Handle,
     pub(crate) geometry: Geometry,
@@ -98,6 +138,11 @@ pub(crate) struct Inner<D> {
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
+    pub(crate) losses: Losses,
+    /// None without redundancy, or when none was asked for.
+    pub(crate) journal: OnceCell<Journal>,
+    /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
+    pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     /// None without redundancy.
     code: Option<Code>,
     /// By what cannot be used and what is wanted of it.
@@ -110,8 +155,9 @@ pub(crate) struct Inner<D> {
 ///
 /// Data and parity of a stripe are written together, and a power cut between them leaves parity that
 /// does not match. If a member is lost before the parity is made anew, that may damage data of the stripe
-/// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it; for a bare
-/// array ([`Array::new`]) nothing is.
+/// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it: with a journal,
+/// what a stripe's members will be written is in it first, so a crash leaves all of it or nothing. For a
+/// bare array ([`Array::new`]) nothing is done.
 pub struct Array<D>(pub(crate) Rc<Inner<D>>);
 
 impl<D> Clone for Array<D> {
@@ -132,20 +178,64 @@ impl<D: BlockDevice> Array<D> {
         geometry: Geometry,
         members: Vec<Option<D>>,
     ) -> Result<Self, ArrayError> {
-        Self::build(handle, geometry, members, None)
+        let foundation = Foundation {
+            consistency: Consistency::None,
+            has_journal: false,
+            data_start: 0,
+            durable: None,
+        };
+        Self::build(handle, geometry, members, foundation)
     }
 
-    /// With the durable state and the first sector of the chunks, if there is one.
+    /// An array with a journal on its members and no other durable state; one without redundancy needs none
+    /// and gets none.
+    ///
+    /// What a member holds at its first sectors belongs to the array, its ring is elsewhere on the same
+    /// device. `record` is told of lost members, those not given included, before anything happens
+    /// that they miss.
+    ///
+    /// # Errors
+    /// When members or places do not suit the geometry, or too many are lost, also on the way.
+    pub async fn with_journal(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        options: JournalOptions,
+        start: JournalStart,
+        record: RecordLosses,
+    ) -> Result<(Self, ReplayReport), ArrayError> {
+        let has_journal = geometry.parity_chunks() > 0;
+        let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
+        let foundation = Foundation { consistency, has_journal, data_start: 0, durable: None };
+        let array = Self::build(handle, geometry, members, foundation)?;
+        array.0.losses.set_record(record);
+        if !has_journal {
+            return Ok((array, ReplayReport::default()));
+        }
+        let report = array.0.begin_journal(options, start).await?;
+        Ok((array, report))
+    }
+
+    /// Brings what was acknowledged in place on all members and empties the journal: the next start has
+    /// nothing to redo. No request may be under way. Without a journal, a flush.
+    ///
+    /// # Errors
+    /// When a member does not take it that cannot be lost.
+    pub async fn settle(&self) -> IoResult<()> {
+        if self.0.journal.get().is_some() {
+            self.0.settle_journal().await
+        } else {
+            self.flush().await
+        }
+    }
+
     pub(crate) fn build(
         handle: &Handle,
         geometry: Geometry,
         members: Vec<Option<D>>,
-        durable: Option<(Durable, Consistency, u64)>,
+        foundation: Foundation,
     ) -> Result<Self, ArrayError> {
-        let (durable, consistency, data_start) = match durable {
-            Some((durable, consistency, data_start)) => (Some(durable), consistency, data_start),
-            None => (None, Consistency::None, 0),
-        };
+        let Foundation { consistency, has_journal, data_start, durable } = foundation;
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
@@ -158,7 +248,12 @@ impl<D: BlockDevice> Array<D> {
                 return Err(ArrayError::TooSmall { member, sectors, needed });
             }
             let bytes = device.limits().max_transfer_bytes;
-            if u64::from(bytes) < geometry.chunk_sectors() * SECTOR_BYTES {
+            let longest = if has_journal {
+                longest_record_bytes(&geometry)
+            } else {
+                geometry.chunk_sectors() * SECTOR_BYTES
+            };
+            if u64::from(bytes) < longest {
                 return Err(ArrayError::Transfer { member, bytes });
             }
         }
@@ -166,7 +261,10 @@ impl<D: BlockDevice> Array<D> {
             0 => None,
             rows => Some(Code::new(geometry.data_chunks(), rows)?),
         };
-        let limits = limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        let mut limits =
+            limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        // What is acknowledged is in the journal, durably.
+        limits.volatile_cache &= !has_journal;
         let inner = Inner {
             handle: handle.clone(),
             members: members.into_iter().map(Member::new).collect(),
@@ -175,6 +273,9 @@ impl<D: BlockDevice> Array<D> {
             consistency,
             data_start,
             durable,
+            losses: Losses::default(),
+            journal: OnceCell::new(),
+            half_written: RefCell::default(),
             limits,
             foreground: Foreground::default(),
             background: Background::new(&geometry),
@@ -324,12 +425,14 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let range = self.0.checked_change(range_of(at, data.len())?)?;
         self.0.counters.add(|counts| counts.writes += 1);
         self.0.write(range, data, durability).await?;
-        self.0.settled().await
+        self.0.losses_recorded().await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        self.0.flush_all().await?;
-        self.0.settled().await
+        let Some(journal) = self.0.journal.get() else { return self.0.flush_all().await };
+        // Every write that is complete is in the rings, durably, until it is durable in place.
+        journal.check()?;
+        self.0.losses_recorded().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
@@ -339,13 +442,13 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
             return Ok(());
         }
         self.0.clear(range, Clear::Discard).await?;
-        self.0.settled().await
+        self.0.losses_recorded().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let _busy = self.0.foreground.enter();
         let range = self.0.checked_change(range)?;
         self.0.clear(range, Clear::Zeroes(durability)).await?;
-        self.0.settled().await
+        self.0.losses_recorded().await
     }
 }

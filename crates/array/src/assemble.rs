@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use voltier_block::{BlockDevice, Buf, Lba};
 use voltier_ring::Handle;
 
-use crate::array::{Array, ArrayError};
+use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
 use crate::consistency::Consistency;
 use crate::copies::{Found, read_superblock};
 use crate::durable::Durable;
 use crate::errors::{DeviceError, MetadataError};
+use crate::journal::ReplayReport;
 use crate::marks::{BLOCK_BYTES, Marks};
 use crate::member_layout::MAP_START_BYTES;
 use crate::regions::{Joined, RegionMap};
@@ -53,6 +54,8 @@ pub struct AssembleReport {
     pub copies_mended: Vec<usize>,
     /// Regions whose parity is made anew in the background.
     pub regions_in_doubt: u64,
+    /// What was redone of the journal.
+    pub journal: ReplayReport,
 }
 
 /// A device with its superblock.
@@ -307,14 +310,19 @@ impl<D: BlockDevice> Array<D> {
         let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
         let regions_in_doubt = in_doubt.count();
         let member_sectors = array.geometry.member_sectors();
-        let marks = Marks::new(map, member_sectors, in_doubt);
-        let (geometry, consistency) = (array.geometry.clone(), array.consistency);
-        let data_start = array.places.data.start.0;
         let was_clean = array.usage == Usage::Clean;
+        let journal = array.journal();
+        let marks = Marks::new(map, member_sectors, in_doubt, journal.is_some() && !was_clean);
         let record = array.clone();
-        let durable = (Durable::new(array, marks), consistency, data_start);
+        let geometry = array.geometry.clone();
+        let foundation = Foundation {
+            consistency: array.consistency,
+            has_journal: journal.is_some(),
+            data_start: array.places.data.start.0,
+            durable: Some(Durable::new(array, marks)),
+        };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
-        let assembled = Self::build(handle, geometry, devices, Some(durable))?;
+        let assembled = Self::build(handle, geometry, devices, foundation)?;
         assembled.0.name_members(&record);
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)
@@ -323,7 +331,7 @@ impl<D: BlockDevice> Array<D> {
                 member.join(device, member.uuid(), lacking.clone());
             }
         }
-        assembled.0.start(&unequal).await.map_err(ArrayError::Io)?;
+        let journal = assembled.0.start(&unequal, journal).await?;
         let report = AssembleReport {
             array: assembled.record(),
             was_clean,
@@ -331,6 +339,7 @@ impl<D: BlockDevice> Array<D> {
             now_lost,
             copies_mended,
             regions_in_doubt,
+            journal,
         };
         Ok((assembled, report))
     }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, IoResult, Lba, SECTOR_BYTES, SectorRange};
 
 use crate::array::Inner;
+use crate::canary::{self, Canary};
 use crate::geometry::{Span, Stripe};
+use crate::journal::ring::{Content, Piece};
 use crate::locks::Access;
 use crate::members::{Clear, together};
 use crate::write::zeroes;
@@ -104,13 +106,8 @@ impl<D: BlockDevice> Inner<D> {
         let group = self.geometry.group_of(stripe);
         self.check_group(group)?;
         let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
-        let clears = slots.map(|slot| {
-            let member = self.geometry.member_of(stripe, slot);
-            self.clone().clear_member(member, range, clear)
-        });
-        let results = together(&self.handle, clears.collect()).await;
-        results.into_iter().collect::<IoResult<()>>()?;
-        self.check_group(group)
+        let members = slots.map(|slot| self.geometry.member_of(stripe, slot)).collect();
+        self.clear_members(group, members, range, clear).await
     }
 
     /// Whole stripes of one region: the rows of each group are one range of its members.
@@ -124,19 +121,47 @@ impl<D: BlockDevice> Inner<D> {
         }
         let groups = self.geometry.group_count() as u64;
         let mut clears = Vec::new();
-        let touched = stripes.clone().take(groups as usize);
-        for first in touched.clone() {
+        for first in stripes.clone().take(groups as usize) {
             let group = self.geometry.group_of(Stripe(first));
             self.check_group(group)?;
             let rows = (stripes.end - first).div_ceil(groups);
             let start = self.geometry.member_lba(Stripe(first), 0);
             let range = SectorRange::new(start, rows * chunk.end);
-            let members = self.geometry.members_of(group);
-            clears.extend(members.map(|member| self.clone().clear_member(member, range, clear)));
+            let members = self.geometry.members_of(group).collect();
+            let inner = self.clone();
+            clears.push(async move { inner.clear_members(group, members, range, clear).await });
         }
-        let results = together(&self.handle, clears).await;
-        results.into_iter().collect::<IoResult<()>>()?;
-        let mut groups = touched.map(|stripe| self.geometry.group_of(Stripe(stripe)));
-        groups.try_for_each(|group| self.check_group(group))
+        together(&self.handle, clears).await.into_iter().collect()
+    }
+
+    /// The same range of some members of a group, as one transaction.
+    async fn clear_members(
+        self: &Rc<Self>,
+        group: usize,
+        members: Vec<usize>,
+        range: SectorRange,
+        clear: Clear,
+    ) -> IoResult<()> {
+        let content = Content::Zeroes { sectors: range.count };
+        let piece =
+            |member: &usize| Piece { member: *member, at: range.start, content: content.clone() };
+        let pieces = if self.journal.get().is_some() && !canary::is(Canary::ClearsUnrecorded) {
+            members.iter().map(piece).collect()
+        } else {
+            Vec::new()
+        };
+        let transaction = self.begin_transaction(group, pieces).await?;
+        let clear = match clear {
+            Clear::Zeroes(durability) => Clear::Zeroes(transaction.in_place(durability)),
+            Clear::Discard => Clear::Discard,
+        };
+        let clears = members.iter().map(|it| self.clone().clear_member(*it, range, clear));
+        let results = together(&self.handle, clears.collect()).await;
+        for (member, _) in members.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+            self.note_half_written(*member, range);
+        }
+        let cleared: IoResult<()> = results.into_iter().collect();
+        let result = cleared.and_then(|()| self.check_group(group));
+        self.end_transaction(transaction, result).await
     }
 }

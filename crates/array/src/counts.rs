@@ -15,6 +15,10 @@ pub struct Counts {
     pub member_writes: u64,
     /// Writes of superblocks and of the region map.
     pub metadata_writes: u64,
+    /// Writes to the journal's rings: batches of records and labels.
+    pub journal_writes: u64,
+    /// Times that all members were flushed to make room in the journal.
+    pub watermark_flushes: u64,
     /// Writes of stripes of which all data were new, copies included: nothing was read.
     pub full_stripe_writes: u64,
     /// Writes that read the data that stayed.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
-use crate::array::{Array, ArrayError};
+use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
 use crate::consistency::Consistency;
 use crate::copies::write_superblock;
@@ -108,40 +108,36 @@ impl<D: BlockDevice> Array<D> {
         options: &CreateOptions,
         devices: Vec<D>,
     ) -> Result<Self, ArrayError> {
-        let mut record = plan(options, &devices)?;
+        let record = plan(options, &devices)?;
         let member_sectors = record.geometry.member_sectors();
         let map = RegionMap::new(record.uuid, member_sectors);
-        let write = async |member: usize, record: &ArrayRecord, map: Option<&RegionMap>| {
-            let device = &devices[member];
+        // All are labelled before any of them is believed.
+        for (member, device) in devices.iter().enumerate() {
             let device_sectors = device.limits().sectors;
             let superblock = Superblock { array: record.clone(), member, device_sectors };
             let written = match write_superblock(device, &superblock).await {
-                Ok(()) => match map {
-                    Some(map) => write_map(device, map).await,
-                    None => Ok(()),
-                },
+                Ok(()) => write_map(device, &map).await,
                 failed => failed,
             };
             let error =
                 |error| MetadataError::Device { device: member, error: DeviceError::Io(error) };
-            written.map_err(error)
-        };
-        // All are labelled before any of them is believed.
-        for member in 0..devices.len() {
-            write(member, &record, Some(&map)).await?;
-        }
-        (record.event, record.usage) = (2, Usage::InUse);
-        for member in 0..devices.len() {
-            write(member, &record, None).await?;
+            written.map_err(error)?;
         }
         let in_doubt = Bits::new(map.count());
-        let marks = Marks::new(map, member_sectors, in_doubt);
+        let marks = Marks::new(map, member_sectors, in_doubt, false);
+        let journal = record.journal();
         let (geometry, consistency) = (record.geometry.clone(), record.consistency);
-        let durable =
-            (Durable::new(record.clone(), marks), consistency, record.places.data.start.0);
-        let devices = devices.into_iter().map(Some).collect();
-        let array = Self::build(handle, geometry, devices, Some(durable))?;
-        array.0.name_members(&record);
+        let named = record.clone();
+        let foundation = Foundation {
+            consistency,
+            has_journal: journal.is_some(),
+            data_start: record.places.data.start.0,
+            durable: Some(Durable::new(record, marks)),
+        };
+        let members = devices.into_iter().map(Some).collect();
+        let array = Self::build(handle, geometry, members, foundation)?;
+        array.0.name_members(&named);
+        array.0.take_into_use(journal).await?;
         Ok(array)
     }
 }

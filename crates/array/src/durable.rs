@@ -144,7 +144,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Members that are lost, and not on record as such.
-    fn has_unrecorded_loss(&self) -> bool {
+    pub(crate) fn has_unrecorded_loss(&self) -> bool {
         let Some(durable) = &self.durable else { return false };
         let record = durable.record.borrow();
         let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
@@ -157,7 +157,7 @@ impl<D: BlockDevice> Inner<D> {
         // Members often go together, with their shelf. Nothing is acknowledged any more without those
         // that cannot be spared: then none of them is lost on record, and all may come back.
         if self.has_unrecorded_loss() {
-            self.flush_all().await?;
+            self.flush_members().await?;
         }
         self.check_groups()?;
         let mut next = durable.record();

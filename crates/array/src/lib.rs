@@ -17,11 +17,14 @@
 //!
 //! # A write
 //!
-//! Stripe by stripe, each in a task of its own: lock the sectors of the stripe, read what parity needs
+//! Stripe by stripe, each to its end whoever waits: lock the sectors of the stripe, read what parity needs
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
-//! | write of 4 KiB | reads | writes |
+//! Before data and parity are written, what will be written is in a journal on the same members, so
+//! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
+//!
+//! | write of 4 KiB | reads | writes, journal apart |
 //! | --- | --- | --- |
 //! | one parity | 2 | 2 |
 //! | two parities | 3 | 3 |
@@ -31,17 +34,20 @@
 //!
 //! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
 //! together from members in any order, [`Array::new`] does without. Who is lost is on record before anything
-//! is acknowledged without him (`durable`); what was never written reads as zeroes (`marks`); what does not
-//! match after a crash is made to match (`resync`). The [format](../../../docs/formats/array.md) has the tables.
+//! is acknowledged without it (`durable`); what was never written reads as zeroes (`marks`); what does not
+//! match after a crash is made to match (`resync`). Tables: [format](../../../docs/formats/array.md).
 //!
-//! # Not there yet
+//! # Background
 //!
-//! The write hole is marked, not closed: there is no journal yet. There is no rebuild and no scrub.
+//! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
+//! keeps one for the next loss, [`Array::scrub`] finds what members return wrong. Each goes at a
+//! [`Pace`]: beside requests as its priority says, never under its floor.
 
 mod array;
 mod assemble;
 mod background;
 mod bits;
+pub mod canary;
 mod clear;
 mod consistency;
 mod copies;
@@ -50,8 +56,10 @@ mod create;
 mod durable;
 mod errors;
 mod geometry;
+mod journal;
 mod level;
 mod locks;
+mod losses;
 mod marks;
 mod member_layout;
 mod members;
@@ -77,7 +85,12 @@ pub use counts::Counts;
 pub use create::CreateOptions;
 pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use journal::{
+    JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
+    journal_sectors_min,
+};
 pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use losses::RecordLosses;
 pub use member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,

@@ -67,13 +67,20 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// The marks of a map as it is on all members, some regions of which are in doubt.
-    pub(crate) fn new(map: RegionMap, member_sectors: u64, in_doubt: Bits) -> Self {
+    /// The marks of a map as it is on all members, some regions of which are in doubt. With `unflushed`
+    /// there may be writes anywhere that not all members hold durably.
+    pub(crate) fn new(
+        map: RegionMap,
+        member_sectors: u64,
+        in_doubt: Bits,
+        unflushed: bool,
+    ) -> Self {
         let count = map.count();
+        let recent = if unflushed { &map.written } else { &map.dirty };
         Self {
             region_sectors: region_sectors(member_sectors),
             member_sectors,
-            recent: RefCell::new(map.dirty.clone()),
+            recent: RefCell::new(recent.clone()),
             map: RefCell::new(map),
             unstored: RefCell::default(),
             touched: RefCell::new(Bits::new(count)),
@@ -212,6 +219,7 @@ impl<D: BlockDevice> Inner<D> {
         let marks = &durable.marks;
         let region = self.region_of(stripe);
         while !marks.is_ready(region, self.must_be_dirty()) {
+            self.settled().await?;
             self.store_mark_of(marks, region).await?;
         }
         marks.touched.borrow_mut().put(region, true);
@@ -294,9 +302,15 @@ impl<D: BlockDevice> Inner<D> {
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
         wanted.retain(|region| !marks.is_ready(*region, self.must_be_dirty()));
-        let zeroed = marks.to_zero(&wanted);
+        let mut zeroed = marks.to_zero(&wanted);
         if !zeroed.is_empty() {
             self.zero_regions(marks, &zeroed).await?;
+        }
+        if self.has_unrecorded_loss() {
+            // A member that came back now would be believed, and does not have the zeroes. Who waits
+            // for these regions has the loss recorded, and asks again.
+            wanted.retain(|region| !zeroed.contains(region));
+            zeroed.clear();
         }
         let is_degraded = self.is_degraded();
         let must_be_dirty = self.must_be_dirty();
@@ -401,7 +415,7 @@ impl<D: BlockDevice> Inner<D> {
             let results = together(&self.handle, clears.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
         }
-        self.flush_all().await
+        self.flush_members().await
     }
 
     /// Writes blocks of the map to all members.
@@ -437,14 +451,6 @@ impl<D: BlockDevice> Inner<D> {
         self.counters.add(|counts| counts.metadata_writes += 1);
         let result = device.write(at, Payload::One(data), Durability::Durable).await;
         self.settle(member, &device, result)
-    }
-
-    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
-        let all = 0..self.members.len();
-        let flushes = all.map(|member| self.clone().flush_member(member)).collect();
-        let results = together(&self.handle, flushes).await;
-        results.into_iter().collect::<IoResult<()>>()?;
-        self.check_groups()
     }
 
     /// Starts the rounds that take marks back, unless there are some or nothing is to be taken back.
@@ -507,7 +513,7 @@ impl<D: BlockDevice> Inner<D> {
         };
         let turn = marks.turn.replace(1 - marks.turn.get());
         marks.turn_ended.until(|| marks.in_flight[turn].get() == 0).await;
-        if self.flush_all().await.is_ok() && !idle.is_empty() {
+        if self.flush_members().await.is_ok() && !idle.is_empty() {
             marks.unwanted.borrow_mut().extend(idle);
             let wait = marks.stored.wait();
             self.want_marks([]);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
-use voltier_ring::{Handle, JoinHandle};
+use voltier_ring::{Handle, JoinHandle, join_all};
 
 use crate::array::Inner;
 use crate::bits::Bits;
@@ -62,6 +62,8 @@ impl<D> Member<D> {
         }
     }
 
+    /// # Errors
+    /// `Gone` when it is lost.
     pub(crate) fn device(&self) -> IoResult<Rc<D>> {
         self.device.borrow().clone().ok_or(IoError::Gone)
     }
@@ -177,22 +179,52 @@ pub(crate) enum Clear {
     Zeroes(Durability),
 }
 
-/// Runs all of them at once; their results in order. All but one become tasks, so they go on when
-/// the request is dropped.
-pub(crate) async fn together<F>(handle: &Handle, mut parts: Vec<F>) -> Vec<F::Output>
+/// Up to so many parts of a request are polled by the request itself; more become tasks, because
+/// every part that ends has all others polled.
+const PARTS_INLINE_MAX: usize = 16;
+
+/// Runs all of them at once; their results in order. What must not end half done when the request is
+/// dropped is part of something that is finished: see [`Handle::finish`].
+pub(crate) async fn together<F>(handle: &Handle, parts: Vec<F>) -> Vec<F::Output>
 where
-    F: Future + 'static,
-    F::Output: 'static,
+    F: Future<Output: 'static> + 'static,
 {
-    let Some(last) = parts.pop() else { return Vec::new() };
-    let tasks: Vec<_> = parts.into_iter().map(|part| handle.spawn(part)).collect();
-    let last = last.await;
-    let mut results = Vec::with_capacity(tasks.len() + 1);
+    at_once(handle, parts.into_iter()).await
+}
+
+/// The same for parts that are not in a vector yet: one allocation less.
+pub(crate) async fn at_once<F>(
+    handle: &Handle,
+    parts: impl ExactSizeIterator<Item = F>,
+) -> Vec<F::Output>
+where
+    F: Future<Output: 'static> + 'static,
+{
+    if parts.len() <= PARTS_INLINE_MAX {
+        return join_all(parts).await;
+    }
+    let tasks: Vec<_> = parts.map(|part| handle.spawn(part)).collect();
+    let mut results = Vec::with_capacity(tasks.len());
     for task in tasks {
         results.push(task.await);
     }
-    results.push(last);
     results
+}
+
+/// Counts a read of a member for as long as it is under way.
+struct InFlight<'a>(&'a Cell<u32>);
+
+impl<'a> InFlight<'a> {
+    fn new(count: &'a Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl<D: BlockDevice> Inner<D> {
@@ -204,10 +236,9 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<Buf> {
         let device = self.members[member].device()?;
         self.counters.add(|counts| counts.member_reads += 1);
-        let in_flight = &self.members[member].reads_in_flight;
-        in_flight.set(in_flight.get() + 1);
+        let in_flight = InFlight::new(&self.members[member].reads_in_flight);
         let result = device.read(self.on_device(at), into).await;
-        in_flight.set(in_flight.get() - 1);
+        drop(in_flight);
         if matches!(result, Err(IoError::Gone)) && self.members[member].is_device(&device) {
             self.lose(member);
         }
@@ -252,6 +283,25 @@ impl<D: BlockDevice> Inner<D> {
         let result = clear_device(&*device, range, clear).await;
         self.finish_beside(member, beside).await;
         self.settle(member, &device, result)
+    }
+
+    /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
+    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
+        self.flush_members().await?;
+        self.losses_recorded().await?;
+        self.check_groups()
+    }
+
+    /// Flushes every member; one that fails is lost.
+    pub(crate) async fn flush_members(self: &Rc<Self>) -> IoResult<()> {
+        let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
+        // To its end also when nobody waits: who could not flush is lost, and says so once.
+        let inner = self.clone();
+        let flushes: Vec<_> = flushes.collect();
+        let flushed = async move { together(&inner.handle, flushes).await };
+        let results = self.handle.finish(flushed).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.check_groups()
     }
 
     pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
@@ -325,6 +375,23 @@ impl<D: BlockDevice> Inner<D> {
         if others_have_it { Ok(()) } else { Err(error) }
     }
 
+    /// The same for whatever is the device of a member.
+    pub(crate) fn settle_now(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.settle(member, &device, result)
+    }
+
+    /// A member that could not be given up failed a write to these sectors, and the others have the new
+    /// content of their stripes: nothing that is computed from both is right.
+    pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
+        let mut half_written = self.half_written.borrow_mut();
+        for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
+            if let Some(place) = self.geometry.member_place(member, piece.start) {
+                half_written.insert((place.stripe, place.slot));
+            }
+        }
+    }
+
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
@@ -332,7 +399,20 @@ impl<D: BlockDevice> Inner<D> {
             if let Some(durable) = &self.durable {
                 durable.note_change();
             }
+            if let Some(journal) = self.journal.get() {
+                journal.notify();
+            }
         }
+    }
+
+    /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
+    pub(crate) fn has_half_written(&self, group: usize, rows: std::ops::Range<u64>) -> bool {
+        let half_written = self.half_written.borrow();
+        let is_in = |(stripe, _): &(Stripe, usize)| {
+            self.geometry.group_of(*stripe) == group
+                && rows.contains(&self.geometry.row_of(*stripe))
+        };
+        half_written.iter().any(is_in)
     }
 
     /// Members of a group that are lost, or do not have all of it yet.
@@ -364,9 +444,11 @@ impl<D: BlockDevice> Inner<D> {
         unreadable: &[usize],
     ) -> IoResult<Vec<SlotState>> {
         let region = self.region_of(stripe);
+        let half_written = self.half_written.borrow();
+        let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
         let state =
             |slot| match self.members[self.geometry.member_of(stripe, slot)].slot_state(region) {
-                SlotState::Online if unreadable.contains(&slot) => SlotState::Unreadable,
+                SlotState::Online if is_bad(slot) => SlotState::Unreadable,
                 state => state,
             };
         let states: Vec<SlotState> = (0..self.geometry.width()).map(state).collect();
@@ -392,7 +474,7 @@ impl<D: BlockDevice> Inner<D> {
             let at = self.geometry.member_lba(stripe, span.start);
             self.clone().read_member(member, at, Buf::new(span.bytes()))
         };
-        let results = together(&self.handle, reads.iter().map(read).collect()).await;
+        let results = at_once(&self.handle, reads.iter().map(read)).await;
         let mut failed = Vec::new();
         let mut read = Vec::with_capacity(results.len());
         for ((slot, _), result) in reads.iter().zip(results) {

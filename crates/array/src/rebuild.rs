@@ -176,7 +176,8 @@ impl<D: BlockDevice> Inner<D> {
         let unit = &run.unit;
         // Degraded readers may go on: nobody reads what is written here.
         let _guards = self.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
-        if self.fill_rows(run).await.is_ok() {
+        let is_whole = !self.has_half_written(unit.group, run.rows.clone());
+        if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
         self.check_group(unit.group)?;
@@ -333,9 +334,21 @@ impl<D: BlockDevice> Inner<D> {
         if device.flush().await.is_err() {
             return self.give_successor_up(member, &device);
         }
+        // A journal that has failed puts nothing in service: the next start settles it.
+        let Ok(_pause) = self.pause_journal().await else { return };
+        if self.make_ring(member, &device).await.is_err() {
+            return self.give_successor_up(member, &device);
+        }
         let own = &self.members[member];
         let is_still = filling(own, is_full).flatten().is_some_and(|it| Rc::ptr_eq(&it, &device));
         if !is_still {
+            // The ring is that of the member as it is: one in service begins anew like its successor.
+            if own.is_online()
+                && let Ok(device) = own.device()
+                && self.make_ring(member, &device).await.is_err()
+            {
+                self.lose(member);
+            }
             return;
         }
         if own.is_rebuilding() {

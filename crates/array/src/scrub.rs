@@ -156,6 +156,9 @@ impl<D: BlockDevice> Inner<D> {
         if !is_whole || is_in_doubt {
             return Err(voltier_block::IoError::Unsupported);
         }
+        if self.has_half_written(group, run.rows.clone()) {
+            return self.scrub_rows(run).await;
+        }
         let Ok(bufs) = self.read_rows(&members, &run.rows).await else {
             return self.scrub_rows(run).await;
         };

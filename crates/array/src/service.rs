@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoResult, SECTOR_BYTES};
+use voltier_block::{BlockDevice, IoError, IoResult, SECTOR_BYTES};
 
 use crate::array::{Array, ArrayError, Inner};
 use crate::consistency::Consistency;
 use crate::counts::Counts;
+use crate::journal::{JournalOptions, JournalStart, ReplayReport};
 use crate::level::Level;
 use crate::rebuild::RebuildStatus;
 use crate::scrub::ScrubStatus;
@@ -69,19 +70,43 @@ pub struct ArrayStatus {
 }
 
 impl<D: BlockDevice> Inner<D> {
-    /// Takes the array into use: makes the map the same on all members, then says so on all.
-    pub(crate) async fn start(self: &Rc<Self>, unequal: &[u64]) -> IoResult<()> {
+    /// Takes a new array into use, when all members have its map.
+    pub(crate) async fn take_into_use(
+        self: &Rc<Self>,
+        journal: Option<JournalOptions>,
+    ) -> Result<(), ArrayError> {
         let Some(durable) = &self.durable else { return Ok(()) };
+        if let Some(options) = journal {
+            self.begin_journal(options, JournalStart::Create).await?;
+        }
+        durable.set_usage(Usage::InUse);
+        self.settled().await.map_err(ArrayError::Io)?;
+        // A new array without one of its members is not what was asked for.
+        if self.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
+    }
+
+    /// Takes the array into use: makes the map the same on all members, says on all that it is in use, and
+    /// who is not there, then brings the members to what the journal says.
+    pub(crate) async fn start(
+        self: &Rc<Self>,
+        unequal: &[u64],
+        journal: Option<JournalOptions>,
+    ) -> Result<ReplayReport, ArrayError> {
+        let Some(durable) = &self.durable else { return Ok(ReplayReport::default()) };
         // A mark that only some members have would be gone with them, and what it speaks of with it.
-        self.write_map_blocks(&durable.marks, unequal.iter().copied()).await?;
+        let blocks = unequal.iter().copied();
+        self.write_map_blocks(&durable.marks, blocks).await.map_err(ArrayError::Io)?;
         durable.set_usage(Usage::InUse);
         durable.must_store();
-        // Members that are not there are news as well.
-        self.settled().await?;
+        self.settled().await.map_err(ArrayError::Io)?;
+        let report = match journal {
+            Some(options) => self.begin_journal(options, JournalStart::Replay).await?,
+            None => ReplayReport::default(),
+        };
         self.begin_rounds();
         self.begin_resync();
         self.begin_rebuild();
-        Ok(())
+        Ok(report)
     }
 
     async fn stop(self: &Rc<Self>) -> IoResult<()> {
@@ -89,8 +114,8 @@ impl<D: BlockDevice> Inner<D> {
         let Some(durable) = &self.durable else { return self.flush_all().await };
         durable.close();
         durable.resync_ended.until(|| !durable.is_resyncing.get()).await;
+        self.settle_journal().await?;
         self.flush_all().await?;
-        self.settled().await?;
         // What is still in doubt must be so at the next start: then it is not called clean.
         if durable.marks.next_in_doubt(0).is_none() {
             self.take_all_marks_back().await?;

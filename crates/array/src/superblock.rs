@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::consistency::Consistency;
 use crate::geometry::Geometry;
+use crate::journal::{JournalOptions, JournalPlace};
 use crate::level::{Layout, Level};
 use crate::member_layout::{AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES};
 use crate::regions::region_sectors;
@@ -243,6 +244,14 @@ impl ArrayRecord {
     /// The number of the member with this uuid.
     pub fn member_with(&self, uuid: &[u8; 16]) -> Option<usize> {
         self.members.iter().position(|member| member.uuid == *uuid)
+    }
+
+    /// The journal's rings, if there are any.
+    pub(crate) fn journal(&self) -> Option<JournalOptions> {
+        let MemberLayout { journal, .. } = self.places;
+        let place = JournalPlace { start: journal.start, sectors: journal.count };
+        let places = vec![place; self.members.len()];
+        (!journal.is_empty()).then_some(JournalOptions { array: self.uuid, places })
     }
 
     /// Whether a member is in service.

@@ -29,7 +29,7 @@ const STUCK_LOOK_NS: Nanos = 1_000_000_000;
 /// What kind of drive.
 #[derive(Clone, Debug)]
 pub struct DiskSpec {
-    /// Number of the drive in the trace: 1 is the SSD, 2 the origin.
+    /// Number of the drive in the trace: 1 is the SSD, 2 the origin, members of arrays from 3 on.
     pub number: u64,
     /// Size, in bytes.
     pub bytes: u64,
@@ -39,6 +39,8 @@ pub struct DiskSpec {
     pub latency_ns: Nanos,
     /// Flushes complete without making anything durable: a fault that the oracle must find.
     pub lies: bool,
+    /// What is discarded reads as zeroes; else as anything.
+    pub zeroing_discards: bool,
 }
 
 struct Inner {
@@ -62,7 +64,11 @@ impl SimDisk {
     pub fn new(world: &World, spec: &DiskSpec, medium: Medium) -> Self {
         let limits = Limits {
             block_bytes: spec.block_bytes,
-            after_discard: AfterDiscard::Anything,
+            after_discard: if spec.zeroing_discards {
+                AfterDiscard::Zeroes
+            } else {
+                AfterDiscard::Anything
+            },
             volatile_cache: true,
             ..Limits::plain(spec.bytes)
         };
@@ -162,8 +168,8 @@ impl SimDisk {
     }
 
     fn tell(&self, what: impl FnOnce() -> String) {
-        let drive = if self.0.spec.number == 1 { "ssd" } else { "origin" };
-        self.0.world.tell(|| format!("fault: {drive} {}", what()));
+        let number = self.0.spec.number;
+        self.0.world.tell(|| format!("fault: {} {}", drive_name(number), what()));
     }
 
     fn next_order(&self) -> u64 {
@@ -338,6 +344,16 @@ impl SimDisk {
 
 const WRITE: &str = "write";
 
+/// What a drive is called in a tale.
+pub(crate) fn drive_name(number: u64) -> String {
+    match number {
+        0 => "control plane".to_owned(),
+        1 => "ssd".to_owned(),
+        2 => "origin".to_owned(),
+        _ => format!("member {}", number - 3),
+    }
+}
+
 impl BlockDevice for SimDisk {
     fn limits(&self) -> &Limits {
         &self.0.limits
@@ -402,7 +418,7 @@ impl BlockDevice for SimDisk {
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         let mut content = Buf::new(range.bytes() as usize);
-        match self.0.world.below(3) {
+        match if self.0.spec.zeroing_discards { 1 } else { self.0.world.below(3) } {
             0 => self.0.medium.borrow().peek(range.start, &mut content),
             1 => content.fill(0),
             _ => content.fill(0xd5),

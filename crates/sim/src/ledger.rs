@@ -28,6 +28,10 @@ pub struct Counts {
     pub refused: u64,
     /// SSDs given up while serving.
     pub given_up: u64,
+    /// Seeds of arrays.
+    pub array_seeds: u64,
+    /// Crash points of recorded lives of arrays, times the choices of lost members tried at each.
+    pub array_points: u64,
 }
 
 impl Counts {
@@ -41,6 +45,8 @@ impl Counts {
         self.virtual_ns += other.virtual_ns;
         self.refused += other.refused;
         self.given_up += other.given_up;
+        self.array_seeds += other.array_seeds;
+        self.array_points += other.array_points;
     }
 
     /// All faults.

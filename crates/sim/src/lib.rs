@@ -13,6 +13,7 @@
 //! runs seeds: each draws a cache, drives, clients, faults and crashes of its own.
 //! [`manage`] walks the control plane's commands: the real service over the real volume.
 
+pub mod arrays;
 pub mod budget;
 mod chain;
 pub mod crash;

@@ -35,6 +35,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
             block_bytes: if line_bytes >= 4096 && prng.one_in(3) { 4096 } else { 512 },
             latency_ns: *prng.pick(&SSD_LATENCIES_NS),
             lies: false,
+            zeroing_discards: false,
         },
         origin: DiskSpec {
             number: 2,
@@ -42,6 +43,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
             block_bytes: 512,
             latency_ns: *prng.pick(&ORIGIN_LATENCIES_NS),
             lies: false,
+            zeroing_discards: false,
         },
         modes,
         ordered: prng.one_in(4),

@@ -53,6 +53,8 @@ impl Summary {
         }
         row("requests of drives", self.counts.requests.to_string());
         row("SSDs given up", self.counts.given_up.to_string());
+        row("seeds of arrays", self.counts.array_seeds.to_string());
+        row("crashes x lost members", self.counts.array_points.to_string());
         row("starts refused", self.counts.refused.to_string());
         row("virtual hours", format!("{:.1}", self.sim_hours()));
         row("core hours", format!("{:.3}", real.as_secs_f64() / 3600.0));

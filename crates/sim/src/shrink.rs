@@ -9,7 +9,7 @@ const RUNS_MAX: u32 = 120;
 /// The shortest story found that still fails, and how it does.
 pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
     let (mut best, mut failure) = (story.clone(), failure.clone());
-    if best.draw().walk && best.event.is_none() {
+    if (best.arrays || best.draw().walk) && best.event.is_none() {
         // The dice of a crash point are its own: alone it is the same.
         if let Some(event) = failure.event {
             let alone = Story { event: Some(event), ..best.clone() };
@@ -37,8 +37,23 @@ pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
     }
 }
 
+/// Stories of arrays with fewer clients or steps. The events of a shorter one are others.
+fn shorter_arrays(story: &Story) -> Vec<Story> {
+    let setup = story.draw_arrays();
+    let clients = [1, setup.clients - 1].into_iter().filter(|it| (1..setup.clients).contains(it));
+    let fewer =
+        clients.map(|clients| Story { clients: Some(clients), event: None, ..story.clone() });
+    let halves = [setup.steps / 2, setup.steps.saturating_sub(1)];
+    let steps = halves.into_iter().filter(|it| (1..setup.steps).contains(it));
+    let shorter = steps.map(|steps| Story { steps: Some(steps), event: None, ..story.clone() });
+    fewer.chain(shorter).collect()
+}
+
 /// Stories with one thing less, the largest cuts first.
 fn shorter_than(story: &Story) -> Vec<Story> {
+    if story.arrays {
+        return shorter_arrays(story);
+    }
     let drawn = story.draw();
     let profile = &drawn.profile;
     let rates = profile.ssd_faults.rates.iter().chain(&profile.origin_faults.rates);

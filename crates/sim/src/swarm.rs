@@ -13,6 +13,7 @@ use std::str::FromStr;
 
 use voltier_block::Prng;
 
+use crate::arrays;
 use crate::chain::run_lives;
 use crate::crash::{Plan, run_in};
 use crate::fault::FaultKind;
@@ -41,11 +42,18 @@ pub struct Story {
     pub steps: Option<u64>,
     /// Only this crash point of a walk.
     pub event: Option<u64>,
+    /// A world of arrays (see [`arrays`](crate::arrays)), not of a cache.
+    pub arrays: bool,
     /// Kinds of faults that do not happen.
     pub without: Vec<FaultKind>,
 }
 
 impl Story {
+    /// All that a seed of arrays draws.
+    pub fn of_array_seed(seed: u64) -> Self {
+        Self { seed, arrays: true, ..Self::default() }
+    }
+
     /// All that a seed draws.
     pub fn of_seed(seed: u64) -> Self {
         Self { seed, ..Self::default() }
@@ -67,6 +75,7 @@ impl Story {
                 "clients" => story.clients = Some(number()?),
                 "steps" => story.steps = Some(number()?),
                 "event" => story.event = Some(number()?),
+                "arrays" => story.arrays = number()? != 0,
                 "without" => {
                     for kind in value.split('+') {
                         let known = FaultKind::of_name(kind);
@@ -82,7 +91,9 @@ impl Story {
 
 impl fmt::Display for Story {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let arrays = self.arrays.then_some(1);
         let numbers = [
+            ("arrays", arrays),
             ("lives", self.lives),
             ("clients", self.clients),
             ("steps", self.steps),
@@ -166,7 +177,15 @@ impl Story {
         Drawn { profile, walk, lives, warm_up_steps }
     }
 
+    /// What the seed draws for arrays, after the cuts.
+    pub fn draw_arrays(&self) -> arrays::Setup {
+        arrays::Setup::draw(self.seed, self.clients, self.steps)
+    }
+
     fn play(&self, ledger: &Rc<Ledger>) {
+        if self.arrays {
+            return arrays::run(self.seed, self.draw_arrays(), self.event, ledger);
+        }
         let drawn = self.draw();
         if drawn.walk {
             let plan = Plan {
@@ -247,7 +266,9 @@ mod tests {
 
     #[test]
     fn a_story_is_what_its_text_says() {
-        for text in ["-", "lives=2,event=7", "clients=1,without=bit-rot+drive-loss"] {
+        for text in
+            ["-", "lives=2,event=7", "arrays=1,steps=3", "clients=1,without=bit-rot+drive-loss"]
+        {
             assert_eq!(Story::parse(3, text).unwrap().to_string(), text);
         }
         for wrong in ["lives", "lives=x", "colour=1", "without=rain"] {

@@ -74,6 +74,7 @@ impl Profile {
                 block_bytes: 512,
                 latency_ns: 20_000,
                 lies: false,
+                zeroing_discards: false,
             },
             origin: DiskSpec {
                 number: 2,
@@ -81,6 +82,7 @@ impl Profile {
                 block_bytes: 512,
                 latency_ns: 300_000,
                 lies: false,
+                zeroing_discards: false,
             },
             modes: modes.to_vec(),
             ordered: false,

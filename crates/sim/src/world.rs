@@ -6,6 +6,7 @@ use std::rc::Rc;
 use voltier_block::{Nanos, Prng, SectorRange};
 use voltier_ring::Handle;
 
+use crate::disk::drive_name;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 
@@ -158,7 +159,7 @@ impl World {
             self.0.ledger.count(|counts| counts.requests += 1);
         }
         self.0.ledger.tell_request(time, || {
-            let drive = ["control plane", "ssd", "origin"][(drive as usize).min(2)];
+            let drive = drive_name(drive);
             let what = if event == Event::Completed { "done" } else { "begins" };
             format!("event {number:5}: {drive} {operation} {range} {what}")
         });

@@ -2,6 +2,7 @@
 
 mod failures;
 mod io_counts;
+mod journal;
 mod oracle;
 mod rebuild;
 mod scrub;

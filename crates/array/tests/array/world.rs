@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_array::{Array, Geometry, Stripe};
+use voltier_array::{
+    Array, Geometry, JournalOptions, JournalPlace, JournalStart, RecordLosses, Stripe,
+};
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, Prng,
     SECTOR_BYTES, SectorRange,
@@ -99,6 +101,31 @@ impl BlockDevice for TestMember {
     }
 }
 
+type Drives = (Vec<MemoryDevice>, Vec<Rc<Watch>>, Vec<Option<TestMember>>);
+
+/// Empty drives for the members of an array.
+fn drives(
+    handle: &Handle,
+    geometry: &Geometry,
+    bytes: u64,
+    block_bytes: u32,
+    lost: &[usize],
+    seed: u64,
+) -> Drives {
+    let count = geometry.member_count();
+    let media: Vec<MemoryDevice> =
+        (0..count).map(|_| MemoryDevice::with_block_bytes(bytes, block_bytes)).collect();
+    let watches: Vec<Rc<Watch>> = (0..count).map(|_| Rc::default()).collect();
+    let member = |index: usize| TestMember {
+        handle: handle.clone(),
+        below: media[index].clone(),
+        dice: RefCell::new(Prng::new(seed ^ ((index as u64) << 32))),
+        watch: watches[index].clone(),
+    };
+    let members = (0..count).map(|at| (!lost.contains(&at)).then(|| member(at))).collect();
+    (media, watches, members)
+}
+
 /// An array of test members, and what is behind it.
 pub(crate) struct World {
     pub(crate) array: Array<TestMember>,
@@ -116,17 +143,7 @@ impl World {
         seed: u64,
     ) -> Self {
         let bytes = geometry.member_sectors() * SECTOR_BYTES;
-        let count = geometry.member_count();
-        let media: Vec<MemoryDevice> =
-            (0..count).map(|_| MemoryDevice::with_block_bytes(bytes, block_bytes)).collect();
-        let watches: Vec<Rc<Watch>> = (0..count).map(|_| Rc::default()).collect();
-        let member = |index: usize| TestMember {
-            handle: handle.clone(),
-            below: media[index].clone(),
-            dice: RefCell::new(Prng::new(seed ^ ((index as u64) << 32))),
-            watch: watches[index].clone(),
-        };
-        let members = (0..count).map(|at| (!lost.contains(&at)).then(|| member(at))).collect();
+        let (media, watches, members) = drives(handle, geometry, bytes, block_bytes, lost, seed);
         let array = Array::new(handle, geometry.clone(), members).expect("possible");
         Self { array, media, watches }
     }
@@ -157,6 +174,26 @@ impl World {
         bytes[at as usize % 4096] ^= 0x40;
         let durability = Durability::Cached;
         self.media[member].write(block, bytes.into(), durability).await.expect("memory");
+    }
+
+    /// A new array with a journal of this length behind the data of each member.
+    pub(crate) async fn with_journal(
+        handle: &Handle,
+        geometry: &Geometry,
+        ring_sectors: u64,
+        lost: &[usize],
+    ) -> Self {
+        let start = Lba(geometry.member_sectors().next_multiple_of(8));
+        let bytes = start.plus(ring_sectors).bytes();
+        let (media, watches, members) = drives(handle, geometry, bytes, 512, lost, 1);
+        let place = JournalPlace { start, sectors: ring_sectors };
+        let places = vec![place; geometry.member_count()];
+        let options = JournalOptions { array: [5; 16], places };
+        let (created, geometry) = (JournalStart::Create, geometry.clone());
+        let record: RecordLosses = Rc::new(|_| Box::pin(async { Vec::new() }));
+        let begun = Array::with_journal(handle, geometry, members, options, created, record).await;
+        let (array, _) = begun.expect("possible");
+        Self { array, media, watches }
     }
 
     /// Holds every stripe, on the media of the members that are online, against the content of the

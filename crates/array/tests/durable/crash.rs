@@ -146,6 +146,7 @@ pub(crate) fn at_every_step<F: Future<Output = ()> + 'static>(
 fn cases() -> Vec<(Level, usize, Consistency)> {
     vec![
         (Level::Raid5, 3, Consistency::Bitmap),
+        (Level::Raid5, 3, Consistency::Journal),
         (Level::Raid1, 2, Consistency::Bitmap),
         (Level::Raid6, 4, Consistency::None),
         (Level::Raid0, 2, Consistency::None),
@@ -223,7 +224,7 @@ fn a_lost_member_that_comes_back_is_not_believed() {
         let media = made(level, members, consistency);
         let before = || {
             let story = made_story();
-            story.may_be_in_doubt.set(true);
+            story.may_be_in_doubt.set(consistency != Consistency::Journal);
             story
         };
         let after = at_every_step("loss", &media, before, move |world, story| async move {
@@ -246,6 +247,23 @@ fn a_lost_member_that_comes_back_is_not_believed() {
             let (array, report) = world.assemble(&order, force).await.expect("enough");
             assert_eq!(report.left_out.iter().map(|it| it.member).collect::<Vec<_>>(), [1]);
             assert_eq!(read(&array, 600).await, Ok(5));
+        });
+    }
+}
+
+#[test]
+fn with_a_journal_a_cut_while_degraded_damages_nothing_in_the_stripes_being_written() {
+    for (level, members) in [(Level::Raid5, 3), (Level::Raid6, 4)] {
+        let media = made(level, members, Consistency::Journal);
+        at_every_step("degraded", &media, made_story, move |world, story| async move {
+            let order: Vec<usize> = (0..members).collect();
+            let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
+            world.drives[1].is_gone.set(true);
+            // Two chunks of each stripe, one of which is computed from the other.
+            for (block, byte) in [(1, 1), (17, 2), (1, 3), (33, 4), (49, 5), (17, 6), (600, 7)] {
+                story.write(&array, block, byte).await;
+            }
+            world.drives[1].is_gone.set(false);
         });
     }
 }

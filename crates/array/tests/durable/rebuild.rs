@@ -26,7 +26,16 @@ fn blocks(level: Level, members: usize) -> [u64; 6] {
 
 /// An array over the first drives.
 async fn made(world: &World, level: Level, members: usize) -> Array<Drive> {
-    let options = options(level, members, Consistency::Bitmap);
+    made_with(world, level, members, Consistency::Bitmap).await
+}
+
+async fn made_with(
+    world: &World,
+    level: Level,
+    members: usize,
+    consistency: Consistency,
+) -> Array<Drive> {
+    let options = options(level, members, consistency);
     let drives = world.drives[..members].to_vec();
     Array::create(&world.handle, &options, drives).await.expect("possible")
 }
@@ -236,9 +245,9 @@ fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
 }
 
 /// An array with something on it, stopped, and a drive that was never in it.
-fn with_one_over(level: Level, members: usize) -> Vec<Medium> {
+fn with_one_over(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
     on_media(vec![Medium::default(); members + 1], move |world| async move {
-        let array = made(&world, level, members).await;
+        let array = made_with(&world, level, members, consistency).await;
         let blocks = blocks(level, members);
         for block in blocks {
             write(&array, block, 1).await.expect("write");
@@ -260,7 +269,8 @@ fn story(blocks: [u64; 6]) -> Story {
 #[test]
 fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
     for (level, members) in [(Level::Raid1, 2), (Level::Raid5, 3), (Level::Raid6, 4)] {
-        let (media, blocks) = (with_one_over(level, members), blocks(level, members));
+        let (media, blocks) =
+            (with_one_over(level, members, Consistency::Bitmap), blocks(level, members));
         at_every_step(
             "rebuild",
             &media,
@@ -284,8 +294,44 @@ fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
 }
 
 #[test]
+fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_journal() {
+    for (level, members, is_copy) in
+        [(Level::Raid5, 3, false), (Level::Raid5, 3, true), (Level::Raid6, 4, false)]
+    {
+        let media = with_one_over(level, members, Consistency::Journal);
+        let blocks = blocks(level, members);
+        at_every_step(
+            "rebuild and write",
+            &media,
+            || story(blocks),
+            move |world, story| async move {
+                let order: Vec<usize> = (usize::from(!is_copy)..members).collect();
+                let (array, _) = world.assemble(&order, PLAIN).await.expect("enough");
+                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                for (index, block) in blocks.into_iter().enumerate() {
+                    story.write(&array, block, 10 + index as u8).await;
+                }
+                let ended = world.handle.spawn({
+                    let array = array.clone();
+                    async move { array.ended(BackgroundTask::Rebuild).await }
+                });
+                let mut byte = 20;
+                while array.rebuild_status().progress.is_running {
+                    // While the member is put in service as well.
+                    story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
+                    byte += 1;
+                }
+                ended.await;
+                story.write(&array, 0, 30).await;
+            },
+        );
+    }
+}
+
+#[test]
 fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
-    let (media, blocks) = (with_one_over(Level::Raid1, 2), blocks(Level::Raid1, 2));
+    let (media, blocks) =
+        (with_one_over(Level::Raid1, 2, Consistency::Bitmap), blocks(Level::Raid1, 2));
     at_every_step(
         "rebuild and write",
         &media,
@@ -308,7 +354,8 @@ fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
 #[test]
 fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
     for (level, members) in [(Level::Raid1, 2), (Level::Raid0, 2), (Level::Raid5, 3)] {
-        let (media, blocks) = (with_one_over(level, members), blocks(level, members));
+        let (media, blocks) =
+            (with_one_over(level, members, Consistency::Bitmap), blocks(level, members));
         at_every_step(
             "copy",
             &media,
@@ -329,7 +376,8 @@ fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
 
 #[test]
 fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
-    let (media, blocks) = (with_one_over(Level::Raid1, 2), blocks(Level::Raid1, 2));
+    let (media, blocks) =
+        (with_one_over(Level::Raid1, 2, Consistency::Bitmap), blocks(Level::Raid1, 2));
     let before = on_media(media, |world| async move {
         let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
         array.fail(0).expect("one may go");

@@ -11,7 +11,8 @@ use voltier_sim::shrink::shrink;
 use voltier_sim::swarm::{Story, catch_panics, regressions};
 
 const USAGE: &str = "\
-usage: cargo xtask sim [--seeds N | --minutes M | --seed S [--story TEXT]]
+usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story TEXT]]
+  --arrays       worlds of arrays instead of caches
   --seeds N      so many seeds (default 1000), after the kept regressions
   --minutes M    as many seeds as fit
   --seed S       one seed again, and what happened last in it
@@ -29,14 +30,18 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
-    const NAMES: [&str; 7] =
-        ["--seeds", "--minutes", "--seed", "--story", "--from", "--twice", "--threads"];
+    const NAMES: [&str; 8] =
+        ["--arrays", "--seeds", "--minutes", "--seed", "--story", "--from", "--twice", "--threads"];
 
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut found = Self::default();
         while let Some(name) = words.next() {
             if !Self::NAMES.contains(&name.as_str()) {
                 return Err(format!("'{name}' is not an option"));
+            }
+            if name == "--arrays" {
+                found.0.insert(name, String::new());
+                continue;
             }
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             found.0.insert(name, value);
@@ -69,6 +74,7 @@ struct Run {
     until: Option<Instant>,
     twice_until: u64,
     regressions: Vec<Story>,
+    arrays: bool,
     summary: Summary,
     spent: Duration,
     told: Instant,
@@ -88,7 +94,8 @@ impl Run {
         }
         self.next += 1;
         let seed = self.next - 1;
-        Some((Story::of_seed(seed), seed < self.twice_until))
+        let story = if self.arrays { Story::of_array_seed(seed) } else { Story::of_seed(seed) };
+        Some((story, seed < self.twice_until))
     }
 
     fn progress(&mut self) {
@@ -138,9 +145,14 @@ fn work(run: &Mutex<Run>) {
     }
 }
 
-fn run_one(seed: u64, text: &str) -> Result<u64, String> {
-    let story = Story::parse(seed, text)?;
-    println!("{:#?}", story.draw());
+fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
+    let mut story = Story::parse(seed, text)?;
+    story.arrays |= arrays;
+    if story.arrays {
+        println!("{:#?}", story.draw_arrays());
+    } else {
+        println!("{:#?}", story.draw());
+    }
     let begun = now();
     let outcome = story.run(true);
     let spent = now() - begun;
@@ -171,7 +183,9 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
     let twice: u64 = arguments.number("--twice")?.unwrap_or(50);
     let begun = now();
     let count = seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 });
-    let kept = regressions()?;
+    let arrays = arguments.0.contains_key("--arrays");
+    let mut kept = regressions()?;
+    kept.retain(|story| story.arrays == arrays);
     println!("{} regressions, then seeds from {from} on, {threads} threads", kept.len());
     let run = Mutex::new(Run {
         next: from,
@@ -179,6 +193,7 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
         until: minutes.map(|minutes| begun + Duration::from_secs_f64(60.0 * minutes)),
         twice_until: from.saturating_add(twice),
         regressions: kept,
+        arrays,
         summary: Summary::default(),
         spent: Duration::ZERO,
         told: begun,
@@ -199,7 +214,11 @@ fn main() -> ExitCode {
     catch_panics();
     let done = Arguments::parse(std::env::args().skip(1)).and_then(|arguments| {
         match arguments.number("--seed")? {
-            Some(seed) => run_one(seed, arguments.0.get("--story").map_or("-", |text| text)),
+            Some(seed) => {
+                let arrays = arguments.0.contains_key("--arrays");
+                let text = arguments.0.get("--story").map_or("-", |text| text);
+                run_one(seed, text, arrays)
+            }
             None => run_many(&arguments),
         }
     });

@@ -48,6 +48,7 @@ impl Drives {
             block_bytes,
             latency_ns,
             lies: false,
+            zeroing_discards: false,
         };
         Self {
             hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 100_000),

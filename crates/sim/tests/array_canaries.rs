@@ -1,0 +1,76 @@
+//! Goal: the worlds of arrays find bugs of the journal. Method: deliberate ones
+//! (`voltier_array::canary`), one at a time; each must be found within its budget of seeds, and the
+//! same seeds without a bug find nothing.
+//!
+//! Run by `make canaries`, which builds the arrays with the feature `canaries` for this and nothing else.
+
+use voltier_array::canary::{Canary, choose};
+use voltier_sim::budget;
+use voltier_sim::swarm::{Story, catch_panics};
+
+/// Seeds in which each must be found.
+const SEEDS: u64 = 400;
+
+const CANARIES: [Canary; 10] = [
+    Canary::RecordNotDurable,
+    Canary::CommitBeforeRecord,
+    Canary::RoomReusedEarly,
+    Canary::WatermarkBeforeFlush,
+    Canary::LossNotRecorded,
+    Canary::ReplayBeforeFlush,
+    Canary::IncompleteRedone,
+    Canary::LifeNotBegun,
+    Canary::ClearsUnrecorded,
+    Canary::BatchChecksumIgnored,
+];
+
+/// Which oracle said this.
+fn oracle(said: &str) -> &'static str {
+    let signs = [
+        ("parity ", "parity"),
+        ("are not what is read", "parity"),
+        ("; allowed: ", "contents"),
+        ("does not come back", "recovery"),
+        ("not at rest", "leaks"),
+        ("stands still", "liveness"),
+        (" fails: ", "errors"),
+    ];
+    signs.iter().find(|sign| said.contains(sign.0)).map_or("assertion", |sign| sign.1)
+}
+
+#[test]
+fn every_canary_of_the_journal_is_found_within_its_budget() {
+    catch_panics();
+    let mut missed = Vec::new();
+    println!("| canary | seeds | worlds | oracle | what it said |");
+    println!("| --- | --- | --- | --- | --- |");
+    for canary in CANARIES {
+        budget::take_worlds();
+        choose(Some(canary));
+        let found = (0..SEEDS).find_map(|seed| {
+            let failure = Story::of_array_seed(seed).run(false).failure?;
+            Some((seed + 1, failure.message))
+        });
+        choose(None);
+        let worlds = budget::take_worlds();
+        match found {
+            Some((seeds, said)) => {
+                println!("| {canary:?} | {seeds} | {worlds} | {} | {said} |", oracle(&said));
+            }
+            None => {
+                println!("| {canary:?} | {SEEDS} | {worlds} | MISSED |");
+                missed.push(canary);
+            }
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+#[test]
+fn nothing_is_found_without_a_canary_of_the_journal() {
+    catch_panics();
+    for seed in 0..SEEDS {
+        let outcome = Story::of_array_seed(seed).run(false);
+        assert!(outcome.failure.is_none(), "seed {seed}: {:?}", outcome.failure);
+    }
+}

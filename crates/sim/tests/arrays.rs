@@ -1,0 +1,32 @@
+//! Goal: what an array acknowledged is there after a cut at any event, whichever members are lost with
+//! it, and parity fits the data. Method: seeds of `voltier_sim::arrays`; `cargo xtask sim --arrays` runs
+//! as many as there is time for.
+
+use voltier_sim::swarm::Story;
+use voltier_sim::{Counts, report};
+
+/// Seeds that `cargo test` runs; unoptimized.
+const SEEDS: u64 = 60;
+
+#[test]
+fn arrays_of_all_levels_survive_cuts_and_every_choice_of_lost_members() {
+    let mut sum = Counts::default();
+    for seed in 2_000_000..2_000_000 + SEEDS {
+        let story = Story::of_array_seed(seed);
+        let outcome = story.run(true);
+        assert!(outcome.failure.is_none(), "{}", report::failure(&story, &outcome));
+        sum.add(&outcome.counts);
+    }
+    assert_eq!(sum.array_seeds, SEEDS);
+    assert!(sum.array_points > 10 * SEEDS, "{} crash points", sum.array_points);
+}
+
+#[test]
+fn a_seed_of_arrays_does_the_same_twice() {
+    for seed in [3, 5, 8, 13] {
+        let story = Story::of_array_seed(seed);
+        let (first, second) = (story.run(false), story.run(true));
+        assert_eq!(first.trace_hash, second.trace_hash, "seed {seed}");
+        assert_eq!(first.counts, second.counts, "seed {seed}");
+    }
+}
