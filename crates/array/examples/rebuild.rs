@@ -13,7 +13,7 @@ use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 const MEMBERS: usize = 8;
-const MEMBER_BYTES: u64 = 1024 * MIB;
+const MEMBER_BYTES: u64 = 256 * MIB;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Requests under way.
 const CLIENTS: u64 = 32;
