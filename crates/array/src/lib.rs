@@ -11,7 +11,8 @@
 //!
 //! # A read
 //!
-//! Each part comes from its member, without a lock. What cannot be had is computed from as many
+//! Each part comes from its member, without a lock; copies are held against writers, so that no read goes
+//! back behind another. What cannot be had is computed from as many
 //! chunks as there are data, with the stripe held against writers; after a medium error the result is
 //! written where it belongs.
 //!

@@ -119,7 +119,16 @@ impl<D: BlockDevice> Inner<D> {
         let mut unreadable = Vec::new();
         if self.members[member].has_region(self.region_of(stripe)) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
-            match self.clone().read_member(member, at, wanted.into).await {
+            // Copies change one after the other: without a lock a read of one may return what is being
+            // written, and a later one of another copy what was there before.
+            let guard = if self.geometry.is_mirror() {
+                Some(self.locks.lock(stripe, wanted.span, Access::Shared).await)
+            } else {
+                None
+            };
+            let read = self.clone().read_member(member, at, wanted.into).await;
+            drop(guard);
+            match read {
                 Ok(buf) => return Ok(buf),
                 Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
                 Err(_) => unreadable.push(wanted.slot),
