@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test|bench|fuzz
+# usage: scripts/deps.sh build|demo|test|bench|fuzz|witness
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
@@ -12,6 +12,7 @@ test=("${demo[@]}"
   git:git nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin
   mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs fusermount3:fuse3 losetup:mount unshare:util-linux)
 bench=("${test[@]}" libisal.so.2:libisal2)
+witness=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
@@ -19,7 +20,8 @@ case "${1:-}" in
   demo) wanted=("${demo[@]}") ;;
   test) wanted=("${test[@]}") ;;
   bench) wanted=("${bench[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz" >&2; exit 2 ;;
+  witness) wanted=("${witness[@]}") ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|witness" >&2; exit 2 ;;
 esac
 set=$1
 

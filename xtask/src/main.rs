@@ -17,8 +17,8 @@ const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
   doc-test        runs the commands shown in README.md and docs/guide
-  bench NAME      speed against named peers; NAME: cache, start, parity
-  sim [OPTION]... seeds of the simulator: --seeds N, --minutes M, --seed S (see docs/proof.md)";
+  bench NAME      speed against named peers; NAME: cache, start, parity, array
+  sim [OPTION]... the simulator: --seeds N, --minutes M, --manage N, --seed S (see docs/proof.md)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

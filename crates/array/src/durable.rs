@@ -98,12 +98,12 @@ impl<D: BlockDevice> Inner<D> {
     /// When a member does not take its superblock and cannot be left out.
     pub(crate) async fn settled(self: &Rc<Self>) -> IoResult<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
-        let target = durable.changes.get();
         loop {
             if let Some(error) = durable.broken.get() {
                 return Err(error);
             }
-            if durable.stored.get() >= target {
+            // Also what became news while it waited: a transaction is begun without waiting again.
+            if durable.stored.get() >= durable.changes.get() {
                 return Ok(());
             }
             let wait = durable.progress.wait();

@@ -323,6 +323,17 @@ impl Geometry {
         Some(MemberPlace { stripe, slot, offset: at.0 % self.chunk_sectors })
     }
 
+    /// The range as a part of a chunk, if it is in one chunk alone and not empty.
+    pub fn only_part(&self, range: SectorRange) -> Option<Part> {
+        let place = self.place_of(range.start);
+        let is_in_one = (1..=self.chunk_sectors - place.offset).contains(&range.count);
+        is_in_one.then(|| {
+            let slot = self.slot_of_column(place.stripe, place.column);
+            let span = Span { start: place.offset, end: place.offset + range.count };
+            Part { stripe: place.stripe, slot, span }
+        })
+    }
+
     /// Cuts a range of the volume into its parts in single chunks, in the order of the volume.
     pub fn parts(&self, range: SectorRange) -> impl Iterator<Item = Part> + '_ {
         range.split_at_multiples(self.chunk_sectors).map(|piece| {

@@ -11,13 +11,14 @@
 //!
 //! # A read
 //!
-//! Each part comes from its member, without a lock. What cannot be had is computed from as many
+//! Each part comes from its member, without a lock; copies are held against writers, so that no read goes
+//! back behind another. What cannot be had is computed from as many
 //! chunks as there are data, with the stripe held against writers; after a medium error the result is
 //! written where it belongs.
 //!
 //! # A write
 //!
-//! Stripe by stripe, each in a task of its own: lock the sectors of the stripe, read what parity needs
+//! Stripe by stripe, each to its end whoever waits: lock the sectors of the stripe, read what parity needs
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!

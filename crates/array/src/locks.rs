@@ -4,7 +4,6 @@
 //! stripe at different offsets do not wait for each other. Who came first goes first.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -23,6 +22,7 @@ pub(crate) enum Access {
 /// A request that has its sectors, or waits for those before it.
 struct Claim {
     ticket: u64,
+    stripe: Stripe,
     span: Span,
     access: Access,
     waker: Option<Waker>,
@@ -31,20 +31,42 @@ struct Claim {
 impl Claim {
     fn is_in_the_way_of(&self, later: &Claim) -> bool {
         let both_shared = self.access == Access::Shared && later.access == Access::Shared;
-        self.span.overlaps(later.span) && !both_shared
+        self.stripe == later.stripe && self.span.overlaps(later.span) && !both_shared
     }
 }
 
-#[derive(Default)]
+/// Stripes are dealt to so many lists: a power of two, so that a request meets few strangers and
+/// nothing is allocated for it.
+const LISTS: usize = 256;
+
 struct Claims {
     next_ticket: u64,
-    /// In the order of arrival. As long as the requests in flight.
-    by_stripe: BTreeMap<Stripe, Vec<Claim>>,
+    /// Each in the order of arrival; together as long as the requests in flight.
+    lists: Box<[Vec<Claim>]>,
+}
+
+impl Claims {
+    fn list(&mut self, stripe: Stripe) -> &mut Vec<Claim> {
+        &mut self.lists[stripe.0 as usize % LISTS]
+    }
+}
+
+/// The place of a claim in its list.
+fn place_of(ticket: u64, list: &[Claim]) -> usize {
+    let own = list.iter().position(|claim| claim.ticket == ticket);
+    own.expect("a claim is in its list until its guard is dropped")
 }
 
 /// The locks of one array.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct StripeLocks(Rc<RefCell<Claims>>);
+
+impl Default for StripeLocks {
+    fn default() -> Self {
+        let lists = (0..LISTS).map(|_| Vec::new()).collect();
+        Self(Rc::new(RefCell::new(Claims { next_ticket: 0, lists })))
+    }
+}
 
 /// A claim, until dropped.
 pub(crate) struct StripeGuard {
@@ -60,17 +82,16 @@ impl StripeLocks {
             let mut claims = self.0.borrow_mut();
             let ticket = claims.next_ticket;
             claims.next_ticket += 1;
-            let claim = Claim { ticket, span, access, waker: None };
-            claims.by_stripe.entry(stripe).or_default().push(claim);
+            claims.list(stripe).push(Claim { ticket, stripe, span, access, waker: None });
             ticket
         };
         // Made before the wait: a request dropped while it waits gives its place back.
         let guard = StripeGuard { locks: self.clone(), stripe, ticket };
         poll_fn(|context| {
             let mut claims = self.0.borrow_mut();
-            let queue = claims.by_stripe.get_mut(&stripe).expect("our claim is in it");
-            let own = queue.iter().position(|claim| claim.ticket == ticket).expect("until dropped");
-            let (earlier, rest) = queue.split_at_mut(own);
+            let list = claims.list(stripe);
+            let own = place_of(ticket, list);
+            let (earlier, rest) = list.split_at_mut(own);
             if earlier.iter().any(|claim| claim.is_in_the_way_of(&rest[0])) {
                 rest[0].waker = Some(context.waker().clone());
                 return Poll::Pending;
@@ -85,13 +106,12 @@ impl StripeLocks {
 impl Drop for StripeGuard {
     fn drop(&mut self) {
         let mut claims = self.locks.0.borrow_mut();
-        let Some(queue) = claims.by_stripe.get_mut(&self.stripe) else { return };
-        queue.retain(|claim| claim.ticket != self.ticket);
+        let list = claims.list(self.stripe);
+        let own = place_of(self.ticket, list);
+        let own = list.remove(own);
         // Each looks again whether its turn has come; few ever wait for one stripe.
-        let wakers: Vec<Waker> = queue.iter_mut().filter_map(|claim| claim.waker.take()).collect();
-        if queue.is_empty() {
-            claims.by_stripe.remove(&self.stripe);
-        }
+        let waiting = list.iter_mut().filter(|claim| own.is_in_the_way_of(claim));
+        let wakers: Vec<Waker> = waiting.filter_map(|claim| claim.waker.take()).collect();
         drop(claims);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -145,6 +165,7 @@ mod tests {
             "reader behind it",
         ];
         assert_eq!(*seen.borrow(), expected);
-        assert!(same.0.borrow().by_stripe.is_empty(), "nothing is kept of what is over");
+        let claims = same.0.borrow();
+        assert!(claims.lists.iter().all(Vec::is_empty), "nothing is kept of what is over");
     }
 }

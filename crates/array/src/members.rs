@@ -7,7 +7,7 @@ use std::rc::Rc;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
-use voltier_ring::Handle;
+use voltier_ring::{Handle, join_all};
 
 use crate::array::Inner;
 use crate::geometry::{Span, Stripe};
@@ -55,22 +55,52 @@ pub(crate) enum Clear {
     Zeroes(Durability),
 }
 
-/// Runs all of them at once; their results in order. All but one become tasks, so they go on when
-/// the request is dropped.
-pub(crate) async fn together<F>(handle: &Handle, mut parts: Vec<F>) -> Vec<F::Output>
+/// Up to so many parts of a request are polled by the request itself; more become tasks, because
+/// every part that ends has all others polled.
+const PARTS_INLINE_MAX: usize = 16;
+
+/// Runs all of them at once; their results in order. What must not end half done when the request is
+/// dropped is part of something that is finished: see [`Handle::finish`].
+pub(crate) async fn together<F>(handle: &Handle, parts: Vec<F>) -> Vec<F::Output>
 where
-    F: Future + 'static,
-    F::Output: 'static,
+    F: Future<Output: 'static> + 'static,
 {
-    let Some(last) = parts.pop() else { return Vec::new() };
-    let tasks: Vec<_> = parts.into_iter().map(|part| handle.spawn(part)).collect();
-    let last = last.await;
-    let mut results = Vec::with_capacity(tasks.len() + 1);
+    at_once(handle, parts.into_iter()).await
+}
+
+/// The same for parts that are not in a vector yet: one allocation less.
+pub(crate) async fn at_once<F>(
+    handle: &Handle,
+    parts: impl ExactSizeIterator<Item = F>,
+) -> Vec<F::Output>
+where
+    F: Future<Output: 'static> + 'static,
+{
+    if parts.len() <= PARTS_INLINE_MAX {
+        return join_all(parts).await;
+    }
+    let tasks: Vec<_> = parts.map(|part| handle.spawn(part)).collect();
+    let mut results = Vec::with_capacity(tasks.len());
     for task in tasks {
         results.push(task.await);
     }
-    results.push(last);
     results
+}
+
+/// Counts a read of a member for as long as it is under way.
+struct InFlight<'a>(&'a Cell<u32>);
+
+impl<'a> InFlight<'a> {
+    fn new(count: &'a Cell<u32>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl<D: BlockDevice> Inner<D> {
@@ -82,10 +112,9 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<Buf> {
         let device = self.members[member].device()?;
         self.counters.add(|counts| counts.member_reads += 1);
-        let in_flight = &self.members[member].reads_in_flight;
-        in_flight.set(in_flight.get() + 1);
+        let in_flight = InFlight::new(&self.members[member].reads_in_flight);
         let result = device.read(self.on_device(at), into).await;
-        in_flight.set(in_flight.get() - 1);
+        drop(in_flight);
         if matches!(result, Err(IoError::Gone)) {
             self.lose(member);
         }
@@ -135,7 +164,11 @@ impl<D: BlockDevice> Inner<D> {
     /// Flushes every member; one that fails is lost.
     pub(crate) async fn flush_members(self: &Rc<Self>) -> IoResult<()> {
         let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
-        let results = together(&self.handle, flushes.collect()).await;
+        // To its end also when nobody waits: who could not flush is lost, and says so once.
+        let inner = self.clone();
+        let flushes: Vec<_> = flushes.collect();
+        let flushed = async move { together(&inner.handle, flushes).await };
+        let results = self.handle.finish(flushed).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_groups()
     }
@@ -251,7 +284,7 @@ impl<D: BlockDevice> Inner<D> {
             let at = self.geometry.member_lba(stripe, span.start);
             self.clone().read_member(member, at, Buf::new(span.bytes()))
         };
-        let results = together(&self.handle, reads.iter().map(read).collect()).await;
+        let results = at_once(&self.handle, reads.iter().map(read)).await;
         let mut failed = Vec::new();
         let mut read = Vec::with_capacity(results.len());
         for ((slot, _), result) in reads.iter().zip(results) {

@@ -14,6 +14,17 @@ impl Pieces {
         Self { payload, piece: 0, taken: 0 }
     }
 
+    /// All of a payload as one piece.
+    pub(crate) fn whole(payload: Payload) -> Bytes {
+        match payload {
+            Payload::One(whole) => whole,
+            many @ Payload::Many(_) => {
+                let bytes = many.len();
+                Self::of(many).take(bytes)
+            }
+        }
+    }
+
     /// The next `bytes` bytes: shared where one piece has them all, else copied together.
     pub(crate) fn take(&mut self, bytes: usize) -> Bytes {
         let mut copy: Option<Buf> = None;
@@ -65,6 +76,7 @@ mod tests {
         let mut pieces = Pieces::of(Payload::Many(pieces));
         let taken: Vec<Bytes> = [5, 5, 30, 59, 1].map(|bytes| pieces.take(bytes)).into();
         assert_eq!(taken.iter().flat_map(|part| part.to_vec()).collect::<Vec<_>>(), whole);
+        assert_eq!(Pieces::whole(Payload::Many(taken))[..], whole[..]);
     }
 
     #[test]

@@ -36,12 +36,6 @@ pub(crate) struct Plan {
     pub(crate) reads: Vec<(usize, Span)>,
 }
 
-impl Plan {
-    fn cost(&self) -> (usize, u64) {
-        (self.reads.len(), self.reads.iter().map(|(_, span)| span.count()).sum())
-    }
-}
-
 /// Slots that cannot be read.
 pub(crate) fn unusable(states: &[SlotState]) -> Vec<usize> {
     (0..states.len()).filter(|&slot| states[slot] != SlotState::Online).collect()
@@ -53,7 +47,7 @@ pub(crate) fn unusable(states: &[SlotState]) -> Vec<usize> {
 /// these in it. No more slots are unusable than there are parities.
 pub(crate) fn plan(
     data: usize,
-    written: &[(usize, Span)],
+    written: impl Iterator<Item = (usize, Span)> + Clone,
     hull: Span,
     states: &[SlotState],
 ) -> Plan {
@@ -61,61 +55,70 @@ pub(crate) fn plan(
     if !parities_online {
         return Plan { method: Method::Plain, reads: Vec::new() };
     }
-    let plans = [reconstruct(data, written, hull, states), modify(data, written, hull, states)];
-    let best = plans.into_iter().flatten().min_by_key(Plan::cost);
-    let recovered = recover(data, hull, states);
-    match best {
-        Some(best) if recovered.cost() >= best.cost() => best,
-        _ => recovered,
+    let rest = reconstruct(data, written.clone(), hull);
+    let old = modify(data, written, hull, states);
+    let first = recover(data, hull, states);
+    let is_readable = |(slot, _): (usize, Span)| states[slot] == SlotState::Online;
+    let rest_cost = rest.clone().all(is_readable).then(|| cost(rest.clone()));
+    let old_cost = old.clone().all(is_readable).then(|| cost(old.clone()));
+    // Among equals the first of these.
+    let best = [rest_cost, old_cost].into_iter().flatten().min();
+    if best.is_none_or(|best| cost(first.clone()) < best) {
+        Plan { method: Method::Recover, reads: first.collect() }
+    } else if rest_cost != best {
+        Plan { method: Method::Modify, reads: old.collect() }
+    } else if best == Some((0, 0)) {
+        Plan { method: Method::FullStripe, reads: Vec::new() }
+    } else {
+        Plan { method: Method::Reconstruct, reads: rest.collect() }
     }
 }
 
-/// None if data that stay cannot be read.
+/// How many reads, and of how many sectors.
+fn cost(reads: impl Iterator<Item = (usize, Span)>) -> (usize, u64) {
+    reads.fold((0, 0), |(count, sectors), (_, span)| (count + 1, sectors + span.count()))
+}
+
+/// The data that stay. Not possible if some of them cannot be read.
 fn reconstruct(
     data: usize,
-    written: &[(usize, Span)],
+    written: impl Iterator<Item = (usize, Span)> + Clone,
     hull: Span,
-    states: &[SlotState],
-) -> Option<Plan> {
-    let mut reads = Vec::new();
-    for (slot, state) in states[..data].iter().enumerate() {
-        let first = reads.len();
-        match written.iter().find(|(at, _)| *at == slot) {
-            None => reads.push((slot, hull)),
-            Some((_, span)) => {
-                let before = Span { start: hull.start, end: span.start };
-                let behind = Span { start: span.end, end: hull.end };
-                let kept = [before, behind].into_iter().filter(|kept| !kept.is_empty());
-                reads.extend(kept.map(|kept| (slot, kept)));
-            }
-        }
-        if reads.len() > first && *state != SlotState::Online {
-            return None;
-        }
-    }
-    let method = if reads.is_empty() { Method::FullStripe } else { Method::Reconstruct };
-    Some(Plan { method, reads })
+) -> impl Iterator<Item = (usize, Span)> + Clone {
+    let kept = move |slot| {
+        let own = written.clone().find(|(at, _)| *at == slot).map(|(_, span)| span);
+        let (before, behind) = match own {
+            None => (hull, Span { start: hull.end, end: hull.end }),
+            Some(span) => (
+                Span { start: hull.start, end: span.start },
+                Span { start: span.end, end: hull.end },
+            ),
+        };
+        let kept = [before, behind].into_iter().filter(|kept| !kept.is_empty());
+        kept.map(move |kept| (slot, kept))
+    };
+    (0..data).flat_map(kept)
 }
 
-/// None if old data cannot be read, or a parity that will be written cannot.
+/// Old data, then the parities that will be written. Not possible if some of these cannot be read.
 fn modify(
     data: usize,
-    written: &[(usize, Span)],
+    written: impl Iterator<Item = (usize, Span)> + Clone,
     hull: Span,
     states: &[SlotState],
-) -> Option<Plan> {
-    let mut reads = written.to_vec();
+) -> impl Iterator<Item = (usize, Span)> + Clone {
     let parities = (data..states.len()).filter(|&slot| states[slot] != SlotState::Lost);
-    reads.extend(parities.map(|slot| (slot, hull)));
-    let readable = reads.iter().all(|(slot, _)| states[*slot] == SlotState::Online);
-    readable.then_some(Plan { method: Method::Modify, reads })
+    written.chain(parities.map(move |slot| (slot, hull)))
 }
 
 /// Always possible: as many chunks as there are data, the first parities in place of lost data.
-fn recover(data: usize, hull: Span, states: &[SlotState]) -> Plan {
+fn recover(
+    data: usize,
+    hull: Span,
+    states: &[SlotState],
+) -> impl Iterator<Item = (usize, Span)> + Clone {
     let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
-    let reads = online.take(data).map(|slot| (slot, hull)).collect();
-    Plan { method: Method::Recover, reads }
+    online.take(data).map(move |slot| (slot, hull))
 }
 
 #[cfg(test)]
@@ -128,7 +131,7 @@ mod tests {
 
     fn chosen(written: &[(usize, Span)], states: &[SlotState], data: usize) -> (Method, usize) {
         let hull = written.iter().fold(written[0].1, |hull, (_, span)| hull.hull(*span));
-        let plan = plan(data, written, hull, states);
+        let plan = plan(data, written.iter().copied(), hull, states);
         (plan.method, plan.reads.len())
     }
 

@@ -8,7 +8,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, SectorRange
 use crate::array::Inner;
 use crate::geometry::{Part, Span, Stripe};
 use crate::locks::Access;
-use crate::members::together;
+use crate::members::{at_once, together};
 use crate::pieces::assemble;
 use crate::plan::{SlotState, unusable};
 
@@ -19,22 +19,14 @@ struct Wanted {
     into: Buf,
 }
 
-/// Parts of one stripe that are read together.
-struct Unit {
-    stripe: Stripe,
-    wanted: Vec<Wanted>,
-    way: Way,
-}
-
-/// How a unit is read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// Not at all: it was never written.
-    Blank,
-    /// One part, on a member that is online.
-    Direct,
-    /// Parts that cannot all be had from their members.
-    Computed,
+/// What is read at once.
+enum Unit {
+    /// Never written: nothing is read.
+    Blank(Vec<Wanted>),
+    /// A part from its member, which is online.
+    Direct(Wanted),
+    /// Parts of one stripe that cannot all be had from their members.
+    Computed(Vec<Wanted>),
 }
 
 /// What was read of the slots of a stripe.
@@ -45,7 +37,19 @@ struct Chunks {
 }
 
 impl<D: BlockDevice> Inner<D> {
-    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
+    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
+        if let Some(mut part) = self.geometry.only_part(range) {
+            if self.is_blank(part.stripe) {
+                into.fill(0);
+                return Ok(into);
+            }
+            if self.geometry.is_mirror() {
+                part.slot = self.copy_to_read(part.stripe);
+            }
+            return self
+                .read_part(part.stripe, Wanted { slot: part.slot, span: part.span, into })
+                .await;
+        }
         let mut parts: Vec<Part> = self.geometry.parts(range).collect();
         let mut rest = into;
         let mut units = Vec::with_capacity(parts.len());
@@ -59,18 +63,17 @@ impl<D: BlockDevice> Inner<D> {
                 span: part.span,
                 into: rest.split_to(part.span.bytes()),
             });
-            let one = |wanted| Unit { stripe, wanted: vec![wanted], way: Way::Direct };
             if self.is_blank(stripe) {
-                units.push(Unit { stripe, wanted: wanted.collect(), way: Way::Blank });
+                units.push((stripe, Unit::Blank(wanted.collect())));
             } else if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
-                units.extend(wanted.map(one));
+                units.extend(wanted.map(|wanted| (stripe, Unit::Direct(wanted))));
             } else {
-                units.push(Unit { stripe, wanted: wanted.collect(), way: Way::Computed });
+                units.push((stripe, Unit::Computed(wanted.collect())));
             }
         }
-        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit)).collect();
-        let mut pieces = Vec::new();
-        for unit in together(&self.handle, reads).await {
+        let reads = units.into_iter().map(|(stripe, unit)| self.clone().read_unit(stripe, unit));
+        let mut pieces = Vec::with_capacity(parts.len());
+        for unit in at_once(&self.handle, reads).await {
             pieces.extend(unit?);
         }
         Ok(assemble(pieces))
@@ -96,32 +99,57 @@ impl<D: BlockDevice> Inner<D> {
         online.min_by_key(load).unwrap_or(0)
     }
 
-    async fn read_unit(self: Rc<Self>, mut unit: Unit) -> IoResult<Vec<Buf>> {
-        let (stripe, mut unreadable) = (unit.stripe, Vec::new());
-        if unit.way == Way::Blank {
-            let zeroes = |mut part: Wanted| {
-                part.into.fill(0);
-                part.into
-            };
-            return Ok(unit.wanted.into_iter().map(zeroes).collect());
-        }
-        if unit.way == Way::Direct {
-            let Wanted { slot, span, into } = unit.wanted.remove(0);
-            let member = self.geometry.member_of(stripe, slot);
-            let at = self.geometry.member_lba(stripe, span.start);
-            match self.clone().read_member(member, at, into).await {
-                Ok(buf) => return Ok(vec![buf]),
-                Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
-                Err(_) => unreadable.push(slot),
+    async fn read_unit(self: Rc<Self>, stripe: Stripe, unit: Unit) -> IoResult<Vec<Buf>> {
+        match unit {
+            Unit::Blank(wanted) => {
+                let zeroes = |mut part: Wanted| {
+                    part.into.fill(0);
+                    part.into
+                };
+                Ok(wanted.into_iter().map(zeroes).collect())
             }
-            unit.wanted.push(Wanted { slot, span, into: Buf::new(span.bytes()) });
+            Unit::Direct(wanted) => Ok(vec![self.read_part(stripe, wanted).await?]),
+            Unit::Computed(wanted) => self.compute(stripe, wanted, Vec::new()).await,
         }
+    }
+
+    /// One part, from its member if that has it.
+    async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
+        let member = self.geometry.member_of(stripe, wanted.slot);
+        let mut unreadable = Vec::new();
+        if self.members[member].is_online() {
+            let at = self.geometry.member_lba(stripe, wanted.span.start);
+            // Copies change one after the other: without a lock a read of one may return what is being
+            // written, and a later one of another copy what was there before.
+            let guard = if self.geometry.is_mirror() {
+                Some(self.locks.lock(stripe, wanted.span, Access::Shared).await)
+            } else {
+                None
+            };
+            let read = self.clone().read_member(member, at, wanted.into).await;
+            drop(guard);
+            match read {
+                Ok(buf) => return Ok(buf),
+                Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
+                Err(_) => unreadable.push(wanted.slot),
+            }
+            wanted.into = Buf::new(wanted.span.bytes());
+        }
+        let computed = self.compute(stripe, vec![wanted], unreadable).await?;
+        Ok(assemble(computed))
+    }
+
+    async fn compute(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        wanted: Vec<Wanted>,
+        unreadable: Vec<usize>,
+    ) -> IoResult<Vec<Buf>> {
         if self.geometry.parity_chunks() == 0 {
             return Err(IoError::Gone);
         }
-        // A task of its own: a repair is finished also when nobody waits for the read any more.
-        let task = self.clone().reconstruct(stripe, unit.wanted, unreadable);
-        self.handle.spawn(task).await
+        // A repair is finished also when nobody waits for the read any more.
+        self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await
     }
 
     /// Reads parts of a stripe, some of which cannot be had from their members.

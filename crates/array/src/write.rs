@@ -5,13 +5,13 @@ use std::rc::Rc;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoResult, Payload, SECTOR_BYTES, SectorRange,
 };
-use voltier_parity::Stores;
+use voltier_parity::{ROWS_MAX, Stores};
 
 use crate::array::Inner;
 use crate::geometry::{Part, Span, Stripe};
 use crate::journal::ring::{Content, Piece};
 use crate::locks::Access;
-use crate::members::together;
+use crate::members::at_once;
 use crate::pieces::Pieces;
 use crate::plan::{Method, Plan, SlotState, plan, unusable};
 
@@ -65,6 +65,11 @@ impl<D: BlockDevice> Inner<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
+        if let Some(part) = self.geometry.only_part(range) {
+            let data = Pieces::whole(data);
+            let new = vec![NewData { slot: part.slot, span: part.span, data }];
+            return self.write_to_the_end(part.stripe, new, durability).await;
+        }
         let parts: Vec<Part> = self.geometry.parts(range).collect();
         let mut pieces = Pieces::of(data);
         let mut new_data = |part: &Part| NewData {
@@ -72,21 +77,29 @@ impl<D: BlockDevice> Inner<D> {
             span: part.span,
             data: pieces.take(part.span.bytes()),
         };
-        let mut tasks = Vec::new();
+        let mut writes = Vec::new();
         for parts in parts.chunk_by(|one, next| one.stripe == next.stripe) {
             let at_once = if are_far_apart(parts) { 1 } else { parts.len() };
             for parts in parts.chunks(at_once) {
                 let new = parts.iter().map(&mut new_data).collect();
-                // A task of its own: a stripe once begun is finished also when nobody waits.
-                let write = self.clone().write_stripe(parts[0].stripe, new, durability);
-                tasks.push(self.handle.spawn(write));
+                writes.push((parts[0].stripe, new));
             }
         }
-        let mut result = Ok(());
-        for task in tasks {
-            result = result.and(task.await);
-        }
-        result
+        let write = |(stripe, new)| {
+            let array = self.clone();
+            async move { array.write_to_the_end(stripe, new, durability).await }
+        };
+        at_once(&self.handle, writes.into_iter().map(write)).await.into_iter().collect()
+    }
+
+    /// A stripe once begun is finished also when nobody waits.
+    async fn write_to_the_end(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        new: Vec<NewData>,
+        durability: Durability,
+    ) -> IoResult<()> {
+        self.handle.finish(self.clone().write_stripe(stripe, new, durability)).await
     }
 
     async fn write_stripe(
@@ -119,11 +132,11 @@ impl<D: BlockDevice> Inner<D> {
         new: &[NewData],
         hull: Span,
     ) -> IoResult<OldData> {
-        let written: Vec<(usize, Span)> = new.iter().map(|part| (part.slot, part.span)).collect();
+        let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
         loop {
             let states = self.slot_states(stripe, &unreadable)?;
-            let plan = plan(self.geometry.data_chunks(), &written, hull, &states);
+            let plan = plan(self.geometry.data_chunks(), written.clone(), hull, &states);
             match self.read_slots(stripe, &plan.reads).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {
@@ -149,53 +162,49 @@ impl<D: BlockDevice> Inner<D> {
         old: OldData,
     ) -> StripeWrite {
         let data_chunks = self.geometry.data_chunks();
-        let parities: Vec<(usize, Bytes)> = match old.plan.method {
+        let parities: Vec<SlotWrite> = match old.plan.method {
             Method::Plain => Vec::new(),
             Method::FullStripe if self.geometry.is_mirror() => {
-                (0..self.geometry.parity_chunks()).map(|row| (row, new[0].data.clone())).collect()
+                let copy = |slot| SlotWrite { slot, span: hull, data: new[0].data.clone() };
+                (data_chunks..self.geometry.width()).map(copy).collect()
             }
             Method::Modify => self.modified_parity(&new, hull, old),
             Method::FullStripe | Method::Reconstruct | Method::Recover => {
                 self.parity_of_all(&mut new, hull, old)
             }
         };
-        let parities = parities.into_iter().map(|(row, data)| SlotWrite {
-            slot: data_chunks + row,
-            span: hull,
-            data,
-        });
-        let data = new.into_iter().map(|part| SlotWrite {
+        let mut writes = Vec::with_capacity(new.len() + parities.len());
+        writes.extend(new.into_iter().map(|part| SlotWrite {
             slot: part.slot,
             span: part.span,
             data: part.data,
-        });
-        StripeWrite { stripe, writes: data.chain(parities).collect() }
+        }));
+        writes.extend(parities);
+        StripeWrite { stripe, writes }
     }
 
     /// The old parity, changed by what each part of the data changes.
-    fn modified_parity(&self, new: &[NewData], hull: Span, old: OldData) -> Vec<(usize, Bytes)> {
+    fn modified_parity(&self, new: &[NewData], hull: Span, mut old: OldData) -> Vec<SlotWrite> {
         let data_chunks = self.geometry.data_chunks();
-        let mut old_data = old.read;
         // The plan reads the parts in their order, then the parities.
-        let mut parities = old_data.split_off(new.len());
-        let rows = old.plan.reads[new.len()..].iter().map(|(slot, _)| slot - data_chunks);
-        let rows: Vec<usize> = rows.collect();
-        for (part, before) in new.iter().zip(&old_data) {
+        let slots = old.plan.reads[new.len()..].iter().map(|(slot, _)| *slot);
+        let (old_data, parities) = old.read.split_at_mut(new.len());
+        let count = parities.len();
+        for (part, before) in new.iter().zip(old_data) {
             let inside = hull.place_of(part.span);
-            let slices = parities.iter_mut().map(|parity| &mut parity[inside.clone()]);
-            let mut parity: Vec<(usize, &mut [u8])> = rows.iter().copied().zip(slices).collect();
-            self.code().update(part.slot, before, &part.data, &mut parity);
+            let mut rows: [(usize, &mut [u8]); ROWS_MAX] = Default::default();
+            for ((row, slot), parity) in rows.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
+            {
+                *row = (slot - data_chunks, &mut parity[inside.clone()]);
+            }
+            self.code().update(part.slot, before, &part.data, &mut rows[..count]);
         }
-        rows.into_iter().zip(parities.into_iter().map(Buf::freeze)).collect()
+        let parities = old.read.drain(new.len()..).map(Buf::freeze);
+        slots.zip(parities).map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }
 
     /// Parity from all data of the stripe. Data that gave a medium error are written as well.
-    fn parity_of_all(
-        &self,
-        new: &mut Vec<NewData>,
-        hull: Span,
-        old: OldData,
-    ) -> Vec<(usize, Bytes)> {
+    fn parity_of_all(&self, new: &mut Vec<NewData>, hull: Span, old: OldData) -> Vec<SlotWrite> {
         let data_chunks = self.geometry.data_chunks();
         let OldData { states, plan, mut read } = old;
         let mut reads = plan.reads;
@@ -234,7 +243,9 @@ impl<D: BlockDevice> Inner<D> {
         let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(hull.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.code().encode(&data, &mut slices, Stores::Cached);
-        parities.into_iter().map(Buf::freeze).enumerate().collect()
+        let slots = data_chunks..self.geometry.width();
+        let parities = slots.zip(parities.into_iter().map(Buf::freeze));
+        parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }
 
     /// What the journal takes of a stripe's writes.
@@ -260,8 +271,7 @@ impl<D: BlockDevice> Inner<D> {
             let at = self.geometry.member_lba(stripe, write.span.start);
             self.clone().write_member(member, at, write.data, durability)
         };
-        let writes = ready.writes.into_iter().map(write).collect();
-        let results = together(&self.handle, writes).await;
+        let results = at_once(&self.handle, ready.writes.into_iter().map(write)).await;
         for (slot, result) in slots.into_iter().zip(&results) {
             if result.is_err() {
                 let at = self.geometry.member_lba(stripe, 0);

@@ -9,8 +9,9 @@ use crate::array_args::ArrayArgs;
 /// Puts an SSD in front of a slow drive, and serves the fast volume that results.
 #[derive(Debug, Parser)]
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE]; \
-    SSD and HDD also array:NAME. Sizes take K, M, G, T (binary).\nExit codes: 0 done, 1 failed, 2 wrong usage.")]
+#[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE], \
+    SSD and HDD also array:NAME.\nSizes take K, M, G, T (binary).\n\
+    Exit codes: 0 done, 1 failed, 2 wrong usage.")]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]

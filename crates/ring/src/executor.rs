@@ -70,6 +70,8 @@ struct CoreState {
     timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
     timer_count: Cell<u64>,
     driver: RefCell<Driver>,
+    /// The executor is gone: nothing is begun any more.
+    has_ended: Cell<bool>,
 }
 
 /// What tasks hold to reach their core. Cheap to clone; stays on its thread.
@@ -93,9 +95,13 @@ impl<T> Future for JoinHandle<T> {
 }
 
 impl Handle {
-    /// Runs a task on this core, beside the others.
+    /// Runs a task on this core, beside the others. When the executor is gone already, the future is
+    /// dropped as all tasks were.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let (sender, receiver) = oneshot();
+        if self.0.has_ended.get() {
+            return JoinHandle(receiver);
+        }
         let task: TaskFuture = Box::pin(async move { sender.send(future.await) });
         let inbox = &self.0.inbox;
         let key = self.0.tasks.borrow_mut().insert_with(|key| Task {
@@ -323,6 +329,7 @@ impl Executor {
             timers: RefCell::new(BTreeMap::new()),
             timer_count: Cell::new(0),
             driver: RefCell::new(driver),
+            has_ended: Cell::new(false),
         };
         Self { handle: Handle(Rc::new(state)), turn: VecDeque::new() }
     }
@@ -423,6 +430,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
+        self.handle.0.has_ended.set(true);
         // Tasks first: dropping them abandons their operations, which the driver then waits out.
         let tasks: Vec<Task> = self.handle.0.tasks.borrow_mut().drain().collect();
         drop(tasks);

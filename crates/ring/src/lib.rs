@@ -15,10 +15,13 @@
 //! hence a run in virtual time is the same every time. Idle costs nothing: a core without work
 //! sleeps in the kernel.
 //!
-//! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`) and nothing else.
+//! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), polls futures where
+//! they are pinned (`join.rs`), and nothing else.
 
 mod executor;
 mod fd;
+mod finish;
+mod join;
 mod op;
 mod remote;
 mod slab;
@@ -28,6 +31,8 @@ mod virtual_time;
 
 pub use executor::{Executor, Handle, JoinHandle};
 pub use fd::{Fd, Listener, Stream, StreamAddress};
+pub use finish::Finish;
+pub use join::{JoinAll, join_all};
 pub use op::{AllocateMode, Op, OpOutcome};
 pub use remote::{Core, Remote};
 pub use rustix::io::Errno;

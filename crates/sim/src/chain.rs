@@ -129,10 +129,11 @@ fn live(left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left 
     let crashed: Rc<RefCell<Option<Left>>> = Rc::default();
     let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
     if let Some(crash_at) = life.crash_at {
-        let (stage, crashed, waker) = (stage.clone(), crashed.clone(), waker.clone());
+        let (weak, crashed, waker) = (Rc::downgrade(&stage), crashed.clone(), waker.clone());
         let (ledger, crash, prng) = (ledger.clone(), life.crash, RefCell::new(prng.clone()));
         world.watch(move |event| {
             let due = event >= crash_at && crashed.borrow().is_none();
+            let Some(stage) = weak.upgrade() else { return };
             if due && !stage.has_unproved_damage() {
                 count_crash(&ledger, crash);
                 crashed.replace(Some(stage.left_by(crash, &mut prng.borrow_mut())));

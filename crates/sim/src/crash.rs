@@ -93,8 +93,9 @@ async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>
 
 /// Sets the crash points of the recorded life.
 fn watch(world: &World, stage: &Rc<Stage>, plan: &Plan, points: Rc<Cell<u64>>) {
-    let (stage, plan, ledger) = (stage.clone(), plan.clone(), world.ledger().clone());
+    let (weak, plan, ledger) = (Rc::downgrade(stage), plan.clone(), world.ledger().clone());
     world.watch(move |event| {
+        let Some(stage) = weak.upgrade() else { return };
         // The dice of a crash point are its own: it is the same when it is run alone.
         let mut prng = Prng::new(plan.seed.wrapping_mul(0x1_0000_01b3) ^ event);
         let chosen = prng.one_in(plan.one_in);
@@ -102,10 +103,13 @@ fn watch(world: &World, stage: &Rc<Stage>, plan: &Plan, points: Rc<Cell<u64>>) {
             return;
         }
         let crash = Crash::draw(&mut prng);
+        let contents = stage.model.borrow().contents();
         let left = stage.left_by(crash, &mut prng);
         ledger.at(format!("seed {}, event {event}, {:?}", plan.seed, crash.ssd), Some(event));
         count_crash(&ledger, crash);
         points.set(points.get() + verify(left, &plan.profile, prng, &ledger, 0));
+        // No copy that the crash left is there any more.
+        stage.model.borrow().forget_contents_since(contents);
         ledger.at(format!("seed {}, recording", plan.seed), None);
     });
 }
@@ -119,11 +123,13 @@ fn verify(left: Left, profile: &Profile, mut prng: Prng, ledger: &Rc<Ledger>, de
     let stage = Stage::new(&world, profile, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
     if depth < DEPTH_MAX && prng.one_in(2) {
-        let (stage, next, ledger) = (stage.clone(), next.clone(), ledger.clone());
+        let (weak, next, ledger) = (Rc::downgrade(&stage), next.clone(), ledger.clone());
         let crash_at = prng.below(NEXT_CRASH_EVENTS);
         let cut_prng = RefCell::new(prng.clone());
         world.watch(move |event| {
-            if event == crash_at {
+            if event == crash_at
+                && let Some(stage) = weak.upgrade()
+            {
                 let mut prng = cut_prng.borrow_mut();
                 let crash = Crash::draw(&mut prng);
                 count_crash(&ledger, crash);

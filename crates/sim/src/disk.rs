@@ -9,6 +9,7 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
     Payload, Prng, SectorRange,
 };
+use voltier_drive::model::{Clockwork, ModelOp, Profile};
 
 use crate::fault::{FaultKind, FaultMix, Request};
 use crate::inject::Injector;
@@ -37,6 +38,9 @@ pub struct DiskSpec {
     pub block_bytes: u32,
     /// Shortest time of a request; most take up to five times as long.
     pub latency_ns: Nanos,
+    /// A drive model by its name: its mechanism (a disk's seeks, rotation and queue) says how long
+    /// requests take, and `latency_ns` only how long a spike is.
+    pub model: Option<&'static str>,
     /// Flushes complete without making anything durable: a fault that the oracle must find.
     pub lies: bool,
     /// What is discarded reads as zeroes; else as anything.
@@ -53,6 +57,29 @@ struct Inner {
     order: Cell<u64>,
     gone: Cell<bool>,
     injector: RefCell<Injector>,
+    mechanism: Option<Mechanism>,
+}
+
+/// The times of a modelled drive, and how long it was asked for something.
+struct Mechanism {
+    clockwork: Rc<Clockwork>,
+    /// Requests it has, and since when it has any.
+    requests: Cell<u64>,
+    since: Cell<Nanos>,
+}
+
+/// A request that a mechanism has.
+struct AtWork<'a>(&'a SimDisk, &'a Mechanism);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let (world, mechanism) = (&self.0.0.world, self.1);
+        mechanism.requests.set(mechanism.requests.get() - 1);
+        if mechanism.requests.get() == 0 {
+            let time_ns = world.handle().now() - mechanism.since.get();
+            world.ledger().count(|counts| counts.disk_ns += time_ns);
+        }
+    }
 }
 
 /// A simulated drive. Clones are the same drive.
@@ -72,6 +99,11 @@ impl SimDisk {
             volatile_cache: true,
             ..Limits::plain(spec.bytes)
         };
+        let mechanism = spec.model.map(|name| {
+            let profile = Profile::find(name).expect("a drive model");
+            let clockwork = Clockwork::new(world.handle().clone(), profile, spec.bytes);
+            Mechanism { clockwork, requests: Cell::new(0), since: Cell::new(0) }
+        });
         Self(Rc::new(Inner {
             world: world.clone(),
             spec: spec.clone(),
@@ -81,6 +113,7 @@ impl SimDisk {
             in_flight: RefCell::new(BTreeMap::new()),
             gone: Cell::new(false),
             injector: RefCell::default(),
+            mechanism,
         }))
     }
 
@@ -221,23 +254,43 @@ impl SimDisk {
     }
 
     /// Lets the time of a request pass.
-    async fn work(&self, trouble: Option<FaultKind>) -> IoResult<()> {
+    async fn work(
+        &self,
+        op: ModelOp,
+        range: SectorRange,
+        trouble: Option<FaultKind>,
+    ) -> IoResult<()> {
         let inner = &self.0;
-        let fastest_ns = inner.spec.latency_ns;
-        let mut time_ns = fastest_ns + inner.world.below(4 * fastest_ns);
-        if inner.world.below(SLOW_ONE_IN) == 0 {
-            time_ns *= SLOW_FACTOR;
+        let spikes = trouble == Some(FaultKind::LatencySpike);
+        if let Some(mechanism) = &inner.mechanism {
+            self.wait_for(mechanism, op, range).await;
         }
-        if trouble == Some(FaultKind::LatencySpike) {
-            time_ns = time_ns.saturating_mul(SPIKE_FACTOR);
-            inner.world.fault(FaultKind::LatencySpike);
-            self.tell(|| format!("takes {} ms", time_ns / 1_000_000));
+        if inner.mechanism.is_none() || spikes {
+            let fastest_ns = inner.spec.latency_ns;
+            let mut time_ns = fastest_ns + inner.world.below(4 * fastest_ns);
+            if inner.world.below(SLOW_ONE_IN) == 0 {
+                time_ns *= SLOW_FACTOR;
+            }
+            if spikes {
+                time_ns = time_ns.saturating_mul(SPIKE_FACTOR);
+                inner.world.fault(FaultKind::LatencySpike);
+                self.tell(|| format!("takes {} ms", time_ns / 1_000_000));
+            }
+            inner.world.pass(time_ns).await;
         }
-        inner.world.pass(time_ns).await;
         if trouble == Some(FaultKind::StuckIo) && !inner.gone.get() {
             return self.stick().await;
         }
         if inner.gone.get() { Err(IoError::Gone) } else { Ok(()) }
+    }
+
+    /// Lets the mechanism do a request.
+    async fn wait_for(&self, mechanism: &Mechanism, op: ModelOp, range: SectorRange) {
+        if mechanism.requests.replace(mechanism.requests.get() + 1) == 0 {
+            mechanism.since.set(self.0.world.handle().now());
+        }
+        let _at_work = AtWork(self, mechanism);
+        mechanism.clockwork.arrive(op, range).await;
     }
 
     /// A request that is not answered: until the drive is gone, or the kernel has had enough.
@@ -286,7 +339,12 @@ impl SimDisk {
             self.0.in_flight.borrow_mut().insert(submitted, written.clone());
         }
         self.event(Event::Submitted, operation, range);
-        let worked = self.work(trouble).await;
+        let op = match (operation, durability) {
+            (DISCARD, _) => ModelOp::Discard,
+            (_, Durability::Cached) => ModelOp::Write,
+            (_, Durability::Durable) => ModelOp::WriteDurable,
+        };
+        let worked = self.work(op, range, trouble).await;
         self.0.in_flight.borrow_mut().remove(&submitted);
         if let Some((kind, in_part)) = failing {
             if in_part {
@@ -343,6 +401,7 @@ impl SimDisk {
 }
 
 const WRITE: &str = "write";
+const DISCARD: &str = "discard";
 
 /// What a drive is called in a tale.
 pub(crate) fn drive_name(number: u64) -> String {
@@ -374,7 +433,7 @@ impl BlockDevice for SimDisk {
         if early {
             self.0.medium.borrow().peek(at, &mut into);
         }
-        self.work(trouble).await?;
+        self.work(ModelOp::Read, range, trouble).await?;
         if let Some(kind) = failing {
             return Err(self.failed(kind, "read", range));
         }
@@ -404,7 +463,7 @@ impl BlockDevice for SimDisk {
         let fails = once || self.0.injector.borrow().flushes_fail;
         let covers = self.next_order();
         self.event(Event::Submitted, "flush", SectorRange::default());
-        self.work(trouble).await?;
+        self.work(ModelOp::Flush, SectorRange::default(), trouble).await?;
         if fails {
             return Err(self.failed(FaultKind::FlushError, "flush", SectorRange::default()));
         }
@@ -423,7 +482,7 @@ impl BlockDevice for SimDisk {
             1 => content.fill(0),
             _ => content.fill(0xd5),
         }
-        self.put("discard", range.start, content.freeze(), Durability::Cached).await
+        self.put(DISCARD, range.start, content.freeze(), Durability::Cached).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {

@@ -24,6 +24,9 @@ pub struct Counts {
     pub crash_points: u64,
     /// Virtual time of all worlds, in nanoseconds.
     pub virtual_ns: Nanos,
+    /// Virtual time in which somebody waited for a modelled disk, in nanoseconds: neither rest, nor
+    /// stuck requests and spikes, nor what the disk does after it has answered.
+    pub disk_ns: Nanos,
     /// Starts that were refused, as they must be on a damaged, stale or foreign SSD.
     pub refused: u64,
     /// SSDs given up while serving.
@@ -43,6 +46,7 @@ impl Counts {
         self.requests += other.requests;
         self.crash_points += other.crash_points;
         self.virtual_ns += other.virtual_ns;
+        self.disk_ns += other.disk_ns;
         self.refused += other.refused;
         self.given_up += other.given_up;
         self.array_seeds += other.array_seeds;

@@ -10,6 +10,7 @@ use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
+use crate::origin::SimDrive;
 use crate::rest;
 use crate::stage::{Crash, Stage};
 use crate::workload::{Bench, Profile, SimCache, is_in, open_as, plain_bench, run_clients};
@@ -108,7 +109,7 @@ pub(crate) async fn dissolve(bench: &Rc<Bench<SimCache>>, stage: &Stage) {
 
 /// Holds the origin alone to the model.
 pub(crate) async fn check_plain(world: &World, stage: &Stage, profile: &Profile) {
-    let device = stage.drives.borrow().1.clone();
+    let device = SimDrive::any_sector(stage.drives.borrow().1.clone());
     let (world, model) = (world.clone(), stage.model.clone());
     let bench = Bench { world, model, device, windows: profile.windows() };
     bench.check_all("the plain origin after a crash").await;

@@ -31,7 +31,10 @@ use voltier_control::{Service, VolumeState, VolumeStatus};
 pub use bay::Drives;
 pub use story::Command;
 
+use crate::ledger::Ledger;
+use crate::life::count_crash;
 use crate::medium::{Cut, Medium};
+use crate::stage;
 use bay::{Bay, Left};
 use engine::SimEngine;
 use story::{Shape, ask, create, finish_jobs, name, shape};
@@ -57,11 +60,17 @@ pub struct Plan {
 
 impl Plan {
     /// Every event by both cuts, and every event of some recoveries: of every tenth when it is
-    /// recoveries that are walked. On drives with 512-byte blocks.
+    /// recoveries that are walked. The seed chooses the drives.
     pub fn exhaustive(command: Command, seed: u64) -> Self {
-        let drives = Drives::small(512, 512);
+        let drives = Drives::of_seed(seed);
         let second_one_in = if matches!(command, Command::Recover(_)) { 10 } else { 300 };
         Self { command, drives, seed, stride: 1, second_stride: 1, second_one_in, only: None }
+    }
+
+    /// The same with one event of the command in `stride`, by one cut each.
+    pub fn sampled(command: Command, seed: u64, stride: u64) -> Self {
+        let all = Self::exhaustive(command, seed);
+        Self { stride, second_stride: 10, second_one_in: 10, ..all }
     }
 }
 
@@ -80,13 +89,36 @@ pub struct Report {
     pub trace_hash: u64,
 }
 
-/// Where a walk is: printed when it fails.
-struct Place(String);
+/// Where a walk is, until this is dropped; a failure leaves it on the ledger.
+struct Place {
+    ledger: Rc<Ledger>,
+    before: (String, Option<u64>),
+}
+
+impl Place {
+    fn at(ledger: &Rc<Ledger>, place: &str, event: Option<u64>) -> Self {
+        let before = ledger.place();
+        ledger.at(place.to_owned(), event);
+        Self { ledger: ledger.clone(), before }
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let (place, event) = std::mem::take(&mut self.before);
+            self.ledger.at(place, event);
+        }
+    }
+}
+
+/// Prints where a walk was when it failed.
+struct Told(Rc<Ledger>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("failed at: {}", self.0);
+            eprintln!("failed at: {}", self.0.place().0);
         }
     }
 }
@@ -97,6 +129,7 @@ struct Walk {
     /// The SSD some openings ago.
     stale: Option<Medium>,
     report: Cell<Report>,
+    ledger: Rc<Ledger>,
 }
 
 /// How far the command was.
@@ -108,18 +141,30 @@ enum Progress {
     Answered,
 }
 
-/// Walks a plan; panics with the place when a promise is broken.
+/// Walks a plan; panics when a promise is broken, and prints the place.
 pub fn run(plan: &Plan) -> Report {
-    let place = Place(format!("{}, seed {}, recording", plan.command, plan.seed));
-    let mut bay = Bay::new(&plan.drives, Left::nothing(&plan.drives), plan.seed);
+    let told = Told(Rc::default());
+    run_in(plan, &told.0)
+}
+
+/// The same, counting in a ledger, which has the place when a promise is broken.
+pub fn run_in(plan: &Plan, ledger: &Rc<Ledger>) -> Report {
+    let recording = format!("{}, seed {}, recording", plan.command, plan.seed);
+    let place = Place::at(ledger, &recording, None);
+    let mut bay = Bay::new(&plan.drives, Left::nothing(&plan.drives), plan.seed, ledger);
     let (mut service, stale) = plan.command.lead_up(&bay);
     if let Some(left) = plan.command.crash_before(&bay) {
-        bay = Bay::new(&plan.drives, left, plan.seed);
+        bay = Bay::new(&plan.drives, left, plan.seed, ledger);
         bay.crew_size.set(1);
         service = bay.service();
     }
     assert_eq!(shape(&bay.registry()), plan.command.before(), "before the command");
-    let walk = Rc::new(Walk { plan: plan.clone(), stale, report: Cell::default() });
+    let walk = Rc::new(Walk {
+        plan: plan.clone(),
+        stale,
+        report: Cell::default(),
+        ledger: ledger.clone(),
+    });
     let progress = Rc::new(Cell::new(Progress::Begun));
     let first = bay.world.events();
     watch(&walk, &bay, &progress, first);
@@ -153,13 +198,17 @@ fn watch(walk: &Rc<Walk>, bay: &Rc<Bay>, progress: &Rc<Cell<Progress>>, first: u
         let drawn = [draw_cut(&mut prng)];
         let cuts: &[Cut] = if plan.stride == 1 { &[Cut::Power, Cut::Kill] } else { &drawn };
         for cut in cuts {
+            let contents = bay.model.borrow().contents();
             let left = bay.left_by(*cut, &mut prng);
             let place = format!("{}, seed {}, event {event}, {cut:?}", plan.command, plan.seed);
             let goes_on = prng.below(plan.second_one_in) == 0;
             walk.count(|report| report.crash_points += 1);
-            let crash = Crash { left, progress: progress.get(), place, goes_on };
+            count_crash(&walk.ledger, stage::Crash::of(*cut));
+            let crash = Crash { left, progress: progress.get(), place, event, goes_on };
             walk.replace_the_ssd(&crash, &mut prng);
             walk.recover(crash, &mut prng);
+            // No copy that a crash left is there any more: what was written to them neither.
+            bay.model.borrow().forget_contents_since(contents);
         }
     });
 }
@@ -173,6 +222,8 @@ struct Crash {
     left: Left,
     progress: Progress,
     place: String,
+    /// The event of the command.
+    event: u64,
     /// Whether the recovery is crashed as well.
     goes_on: bool,
 }
@@ -186,10 +237,11 @@ impl Walk {
 
     /// Starts a daemon on what a crash left, and holds it to everything that is promised.
     fn recover(self: &Rc<Self>, crash: Crash, prng: &mut Prng) {
-        let place = Place(crash.place.clone());
-        let bay = Bay::new(&self.plan.drives, crash.left, prng.next_u64());
+        let place = Place::at(&self.ledger, &crash.place, Some(crash.event));
+        let Crash { left, progress, event, .. } = crash;
+        let bay = Bay::new(&self.plan.drives, left, prng.next_u64(), &self.ledger);
         if crash.goes_on && self.plan.second_stride > 0 {
-            self.watch_recovery(&bay, crash.progress, &crash.place);
+            self.watch_recovery(&bay, progress, (crash.place, event));
         }
         let mut service = bay.service();
         service.start(false);
@@ -208,7 +260,7 @@ impl Walk {
         bay.world.unwatch();
         bay.stop_crew();
         let found = shape(&bay.registry());
-        self.check_shape(&found, crash.progress);
+        self.check_shape(&found, progress);
         self.check_owner(&bay);
         bay.check_all("after the recovery");
         self.live_on(&bay, service, found, prng);
@@ -217,19 +269,27 @@ impl Walk {
     }
 
     /// Sets the crash points of a recovery.
-    fn watch_recovery(self: &Rc<Self>, bay: &Rc<Bay>, progress: Progress, place: &str) {
-        let (walk, weak, place) = (self.clone(), Rc::downgrade(bay), place.to_owned());
-        bay.world.watch(move |event| {
+    fn watch_recovery(
+        self: &Rc<Self>,
+        bay: &Rc<Bay>,
+        progress: Progress,
+        (place, event): (String, u64),
+    ) {
+        let (walk, weak) = (self.clone(), Rc::downgrade(bay));
+        bay.world.watch(move |second| {
             let Some(bay) = weak.upgrade() else { return };
-            if event % walk.plan.second_stride != 0 {
+            if second % walk.plan.second_stride != 0 {
                 return;
             }
-            let mut prng = Prng::new(walk.plan.seed ^ event.wrapping_mul(0x9e37_79b9));
+            let mut prng = Prng::new(walk.plan.seed ^ second.wrapping_mul(0x9e37_79b9));
             let cut = draw_cut(&mut prng);
+            let contents = bay.model.borrow().contents();
             let left = bay.left_by(cut, &mut prng);
-            let place = format!("{place}, then event {event}, {cut:?}");
+            let place = format!("{place}, then event {second}, {cut:?}");
             walk.count(|report| report.second_crash_points += 1);
-            walk.recover(Crash { left, progress, place, goes_on: false }, &mut prng);
+            count_crash(&walk.ledger, stage::Crash::of(cut));
+            walk.recover(Crash { left, progress, place, event, goes_on: false }, &mut prng);
+            bay.model.borrow().forget_contents_since(contents);
         });
     }
 

@@ -12,6 +12,10 @@ use crate::workload::{MODES, Profile};
 /// Times of a request: from a fast SSD to a slow disk.
 const SSD_LATENCIES_NS: [Nanos; 3] = [20_000, 80_000, 500_000];
 const ORIGIN_LATENCIES_NS: [Nanos; 4] = [20_000, 300_000, 2_000_000, 8_000_000];
+/// One origin in so many is a modelled disk: which, and how long its shortest spike is.
+const DISK_ONE_IN: u64 = 3;
+const DISK: &str = "hdd-7200";
+const DISK_LATENCY_NS: Nanos = 8_000_000;
 
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
@@ -34,17 +38,11 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
             bytes: 2 * MIB + segments * segment_bytes + 512 * prng.below(9) * 8,
             block_bytes: if line_bytes >= 4096 && prng.one_in(3) { 4096 } else { 512 },
             latency_ns: *prng.pick(&SSD_LATENCIES_NS),
+            model: None,
             lies: false,
             zeroing_discards: false,
         },
-        origin: DiskSpec {
-            number: 2,
-            bytes: (18 + prng.below(8)) * MIB + 512 * prng.below(200),
-            block_bytes: 512,
-            latency_ns: *prng.pick(&ORIGIN_LATENCIES_NS),
-            lies: false,
-            zeroing_discards: false,
-        },
+        origin: draw_origin(prng),
         modes,
         ordered: prng.one_in(4),
         clients: 1 + prng.below(5),
@@ -55,6 +53,22 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
         settings: draw_settings(prng),
         ssd_faults: FaultMix::default(),
         origin_faults: FaultMix::default(),
+    }
+}
+
+fn draw_origin(prng: &mut Prng) -> DiskSpec {
+    let block_bytes = if prng.one_in(4) { 4096 } else { 512 };
+    let bytes = (18 + prng.below(8)) * MIB + 512 * prng.below(200);
+    let latency_ns = *prng.pick(&ORIGIN_LATENCIES_NS);
+    let model = prng.one_in(DISK_ONE_IN).then_some(DISK);
+    DiskSpec {
+        number: 2,
+        bytes: bytes / u64::from(block_bytes) * u64::from(block_bytes),
+        block_bytes,
+        latency_ns: if model.is_some() { DISK_LATENCY_NS } else { latency_ns },
+        model,
+        lies: false,
+        zeroing_discards: false,
     }
 }
 

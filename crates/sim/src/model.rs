@@ -136,6 +136,17 @@ impl Model {
         Self { contents: Rc::new(RefCell::new(contents)), ..self.clone() }
     }
 
+    /// How many contents there are, for [`Self::forget_contents_since`].
+    pub fn contents(&self) -> usize {
+        self.contents.borrow().len()
+    }
+
+    /// Forgets the contents that came after there were so many: those of copies that are gone. They
+    /// share one list, which would grow with every crash point.
+    pub fn forget_contents_since(&self, count: usize) {
+        self.contents.borrow_mut().truncate(count);
+    }
+
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock

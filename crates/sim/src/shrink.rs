@@ -9,7 +9,9 @@ const RUNS_MAX: u32 = 120;
 /// The shortest story found that still fails, and how it does.
 pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
     let (mut best, mut failure) = (story.clone(), failure.clone());
-    if (best.arrays || best.draw().walk) && best.event.is_none() {
+    let drawn = best.draw();
+    let managed = drawn.managed.is_some() && !best.arrays;
+    if (best.arrays || drawn.walk || managed) && best.event.is_none() {
         // The dice of a crash point are its own: alone it is the same.
         if let Some(event) = failure.event {
             let alone = Story { event: Some(event), ..best.clone() };
@@ -17,6 +19,10 @@ pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
                 (best, failure) = (alone, fails);
             }
         }
+    }
+    if managed {
+        // A command is what it is: nothing can be cut away from it.
+        return (best, failure);
     }
     let mut runs = 0;
     loop {

@@ -3,7 +3,8 @@
 //! A seed is either a *walk*, a short life of which every event is a crash point (see
 //! [`crash`](crate::crash)), or a chain of *lives*: a process serves while drives fail, ends in
 //! some way at some event, and the next one starts on what it left. In the last life nothing
-//! fails any more, and all must come to rest.
+//! fails any more, and all must come to rest. Or it is a management command, crashed at some of its
+//! events (see [`manage`](crate::manage)).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::chain::run_lives;
 use crate::crash::{Plan, run_in};
 use crate::fault::FaultKind;
 use crate::ledger::{Counts, Ledger};
+use crate::manage::{self, Command};
 use crate::mix::{draw_faults, draw_profile};
 use crate::workload::Profile;
 
@@ -26,6 +28,9 @@ const WALK_ONE_IN: u64 = 12;
 /// Steps of each client in a walk, at most, before and after its crash points begin.
 const WALK_STEPS: u64 = 12;
 const WALK_WARM_UP_STEPS: u64 = 30;
+/// One seed in so many is a management command, and one of its events in so many a crash point.
+const COMMAND_ONE_IN: u64 = 40;
+const COMMAND_STRIDE: u64 = 11;
 /// Lives of a chain, at most.
 const LIVES: u64 = 6;
 
@@ -42,6 +47,10 @@ pub struct Story {
     pub steps: Option<u64>,
     /// Only this crash point of a walk.
     pub event: Option<u64>,
+    /// A management command, and nothing of what the seed draws otherwise.
+    pub command: Option<Command>,
+    /// One event of a command in so many is a crash point: 1 for all.
+    pub stride: Option<u64>,
     /// A world of arrays (see [`arrays`](crate::arrays)), not of a cache.
     pub arrays: bool,
     /// Kinds of faults that do not happen.
@@ -57,6 +66,11 @@ impl Story {
     /// All that a seed draws.
     pub fn of_seed(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// Every event of a management command.
+    pub fn of_command(command: Command, seed: u64) -> Self {
+        Self { command: Some(command), stride: Some(1), ..Self::of_seed(seed) }
     }
 
     /// A story from its seed and its text, as `Display` writes it; `-` cuts nothing.
@@ -75,6 +89,11 @@ impl Story {
                 "clients" => story.clients = Some(number()?),
                 "steps" => story.steps = Some(number()?),
                 "event" => story.event = Some(number()?),
+                "stride" => story.stride = Some(number()?.max(1)),
+                "command" => {
+                    let known = Command::of_word(value);
+                    story.command = Some(known.ok_or(format!("no command is called '{value}'"))?);
+                }
                 "arrays" => story.arrays = number()? != 0,
                 "without" => {
                     for kind in value.split('+') {
@@ -98,11 +117,15 @@ impl fmt::Display for Story {
             ("clients", self.clients),
             ("steps", self.steps),
             ("event", self.event),
+            ("stride", self.stride),
         ];
         let mut parts: Vec<String> = numbers
             .into_iter()
             .filter_map(|(name, value)| value.map(|value| format!("{name}={value}")))
             .collect();
+        if let Some(command) = self.command {
+            parts.push(format!("command={}", command.word()));
+        }
         if !self.without.is_empty() {
             let names: Vec<&str> = self.without.iter().map(|kind| kind.name()).collect();
             parts.push(format!("without={}", names.join("+")));
@@ -119,6 +142,8 @@ impl fmt::Display for Story {
 pub struct Drawn {
     /// Cache, drives, clients, faults.
     pub profile: Profile,
+    /// A management command instead of all else.
+    pub managed: Option<manage::Plan>,
     /// Every event of one short life is a crash point.
     pub walk: bool,
     /// Lives, the last one without faults.
@@ -174,7 +199,20 @@ impl Story {
         profile.ssd_faults.without(&self.without);
         profile.origin_faults.without(&self.without);
         let lives = lives.min(self.lives.unwrap_or(u64::MAX)).max(1);
-        Drawn { profile, walk, lives, warm_up_steps }
+        let drawn = prng.one_in(COMMAND_ONE_IN).then(|| *prng.pick(&Command::all()));
+        let managed = self.command.or(drawn).map(|command| self.plan(command));
+        Drawn { profile, managed, walk, lives, warm_up_steps }
+    }
+
+    fn plan(&self, command: Command) -> manage::Plan {
+        let plan = match self.stride {
+            Some(1) => manage::Plan::exhaustive(command, self.seed),
+            stride => {
+                let stride = stride.unwrap_or(COMMAND_STRIDE);
+                manage::Plan::sampled(command, self.seed, stride)
+            }
+        };
+        manage::Plan { only: self.event, ..plan }
     }
 
     /// What the seed draws for arrays, after the cuts.
@@ -187,7 +225,9 @@ impl Story {
             return arrays::run(self.seed, self.draw_arrays(), self.event, ledger);
         }
         let drawn = self.draw();
-        if drawn.walk {
+        if let Some(plan) = &drawn.managed {
+            manage::run_in(plan, ledger);
+        } else if drawn.walk {
             let plan = Plan {
                 profile: drawn.profile,
                 seed: self.seed,
@@ -216,21 +256,30 @@ impl Story {
     }
 }
 
+/// A story that is kept.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// What is run.
+    pub story: Story,
+    /// What it showed once.
+    pub why: String,
+}
+
 /// The stories that are kept because they once broke a promise.
 ///
 /// # Errors
 /// The line that is no story.
-pub fn regressions() -> Result<Vec<Story>, String> {
+pub fn regressions() -> Result<Vec<Kept>, String> {
     let lines = include_str!("../regressions").lines();
     let stories = lines.filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     stories
         .map(|line| {
-            let mut words = line.split_whitespace();
+            let mut words = line.splitn(3, ' ');
             let seed = words.next().and_then(|word| word.parse().ok());
-            let (Some(seed), Some(text)) = (seed, words.next()) else {
+            let (Some(seed), Some(text), Some(why)) = (seed, words.next(), words.next()) else {
                 return Err(format!("'{line}' in crates/sim/regressions is not SEED STORY WHY"));
             };
-            Story::parse(seed, text)
+            Ok(Kept { story: Story::parse(seed, text)?, why: why.to_owned() })
         })
         .collect()
 }
@@ -266,12 +315,14 @@ mod tests {
 
     #[test]
     fn a_story_is_what_its_text_says() {
-        for text in
-            ["-", "lives=2,event=7", "arrays=1,steps=3", "clients=1,without=bit-rot+drive-loss"]
+        for text in ["-", "lives=2,event=7", "clients=1,without=bit-rot+drive-loss"]
+            .into_iter()
+            .chain(["stride=1,command=set-wt-then-flush", "event=3,command=set-mode-wb-to-wt"])
+            .chain(["arrays=1,steps=3"])
         {
             assert_eq!(Story::parse(3, text).unwrap().to_string(), text);
         }
-        for wrong in ["lives", "lives=x", "colour=1", "without=rain"] {
+        for wrong in ["lives", "lives=x", "colour=1", "without=rain", "command=go"] {
             assert!(Story::parse(3, wrong).is_err(), "{wrong}");
         }
     }

@@ -13,6 +13,7 @@ use voltier_ring::{Executor, NoFiles};
 use crate::budget;
 use crate::disk::SimDisk;
 use crate::medium::{Cut, Medium};
+use crate::origin::SimDrive;
 use crate::rest;
 use crate::workload::{Bench, Profile, SimCache, open, run_clients};
 use crate::world::World;
@@ -304,6 +305,7 @@ pub fn refusals() {
     executor.block_on(async move {
         let mut profile = Profile::small(&[Mode::WriteBack]);
         let origin = SimDisk::new(&world, &profile.origin, Medium::zeroed(profile.origin.bytes));
+        let before = SimDrive::any_sector(origin.clone());
         let format = FormatOptions {
             line_size: LineSize::new(2048).expect("a line size"),
             policy: profile.policy,
@@ -316,7 +318,7 @@ pub fn refusals() {
         profile.ssd.bytes = 32 * KIB;
         let tiny = SimDisk::new(&world, &profile.ssd, Medium::zeroed(profile.ssd.bytes));
         for (ssd, word) in [(&coarse, "blocks have 4096 bytes"), (&small, "needs at least")] {
-            let refused = SimCache::format(ssd, &origin, &format).await.expect_err("refused");
+            let refused = SimCache::format(ssd, &before, &format).await.expect_err("refused");
             assert!(refused.to_string().contains(word), "{refused}");
         }
         for empty in [coarse, small, tiny] {

@@ -15,10 +15,11 @@ use crate::disk::{DiskSpec, SimDisk};
 use crate::fault::FaultMix;
 use crate::medium::Medium;
 use crate::model::{Model, Write};
+use crate::origin::SimDrive;
 use crate::world::World;
 
 /// A cache over two simulated drives.
-pub type SimCache = Cache<SimDisk, SimDisk>;
+pub type SimCache = Cache<SimDisk, SimDrive>;
 
 /// Names the cache of every scenario.
 pub(crate) const UUID: [u8; 16] = *b"simulated cache!";
@@ -73,6 +74,7 @@ impl Profile {
                 bytes: MIB + (4 + 20) * 256 * KIB,
                 block_bytes: 512,
                 latency_ns: 20_000,
+                model: None,
                 lies: false,
                 zeroing_discards: false,
             },
@@ -81,6 +83,7 @@ impl Profile {
                 bytes: 36 * MIB + 7 * 512,
                 block_bytes: 512,
                 latency_ns: 300_000,
+                model: None,
                 lies: false,
                 zeroing_discards: false,
             },
@@ -131,6 +134,7 @@ impl Profile {
             uuid,
         };
         let drives = (ssd.clone(), origin.clone());
+        let origin = SimDrive::any_sector(origin);
         executor.block_on(async move {
             SimCache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
         });
@@ -166,7 +170,8 @@ pub(crate) async fn open_as(
 ) -> Result<(SimCache, u64), OpenError> {
     let options = OpenOptions { uuid: Some(uuid), generation_min, settings, seed: 1 };
     let (ssd, origin) = drives.clone();
-    let (cache, opened) = Cache::open(world.handle(), ssd, origin, options).await?;
+    let (cache, opened) =
+        Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await?;
     Ok((cache, opened.generation))
 }
 
@@ -367,9 +372,10 @@ pub async fn run_clients(bench: &Rc<Bench<SimCache>>, profile: &Profile, steps: 
 }
 
 /// A bench for a plain drive: what is left when the cache is gone.
-pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDisk> {
+pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDrive> {
     let Bench { world, model, windows, .. } = like;
-    Bench { world: world.clone(), model: model.clone(), device: drive, windows: *windows }
+    let device = SimDrive::any_sector(drive);
+    Bench { world: world.clone(), model: model.clone(), device, windows: *windows }
 }
 
 /// Whether one of the ranges has this sector.

@@ -12,6 +12,8 @@ use std::sync::Once;
 use voltier_cache::Mode;
 use voltier_cache::canary::{Canary, choose};
 use voltier_sim::crash::{Plan, run_in};
+use voltier_sim::report::command;
+use voltier_sim::swarm::{Kept, Outcome, Story, catch_panics, regressions};
 use voltier_sim::workload::{MODES, Profile};
 use voltier_sim::{FaultKind, Ledger, budget, trials};
 
@@ -163,10 +165,11 @@ thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics that are looked for say nothing; others do.
+/// Panics that are looked for say nothing; others do, and those of stories are kept for them.
 fn hush() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        catch_panics();
         let default = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if !EXPECTED.get() {
@@ -245,4 +248,57 @@ fn nothing_is_found_without_a_canary() {
         seeds.for_each(|seed| scenario.run(seed));
         println!("{scenario:?}: {} worlds, nothing found", budget::take_worlds());
     }
+}
+
+/// What a kept story begins with that was drawn for a canary.
+const DRAWN_FOR: &str = "canaries ";
+
+fn run_with(canary: Canary, story: &Story) -> Outcome {
+    choose(Some(canary));
+    let outcome = story.run(false);
+    choose(None);
+    outcome
+}
+
+/// Looks for a seed of the swarm that finds a canary, and prints the line to be kept.
+fn draw(canary: Canary, seeds: std::ops::Range<u64>) {
+    let found = seeds.map(Story::of_seed).find_map(|story| {
+        let failure = run_with(canary, &story).failure?;
+        Some((story, failure))
+    });
+    match found {
+        Some((story, failure)) => {
+            println!("{} - {DRAWN_FOR}{canary:?} ({})", story.seed, failure.message);
+        }
+        None => println!("{canary:?}: no seed"),
+    }
+}
+
+/// The swarm finds canaries too. A story that was kept for one may lose its point when seeds draw
+/// something else than before, so most of them must still find theirs, not all.
+/// `VOLTIER_SIM_DRAW=n` draws new ones, among n seeds for each canary.
+#[test]
+fn stories_of_the_swarm_find_the_canaries_they_are_kept_for() {
+    hush();
+    let (mut kept_for, mut found) = (0, 0);
+    for (canary, _) in CANARIES {
+        if let Some(count) = number("VOLTIER_SIM_DRAW") {
+            draw(canary, 1..1 + count);
+            continue;
+        }
+        let name = format!("{canary:?}");
+        let is_for = |kept: &&Kept| {
+            let names = kept.why.strip_prefix(DRAWN_FOR);
+            names.is_some_and(|names| names.split(' ').any(|it| it == name))
+        };
+        let stories = regressions().expect("the list can be read");
+        for Kept { story, .. } in stories.iter().filter(is_for) {
+            kept_for += 1;
+            let failure = run_with(canary, story).failure;
+            found += u64::from(failure.is_some());
+            let said = failure.map_or("not found any more".to_owned(), |it| it.message);
+            println!("{canary:?}: {}: {said}", command(story));
+        }
+    }
+    assert!(2 * found >= kept_for, "{found} of {kept_for}: draw new ones");
 }

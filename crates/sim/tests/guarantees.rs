@@ -10,7 +10,7 @@ use voltier_block::{
 use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, SUPERBLOCK_OFFSETS, Settings};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
-use voltier_sim::{Cut, Medium, SimDisk, World};
+use voltier_sim::{Cut, FaultKind, FaultMix, Medium, SimDisk, SimDrive, World};
 
 const LINE_SECTORS: u64 = 8;
 /// Lines that the tests use: the first ones of the origin.
@@ -60,8 +60,8 @@ impl Stand {
         origin.overwrite(0, &expected);
         let ssd = SimDisk::new(&world, &profile.ssd, ssd);
         let origin = SimDisk::new(&world, &profile.origin, origin);
-        let opened =
-            Cache::open(world.handle(), ssd.clone(), origin.clone(), options(mode, 0)).await;
+        let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
+        let opened = Cache::open(world.handle(), drives.0, drives.1, options(mode, 0)).await;
         let cache = opened.expect("a new cache opens").0;
         Self { world, profile, ssd, origin, cache, expected }
     }
@@ -142,7 +142,8 @@ impl Stand {
         let ssd = SimDisk::new(&self.world, &self.profile.ssd, ssd);
         let origin = SimDisk::new(&self.world, &self.profile.origin, origin);
         let (world, profile) = (self.world.clone(), self.profile.clone());
-        let opened = Cache::open(world.handle(), ssd.clone(), origin.clone(), options).await?;
+        let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
+        let opened = Cache::open(world.handle(), drives.0, drives.1, options).await?;
         let expected = self.expected.clone();
         Ok((Self { world, profile, ssd, origin, cache: opened.0, expected }, opened.1))
     }
@@ -296,6 +297,19 @@ fn unreadable_lines_are_treated_as_damaged_ones() {
 }
 
 #[test]
+fn dirty_lines_that_failed_to_read_once_are_written_back_by_the_next_drain() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        let once = FaultMix { rates: vec![(FaultKind::ReadErrorOnce, 1)] };
+        stand.ssd.inject(&once, |_| {});
+        assert_eq!(stand.cache.drain().await, Err(IoError::Medium));
+        stand.ssd.mend();
+        assert_eq!(stand.cache.drain().await, Ok(()));
+        assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);
+    });
+}
+
+#[test]
 fn a_clean_cache_outlives_its_ssd() {
     in_virtual_time(|world| async move {
         let mut stand = Stand::new(world, Mode::WriteThrough).await;
@@ -338,6 +352,31 @@ fn what_was_dirty_on_a_lost_ssd_is_listed_exactly_fails_to_read_and_heals_when_w
         assert_eq!(stand.cache.lost_ranges(usize::MAX), []);
         assert_eq!(stand.failing_lines().await, [0_u64; 0]);
         assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);
+    });
+}
+
+#[test]
+fn what_is_written_right_after_the_loss_of_the_ssd_is_not_overtaken_by_a_destage_under_way() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::new(world, Mode::WriteBack).await;
+        stand.write(line_range(0), 1).await.expect("a write works");
+        stand.cache.flush().await.expect("a flush works");
+        // The origin takes hundreds of times as long for this one write as for all later ones.
+        let spikes = FaultMix { rates: vec![(FaultKind::LatencySpike, 1)] };
+        stand.origin.inject(&spikes, |_| {});
+        let cache = stand.cache.clone();
+        let drain = stand.world.handle().spawn(async move { cache.drain().await });
+        while stand.origin.writes_under_way() == 0 {
+            stand.world.handle().sleep(1_000).await;
+        }
+        stand.origin.mend();
+        stand.ssd.lose();
+        stand.write(line_range(0), 2).await.expect("the origin takes it");
+        assert_eq!(stand.read(line_range(0)).await.expect("a read works")[0], 2);
+        assert!(drain.await.is_err(), "the SSD is lost");
+        stand.world.handle().sleep(60_000_000_000).await;
+        assert_eq!(stand.origin.writes_under_way(), 0);
+        assert_eq!(stand.lines_not_on_origin(), [0_u64; 0], "the older write came last");
     });
 }
 
@@ -410,6 +449,7 @@ impl Resized {
     async fn open(&self, world: &World, media: (Medium, Medium)) -> Result<SimCache, OpenError> {
         let ssd = SimDisk::new(world, &self.profile.ssd, media.0);
         let origin = SimDisk::new(world, &self.profile.origin, media.1);
+        let origin = SimDrive::any_sector(origin);
         let opened = Cache::open(world.handle(), ssd, origin, options(Mode::WriteBack, 0)).await;
         opened.map(|opened| opened.0)
     }

@@ -7,20 +7,14 @@
 //! seed or event again.
 
 use voltier_cache::Mode;
-use voltier_sim::manage::{Command, Drives, Plan, Report, run};
+use voltier_sim::manage::{Command, Plan, Report, run};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// The walk of one command. The seed chooses the block sizes, so that a failure is found again.
-fn plan(command: Command, seed: u64) -> Plan {
-    let block = |bit: u64| if seed & bit == 0 { 512 } else { 4096 };
-    let drives = Drives::small(block(1), block(2));
-    // Drives of one size in every third walk, so that one can be taken for the other.
-    let drives = if seed % 3 == 2 { drives.alike() } else { drives };
-    Plan { drives, ..Plan::exhaustive(command, seed) }
-}
+/// One event in so many is a crash point by default.
+const STRIDE: u64 = 11;
 
 fn walk(commands: impl Fn(Command) -> bool) {
     let word = std::env::var("VOLTIER_SIM_COMMAND").ok();
@@ -34,9 +28,11 @@ fn walk(commands: impl Fn(Command) -> bool) {
         let first = seed.unwrap_or(at as u64);
         let seeds = first..first + if seed.is_some() { 1 } else { full.unwrap_or(1) };
         for seed in seeds {
-            let plan = Plan { only, ..plan(command, seed) };
-            let sampled = Plan { stride: 11, second_stride: 10, second_one_in: 10, ..plan.clone() };
-            let report = run(if full.is_some() || only.is_some() { &plan } else { &sampled });
+            let report = run(&if full.is_some() || only.is_some() {
+                Plan { only, ..Plan::exhaustive(command, seed) }
+            } else {
+                Plan::sampled(command, seed, STRIDE)
+            });
             println!("{command}, seed {seed}: {report:?}");
             assert!(report.crash_points > 0, "{command}: {report:?}");
         }
@@ -83,7 +79,7 @@ fn recoveries_survive_crashes_of_themselves_two_deep() {
 
 #[test]
 fn the_same_walk_twice_is_the_same() {
-    let plan = Plan { stride: 100, ..plan(Command::Attach(Mode::WriteBack), 5) };
+    let plan = Plan { stride: 100, ..Plan::exhaustive(Command::Attach(Mode::WriteBack), 5) };
     let first: Report = run(&plan);
     assert_eq!(first, run(&plan));
     assert_ne!(first.trace_hash, run(&Plan { seed: 6, ..plan }).trace_hash);

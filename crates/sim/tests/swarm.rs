@@ -17,8 +17,8 @@ fn run(story: &Story) -> Counts {
 
 #[test]
 fn what_once_broke_a_promise_breaks_none_any_more() {
-    for story in regressions().expect("the list can be read") {
-        run(&story);
+    for kept in regressions().expect("the list can be read") {
+        run(&kept.story);
     }
 }
 

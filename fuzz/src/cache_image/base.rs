@@ -7,7 +7,7 @@ use voltier_block::{BlockDevice, Bytes, Durability, Lba, SectorRange};
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
-use voltier_sim::{Cut, Medium, SimDisk, World};
+use voltier_sim::{Cut, Medium, SimDisk, SimDrive, World};
 
 use super::layout::Layout;
 use super::sectors;
@@ -105,7 +105,8 @@ impl Maker {
             policy: self.profile.policy,
             uuid: *b"an image to fuzz",
         };
-        SimCache::format(&ssd, &origin, &format).await.expect("room for a cache");
+        let drive = SimDrive::any_sector(origin.clone());
+        SimCache::format(&ssd, &drive, &format).await.expect("room for a cache");
         let cache = self.open(&ssd, &origin).await;
         self.first_life(&cache).await;
         cache.stop().await.expect("it stops");
@@ -131,7 +132,8 @@ impl Maker {
             ..Settings::default()
         };
         let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
-        let opened = Cache::open(self.world.handle(), ssd.clone(), origin.clone(), options).await;
+        let origin = SimDrive::any_sector(origin.clone());
+        let opened = Cache::open(self.world.handle(), ssd.clone(), origin, options).await;
         opened.expect("its own cache opens").0
     }
 

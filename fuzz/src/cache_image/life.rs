@@ -1,9 +1,9 @@
 //! The life of a cache on a mutated image: opened, read, written, drained, stopped, opened again.
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, SECTOR_BYTES, SectorRange};
-use voltier_cache::{Cache, OpenError, OpenOptions};
+use voltier_cache::{Cache, OpenError, OpenOptions, Opened};
 use voltier_sim::workload::SimCache;
-use voltier_sim::{SimDisk, World};
+use voltier_sim::{SimDisk, SimDrive, World};
 
 use super::base::History;
 use super::sectors;
@@ -43,18 +43,21 @@ impl Life {
         read_back(&cache, &written).await;
         cache.stop().await.expect("healthy drives let it stop");
         let again = OpenOptions { generation_min: generation, ..options };
-        let opened =
-            Cache::open(self.world.handle(), self.ssd.clone(), self.origin.clone(), again).await;
+        let opened = self.open_drives(again).await;
         let (cache, opened) = opened.unwrap_or_else(|error| panic!("what it left: {error}"));
         assert!(opened.clean && opened.generation > generation);
         read_back(&cache, &written).await;
         cache.kill();
     }
 
+    async fn open_drives(&self, options: OpenOptions) -> Result<(SimCache, Opened), OpenError> {
+        let origin = SimDrive::any_sector(self.origin.clone());
+        Cache::open(self.world.handle(), self.ssd.clone(), origin, options).await
+    }
+
     async fn open(&self, options: OpenOptions) -> Option<(SimCache, u64)> {
         let before = self.labels();
-        let opened =
-            Cache::open(self.world.handle(), self.ssd.clone(), self.origin.clone(), options).await;
+        let opened = self.open_drives(options).await;
         match opened {
             Ok((cache, opened)) => Some((cache, opened.generation)),
             Err(error) => {

@@ -45,8 +45,10 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "cache" => cache::measure(effort)?,
         "start" => in_process("voltier-cache", "start", Effort { rounds: 1, ..effort })?,
         "parity" => in_process("voltier-parity", "bench", effort)?,
+        "array" => in_process("voltier-array", "bench", effort)?,
         _ => {
-            let message = format!("there is no benchmark {name}: try cache, start or parity");
+            let message =
+                format!("there is no benchmark {name}: try cache, start, parity or array");
             return Err(message.into());
         }
     };

@@ -12,7 +12,9 @@ use voltier_ring::{Handle, OneshotSender, oneshot};
 use super::{Completion, Model, ModelOp, Profile, Ticket};
 use crate::request::{transfer_range, writable, write_range};
 
-struct Clockwork {
+/// The times of one modelled drive, for a device that keeps the data itself: who makes a request
+/// waits for [`Clockwork::arrive`].
+pub struct Clockwork {
     handle: Handle,
     model: RefCell<Model>,
     waiting: RefCell<BTreeMap<Ticket, OneshotSender<Nanos>>>,
@@ -21,10 +23,20 @@ struct Clockwork {
 }
 
 impl Clockwork {
+    /// A drive of this profile with `bytes` bytes, idle from now on.
+    pub fn new(handle: Handle, profile: &Profile, bytes: u64) -> Rc<Self> {
+        Rc::new(Self {
+            handle,
+            model: RefCell::new(profile.model(bytes)),
+            waiting: RefCell::new(BTreeMap::new()),
+            driven: Cell::new(false),
+        })
+    }
+
     /// Takes a request in now; the future completes when the drive would be done.
     ///
-    /// The request counts from this call, whenever the future is polled.
-    fn arrive(
+    /// The request counts from this call, whenever the future is polled, and also if it is dropped.
+    pub fn arrive(
         self: &Rc<Self>,
         op: ModelOp,
         range: SectorRange,
@@ -94,12 +106,7 @@ impl<D: BlockDevice> ModelDevice<D> {
             volatile_cache: profile.volatile_cache() || below.volatile_cache,
             ..below.clone()
         };
-        let clockwork = Rc::new(Clockwork {
-            handle,
-            model: RefCell::new(profile.model(limits.bytes())),
-            waiting: RefCell::new(BTreeMap::new()),
-            driven: Cell::new(false),
-        });
+        let clockwork = Clockwork::new(handle, profile, limits.bytes());
         Self { clockwork, store, limits }
     }
 

@@ -14,7 +14,7 @@ mod hdd;
 mod profile;
 mod ssd;
 
-pub use device::ModelDevice;
+pub use device::{Clockwork, ModelDevice};
 pub use hdd::{Hdd, HddParams};
 pub use profile::{CalibrationRow, PROFILES, Profile, Timing, UnknownProfile, Workload};
 pub use ssd::{Ssd, SsdParams};

@@ -143,6 +143,7 @@ impl Setup {
             bytes: self.ring().start.plus(self.ring_sectors).bytes(),
             block_bytes: self.block_bytes,
             latency_ns: self.latency_ns,
+            model: None,
             lies: false,
             zeroing_discards: self.zeroing_discards,
         }

@@ -6,15 +6,19 @@ use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use voltier_sim::manage::Command;
 use voltier_sim::report::{Summary, failure};
 use voltier_sim::shrink::shrink;
 use voltier_sim::swarm::{Story, catch_panics, regressions};
 
 const USAGE: &str = "\
 usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story TEXT]]
+       cargo xtask sim --manage N
   --arrays       worlds of arrays instead of caches
   --seeds N      so many seeds (default 1000), after the kept regressions
   --minutes M    as many seeds as fit
+  --manage N     every management command, crashed at every event, with N seeds each
+                 (four have all pairs of block sizes)
   --seed S       one seed again, and what happened last in it
   --story TEXT   with --seed: what is cut away, as a violation prints it
   --from F       the first seed (default 1)
@@ -30,8 +34,18 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
-    const NAMES: [&str; 8] =
-        ["--arrays", "--seeds", "--minutes", "--seed", "--story", "--from", "--twice", "--threads"];
+    const NAMES: [&str; 9] = [
+        "--arrays",
+        "--seeds",
+        "--minutes",
+        "--manage",
+        "--seed",
+        "--story",
+        "--from",
+        "--twice",
+        "--threads",
+    ];
+    const KINDS: [&str; 4] = ["--seeds", "--minutes", "--manage", "--seed"];
 
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut found = Self::default();
@@ -47,8 +61,8 @@ impl Arguments {
             found.0.insert(name, value);
         }
         let has = |name: &str| found.0.contains_key(name);
-        if u8::from(has("--seeds")) + u8::from(has("--minutes")) + u8::from(has("--seed")) > 1 {
-            return Err("give one of --seeds, --minutes, --seed".to_owned());
+        if Self::KINDS.iter().filter(|kind| has(kind)).count() > 1 {
+            return Err(format!("give one of {}", Self::KINDS.join(", ")));
         }
         if has("--story") && !has("--seed") {
             return Err("--story needs --seed".to_owned());
@@ -67,16 +81,22 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Time that this thread had a core: what other programs take meanwhile does not count.
+fn core_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// What the threads share.
 struct Run {
     next: u64,
     end: u64,
     until: Option<Instant>,
     twice_until: u64,
-    regressions: Vec<Story>,
+    /// Run first, the last one first.
+    first: Vec<Story>,
     arrays: bool,
     summary: Summary,
-    spent: Duration,
     told: Instant,
     begun: Instant,
 }
@@ -86,7 +106,7 @@ impl Run {
         if self.summary.violations >= VIOLATIONS_MAX {
             return None;
         }
-        if let Some(story) = self.regressions.pop() {
+        if let Some(story) = self.first.pop() {
             return Some((story, false));
         }
         if self.next >= self.end || self.until.is_some_and(|until| now() >= until) {
@@ -113,9 +133,9 @@ fn work(run: &Mutex<Run>) {
     loop {
         let next = run.lock().expect("no thread dies with it").next_story();
         let Some((story, twice)) = next else { return };
-        let begun = now();
+        let begun = core_time();
         let mut outcome = story.run(false);
-        let spent = now() - begun;
+        let spent = core_time() - begun;
         if twice && outcome.failure.is_none() {
             let again = story.run(false);
             if again.trace_hash != outcome.trace_hash || again.counts != outcome.counts {
@@ -139,8 +159,7 @@ fn work(run: &Mutex<Run>) {
             println!("seed {}:\n{text}", story.seed);
         }
         let mut run = run.lock().expect("no thread dies with it");
-        run.summary.add(&outcome);
-        run.spent += spent;
+        run.summary.add(&outcome, spent);
         run.progress();
     }
 }
@@ -153,25 +172,33 @@ fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
     } else {
         println!("{:#?}", story.draw());
     }
-    let begun = now();
+    let begun = core_time();
     let outcome = story.run(true);
-    let spent = now() - begun;
+    let spent = core_time() - begun;
     for line in &outcome.tale {
         println!("  {line}");
     }
     let again = story.run(false);
     let same = again.trace_hash == outcome.trace_hash;
     let mut summary = Summary::default();
-    summary.add(&outcome);
+    summary.add(&outcome, spent);
     if let Some(failure) = &outcome.failure {
         println!("VIOLATION: {}\n  at: {}", failure.message, failure.place);
     } else if !same {
         println!("VIOLATION: the same seed did not do the same twice");
         summary.violations += 1;
     }
-    print!("{}", summary.table(spent));
+    print!("{}", summary.table());
     println!("{}", summary.line());
     Ok(summary.violations)
+}
+
+/// Every management command with so many seeds.
+fn every_command(seeds: u64) -> Vec<Story> {
+    let commands = (0..).zip(Command::all());
+    commands
+        .flat_map(|(at, command)| (at..at + seeds).map(move |it| Story::of_command(command, it)))
+        .collect()
 }
 
 fn run_many(arguments: &Arguments) -> Result<u64, String> {
@@ -182,20 +209,26 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
     let threads = arguments.number("--threads")?.unwrap_or(cores).max(1);
     let twice: u64 = arguments.number("--twice")?.unwrap_or(50);
     let begun = now();
-    let count = seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 });
     let arrays = arguments.0.contains_key("--arrays");
-    let mut kept = regressions()?;
-    kept.retain(|story| story.arrays == arrays);
-    println!("{} regressions, then seeds from {from} on, {threads} threads", kept.len());
+    let (mut first, count) = match arguments.number("--manage")? {
+        Some(seeds) => (every_command(seeds), 0),
+        None => {
+            let kept = regressions()?.into_iter().map(|kept| kept.story);
+            let kept = kept.filter(|story| story.arrays == arrays).collect();
+            (kept, seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 }))
+        }
+    };
+    let then = if count > 0 { format!(", then seeds from {from} on") } else { String::new() };
+    println!("{} stories{then}, {threads} threads", first.len());
+    first.reverse();
     let run = Mutex::new(Run {
         next: from,
         end: from.saturating_add(count),
         until: minutes.map(|minutes| begun + Duration::from_secs_f64(60.0 * minutes)),
         twice_until: from.saturating_add(twice),
-        regressions: kept,
+        first,
         arrays,
         summary: Summary::default(),
-        spent: Duration::ZERO,
         told: begun,
         begun,
     });
@@ -205,7 +238,7 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
         }
     });
     let run = run.into_inner().expect("no thread dies with it");
-    print!("{}", run.summary.table(run.spent));
+    print!("{}", run.summary.table());
     println!("{}", run.summary.line());
     Ok(run.summary.violations)
 }

@@ -8,15 +8,16 @@ use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng, SectorRange};
 use voltier_control::engine::Drain;
 use voltier_control::safety::Machine;
 use voltier_control::{ControlError, ControlResult, Registry, RegistryStore, Service};
-use voltier_drive::filter::FittedDevice;
 use voltier_ring::{Executor, NoFiles};
 use voltier_volume::Volume;
 
 use super::clients::Crew;
 use super::engine::SimEngine;
 use crate::disk::{DiskSpec, SimDisk};
+use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
+use crate::origin::SimDrive;
 use crate::workload::Bench;
 use crate::world::{Event, World};
 
@@ -46,6 +47,7 @@ impl Drives {
             bytes,
             block_bytes,
             latency_ns,
+            model: None,
             lies: false,
             zeroing_discards: false,
         };
@@ -53,6 +55,14 @@ impl Drives {
             hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 100_000),
             ssd: spec(1, MIB + (4 + 20) * 256 * KIB, ssd_block_bytes, 20_000),
         }
+    }
+
+    /// A seed's: four in a row have all pairs of block sizes, and one in three drives of one size,
+    /// so that one can be taken for the other.
+    pub fn of_seed(seed: u64) -> Self {
+        let block_bytes = |bit: u64| if seed & bit == 0 { 512 } else { 4096 };
+        let drives = Self::small(block_bytes(1), block_bytes(2));
+        if seed % 3 == 2 { drives.alike() } else { drives }
     }
 
     /// The same with an SSD as large as the origin: the two can be taken for each other.
@@ -68,9 +78,6 @@ impl Drives {
             .map(|at| SectorRange::from_bytes(at, 256 * KIB))
     }
 }
-
-/// A drive as the daemon opens it: what clients reach takes 512-byte requests.
-pub(super) type SimDrive = FittedDevice<SimDisk>;
 
 /// What a crash leaves: the drives, what they may hold, and the registry, which is replaced whole.
 #[derive(Clone)]
@@ -144,9 +151,9 @@ pub(super) struct Bay {
 
 impl Bay {
     /// The world after a crash; nothing runs yet.
-    pub(super) fn new(drives: &Drives, left: Left, seed: u64) -> Rc<Self> {
+    pub(super) fn new(drives: &Drives, left: Left, seed: u64, ledger: &Rc<Ledger>) -> Rc<Self> {
         let executor = Executor::in_virtual_time(NoFiles);
-        let world = World::new(&executor.handle(), seed);
+        let world = World::in_ledger(&executor.handle(), seed, ledger);
         let prng = world.prng();
         Rc::new(Self {
             executor: RefCell::new(executor),
@@ -155,7 +162,7 @@ impl Bay {
             swapped: Cell::new(false),
             world,
             drives: drives.clone(),
-            model: Rc::new(RefCell::new(left.model.apart())),
+            model: Rc::new(RefCell::new(left.model)),
             store: SimStore(Arc::new(Mutex::new(left.registry))),
             volume: RefCell::new(None),
             drain: Rc::new(RefCell::new(Drain::Done)),
@@ -257,6 +264,12 @@ impl Bay {
         assert_eq!(self.executor.borrow().task_count(), 0, "tasks left behind");
         let under_way = self.hdd.writes_under_way() + self.ssd.writes_under_way();
         assert_eq!(under_way, 0, "writes left behind");
+    }
+}
+
+impl Drop for Bay {
+    fn drop(&mut self) {
+        self.world.close();
     }
 }
 

@@ -7,7 +7,7 @@ use voltier_block::{BlockDevice, Buf, Durability, Payload, Prng, SectorRange};
 use voltier_ring::JoinHandle;
 use voltier_volume::Volume;
 
-use super::bay::SimDrive;
+use crate::origin::SimDrive;
 use crate::workload::Bench;
 
 /// Longest request, in sectors.

@@ -14,8 +14,9 @@ use voltier_control::{
 };
 use voltier_volume::Volume;
 
-use super::bay::{Bay, SimDrive};
+use super::bay::Bay;
 use crate::disk::SimDisk;
+use crate::origin::SimDrive;
 
 /// Where the drives are plugged in.
 pub(super) const HDD: &str = "/dev/hdd";

@@ -12,6 +12,8 @@ use super::bay::{Bay, Left};
 use super::engine::SimEngine;
 use super::story::{ask, create, create_swapped, name, new_cache, shape};
 use super::{Crash, Place, Walk, show};
+use crate::fault::FaultKind;
+use crate::ledger::Ledger;
 use crate::medium::Medium;
 
 /// One crash point in so many is tried with a wrong SSD.
@@ -40,12 +42,22 @@ impl Intruder {
             Intruder::Swapped => "its origin",
         }
     }
+
+    /// It was refused; those that are of the fault model are counted there.
+    fn count(self, ledger: &Ledger) {
+        match self {
+            Intruder::Stale => ledger.fault(FaultKind::StaleSsd),
+            Intruder::Swapped => ledger.fault(FaultKind::WrongOrder),
+            Intruder::Foreign | Intruder::Blank => {}
+        }
+        ledger.count(|counts| counts.refused += 1);
+    }
 }
 
 /// An SSD with the cache of another volume, stopped in order.
 fn foreign(walk: &Walk) -> Medium {
     let drives = &walk.plan.drives;
-    let bay = Bay::new(drives, Left::nothing(drives), 0);
+    let bay = Bay::new(drives, Left::nothing(drives), 0, &walk.ledger);
     let mut service = bay.service();
     service.start(false);
     ask(&bay, &mut service, create(Some(&Settings::default())));
@@ -70,10 +82,12 @@ impl Walk {
             3 => (Intruder::Swapped, crash.left.ssd.clone()),
             _ => return,
         };
-        let _place = Place(format!("{}, {intruder:?}", crash.place));
+        let place = format!("{}, {intruder:?}", crash.place);
+        let _place = Place::at(&self.ledger, &place, Some(crash.event));
         self.count(|report| report.intruders += 1);
+        intruder.count(&self.ledger);
         let left = Left { ssd, ..crash.left.clone() };
-        let bay = Bay::new(&self.plan.drives, left.clone(), prng.next_u64());
+        let bay = Bay::new(&self.plan.drives, left.clone(), prng.next_u64(), &self.ledger);
         bay.swapped.set(intruder == Intruder::Swapped);
         let mut service = bay.service();
         service.start(false);
@@ -118,13 +132,14 @@ impl Walk {
         assert!(now.hdd.reads_like(&before.hdd) && now.ssd.reads_like(&before.ssd));
         assert_eq!(now.registry, before.registry);
         self.count(|report| report.intruders += 1);
+        Intruder::Swapped.count(&self.ledger);
     }
 
     /// The right SSD is there again, and was given up meanwhile: it is not trusted, and a new
     /// cache can be made on it.
     fn bring_back(&self, before: &Left, now: Left, record: &CacheRecord, prng: &mut Prng) {
         let left = Left { ssd: before.ssd.clone(), ..now };
-        let bay = Bay::new(&self.plan.drives, left, prng.next_u64());
+        let bay = Bay::new(&self.plan.drives, left, prng.next_u64(), &self.ledger);
         let mut service = bay.service();
         service.start(false);
         let status = show(&mut service);

@@ -146,6 +146,16 @@ impl Command {
         all
     }
 
+    /// Its name as one word, for command lines.
+    pub fn word(self) -> String {
+        self.to_string().replace(", ", "-").replace(' ', "-")
+    }
+
+    /// The command of this word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::all().into_iter().find(|command| command.word() == word)
+    }
+
     /// The settings of the cache before the command; `None` without a cache.
     fn settings_before(self) -> Option<Settings> {
         match self {
