@@ -11,6 +11,7 @@ use voltier_block::{
 use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
 
+use crate::background::Background;
 use crate::consistency::Consistency;
 use crate::counts::{Counters, Counts};
 use crate::durable::Durable;
@@ -21,6 +22,8 @@ use crate::level::GeometryError;
 use crate::locks::StripeLocks;
 use crate::losses::{Losses, RecordLosses};
 use crate::members::{Clear, Member};
+use crate::pace::Foreground;
+use crate::replace::ReplaceError;
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -96,6 +99,9 @@ pub enum ArrayError {
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// A member cannot be replaced, or a spare not be used.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
     /// No such array is possible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -129,15 +135,18 @@ pub(crate) struct Inner<D> {
     pub(crate) data_start: u64,
     /// None for a bare array.
     pub(crate) durable: Option<Durable>,
+    pub(crate) limits: Limits,
+    pub(crate) foreground: Foreground,
+    pub(crate) background: Background<D>,
     pub(crate) losses: Losses,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
-    limits: Limits,
     /// None without redundancy.
     code: Option<Code>,
-    decoders: RefCell<BTreeMap<Vec<usize>, Rc<Decoder>>>,
+    /// By what cannot be used and what is wanted of it.
+    decoders: RefCell<BTreeMap<(Vec<usize>, Vec<usize>), Rc<Decoder>>>,
 }
 
 /// An array of members, a block device itself. Clones are the same array.
@@ -268,6 +277,8 @@ impl<D: BlockDevice> Array<D> {
             journal: OnceCell::new(),
             half_written: RefCell::default(),
             limits,
+            foreground: Foreground::default(),
+            background: Background::new(&geometry),
             code,
             decoders: RefCell::default(),
             geometry,
@@ -292,7 +303,7 @@ impl<D: BlockDevice> Array<D> {
         self.0.counters.get()
     }
 
-    /// Whether a member is in service.
+    /// Whether a member is in service: not lost, and not being rebuilt.
     ///
     /// # Panics
     /// If there is no such member.
@@ -360,16 +371,22 @@ impl<D> Inner<D> {
 
     /// A plan to compute these unusable slots, ascending, from the others.
     pub(crate) fn decoder(&self, unusable: &[usize]) -> Rc<Decoder> {
+        self.decoder_of(unusable, unusable)
+    }
+
+    /// A plan to compute some of these unusable slots.
+    pub(crate) fn decoder_of(&self, unusable: &[usize], wanted: &[usize]) -> Rc<Decoder> {
         let mut decoders = self.decoders.borrow_mut();
-        if let Some(decoder) = decoders.get(unusable) {
+        let key = (unusable.to_vec(), wanted.to_vec());
+        if let Some(decoder) = decoders.get(&key) {
             return decoder.clone();
         }
-        let plan = self.code().decoder(unusable, unusable);
+        let plan = self.code().decoder(unusable, wanted);
         let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
         if decoders.len() == DECODERS_MAX {
             decoders.clear();
         }
-        decoders.insert(unusable.to_vec(), decoder.clone());
+        decoders.insert(key, decoder.clone());
         decoder
     }
 
@@ -397,12 +414,14 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        let _busy = self.0.foreground.enter();
         let range = self.0.checked(range_of(at, into.len())?)?;
         self.0.counters.add(|counts| counts.reads += 1);
         self.0.read(range, into).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let _busy = self.0.foreground.enter();
         let range = self.0.checked_change(range_of(at, data.len())?)?;
         self.0.counters.add(|counts| counts.writes += 1);
         self.0.write(range, data, durability).await?;
@@ -417,6 +436,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let _busy = self.0.foreground.enter();
         let range = self.0.checked_change(range)?;
         if self.0.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
@@ -426,6 +446,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        let _busy = self.0.foreground.enter();
         let range = self.0.checked_change(range)?;
         self.0.clear(range, Clear::Zeroes(durability)).await?;
         self.0.losses_recorded().await

@@ -88,7 +88,12 @@ async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Vec<Candidate<D>>, 
             let (uuid, name) = (own.array.uuid, own.array.name.clone());
             return Err(MetadataError::Stranger { device: position, uuid, name });
         }
-        if let Some(first) = candidates.iter().find(|it| it.superblock().member == own.member) {
+        // Two devices of one number and not of one uuid: one of them took the place of the other.
+        let uuid = |of: &Superblock| of.array.members[of.member].uuid;
+        let is_same = |it: &&Candidate<D>| {
+            it.superblock().member == own.member && uuid(it.superblock()) == uuid(own)
+        };
+        if let Some(first) = candidates.iter().find(is_same) {
             let (first, member) = (first.position, own.member);
             return Err(MetadataError::Duplicate { first, second: position, member });
         }
@@ -126,12 +131,12 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
     Ok(array.clone())
 }
 
-/// Whether a member is up to date: in service by the newest record, and at most one event behind it
-/// (see [`durable`](crate::durable)).
+/// Whether a member is up to date: in service, or being rebuilt, by the newest record, and at most one
+/// event behind it (see [`durable`](crate::durable)).
 fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
     let uuid = own.array.members[own.member].uuid;
     array.members[own.member].uuid == uuid
-        && array.is_in_service(own.member)
+        && (array.is_in_service(own.member) || array.is_rebuilding(own.member))
         && own.array.event + 1 >= array.event
 }
 
@@ -204,6 +209,21 @@ struct Ready<D> {
     /// Blocks of the map that are not the same on all members.
     unequal: Vec<u64>,
     in_doubt: Bits,
+    /// Regions that members which are being rebuilt lack.
+    lacking: Bits,
+}
+
+/// What members that are being rebuilt lack: what the map says, of what was written. What was redone
+/// from a journal may also not be on them: all that is marked.
+fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
+    let map = &joined.map;
+    let is_redone = array.usage != Usage::Clean && array.consistency == Consistency::Journal;
+    let mut lacking = Bits::new(map.count());
+    for region in map.written.iter() {
+        let is_lacking = map.missing.has(region) || (is_redone && map.dirty.has(region));
+        lacking.put(region, is_lacking);
+    }
+    lacking
 }
 
 async fn examine_all<D: BlockDevice>(
@@ -224,13 +244,15 @@ async fn examine_all<D: BlockDevice>(
         } else {
             // In service and older than it can be: what it is told to be, it is not.
             let state = match array.members[member].state {
-                MemberState::InService => MemberState::Lost,
+                MemberState::InService | MemberState::Rebuilding => MemberState::Lost,
                 state => state,
             };
             left_out.push(LeftOut { device, member, state });
         }
     }
-    check_presence(&array, &|member| members.contains_key(&member), options)?;
+    // One that is being rebuilt does not count: nobody knows yet of which stripes it helps.
+    let is_usable = |member| members.contains_key(&member) && array.is_in_service(member);
+    check_presence(&array, &is_usable, options)?;
     let empty = RegionMap::new(array.uuid, array.geometry.member_sectors());
     let mut maps = Vec::new();
     for candidate in members.values() {
@@ -239,15 +261,21 @@ async fn examine_all<D: BlockDevice>(
     let maps: Vec<Option<&[u8]>> = maps.iter().map(Option::as_deref).collect();
     let joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
     let in_doubt = in_doubt(&array, &joined);
+    let lacking = lacking(&array, &joined);
     let all = 0..array.members.len();
-    let missing: Vec<usize> = all.filter(|member| !members.contains_key(member)).collect();
+    let lacks = |member: &usize| match members.contains_key(member) {
+        true if array.is_in_service(*member) => false,
+        true => lacking.iter().any(|region| in_doubt.has(region)),
+        false => true,
+    };
+    let missing: Vec<usize> = all.filter(lacks).collect();
     // Copies are whole blocks, old or new: none of them is computed from others.
     let is_surprise = !missing.is_empty() && !in_doubt.is_empty() && !array.geometry.is_mirror();
     if is_surprise && !options.force {
         return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
-    Ok(Ready { array, members, left_out, map, unequal, in_doubt })
+    Ok(Ready { array, members, left_out, map, unequal, in_doubt, lacking })
 }
 
 impl<D: BlockDevice> Array<D> {
@@ -270,19 +298,22 @@ impl<D: BlockDevice> Array<D> {
         devices: Vec<D>,
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
-        let Ready { array, mut members, left_out, map, unequal, in_doubt } =
+        let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking } =
             examine_all(devices, options).await?;
         let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
         let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
         let all = 0..array.members.len();
-        let is_gone =
-            |member: &usize| array.is_in_service(*member) && !members.contains_key(member);
+        let is_gone = |member: &usize| {
+            let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
+            was_there && !members.contains_key(member)
+        };
         let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
         let regions_in_doubt = in_doubt.count();
         let member_sectors = array.geometry.member_sectors();
         let was_clean = array.usage == Usage::Clean;
         let journal = array.journal();
         let marks = Marks::new(map, member_sectors, in_doubt, journal.is_some() && !was_clean);
+        let record = array.clone();
         let geometry = array.geometry.clone();
         let foundation = Foundation {
             consistency: array.consistency,
@@ -292,6 +323,14 @@ impl<D: BlockDevice> Array<D> {
         };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;
+        assembled.0.name_members(&record);
+        for (number, member) in assembled.0.members.iter().enumerate() {
+            if record.is_rebuilding(number)
+                && let Ok(device) = member.device()
+            {
+                member.join(device, member.uuid(), lacking.clone());
+            }
+        }
         let journal = assembled.0.start(&unequal, journal).await?;
         let report = AssembleReport {
             array: assembled.record(),

@@ -13,6 +13,13 @@ impl Bits {
         Self { words: vec![0; limit.div_ceil(64) as usize], count: 0 }
     }
 
+    /// All numbers below `limit`.
+    pub(crate) fn all(limit: u64) -> Self {
+        let mut bits = Self::new(limit);
+        (0..limit).for_each(|number| bits.put(number, true));
+        bits
+    }
+
     /// How many are in it.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -48,6 +55,16 @@ impl Bits {
         }
     }
 
+    /// The first in it that is not below `from`.
+    pub(crate) fn next(&self, from: u64) -> Option<u64> {
+        let first = (from / 64) as usize;
+        let below = (1 << (from % 64)) - 1;
+        self.words.iter().enumerate().skip(first).find_map(|(index, word)| {
+            let word = if index == first { word & !below } else { *word };
+            (word != 0).then(|| index as u64 * 64 + u64::from(word.trailing_zeros()))
+        })
+    }
+
     /// All in it, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.words.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(|(index, word)| {
@@ -68,6 +85,9 @@ mod tests {
             bits.put(number, true);
         }
         assert_eq!((bits.count(), bits.iter().collect::<Vec<_>>()), (4, vec![0, 63, 64, 199]));
+        let next = [0, 1, 64, 65, 200].map(|from| bits.next(from));
+        assert_eq!(next, [Some(0), Some(63), Some(64), Some(199), None]);
+        assert_eq!(Bits::all(70).iter().count(), 70);
         bits.put(63, false);
         bits.put(63, false);
         assert!(!bits.has(63) && bits.has(64) && bits.count() == 3);

@@ -127,6 +127,7 @@ impl<D: BlockDevice> Array<D> {
         let marks = Marks::new(map, member_sectors, in_doubt, false);
         let journal = record.journal();
         let (geometry, consistency) = (record.geometry.clone(), record.consistency);
+        let named = record.clone();
         let foundation = Foundation {
             consistency,
             has_journal: journal.is_some(),
@@ -135,6 +136,7 @@ impl<D: BlockDevice> Array<D> {
         };
         let members = devices.into_iter().map(Some).collect();
         let array = Self::build(handle, geometry, members, foundation)?;
+        array.0.name_members(&named);
         array.0.take_into_use(journal).await?;
         Ok(array)
     }

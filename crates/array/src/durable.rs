@@ -133,14 +133,23 @@ impl<D: BlockDevice> Inner<D> {
         }
         durable.is_storing.set(false);
         durable.progress.notify();
+        self.begin_to_use_spares();
     }
 
-    /// Whether a member is out that the record calls in service.
+    /// Tells the members who they are.
+    pub(crate) fn name_members(&self, record: &ArrayRecord) {
+        for (member, record) in self.members.iter().zip(&record.members) {
+            member.set_uuid(record.uuid);
+        }
+    }
+
+    /// Members that are lost, and not on record as such.
     pub(crate) fn has_unrecorded_loss(&self) -> bool {
         let Some(durable) = &self.durable else { return false };
         let record = durable.record.borrow();
+        let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
         (0..record.members.len())
-            .any(|member| record.is_in_service(member) && !self.members[member].is_online())
+            .any(|member| is_used(member) && !self.members[member].has_device())
     }
 
     async fn store_record(self: &Rc<Self>) -> IoResult<()> {
@@ -156,13 +165,16 @@ impl<D: BlockDevice> Inner<D> {
         next.usage = durable.usage.get();
         let mut is_news =
             durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
-        let is_loss = self.has_unrecorded_loss();
-        for (member, record) in next.members.iter_mut().enumerate() {
-            if record.state == MemberState::InService && !self.members[member].is_online() {
-                (record.state, record.since_event) = (MemberState::Lost, next.event);
+        let (mut is_loss, mut is_join) = (false, false);
+        for (member, record) in self.members.iter().zip(&mut next.members) {
+            let (state, uuid) = (member.state(record.state), member.uuid());
+            if (record.state, record.uuid) != (state, uuid) {
+                is_loss |= record.state == MemberState::InService && state != record.state;
+                is_join |= record.uuid != uuid || state == MemberState::Rebuilding;
+                (record.state, record.uuid, record.since_event) = (state, uuid, next.event);
+                is_news = true;
             }
         }
-        is_news |= is_loss;
         if !is_news {
             return Ok(());
         }
@@ -170,14 +182,29 @@ impl<D: BlockDevice> Inner<D> {
             // First: a member that the record calls lost comes back by the regions that are marked.
             self.mark_what_may_be_missing().await?;
         }
-        durable.record.replace(next.clone());
-        self.write_record(&next).await
+        if is_join {
+            // First: what it lacks is known before anybody takes it for a member.
+            self.store_whole_map().await?;
+        }
+        let before = durable.record.replace(next.clone());
+        let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
+        // Nobody is sent away on record before the one in his place can be known by his.
+        let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
+        self.write_record(&next, new).await?;
+        self.write_record(&next, old).await
     }
 
-    /// Writes the record to all members in service. Who does not take it is lost, which is news.
-    async fn write_record(self: &Rc<Self>, record: &ArrayRecord) -> IoResult<()> {
-        let in_service = (0..record.members.len()).filter(|&member| record.is_in_service(member));
-        let writes = in_service.map(|member| self.clone().write_own(member, record.clone()));
+    /// Writes the record to those members that it speaks of as such. Who does not take it is lost, which
+    /// is news.
+    async fn write_record(
+        self: &Rc<Self>,
+        record: &ArrayRecord,
+        members: Vec<usize>,
+    ) -> IoResult<()> {
+        let is_used =
+            |member: &usize| record.is_in_service(*member) || record.is_rebuilding(*member);
+        let used = members.into_iter().filter(is_used);
+        let writes = used.map(|member| self.clone().write_own(member, record.clone()));
         let results = together(&self.handle, writes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_groups()
@@ -185,14 +212,18 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn write_own(self: Rc<Self>, member: usize, array: ArrayRecord) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
+        if self.members[member].uuid() != array.members[member].uuid {
+            // It came when the record was on its way: the next one is about it.
+            return Ok(());
+        }
         let device_sectors = device.limits().sectors;
         self.counters.add(|counts| counts.metadata_writes += 2);
         let superblock = Superblock { array, member, device_sectors };
         let result = write_superblock(&*device, &superblock).await;
-        self.settle(member, result)
+        self.settle(member, &device, result)
     }
 
-    /// Whether a member is out: what is written now must be known when it comes back.
+    /// Whether a member is out, or does not have all of it yet: what is written now must be known when it comes back.
     pub(crate) fn is_degraded(&self) -> bool {
         self.members.iter().any(|member| !member.is_online())
     }

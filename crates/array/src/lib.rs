@@ -38,12 +38,15 @@
 //! is acknowledged without it (`durable`); what was never written reads as zeroes (`marks`); what does not
 //! match after a crash is made to match (`resync`). Tables: [format](../../../docs/formats/array.md).
 //!
-//! # Not there yet
+//! # Background
 //!
-//! There is no rebuild and no scrub.
+//! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
+//! keeps one for the next loss, [`Array::scrub`] finds what members return wrong. Each goes at a
+//! [`Pace`]: beside requests as its priority says, never under its floor.
 
 mod array;
 mod assemble;
+mod background;
 mod bits;
 pub mod canary;
 mod clear;
@@ -61,17 +64,23 @@ mod losses;
 mod marks;
 mod member_layout;
 mod members;
+mod pace;
 mod pieces;
 mod plan;
 mod read;
+mod rebuild;
 mod regions;
+mod replace;
 mod resync;
+mod rows;
+mod scrub;
 mod service;
 mod superblock;
 mod write;
 
 pub use array::{Array, ArrayError};
 pub use assemble::{AssembleOptions, AssembleReport, LeftOut};
+pub use background::BackgroundTask;
 pub use consistency::Consistency;
 pub use counts::Counts;
 pub use create::CreateOptions;
@@ -87,6 +96,10 @@ pub use member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
 };
+pub use pace::{Pace, Priority, Progress};
+pub use rebuild::RebuildStatus;
+pub use replace::{ReplaceError, Replacement};
+pub use scrub::{ScrubFinding, ScrubRepair, ScrubStatus};
 pub use service::{ArrayStatus, MemberStatus};
 pub use superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,

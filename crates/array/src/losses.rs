@@ -59,7 +59,8 @@ impl<D: BlockDevice> Inner<D> {
             let failed = record(lost.clone()).await;
             self.losses.is_recording.set(false);
             self.losses.recorded_now.notify();
-            let settled = failed.iter().map(|member| self.settle(*member, Err(IoError::Medium)));
+            let settled =
+                failed.iter().map(|member| self.settle_now(*member, Err(IoError::Medium)));
             settled.collect::<IoResult<()>>()?;
             if failed.is_empty() {
                 self.losses.recorded.replace(lost);

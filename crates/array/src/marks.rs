@@ -22,7 +22,7 @@ use crate::bits::Bits;
 use crate::consistency::Consistency;
 use crate::geometry::Stripe;
 use crate::member_layout::MAP_START_BYTES;
-use crate::members::{Clear, together};
+use crate::members::{Clear, Member, together};
 use crate::regions::{BLOCK_PAGES, PAGE_BYTES, RegionMap, region_sectors};
 
 /// Between two rounds that take marks back.
@@ -55,6 +55,10 @@ pub(crate) struct Marks {
     wanted: RefCell<BTreeSet<u64>>,
     /// Regions whose marks may be taken back.
     unwanted: RefCell<Vec<u64>>,
+    /// Regions that no member lacks any more, durably.
+    rebuilt: RefCell<Vec<u64>>,
+    /// Whether the whole map is to be written, with what members lack.
+    is_whole_wanted: Cell<bool>,
     is_storing: Cell<bool>,
     stored: Signal,
     failures: Cell<u64>,
@@ -86,6 +90,8 @@ impl Marks {
             turn_ended: Signal::new(),
             wanted: RefCell::default(),
             unwanted: RefCell::default(),
+            rebuilt: RefCell::default(),
+            is_whole_wanted: Cell::new(false),
             is_storing: Cell::new(false),
             stored: Signal::new(),
             failures: Cell::new(0),
@@ -99,11 +105,6 @@ impl Marks {
         self.region_sectors
     }
 
-    /// The region of a sector of the members' chunks.
-    pub(crate) fn region_of(&self, at: Lba) -> u64 {
-        at.0 / self.region_sectors
-    }
-
     /// The sectors of a region.
     pub(crate) fn sectors_of(&self, region: u64) -> SectorRange {
         let start = region * self.region_sectors;
@@ -112,6 +113,22 @@ impl Marks {
 
     pub(crate) fn is_written(&self, region: u64) -> bool {
         self.map.borrow().written.has(region)
+    }
+
+    /// What a new member lacks: all that was written; of one that comes back what is marked.
+    pub(crate) fn lacking(&self, is_back: bool) -> Bits {
+        let map = self.map.borrow();
+        if is_back {
+            let mut lacking = map.dirty.clone();
+            self.unstored.borrow().iter().for_each(|region| lacking.put(*region, true));
+            lacking
+        } else {
+            map.written.clone()
+        }
+    }
+
+    pub(crate) fn written_count(&self) -> u64 {
+        self.map.borrow().written.count()
     }
 
     pub(crate) fn is_in_doubt(&self, region: u64) -> bool {
@@ -178,14 +195,13 @@ impl<D: BlockDevice> Inner<D> {
     /// Whether a stripe was never written: it reads as zeroes then.
     pub(crate) fn is_blank(&self, stripe: Stripe) -> bool {
         let Some(durable) = &self.durable else { return false };
-        let region = durable.marks.region_of(self.geometry.member_lba(stripe, 0));
-        !durable.marks.is_written(region)
+        !durable.marks.is_written(self.region_of(stripe))
     }
 
     /// Whether the parity of a stripe may not match.
     pub(crate) fn is_in_doubt(&self, stripe: Stripe) -> bool {
         let Some(durable) = &self.durable else { return false };
-        durable.marks.is_in_doubt(durable.marks.region_of(self.geometry.member_lba(stripe, 0)))
+        durable.marks.is_in_doubt(self.region_of(stripe))
     }
 
     fn must_be_dirty(&self) -> bool {
@@ -201,7 +217,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn mark_region(self: &Rc<Self>, stripe: Stripe) -> IoResult<Mark<D>> {
         let Some(durable) = &self.durable else { return Ok(Mark(None)) };
         let marks = &durable.marks;
-        let region = marks.region_of(self.geometry.member_lba(stripe, 0));
+        let region = self.region_of(stripe);
         while !marks.is_ready(region, self.must_be_dirty()) {
             self.settled().await?;
             self.store_mark_of(marks, region).await?;
@@ -261,10 +277,12 @@ impl<D: BlockDevice> Inner<D> {
         loop {
             let wanted = marks.wanted.take();
             let unwanted = marks.unwanted.take();
-            if wanted.is_empty() && unwanted.is_empty() {
+            let is_whole = marks.is_whole_wanted.replace(false);
+            let is_more = is_whole || !marks.rebuilt.borrow().is_empty();
+            if wanted.is_empty() && unwanted.is_empty() && !is_more {
                 break;
             }
-            if let Err(error) = self.store_batch(marks, wanted, unwanted).await {
+            if let Err(error) = self.store_batch(marks, wanted, unwanted, is_whole).await {
                 marks.last_error.set(error);
                 marks.failures.set(marks.failures.get() + 1);
             }
@@ -279,6 +297,7 @@ impl<D: BlockDevice> Inner<D> {
         marks: &Marks,
         mut wanted: BTreeSet<u64>,
         unwanted: Vec<u64>,
+        is_whole: bool,
     ) -> IoResult<()> {
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
@@ -318,9 +337,66 @@ impl<D: BlockDevice> Inner<D> {
                 }
             }
         }
+        blocks.extend(self.change_missing(marks, is_whole));
         self.write_map_blocks(marks, blocks).await?;
         marks.unstored.borrow_mut().retain(|it| !zeroed.contains(it) && !wanted.contains(it));
         Ok(())
+    }
+
+    /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
+    fn change_missing(&self, marks: &Marks, is_whole: bool) -> BTreeSet<u64> {
+        let (mut map, rebuilt) = (marks.map.borrow_mut(), marks.rebuilt.take());
+        let is_missing = |region| {
+            let lacks = |member: &Member<D>| {
+                member.missing().borrow().as_ref().is_some_and(|it| it.regions.has(region))
+            };
+            self.members.iter().any(lacks)
+        };
+        if is_whole {
+            for region in 0..map.count() {
+                map.missing.put(region, is_missing(region));
+            }
+            return (0..map.block_count()).collect();
+        }
+        let gone: Vec<u64> = rebuilt.into_iter().filter(|region| !is_missing(*region)).collect();
+        gone.iter().for_each(|region| map.missing.put(*region, false));
+        gone.iter().map(|region| map.block_of(*region)).collect()
+    }
+
+    /// Writes the whole map to all members, with what those lack that are being rebuilt.
+    pub(crate) async fn store_whole_map(self: &Rc<Self>) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let marks = &durable.marks;
+        let failures = marks.failures.get();
+        marks.is_whole_wanted.set(true);
+        let mut wait = marks.stored.wait();
+        self.want_marks([]);
+        loop {
+            wait.await;
+            if !marks.is_whole_wanted.get() {
+                break;
+            }
+            wait = marks.stored.wait();
+        }
+        if marks.failures.get() == failures { Ok(()) } else { Err(marks.last_error.get()) }
+    }
+
+    /// Takes out of the map what no member lacks any more, durably.
+    pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<u64>) {
+        let Some(durable) = &self.durable else { return };
+        let marks = &durable.marks;
+        marks.rebuilt.borrow_mut().extend(regions);
+        let wait = marks.stored.wait();
+        self.want_marks([]);
+        wait.await;
+    }
+
+    /// Waits until regions that are being made zero now are: without a member that came meanwhile.
+    pub(crate) async fn zeroing_ended(&self) {
+        let Some(durable) = &self.durable else { return };
+        if durable.marks.is_storing.get() {
+            durable.marks.stored.wait().await;
+        }
     }
 
     /// Makes regions read as zeroes on all members, whatever happens to them then.
@@ -374,7 +450,7 @@ impl<D: BlockDevice> Inner<D> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.metadata_writes += 1);
         let result = device.write(at, Payload::One(data), Durability::Durable).await;
-        self.settle(member, result)
+        self.settle(member, &device, result)
     }
 
     /// Starts the rounds that take marks back, unless there are some or nothing is to be taken back.

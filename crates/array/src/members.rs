@@ -1,31 +1,65 @@
 //! The members of an array: what is sent to them, and when they are given up.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
-use voltier_ring::{Handle, join_all};
+use voltier_ring::{Handle, JoinHandle, join_all};
 
 use crate::array::Inner;
+use crate::bits::Bits;
 use crate::geometry::{Span, Stripe};
 use crate::plan::SlotState;
+use crate::superblock::MemberState;
 
 /// Longest write of zeroes to a member that has no command for it.
 const ZEROES_BYTES: u64 = 1 << 20;
 
+/// What a device does not have yet, while it is filled.
+pub(crate) struct Missing {
+    pub(crate) regions: Bits,
+    /// Those of them that are being filled: they are written, and not read.
+    pub(crate) under_way: BTreeSet<u64>,
+}
+
+impl Missing {
+    pub(crate) fn new(regions: Bits) -> Self {
+        Self { regions, under_way: BTreeSet::new() }
+    }
+}
+
+/// A device that is filled beside a member in service, to take its place.
+pub(crate) struct Successor<D> {
+    pub(crate) device: Rc<D>,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) missing: Missing,
+}
+
 /// A member: a device, as long as it is not lost.
 pub(crate) struct Member<D> {
     device: RefCell<Option<Rc<D>>>,
+    /// The uuid of the device; zero in a bare array.
+    uuid: Cell<[u8; 16]>,
+    /// What the device lacks; none of a member in service.
+    missing: RefCell<Option<Missing>>,
+    successor: RefCell<Option<Successor<D>>>,
     /// Reads under way, by which copies share the load.
     reads_in_flight: Cell<u32>,
 }
 
 impl<D> Member<D> {
     pub(crate) fn new(device: Option<D>) -> Self {
-        Self { device: RefCell::new(device.map(Rc::new)), reads_in_flight: Cell::new(0) }
+        Self {
+            device: RefCell::new(device.map(Rc::new)),
+            uuid: Cell::default(),
+            missing: RefCell::default(),
+            successor: RefCell::default(),
+            reads_in_flight: Cell::new(0),
+        }
     }
 
     /// # Errors
@@ -34,17 +68,107 @@ impl<D> Member<D> {
         self.device.borrow().clone().ok_or(IoError::Gone)
     }
 
-    pub(crate) fn is_online(&self) -> bool {
+    pub(crate) fn has_device(&self) -> bool {
         self.device.borrow().is_some()
+    }
+
+    fn is_device(&self, device: &Rc<D>) -> bool {
+        self.device.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, device))
+    }
+
+    /// Whether it is in service: not lost, and not being rebuilt.
+    pub(crate) fn is_online(&self) -> bool {
+        self.has_device() && self.missing.borrow().is_none()
+    }
+
+    pub(crate) fn is_rebuilding(&self) -> bool {
+        self.missing.borrow().is_some()
+    }
+
+    /// Whether a region can be read from it.
+    pub(crate) fn has_region(&self, region: u64) -> bool {
+        let missing = self.missing.borrow();
+        self.has_device() && missing.as_ref().is_none_or(|it| !it.regions.has(region))
+    }
+
+    /// How a region of it can be used by requests.
+    pub(crate) fn slot_state(&self, region: u64) -> SlotState {
+        match &*self.missing.borrow() {
+            _ if !self.has_device() => SlotState::Lost,
+            Some(missing) if missing.under_way.contains(&region) => SlotState::Unreadable,
+            // All of it will be computed: what is written until then does not matter.
+            Some(missing) if missing.regions.has(region) => SlotState::Lost,
+            _ => SlotState::Online,
+        }
+    }
+
+    /// What it is to the array, of which the record says that it is `recorded`.
+    pub(crate) fn state(&self, recorded: MemberState) -> MemberState {
+        match (self.has_device(), recorded) {
+            (false, MemberState::Absent) => MemberState::Absent,
+            (false, _) => MemberState::Lost,
+            (true, _) if self.is_rebuilding() => MemberState::Rebuilding,
+            (true, _) => MemberState::InService,
+        }
+    }
+
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.uuid.get()
+    }
+
+    pub(crate) fn set_uuid(&self, uuid: [u8; 16]) {
+        self.uuid.set(uuid);
+    }
+
+    pub(crate) fn missing(&self) -> &RefCell<Option<Missing>> {
+        &self.missing
+    }
+
+    pub(crate) fn successor(&self) -> &RefCell<Option<Successor<D>>> {
+        &self.successor
+    }
+
+    /// A device to fill, in the place of one that is lost.
+    pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], missing: Bits) {
+        self.missing.replace(Some(Missing::new(missing)));
+        self.uuid.set(uuid);
+        self.device.replace(Some(device));
+    }
+
+    /// The successor, which lacks nothing any more, takes the place of the device.
+    pub(crate) fn succeed(&self) {
+        let Some(successor) = self.successor.take() else { return };
+        self.uuid.set(successor.uuid);
+        self.device.replace(Some(successor.device));
+    }
+
+    pub(crate) fn succeeding(&self) -> Option<Rc<D>> {
+        self.successor.borrow().as_ref().map(|it| it.device.clone())
+    }
+
+    /// Gives a successor up; whether it was that.
+    pub(crate) fn drop_successor(&self, device: &Rc<D>) -> bool {
+        let mut successor = self.successor.borrow_mut();
+        successor.take_if(|it| Rc::ptr_eq(&it.device, device)).is_some()
     }
 
     pub(crate) fn reads_in_flight(&self) -> u32 {
         self.reads_in_flight.get()
     }
 
-    /// Gives the device up; requests under way end as they may.
+    /// Gives the device up; requests under way end as they may. A successor goes on in its place with
+    /// what it has.
     pub(crate) fn lose(&self) -> bool {
-        self.device.borrow_mut().take().is_some()
+        if self.device.borrow_mut().take().is_none() {
+            return false;
+        }
+        self.missing.take();
+        if let Some(Successor { device, uuid, missing }) = self.successor.take() {
+            self.uuid.set(uuid);
+            self.device.replace(Some(device));
+            self.missing.replace(Some(missing));
+        }
+        true
     }
 }
 
@@ -115,7 +239,7 @@ impl<D: BlockDevice> Inner<D> {
         let in_flight = InFlight::new(&self.members[member].reads_in_flight);
         let result = device.read(self.on_device(at), into).await;
         drop(in_flight);
-        if matches!(result, Err(IoError::Gone)) {
+        if matches!(result, Err(IoError::Gone)) && self.members[member].is_device(&device) {
             self.lose(member);
         }
         result
@@ -131,8 +255,17 @@ impl<D: BlockDevice> Inner<D> {
         // What a lost member would have held is in the others.
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
-        let result = device.write(self.on_device(at), Payload::One(data), durability).await;
-        self.settle(member, result)
+        let at = self.on_device(at);
+        let beside =
+            self.beside(member, {
+                let data = data.clone();
+                move |device: Rc<D>| async move {
+                    device.write(at, Payload::One(data), durability).await
+                }
+            });
+        let result = device.write(at, Payload::One(data), durability).await;
+        self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
     }
 
     pub(crate) async fn clear_member(
@@ -144,14 +277,12 @@ impl<D: BlockDevice> Inner<D> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
         let range = SectorRange::new(self.on_device(range.start), range.count);
-        let result = match clear {
-            Clear::Discard => device.discard(range).await,
-            Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
-                Err(IoError::Unsupported) => write_zero_data(&*device, range, durability).await,
-                result => result,
-            },
-        };
-        self.settle(member, result)
+        let beside = self.beside(member, move |device: Rc<D>| async move {
+            clear_device(&*device, range, clear).await
+        });
+        let result = clear_device(&*device, range, clear).await;
+        self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
     }
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
@@ -175,29 +306,79 @@ impl<D: BlockDevice> Inner<D> {
 
     pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
+        let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
         let result = device.flush().await;
-        self.settle(member, result)
+        self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
+    }
+
+    /// Does the same to the successor of a member, if it has one.
+    fn beside<F: Future<Output = IoResult<()>> + 'static>(
+        &self,
+        member: usize,
+        change: impl FnOnce(Rc<D>) -> F,
+    ) -> Option<(Rc<D>, JoinHandle<IoResult<()>>)> {
+        let device = self.members[member].succeeding()?;
+        Some((device.clone(), self.handle.spawn(change(device))))
+    }
+
+    /// A successor that does not take a change is none any more.
+    async fn finish_beside(
+        &self,
+        member: usize,
+        beside: Option<(Rc<D>, JoinHandle<IoResult<()>>)>,
+    ) {
+        let Some((device, result)) = beside else { return };
+        if result.await.is_err() {
+            self.give_successor_up(member, &device);
+        }
+    }
+
+    pub(crate) fn give_successor_up(&self, member: usize, device: &Rc<D>) {
+        if self.members[member].drop_successor(device) {
+            self.counters.add(|counts| counts.members_lost += 1);
+            self.background.membership_changed();
+        } else if self.members[member].is_device(device) {
+            // It has taken its place meanwhile.
+            self.lose(member);
+        }
     }
 
     /// The sector of a device that has this sector of the member's chunks.
-    fn on_device(&self, at: Lba) -> Lba {
+    pub(crate) fn on_device(&self, at: Lba) -> Lba {
         at.plus(self.data_start)
     }
 
     /// What a change of a member means for the request: a member that did not take it is lost, if
     /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
     /// for [`settled`](Inner::settled).
-    pub(crate) fn settle(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+    pub(crate) fn settle(
+        &self,
+        member: usize,
+        device: &Rc<D>,
+        result: IoResult<()>,
+    ) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
         let group = member / self.geometry.width();
         let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
-        if !self.members[member].is_online() {
+        if !self.members[member].is_device(device) {
+            return Ok(());
+        }
+        if self.members[member].is_rebuilding() {
+            // Nobody counts on it yet.
+            self.lose(member);
             return Ok(());
         }
         if error == IoError::Gone || others_have_it {
             self.lose(member);
         }
         if others_have_it { Ok(()) } else { Err(error) }
+    }
+
+    /// The same for whatever is the device of a member.
+    pub(crate) fn settle_now(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.settle(member, &device, result)
     }
 
     /// A member that could not be given up failed a write to these sectors, and the others have the new
@@ -214,6 +395,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
+            self.background.membership_changed();
             if let Some(durable) = &self.durable {
                 durable.note_change();
             }
@@ -223,7 +405,17 @@ impl<D: BlockDevice> Inner<D> {
         }
     }
 
-    /// Members of a group that are lost.
+    /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
+    pub(crate) fn has_half_written(&self, group: usize, rows: std::ops::Range<u64>) -> bool {
+        let half_written = self.half_written.borrow();
+        let is_in = |(stripe, _): &(Stripe, usize)| {
+            self.geometry.group_of(*stripe) == group
+                && rows.contains(&self.geometry.row_of(*stripe))
+        };
+        half_written.iter().any(is_in)
+    }
+
+    /// Members of a group that are lost, or do not have all of it yet.
     pub(crate) fn lost_in(&self, group: usize) -> usize {
         let members = &self.members[self.geometry.members_of(group)];
         members.iter().filter(|member| !member.is_online()).count()
@@ -251,16 +443,14 @@ impl<D: BlockDevice> Inner<D> {
         stripe: Stripe,
         unreadable: &[usize],
     ) -> IoResult<Vec<SlotState>> {
+        let region = self.region_of(stripe);
         let half_written = self.half_written.borrow();
-        let state = |slot| {
-            if !self.members[self.geometry.member_of(stripe, slot)].is_online() {
-                SlotState::Lost
-            } else if unreadable.contains(&slot) || half_written.contains(&(stripe, slot)) {
-                SlotState::Unreadable
-            } else {
-                SlotState::Online
-            }
-        };
+        let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
+        let state =
+            |slot| match self.members[self.geometry.member_of(stripe, slot)].slot_state(region) {
+                SlotState::Online if is_bad(slot) => SlotState::Unreadable,
+                state => state,
+            };
         let states: Vec<SlotState> = (0..self.geometry.width()).map(state).collect();
         let count = |wanted| states.iter().filter(|state| **state == wanted).count();
         let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
@@ -294,6 +484,20 @@ impl<D: BlockDevice> Inner<D> {
             }
         }
         if failed.is_empty() { Ok(read) } else { Err(failed) }
+    }
+}
+
+async fn clear_device<D: BlockDevice>(
+    device: &D,
+    range: SectorRange,
+    clear: Clear,
+) -> IoResult<()> {
+    match clear {
+        Clear::Discard => device.discard(range).await,
+        Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
+            Err(IoError::Unsupported) => write_zero_data(device, range, durability).await,
+            result => result,
+        },
     }
 }
 

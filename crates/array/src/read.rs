@@ -80,7 +80,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
-        self.members[self.geometry.member_of(stripe, slot)].is_online()
+        self.members[self.geometry.member_of(stripe, slot)].has_region(self.region_of(stripe))
     }
 
     /// The copy with the fewest reads under way; rows take turns where they are equal. While the
@@ -117,7 +117,7 @@ impl<D: BlockDevice> Inner<D> {
     async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
         let member = self.geometry.member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
-        if self.members[member].is_online() {
+        if self.members[member].has_region(self.region_of(stripe)) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
             // Copies change one after the other: without a lock a read of one may return what is being
             // written, and a later one of another copy what was there before.
@@ -234,6 +234,10 @@ impl<D: BlockDevice> Inner<D> {
         let mut writes = Vec::new();
         for (slot, (state, known)) in chunks.states.into_iter().zip(chunks.known).enumerate() {
             let (SlotState::Unreadable, Some((span, buf))) = (state, known) else { continue };
+            if !self.is_slot_online(stripe, slot) {
+                // Of a member that is being rebuilt.
+                continue;
+            }
             self.counters.add(|counts| counts.repairs += 1);
             let member = self.geometry.member_of(stripe, slot);
             let at = self.geometry.member_lba(stripe, span.start);

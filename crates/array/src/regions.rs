@@ -39,7 +39,7 @@ struct Page {
     index: U32,
     written: [u8; FIELD_BYTES],
     dirty: [u8; FIELD_BYTES],
-    reserved: [u8; FIELD_BYTES],
+    missing: [u8; FIELD_BYTES],
 }
 
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
@@ -65,6 +65,8 @@ pub(crate) struct RegionMap {
     pub(crate) written: Bits,
     /// Regions whose parity may not match, or which a member that is away does not have.
     pub(crate) dirty: Bits,
+    /// Regions that a member which is being rebuilt may not have. Says nothing while there is none.
+    pub(crate) missing: Bits,
 }
 
 impl RegionMap {
@@ -77,6 +79,7 @@ impl RegionMap {
             sequences: vec![1; count.div_ceil(PAGE_REGIONS) as usize],
             written: Bits::new(count),
             dirty: Bits::new(count),
+            missing: Bits::new(count),
         }
     }
 
@@ -138,7 +141,7 @@ impl RegionMap {
             index: (index as u32).into(),
             written: field(&self.written),
             dirty: field(&self.dirty),
-            reserved: [0; FIELD_BYTES],
+            missing: field(&self.missing),
         };
         let mut bytes: [u8; PAGE_BYTES] = zerocopy::transmute!(page);
         let crc = crc_without(&bytes, CRC_AT);
@@ -180,6 +183,8 @@ impl RegionMap {
                 unknown.put(region, is_unknown);
                 map.written.put(region, is_unknown || best.iter().any(|page| is_in(&page.written)));
                 map.dirty.put(region, is_unknown || best.iter().any(|page| is_in(&page.dirty)));
+                let is_missing = is_unknown || best.iter().any(|page| is_in(&page.missing));
+                map.missing.put(region, is_missing);
             }
             map.sequences[index as usize] = newest.unwrap_or(1);
             let first = best.first();

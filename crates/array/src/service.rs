@@ -9,6 +9,8 @@ use crate::consistency::Consistency;
 use crate::counts::Counts;
 use crate::journal::{JournalOptions, JournalStart, ReplayReport};
 use crate::level::Level;
+use crate::rebuild::RebuildStatus;
+use crate::scrub::ScrubStatus;
 use crate::superblock::{ArrayRecord, MemberState, Usage};
 
 /// A member, as it is now.
@@ -20,6 +22,8 @@ pub struct MemberStatus {
     pub state: MemberState,
     /// The event with which it came to be that.
     pub since_event: u64,
+    /// Whether another device is being filled beside it, to take its place.
+    pub is_being_copied: bool,
 }
 
 /// What can be told of an array with durable state.
@@ -43,7 +47,7 @@ pub struct ArrayStatus {
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberStatus>,
-    /// Whether members are missing.
+    /// Whether members are missing, or do not have everything yet.
     pub is_degraded: bool,
     /// A region, in bytes of a member.
     pub region_bytes: u64,
@@ -55,6 +59,12 @@ pub struct ArrayStatus {
     pub regions_dirty: u64,
     /// Regions whose parity is still to be made anew.
     pub regions_in_doubt: u64,
+    /// How far the rebuild is.
+    pub rebuild: RebuildStatus,
+    /// The scrub that is running, or the last one.
+    pub scrub: ScrubStatus,
+    /// Spares that wait.
+    pub spares: usize,
     /// The counters.
     pub counts: Counts,
 }
@@ -95,10 +105,12 @@ impl<D: BlockDevice> Inner<D> {
         };
         self.begin_rounds();
         self.begin_resync();
+        self.begin_rebuild();
         Ok(report)
     }
 
     async fn stop(self: &Rc<Self>) -> IoResult<()> {
+        self.end_background().await;
         let Some(durable) = &self.durable else { return self.flush_all().await };
         durable.close();
         durable.resync_ended.until(|| !durable.is_resyncing.get()).await;
@@ -138,9 +150,13 @@ impl<D: BlockDevice> Array<D> {
         let record = durable.record();
         let [regions, regions_written, regions_dirty, regions_in_doubt] = durable.marks.counts();
         let member = |(number, member): (usize, &crate::superblock::MemberRecord)| {
-            let is_lost = member.state == MemberState::InService && !self.is_online(number);
-            let state = if is_lost { MemberState::Lost } else { member.state };
-            MemberStatus { uuid: member.uuid, state, since_event: member.since_event }
+            let own = &self.0.members[number];
+            MemberStatus {
+                uuid: own.uuid(),
+                state: own.state(member.state),
+                since_event: member.since_event,
+                is_being_copied: own.succeeding().is_some(),
+            }
         };
         Some(ArrayStatus {
             uuid: record.uuid,
@@ -157,6 +173,9 @@ impl<D: BlockDevice> Array<D> {
             regions_written,
             regions_dirty,
             regions_in_doubt,
+            rebuild: self.rebuild_status(),
+            scrub: self.scrub_status(),
+            spares: self.spare_count(),
             counts: self.counts(),
             name: record.name,
         })

@@ -258,6 +258,11 @@ impl ArrayRecord {
     pub fn is_in_service(&self, member: usize) -> bool {
         self.members[member].state == MemberState::InService
     }
+
+    /// Whether a member is being rebuilt.
+    pub fn is_rebuilding(&self, member: usize) -> bool {
+        self.members[member].state == MemberState::Rebuilding
+    }
 }
 
 impl Superblock {

@@ -111,11 +111,14 @@ impl<D: BlockDevice> Inner<D> {
         let _mark = self.mark_region(stripe).await?;
         let hull = hull_of(&new);
         let has_parity = self.geometry.parity_chunks() > 0;
-        let _guard = if has_parity {
+        // While a member is copied, a copy must not overtake what is written beside it.
+        let must_lock = has_parity || self.background.is_copying.get();
+        let _guard = if must_lock {
             Some(self.locks.lock(stripe, hull, Access::Exclusive).await)
         } else {
             None
         };
+        let _unlocked = (!must_lock).then(|| self.background.unlocked.enter());
         let old = self.read_old(stripe, &new, hull).await?;
         let ready = self.with_parity(stripe, new, hull, old);
         // Parity is known and nothing is written.

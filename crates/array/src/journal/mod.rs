@@ -6,10 +6,12 @@
 //! - `ring`: the room in a ring and the queue before it.
 //! - `pump`: the tasks that write batches, labels, and raise the watermark.
 //! - `replay`: what an array does before it serves.
+//! - `join`: a member that comes into service.
 //! - `extents`: of overlapping records the last one.
 
 mod extents;
 pub(crate) mod format;
+mod join;
 mod pump;
 mod replay;
 pub(crate) mod ring;
@@ -110,6 +112,8 @@ pub(crate) struct Journal {
     /// A transaction has ended, the watermark has risen, a member or the journal is lost.
     progress: Signal,
     is_advancing: Cell<bool>,
+    /// While there are any, no transaction begins.
+    pauses: Cell<u32>,
     /// Why nothing can be journalled any more.
     failed: Cell<Option<IoError>>,
 }
@@ -139,6 +143,7 @@ impl Journal {
             rings: rings.into_iter().map(RefCell::new).collect(),
             progress: Signal::new(),
             is_advancing: Cell::new(false),
+            pauses: Cell::new(0),
             failed: Cell::new(None),
         }
     }
@@ -167,6 +172,12 @@ impl Journal {
         let transactions = self.transactions.borrow();
         let is_of_use = transactions.watermark < transactions.candidate();
         is_of_use && !self.is_advancing.get() && self.failed.get().is_none()
+    }
+
+    /// Whether no transaction is under way, nor anything for one.
+    fn is_at_rest(&self) -> bool {
+        let rings = self.rings.iter().all(|ring| ring.borrow().is_at_rest());
+        rings && !self.is_advancing.get() && self.transactions.borrow().open.is_empty()
     }
 
     /// Something changed that a writer of a ring may wait for.
@@ -234,8 +245,14 @@ impl<D: BlockDevice> Inner<D> {
         let Some(journal) = self.journal.get() else { return Ok(Transaction(None)) };
         // A record names the members that have a part of it. If one is left out that a replay takes
         // to be in service, the replay would leave it as it was.
-        if !canary::is(Canary::LossNotRecorded) {
-            self.losses_recorded().await?;
+        loop {
+            if !canary::is(Canary::LossNotRecorded) {
+                self.losses_recorded().await?;
+            }
+            if journal.pauses.get() == 0 {
+                break;
+            }
+            journal.progress.until(|| journal.pauses.get() == 0).await;
         }
         journal.check()?;
         self.check_group(group)?;

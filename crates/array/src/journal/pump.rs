@@ -25,10 +25,12 @@ impl<D: BlockDevice> Inner<D> {
                 journal.progress.notify();
                 return;
             }
+            let device = self.device_of(member);
             if let Err(error) = self.write_batch(member, &batch).await {
                 // Without its ring a member is of no use: it is lost, or the journal is.
-                if journal.check().is_ok() {
-                    self.settle(member, Err(error)).unwrap_or_else(|error| journal.fail(error));
+                if let (Ok(device), Ok(())) = (device, journal.check()) {
+                    let settled = self.settle(member, &device, Err(error));
+                    settled.unwrap_or_else(|error| journal.fail(error));
                 }
                 let waiting = journal.rings[member].borrow_mut().close();
                 drop(waiting);
@@ -137,11 +139,7 @@ impl<D: BlockDevice> Inner<D> {
     /// When a member that cannot be lost does not take it.
     pub(crate) async fn settle_journal(self: &Rc<Self>) -> IoResult<()> {
         let Some(journal) = self.journal.get() else { return Ok(()) };
-        let is_at_rest = || {
-            let rings = journal.rings.iter().all(|ring| ring.borrow().is_at_rest());
-            rings && !journal.is_advancing.get() && journal.transactions.borrow().open.is_empty()
-        };
-        journal.progress.until(|| journal.check().is_err() || is_at_rest()).await;
+        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
         journal.check()?;
         let candidate = journal.transactions.borrow().candidate();
         self.flush_all().await?;
@@ -152,7 +150,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let start = journal.rings[member].borrow_mut().free_below(candidate);
             let written = self.write_label(member, start).await;
-            self.settle(member, written)?;
+            self.settle_now(member, written)?;
         }
         self.losses_recorded().await
     }

@@ -162,7 +162,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> Result<(), ArrayError> {
         for (member, found) in found.iter().enumerate() {
             if self.members[member].is_online() && found.is_none() {
-                self.settle(member, Err(IoError::Medium))
+                self.settle_now(member, Err(IoError::Medium))
                     .map_err(|_| ArrayError::JournalDamaged { member })?;
                 report.damaged.push(member);
             }
@@ -182,6 +182,10 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn walk(self: Rc<Self>, member: usize, options: &JournalOptions) -> IoResult<Found> {
         let device = self.device_of(member)?;
+        if !self.members[member].is_online() {
+            // One that is being rebuilt takes no part: what is redone it lacks.
+            return Err(IoError::Gone);
+        }
         let (owner, place) = (options.owner(member), options.places[member]);
         let mut newest: Option<Label> = None;
         for copy in 0..2 {
@@ -300,7 +304,7 @@ impl<D: BlockDevice> Inner<D> {
         let data = Buf::new((extent.sectors * SECTOR_BYTES) as usize);
         match device.read(Lba(from), data).await {
             Ok(data) => self.write_member(member, at, data.freeze(), Durability::Cached).await,
-            Err(error) => self.settle(member, Err(error)),
+            Err(error) => self.settle(member, &device, Err(error)),
         }
     }
 
@@ -351,7 +355,7 @@ impl<D: BlockDevice> Inner<D> {
             let label = Label::encode(options.owner(member), Start { number, ..start });
             let at = options.places[member].label_lba(number);
             let written = device.write(at, Payload::One(label), Durability::Durable).await;
-            self.settle(member, written)?;
+            self.settle(member, &device, written)?;
         }
         Ok(())
     }

@@ -4,4 +4,6 @@ mod failures;
 mod io_counts;
 mod journal;
 mod oracle;
+mod rebuild;
+mod scrub;
 mod world;

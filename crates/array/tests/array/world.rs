@@ -8,8 +8,8 @@ use voltier_array::{
     Array, Geometry, JournalOptions, JournalPlace, JournalStart, RecordLosses, Stripe,
 };
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, Prng, SECTOR_BYTES,
-    SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, Prng,
+    SECTOR_BYTES, SectorRange,
 };
 use voltier_drive::MemoryDevice;
 use voltier_ring::Handle;
@@ -146,6 +146,34 @@ impl World {
         let (media, watches, members) = drives(handle, geometry, bytes, block_bytes, lost, seed);
         let array = Array::new(handle, geometry.clone(), members).expect("possible");
         Self { array, media, watches }
+    }
+
+    /// A fresh device for a member that is lost: it holds junk.
+    pub(crate) async fn fresh_member(
+        &self,
+        handle: &Handle,
+        member: usize,
+        seed: u64,
+    ) -> TestMember {
+        // What was on its way to the old one.
+        handle.sleep(1_000_000).await;
+        let watch = &self.watches[member];
+        watch.is_gone.set(false);
+        watch.bad.borrow_mut().clear();
+        let below = self.media[member].clone();
+        let junk = vec![0xdb; below.limits().bytes() as usize];
+        below.write(Lba(0), Bytes::copy_of(&junk).into(), Durability::Cached).await.expect("junk");
+        let dice = RefCell::new(Prng::new(seed));
+        TestMember { handle: handle.clone(), below, dice, watch: watch.clone() }
+    }
+
+    /// Changes a byte of a member behind everybody's back.
+    pub(crate) async fn flip(&self, member: usize, at: u64) {
+        let block = Lba(at / 4096 * 8);
+        let mut bytes = self.media[member].read(block, Buf::new(4096)).await.expect("memory");
+        bytes[at as usize % 4096] ^= 0x40;
+        let durability = Durability::Cached;
+        self.media[member].write(block, bytes.into(), durability).await.expect("memory");
     }
 
     /// A new array with a journal of this length behind the data of each member.

@@ -3,5 +3,6 @@
 mod assemble;
 mod crash;
 mod drive;
+mod rebuild;
 mod service;
 mod world;

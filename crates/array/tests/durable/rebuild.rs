@@ -1,0 +1,402 @@
+//! Rebuilds of arrays with durable state: what is on record when, over restarts and power cuts.
+
+use voltier_array::{
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, Pace, Priority,
+    Replacement,
+};
+use voltier_block::BlockDevice;
+
+use crate::crash::{Story, at_every_step};
+use crate::drive::{Drive, Medium};
+use crate::world::{World, on_media, options, read, with_drives, write};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
+const NEW: [u8; 16] = [77; 16];
+/// Blocks in the first three regions.
+fn blocks(level: Level, members: usize) -> [u64; 6] {
+    let data = match level {
+        Level::Raid1 => 1,
+        Level::Raid5 => members - 1,
+        Level::Raid6 => members - 2,
+        _ => members,
+    };
+    [0, 100, 300, 500, 600, 700].map(|block| block * data as u64)
+}
+
+/// An array over the first drives.
+async fn made(world: &World, level: Level, members: usize) -> Array<Drive> {
+    made_with(world, level, members, Consistency::Bitmap).await
+}
+
+async fn made_with(
+    world: &World,
+    level: Level,
+    members: usize,
+    consistency: Consistency,
+) -> Array<Drive> {
+    let options = options(level, members, consistency);
+    let drives = world.drives[..members].to_vec();
+    Array::create(&world.handle, &options, drives).await.expect("possible")
+}
+
+fn state(array: &Array<Drive>, member: usize) -> MemberState {
+    array.status().expect("it has one").members[member].state
+}
+
+async fn on_record(world: &World, drive: usize, member: usize) -> (MemberState, [u8; 16]) {
+    let found = Array::examine(&world.drives[drive]).await.expect("whole").expect("a member");
+    let record = found.array.members[member];
+    (record.state, record.uuid)
+}
+
+async fn check_without(world: &World, drives: &[usize], blocks: [u64; 6], byte: u8) {
+    let media = world.media();
+    let boot = World::new(&world.handle, media, None, 3);
+    let either = AssembleOptions { degraded: true, ..PLAIN };
+    let (array, _) = boot.assemble(drives, either).await.unwrap_or_else(|error| panic!("{error}"));
+    for block in blocks {
+        assert_eq!(read(&array, block).await, Ok(byte), "block {block} on {drives:?}");
+    }
+}
+
+#[test]
+fn a_replaced_member_is_on_record_as_rebuilding_then_in_service_and_the_old_one_stays_out() {
+    for level in [Level::Raid1, Level::Raid5, Level::Raid6] {
+        with_drives(5, move |world| async move {
+            let (array, blocks) = (made(&world, level, 4).await, blocks(level, 4));
+            for block in blocks {
+                write(&array, block, 1).await.expect("write");
+            }
+            array.fail(1).expect("one may go");
+            for block in blocks {
+                write(&array, block, 2).await.expect("write");
+            }
+            let event = array.status().expect("it has one").event;
+            let idle = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 };
+            array.set_pace(BackgroundTask::Rebuild, idle);
+            let replaced = array.replace(1, world.drives[4].clone(), NEW).await;
+            assert_eq!(replaced, Ok(Replacement::Rebuild));
+            for drive in [0, 2, 3, 4] {
+                assert_eq!(on_record(&world, drive, 1).await, (MemberState::Rebuilding, NEW));
+            }
+            assert_eq!(array.status().expect("it has one").event, event + 1);
+            assert!(array.status().expect("it has one").is_degraded);
+            array.ended(BackgroundTask::Rebuild).await;
+            for drive in [0, 2, 3, 4] {
+                assert_eq!(on_record(&world, drive, 1).await, (MemberState::InService, NEW));
+            }
+            assert!(!array.status().expect("it has one").is_degraded);
+            // Marks go again.
+            world.handle.sleep(30 * SECOND_NS).await;
+            assert_eq!(array.status().expect("it has one").regions_dirty, 0);
+            array.stop().await.expect("stop");
+            drop(array);
+            let (again, report) = world.assemble(&[1, 4, 0, 3, 2], PLAIN).await.expect("all");
+            assert_eq!(report.left_out.iter().map(|it| it.device).collect::<Vec<_>>(), [0]);
+            assert!(report.was_clean && again.is_online(1));
+            again.stop().await.expect("stop");
+            for without in [0, 2, 3] {
+                let drives: Vec<usize> = (0..5).filter(|it| ![1, without].contains(it)).collect();
+                check_without(&world, &drives, blocks, 2).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
+    for consistency in [Consistency::Bitmap, Consistency::Journal] {
+        with_drives(4, move |world| async move {
+            let array = world.create(&options(Level::Raid5, 4, consistency)).await;
+            let blocks = blocks(Level::Raid5, 4);
+            for block in blocks {
+                write(&array, block, 2).await.expect("write");
+            }
+            // Nothing is marked any more.
+            world.handle.sleep(30 * SECOND_NS).await;
+            array.fail(1).expect("one may go");
+            write(&array, 0, 3).await.expect("write");
+            write(&array, 0, 2).await.expect("write");
+            array.stop().await.expect("stop");
+            drop(array);
+            let (array, _) = world.assemble(&[0, 2, 3], PLAIN).await.expect("enough");
+            let idle = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 };
+            array.set_pace(BackgroundTask::Rebuild, idle);
+            let back = array.replace(1, world.drives[1].clone(), NEW).await;
+            assert_eq!(back, Ok(Replacement::Return));
+            let progress = array.rebuild_status().progress;
+            let region_bytes = array.status().expect("it has one").region_bytes;
+            assert_eq!(progress.total_bytes - progress.done_bytes, region_bytes);
+            array.ended(BackgroundTask::Rebuild).await;
+            assert_eq!(state(&array, 1), MemberState::InService);
+            array.stop().await.expect("stop");
+            drop(array);
+            check_without(&world, &[0, 1, 3], blocks, 2).await;
+            // One that was used without the others is not the same any more: all of it is computed.
+            let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
+            array.fail(1).expect("one may go");
+            write(&array, 0, 2).await.expect("write");
+            world.drives[1].medium.borrow_mut().overwrite(0, &[0; 4096]);
+            world.drives[1].medium.borrow_mut().overwrite(5 << 20, &[0; 4096]);
+            let again = array.replace(1, world.drives[1].clone(), NEW).await;
+            assert_eq!(again, Ok(Replacement::Rebuild));
+            array.ended(BackgroundTask::Rebuild).await;
+            array.stop().await.expect("stop");
+            drop(array);
+            check_without(&world, &[0, 1, 2], blocks, 2).await;
+        });
+    }
+}
+
+#[test]
+fn a_rebuild_that_was_stopped_goes_on_where_it_was() {
+    with_drives(5, |world| async move {
+        let array = made(&world, Level::Raid6, 4).await;
+        let blocks = blocks(Level::Raid6, 4);
+        for block in blocks {
+            write(&array, block, 2).await.expect("write");
+        }
+        array.fail(1).expect("one may go");
+        // A region in two seconds.
+        let slow = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 << 19 };
+        array.set_pace(BackgroundTask::Rebuild, slow);
+        array.replace(1, world.drives[4].clone(), NEW).await.expect("taken");
+        let busy = world.handle.spawn({
+            let array = array.clone();
+            async move {
+                while array.rebuild_status().progress.done_bytes == 0 {
+                    assert_eq!(read(&array, 0).await, Ok(2));
+                }
+            }
+        });
+        busy.await;
+        array.stop().await.expect("stop");
+        let done = array.rebuild_status().progress.done_bytes;
+        assert!(done > 0 && state(&array, 1) == MemberState::Rebuilding);
+        drop(array);
+        let (array, report) = world.assemble(&[4, 3, 2, 0], PLAIN).await.expect("enough");
+        assert!(report.was_clean && report.left_out.is_empty());
+        assert!(array.rebuild_status().progress.done_bytes >= done);
+        array.ended(BackgroundTask::Rebuild).await;
+        assert_eq!(state(&array, 1), MemberState::InService);
+        array.stop().await.expect("stop");
+        drop(array);
+        check_without(&world, &[0, 4], blocks, 2).await;
+    });
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_lost_member_by_itself_and_the_next_one_of_a_spare_that_fails() {
+    with_drives(6, |world| async move {
+        let array = made(&world, Level::Raid5, 4).await;
+        let blocks = blocks(Level::Raid5, 4);
+        for block in blocks {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        array.add_spare(world.drives[5].clone(), [78; 16]).expect("it suits");
+        assert!(array.add_spare(world.drives[5].clone(), [78; 16]).is_err());
+        assert_eq!(array.status().expect("it has one").spares, 2);
+        world.drives[4].is_gone.set(true);
+        world.drives[2].is_gone.set(true);
+        for block in blocks {
+            write(&array, block, 2).await.expect("write");
+        }
+        while !array.is_online(2) {
+            world.handle.sleep(SECOND_NS / 1000).await;
+        }
+        let status = array.status().expect("it has one");
+        assert_eq!((status.spares, status.members[2].uuid), (0, [78; 16]));
+        array.stop().await.expect("stop");
+        drop(array);
+        check_without(&world, &[1, 3, 5], blocks, 2).await;
+    });
+}
+
+#[test]
+fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
+    for level in [Level::Raid0, Level::Raid1, Level::Raid5] {
+        with_drives(5, move |world| async move {
+            let (array, blocks) = (made(&world, level, 4).await, blocks(level, 4));
+            for block in blocks {
+                write(&array, block, 1).await.expect("write");
+            }
+            let replaced = array.replace(2, world.drives[4].clone(), NEW).await;
+            assert_eq!(replaced, Ok(Replacement::Copy));
+            assert!(array.status().expect("it has one").members[2].is_being_copied);
+            for block in blocks {
+                assert!(!array.status().expect("it has one").is_degraded);
+                write(&array, block, 2).await.expect("write");
+            }
+            array.ended(BackgroundTask::Rebuild).await;
+            for drive in [0, 1, 3, 4] {
+                assert_eq!(on_record(&world, drive, 2).await, (MemberState::InService, NEW));
+            }
+            array.stop().await.expect("stop");
+            drop(array);
+            let (array, report) = world.assemble(&[0, 1, 2, 3, 4], PLAIN).await.expect("all");
+            assert_eq!(report.left_out.len(), 1);
+            for block in blocks {
+                assert_eq!(read(&array, block).await, Ok(2));
+            }
+        });
+    }
+}
+
+/// An array with something on it, stopped, and a drive that was never in it.
+fn with_one_over(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
+    on_media(vec![Medium::default(); members + 1], move |world| async move {
+        let array = made_with(&world, level, members, consistency).await;
+        let blocks = blocks(level, members);
+        for block in blocks {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.stop().await.expect("stop");
+        world.media()
+    })
+}
+
+fn story(blocks: [u64; 6]) -> Story {
+    let story = Story::default();
+    story.is_made.set(true);
+    for block in blocks {
+        story.model.borrow_mut().acknowledge(block, 1);
+    }
+    story
+}
+
+#[test]
+fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
+    for (level, members) in [(Level::Raid1, 2), (Level::Raid5, 3), (Level::Raid6, 4)] {
+        let (media, blocks) =
+            (with_one_over(level, members, Consistency::Bitmap), blocks(level, members));
+        at_every_step(
+            "rebuild",
+            &media,
+            || story(blocks),
+            move |world, story| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let degraded = AssembleOptions { degraded: true, ..PLAIN };
+                let (array, _) = world.assemble(&order[1..], degraded).await.expect("enough");
+                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                array.ended(BackgroundTask::Rebuild).await;
+                // Copies have no write hole: requests may be cut off as well.
+                if level == Level::Raid1 {
+                    story.write(&array, 100, 5).await;
+                }
+                array.stop().await.expect("stop");
+                story.is_stopped.set(true);
+                world.drives[1].flush().await.expect("flush");
+            },
+        );
+    }
+}
+
+#[test]
+fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_journal() {
+    for (level, members, is_copy) in
+        [(Level::Raid5, 3, false), (Level::Raid5, 3, true), (Level::Raid6, 4, false)]
+    {
+        let media = with_one_over(level, members, Consistency::Journal);
+        let blocks = blocks(level, members);
+        at_every_step(
+            "rebuild and write",
+            &media,
+            || story(blocks),
+            move |world, story| async move {
+                let order: Vec<usize> = (usize::from(!is_copy)..members).collect();
+                let (array, _) = world.assemble(&order, PLAIN).await.expect("enough");
+                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                for (index, block) in blocks.into_iter().enumerate() {
+                    story.write(&array, block, 10 + index as u8).await;
+                }
+                let ended = world.handle.spawn({
+                    let array = array.clone();
+                    async move { array.ended(BackgroundTask::Rebuild).await }
+                });
+                let mut byte = 20;
+                while array.rebuild_status().progress.is_running {
+                    // While the member is put in service as well.
+                    story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
+                    byte += 1;
+                }
+                ended.await;
+                story.write(&array, 0, 30).await;
+            },
+        );
+    }
+}
+
+#[test]
+fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
+    let (media, blocks) =
+        (with_one_over(Level::Raid1, 2, Consistency::Bitmap), blocks(Level::Raid1, 2));
+    at_every_step(
+        "rebuild and write",
+        &media,
+        || story(blocks),
+        move |world, story| async move {
+            let degraded = AssembleOptions { degraded: true, ..PLAIN };
+            let (array, _) = world.assemble(&[1], degraded).await.expect("enough");
+            array.replace(0, world.drives[2].clone(), NEW).await.expect("taken");
+            for (index, block) in blocks.into_iter().enumerate() {
+                story.write(&array, block, 10 + index as u8).await;
+            }
+            array.ended(BackgroundTask::Rebuild).await;
+            story.write(&array, 0, 30).await;
+            world.handle.sleep(11 * SECOND_NS).await;
+            story.write(&array, 600, 31).await;
+        },
+    );
+}
+
+#[test]
+fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
+    for (level, members) in [(Level::Raid1, 2), (Level::Raid0, 2), (Level::Raid5, 3)] {
+        let (media, blocks) =
+            (with_one_over(level, members, Consistency::Bitmap), blocks(level, members));
+        at_every_step(
+            "copy",
+            &media,
+            || story(blocks),
+            move |world, story| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
+                array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
+                for (index, block) in blocks.into_iter().enumerate() {
+                    story.write(&array, block, 10 + index as u8).await;
+                }
+                array.ended(BackgroundTask::Rebuild).await;
+                story.write(&array, 0, 30).await;
+            },
+        );
+    }
+}
+
+#[test]
+fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
+    let (media, blocks) =
+        (with_one_over(Level::Raid1, 2, Consistency::Bitmap), blocks(Level::Raid1, 2));
+    let before = on_media(media, |world| async move {
+        let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
+        array.fail(0).expect("one may go");
+        write(&array, 500, 9).await.expect("write");
+        array.stop().await.expect("stop");
+        world.media()
+    });
+    let before_story = || {
+        let story = story(blocks);
+        story.model.borrow_mut().acknowledge(500, 9);
+        story
+    };
+    at_every_step("return", &before, before_story, |world, story| async move {
+        let degraded = AssembleOptions { degraded: true, ..PLAIN };
+        let (array, _) = world.assemble(&[0, 1], degraded).await.expect("enough");
+        let back = array.replace(0, world.drives[0].clone(), NEW).await;
+        assert_eq!(back, Ok(Replacement::Return));
+        story.write(&array, 700, 12).await;
+        array.ended(BackgroundTask::Rebuild).await;
+        story.write(&array, 0, 30).await;
+    });
+}
