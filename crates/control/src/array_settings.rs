@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn unknown_keys_and_values_suggest_the_nearest_known_ones_and_change_nothing() {
         let mut settings = ArraySettings::default();
-        let key = settings.apply("rebuild_prio", "high").unwrap_err();
+        let key = settings.apply("rebuild_priorty", "high").unwrap_err();
         assert!(key.message.contains("did you mean `rebuild_priority`"), "{key}");
         let value = settings.apply("scrub_priority", "hgih").unwrap_err();
         assert!(value.message.contains("did you mean `high`"), "{value}");

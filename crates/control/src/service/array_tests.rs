@@ -331,7 +331,7 @@ fn spares_wait_take_places_and_come_back_after_a_restart_unless_they_hold_someth
     array.spares = vec![bench.device("d4")];
     bench.ask(ask_of(ArrayRequest::Create { array }));
     bench.ask(bench.spare("d5", false));
-    assert!(bench.error(bench.spare("d5", false)).contains("spare"));
+    assert!(bench.error(bench.spare("d5", false)).contains("already part of array r5"));
     bench.restart(true);
     let spares = bench.service.registry.arrays()[0].spares.clone();
     assert_eq!(spares, [bench.device("d4"), bench.device("d5")]);

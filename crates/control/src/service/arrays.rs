@@ -348,7 +348,7 @@ impl<E: Engine> Service<E> {
         })
     }
 
-    fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
+    pub(super) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
             self.engine.log(&format!("array {name}: {}", error.message));
         }
@@ -374,7 +374,7 @@ impl<E: Engine> Service<E> {
         record.is_some_and(|record| self.array_status(&record).state == ArrayState::Degraded)
     }
 
-    fn array_response(&mut self, name: &ArrayName, notes: Vec<String>) -> Response {
+    pub(super) fn array_response(&mut self, name: &ArrayName, notes: Vec<String>) -> Response {
         let record = self.registry.find_array(name).cloned();
         let record = record.expect("an array just handled is recorded");
         Response::Array { array: Box::new(self.array_status(&record)), notes }
