@@ -533,14 +533,14 @@ fn a_scrub_finds_the_wrong_member_and_repairs_it() {
     let (instance, devices) = array_volume(&["6"], 5);
     fill(&mut client(&instance), 15);
     let file = File::options().read(true).write(true).open(&devices[2]).unwrap();
+    client(&instance).write(16 * MIB, &[0x77; 1 << 20]).unwrap();
     let mut chunk = vec![0; 16 << 10];
-    let at = (0..32 * 64).map(|chunk| chunk * (16 << 10)).find(|at| {
-        *at >= 2 * MIB && {
-            file.read_exact_at(&mut chunk, *at).unwrap();
-            chunk.iter().all(|byte| *byte != 0)
-        }
+    let mut places = (0..32 * 64).map(|chunk| chunk * (16 << 10));
+    let at = places.find(|at| {
+        file.read_exact_at(&mut chunk, *at).unwrap();
+        *at >= 2 * MIB && chunk.iter().all(|byte| *byte == 0x77)
     });
-    let at = at.expect("a chunk that is full");
+    let at = at.expect("a chunk of data on this member");
     file.write_all_at(&[0xee; 4096], at).unwrap();
     let found = |args: &[&str]| {
         let shown = instance.run(&[&["array", "scrub", "a", "--json"], args].concat()).json();
