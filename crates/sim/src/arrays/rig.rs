@@ -28,7 +28,14 @@ pub(crate) struct Left {
     pub(crate) model: Model,
     /// Members on record as lost: others may have what they miss, and they are never back.
     pub(crate) recorded: u64,
+    /// Lives up to now.
+    pub(crate) lives: u64,
 }
+
+/// Events of a life are above those of all lives before it: a register that was on its way when an
+/// earlier one ended is older than any of a life that began without the drive that has it. Superblocks
+/// know that by the event since which they call each member lost.
+const EVENTS_OF_A_LIFE: u64 = 1 << 32;
 
 /// Who is lost, as one drive has it.
 #[derive(Clone, Copy)]
@@ -61,21 +68,22 @@ impl Left {
             media: (0..setup.geometry.member_count()).map(medium).collect(),
             model: Model::new(setup.geometry.sectors()),
             recorded: 0,
+            lives: 0,
         }
     }
 
     /// Whether the array can be what it was without the members of `away`.
     pub(crate) fn can_do_without(&self, setup: &Setup, away: u64) -> bool {
-        setup.can_lose(self.lost_without(setup, away).0 | self.recorded)
+        setup.can_lose(self.lost_without(setup, away) | self.recorded)
     }
 
     /// Members that are not in service when those of `away` are not given: the newest register of the
-    /// others counts. And its event.
-    pub(crate) fn lost_without(&self, setup: &Setup, away: u64) -> (u64, u64) {
+    /// others counts.
+    pub(crate) fn lost_without(&self, setup: &Setup, away: u64) -> u64 {
         let given = self.media.iter().enumerate().filter(|(at, _)| away >> at & 1 == 0);
         let registers = given.map(|(_, medium)| Register::of(medium, setup.register_at()));
         let newest = registers.max_by_key(|register| register.event);
-        newest.map_or((away, 0), |newest| (newest.lost | away, newest.event))
+        newest.map_or(away, |newest| newest.lost | away)
     }
 }
 
@@ -91,12 +99,14 @@ pub(crate) struct Rig {
     lost: u64,
     event: Rc<Cell<u64>>,
     recorded: Rc<Cell<u64>>,
+    lives: u64,
 }
 
 impl Rig {
     /// Drives in a world, with what is left on them; members of `away` are not used.
     pub(crate) fn new(world: &World, setup: &Rc<Setup>, left: Left, away: u64) -> Rc<Self> {
-        let (lost, event) = left.lost_without(setup, away);
+        let lost = left.lost_without(setup, away);
+        let lives = left.lives + 1;
         let disk = |(member, medium)| SimDisk::new(world, &setup.disk(member), medium);
         Rc::new(Self {
             world: world.clone(),
@@ -105,8 +115,9 @@ impl Rig {
             array: RefCell::default(),
             model: RefCell::new(left.model),
             lost,
-            event: Rc::new(Cell::new(event)),
+            event: Rc::new(Cell::new(lives * EVENTS_OF_A_LIFE)),
             recorded: Rc::new(Cell::new(left.recorded)),
+            lives,
         })
     }
 
@@ -121,7 +132,7 @@ impl Rig {
         }
         let kind = if cut == Cut::Power { FaultKind::PowerCut } else { FaultKind::DaemonKill };
         ledger.fault(kind);
-        Left { media, model, recorded: self.recorded.get() }
+        Left { media, model, recorded: self.recorded.get(), lives: self.lives }
     }
 
     /// Writes who is lost to all others, as superblocks would.
