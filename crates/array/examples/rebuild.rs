@@ -13,12 +13,12 @@ use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 const MEMBERS: usize = 8;
-const MEMBER_BYTES: u64 = 1024 * MIB;
+const MEMBER_BYTES: u64 = 256 * MIB;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Requests under way.
 const CLIENTS: u64 = 32;
 const WARM_NS: u64 = 100_000_000;
-const MEASURED_NS: u64 = 2_000_000_000;
+const MEASURED_NS: u64 = 500_000_000;
 
 type Drives = Array<ModelDevice<MemoryDevice>>;
 
@@ -69,7 +69,9 @@ fn measure(clients: u64, pace: Option<Pace>) {
             array.set_pace(BackgroundTask::Rebuild, pace);
             array.replace(3, drive(&handle), [0; 16]).await.expect("it suits");
         }
-        handle.sleep(WARM_NS).await;
+        if clients > 0 {
+            handle.sleep(WARM_NS).await;
+        }
         seen.latencies_ns.borrow_mut().clear();
         let (from, done) = (handle.now(), array.rebuild_status().progress.done_bytes);
         // A short rebuild ends before the time is over.
@@ -118,5 +120,5 @@ fn main() {
     ] {
         measure(CLIENTS, Some(Pace { priority, floor_bytes_per_second }));
     }
-    measure(0, Some(Pace { priority: Priority::Idle, floor_bytes_per_second: 1 }));
+    measure(0, Some(Pace { priority: Priority::High, floor_bytes_per_second: 0 }));
 }

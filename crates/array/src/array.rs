@@ -30,6 +30,9 @@ const TRANSFER_BYTES: u64 = 4 << 20;
 /// Plans of reconstruction that are kept: enough for every rotation of a few losses.
 const DECODERS_MAX: usize = 256;
 
+/// Slots that cannot be used, and those of them that are wanted.
+type DecoderKey = (Vec<usize>, Vec<usize>);
+
 /// Why an array cannot be made of these members: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrayError {
@@ -145,8 +148,7 @@ pub(crate) struct Inner<D> {
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     /// None without redundancy.
     code: Option<Code>,
-    /// By what cannot be used and what is wanted of it.
-    decoders: RefCell<BTreeMap<(Vec<usize>, Vec<usize>), Rc<Decoder>>>,
+    decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
 }
 
 /// An array of members, a block device itself. Clones are the same array.

@@ -223,7 +223,8 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, &device, result)
     }
 
-    /// Whether a member is out, or does not have all of it yet: what is written now must be known when it comes back.
+    /// Whether a member is out, or does not have all of it yet: what is written now must be known
+    /// when it comes back.
     pub(crate) fn is_degraded(&self) -> bool {
         self.members.iter().any(|member| !member.is_online())
     }

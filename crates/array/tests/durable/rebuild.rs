@@ -12,6 +12,7 @@ use crate::world::{World, on_media, options, read, with_drives, write};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
+const FAST: Pace = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
 const NEW: [u8; 16] = [77; 16];
 /// Blocks in the first three regions.
 fn blocks(level: Level, members: usize) -> [u64; 6] {
@@ -307,21 +308,18 @@ fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_jo
             move |world, story| async move {
                 let order: Vec<usize> = (usize::from(!is_copy)..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("enough");
+                array.set_pace(BackgroundTask::Rebuild, FAST);
                 array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
                 for (index, block) in blocks.into_iter().enumerate() {
                     story.write(&array, block, 10 + index as u8).await;
                 }
-                let ended = world.handle.spawn({
-                    let array = array.clone();
-                    async move { array.ended(BackgroundTask::Rebuild).await }
-                });
                 let mut byte = 20;
                 while array.rebuild_status().progress.is_running {
                     // While the member is put in service as well.
+                    world.handle.sleep(SECOND_NS / 2000).await;
                     story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
                     byte += 1;
                 }
-                ended.await;
                 story.write(&array, 0, 30).await;
             },
         );
