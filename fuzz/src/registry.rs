@@ -35,7 +35,9 @@ pub(crate) fn run(input: &[u8]) {
     for array in arrays {
         let home = |member: Option<_>| member.map(|member| sandbox.device(member));
         let members = array.members.into_iter().map(home).collect();
-        let array = ArrayRecord { members, ..array };
+        let [spares, incoming] = [array.spares, array.incoming]
+            .map(|devices| devices.into_iter().map(|device| sandbox.device(device)).collect());
+        let array = ArrayRecord { members, spares, incoming, ..array };
         registry.put_array(array).expect("the state folder takes a file");
     }
     for volume in volumes {

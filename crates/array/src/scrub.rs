@@ -1,9 +1,9 @@
 //! Scrub: reads everything that was written, on all members, and holds it against its parity.
 //!
-//! With two or more parities, or three or more copies, the syndromes of a block that does not match name
-//! the member that is wrong (`voltier_parity::Verdict`): that block is rewritten, not the parity. With one
-//! parity, or two copies, nothing tells data from parity: a mismatch is counted, and made to match
-//! only by choice. What gives a medium error is computed and written in any case.
+//! With two or more parities, or three or more copies, the syndromes of a block that does not match
+//! name the member that is wrong (`voltier_parity::Verdict`): that block is rewritten, not the parity.
+//! With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and made to
+//! match only by choice. What gives a medium error is computed and written in any case.
 //!
 //! A stripe is checked under its lock, so no write is half done. Regions whose parity is still made anew
 //! after a crash, and groups that lack a member, are left out and counted.

@@ -1,16 +1,18 @@
 //! `voltier array ...`: ask the daemon, print.
 
-use voltier_control::protocol::{ArrayRequest, NewArray, Request};
+use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Repair, Request};
 use voltier_control::{
-    ArrayLevel, ArrayName, ArrayState, ArrayStatus, ControlResult, DeviceSpec, parse_chunk_bytes,
-    parse_consistency,
+    ArrayLevel, ArrayName, ArraySettings, ArrayState, ArrayStatus, Client, ControlResult,
+    DeviceSpec, parse_chunk_bytes, parse_consistency,
 };
 
 use crate::array_args::{
-    ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, ShowArrays,
+    AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow,
+    ReplaceMember, Scrub, SetArray, ShowArrays,
 };
 use crate::array_table;
-use crate::request::device;
+use crate::progress::{self, Task};
+use crate::request::{device, key_values};
 use crate::run::{Session, WATCH, print, print_json, print_shown};
 
 /// Does what the verb says.
@@ -22,6 +24,11 @@ pub(crate) fn run(verb: &ArrayVerb, session: &Session<'_>) -> ControlResult<()> 
         ArrayVerb::Create(args) => create(args, session),
         ArrayVerb::Show(args) => show(args, session),
         ArrayVerb::Fail(args) => fail(args, session),
+        ArrayVerb::Replace(args) => replace(args, session),
+        ArrayVerb::AddSpare(args) => add_spare(args, session),
+        ArrayVerb::Rebuild(args) => rebuild(args, session),
+        ArrayVerb::Scrub(args) => scrub(args, session),
+        ArrayVerb::Set(args) => set(args, session),
         ArrayVerb::Delete(args) => delete(args, session),
         ArrayVerb::Assemble(args) => assemble(args, session),
     }
@@ -39,9 +46,9 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
         Some(word) => parse_consistency(word)?,
         None => level.default_consistency(),
     };
-    let members = devices(&args.members)?;
+    let (members, spares) = (devices(&args.members)?, devices(&args.spare)?);
     let force = args.force;
-    let array = NewArray { name, level, chunk_bytes, consistency, members, force };
+    let array = NewArray { name, level, chunk_bytes, consistency, members, spares, force };
     change(session, ArrayRequest::Create { array }, "created")
 }
 
@@ -51,8 +58,90 @@ fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {
 }
 
 fn fail(args: &FailMember, session: &Session<'_>) -> ControlResult<()> {
-    let (name, member) = (args.name.parse()?, device(&args.member)?);
+    let (name, member) = (args.name.parse()?, member(&args.member)?);
     change(session, ArrayRequest::Fail { name, member }, "member taken out of service")
+}
+
+fn replace(args: &ReplaceMember, session: &Session<'_>) -> ControlResult<()> {
+    let name: ArrayName = args.name.parse()?;
+    let (old, new, force) = (member(&args.old)?, device(&args.new)?, args.force);
+    let mut client = session.client()?;
+    let ask = ArrayRequest::Replace { name: name.clone(), old, new, force };
+    let (array, notes) = client.array(ask)?;
+    for note in &notes {
+        eprintln!("voltier: {note}");
+    }
+    finish(session, &mut client, array, Task::Rebuild, args.no_wait)
+}
+
+fn add_spare(args: &AddSpare, session: &Session<'_>) -> ControlResult<()> {
+    let (name, spare) = (args.name.parse()?, device(&args.spare)?);
+    change(session, ArrayRequest::AddSpare { name, spare, force: args.force }, "spare added")
+}
+
+fn rebuild(args: &Follow, session: &Session<'_>) -> ControlResult<()> {
+    let name: ArrayName = args.name.parse()?;
+    let mut client = session.client()?;
+    let known = client.arrays(Some(&name))?;
+    let running = known.into_iter().next().filter(|array| array.rebuild.running);
+    let array = match running {
+        Some(array) => array,
+        None => client.array(ArrayRequest::Rebuild { name })?.0,
+    };
+    finish(session, &mut client, array, Task::Rebuild, args.no_wait)
+}
+
+fn scrub(args: &Scrub, session: &Session<'_>) -> ControlResult<()> {
+    let name: ArrayName = args.follow.name.parse()?;
+    let repair = match (args.check, args.all) {
+        (true, _) => Repair::Nothing,
+        (false, true) => Repair::Everything,
+        (false, false) => Repair::Located,
+    };
+    let mut client = session.client()?;
+    let (array, _) = client.array(ArrayRequest::Scrub { name, repair })?;
+    finish(session, &mut client, array, Task::Scrub, args.follow.no_wait)
+}
+
+fn set(args: &SetArray, session: &Session<'_>) -> ControlResult<()> {
+    let name = args.name.parse()?;
+    let mut tried = ArraySettings::default();
+    let changes = key_values(&args.changes, "rebuild_priority=low")?;
+    for (key, value) in &changes {
+        tried.apply(key, value)?;
+    }
+    change(session, ArrayRequest::Set { name, changes }, "set")
+}
+
+/// Waits for the end of a background task, unless told not to, and says how it went.
+fn finish(
+    session: &Session<'_>,
+    client: &mut Client,
+    array: ArrayStatus,
+    task: Task,
+    no_wait: bool,
+) -> ControlResult<()> {
+    let array = if no_wait { array } else { progress::follow_array(client, array, task)? };
+    if session.json {
+        return print_json(&array);
+    }
+    let name = &array.name;
+    print(&match task {
+        _ if no_wait => format!(
+            "{name}: {} is running; `voltier array show {name}` says how far\n",
+            task.verb()
+        ),
+        Task::Rebuild => format!("{name}: rebuilt ({})\n", summary(&array)),
+        Task::Scrub => format!("{name}: scrubbed ({})\n", array_table::scrub_found(&array)),
+    })
+}
+
+/// A member by its number, or by its device.
+fn member(text: &str) -> ControlResult<MemberName> {
+    match text.parse() {
+        Ok(place) => Ok(MemberName::Place(place)),
+        Err(_) => device(text).map(MemberName::Device),
+    }
 }
 
 fn delete(args: &DeleteArray, session: &Session<'_>) -> ControlResult<()> {

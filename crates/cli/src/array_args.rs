@@ -16,6 +16,16 @@ pub(crate) enum ArrayVerb {
     Show(ShowArrays),
     /// Take a member out of service, as if it had failed
     Fail(FailMember),
+    /// Put a drive in the place of a member: of a lost one, or of one that is to go
+    Replace(ReplaceMember),
+    /// Give an array a drive that takes the place of the next lost member
+    AddSpare(AddSpare),
+    /// Go on with a rebuild that was cut off, and follow it; follow one that is running
+    Rebuild(Follow),
+    /// Read everything, hold it against its parity, and repair what is wrong
+    Scrub(Scrub),
+    /// Change the paces of background tasks
+    Set(SetArray),
     /// Stop an array and forget it; its members keep their data and their labels
     Delete(DeleteArray),
     /// Bring an array into service from its members, given in any order
@@ -42,6 +52,9 @@ pub(crate) struct CreateArray {
     /// What keeps data and parity together over a crash: journal, bitmap, none [default: journal]
     #[arg(long, value_name = "WORD")]
     pub(crate) consistency: Option<String>,
+    /// A drive that takes the place of the next lost member; may be given again
+    #[arg(long, value_name = "DEV")]
+    pub(crate) spare: Vec<String>,
     /// Overwrite what the members hold now
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
@@ -65,9 +78,77 @@ pub(crate) struct FailMember {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// The member
+    /// The member, or its number
     #[arg(value_name = "DEV")]
     pub(crate) member: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplaceMember {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The member, or its number
+    #[arg(value_name = "OLD")]
+    pub(crate) old: String,
+    /// The drive in its place; the same one when it is back
+    #[arg(value_name = "NEW")]
+    pub(crate) new: String,
+    /// Overwrite what NEW holds now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Do not wait until it is filled
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AddSpare {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The drive
+    #[arg(value_name = "DEV")]
+    pub(crate) spare: String,
+    /// Overwrite what it holds now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Follow {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Do not wait for its end
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Scrub {
+    #[command(flatten)]
+    pub(crate) follow: Follow,
+    /// Only count what does not match
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) check: bool,
+    /// Where nothing tells which member is wrong, take the data for right
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys: rebuild_priority=idle|low|normal|high, rebuild_floor=SIZE (bytes of a \
+    member per second),\nscrub_priority=idle|low|normal|high, scrub_floor=SIZE."
+)]
+pub(crate) struct SetArray {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What to change
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) changes: Vec<String>,
 }
 
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use voltier_control::{ArrayState, ArrayStatus, MemberStatus, format_size};
+use voltier_control::{ArrayState, ArrayStatus, MemberStatus, TaskStatus, format_size};
 
 use crate::table::columns;
 
@@ -63,6 +63,11 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     for member in &array.members {
         line(&format!("member {}", member.index), member_text(member));
     }
+    for spare in &array.spares {
+        line("spare", spare.clone());
+    }
+    line("rebuild", task(&array.rebuild));
+    line("scrub", format!("{}; {}", task(&array.scrub), scrub_found(array)));
     let counts = &array.counts;
     line(
         "reads",
@@ -82,6 +87,44 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     line("member I/O", format!("{} reads, {} writes", counts.member_reads, counts.member_writes));
     line("repairs", counts.repairs.to_string());
     line("uuid", array.uuid.clone());
+    text
+}
+
+fn task(task: &TaskStatus) -> String {
+    let pace = format!(
+        "priority {}, floor {}/s",
+        task.pace.priority.name(),
+        format_size(task.pace.floor_bytes_per_second)
+    );
+    if !task.running {
+        return format!("at rest ({pace})");
+    }
+    let left = task.eta_seconds.map_or_else(|| "?".to_owned(), |seconds| seconds.to_string());
+    format!(
+        "{} of {}, {}/s, {left} s left ({pace})",
+        format_size(task.done_bytes),
+        format_size(task.total_bytes),
+        format_size(task.bytes_per_second)
+    )
+}
+
+/// What the last scrub found.
+pub(crate) fn scrub_found(array: &ArrayStatus) -> String {
+    let found = &array.scrub_found;
+    let mut text = format!(
+        "{} blocks did not match, {} located, {} repaired",
+        found.mismatched_blocks, found.located_blocks, found.repaired_blocks
+    );
+    if found.unreadable_stripes > 0 {
+        let _ = write!(
+            text,
+            ", {} stripes with medium errors, {} of them lost",
+            found.unreadable_stripes, found.lost_stripes
+        );
+    }
+    if found.skipped_bytes > 0 {
+        let _ = write!(text, ", {} left out", format_size(found.skipped_bytes));
+    }
     text
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use voltier_control::protocol::{JobState, JobStatus, Request};
-use voltier_control::{Client, ControlResult};
+use voltier_control::{ArrayStatus, Client, ControlError, ControlResult, TaskStatus, format_size};
 
 /// How often the daemon is asked.
 const POLL: Duration = Duration::from_millis(100);
@@ -15,10 +15,10 @@ const POLL: Duration = Duration::from_millis(100);
 /// # Errors
 /// What the job failed with, or that the daemon went away.
 pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<JobStatus> {
-    let mut shown = Shown::new(&first);
+    let mut shown = Shown::of(&format!("{} {}", first.verb, first.volume), Unit::Lines);
     let mut job = first;
     loop {
-        shown.update(&job);
+        shown.update(job.lines_done, job.lines_total);
         match job.state {
             JobState::Running => std::thread::park_timeout(POLL),
             JobState::Done => {
@@ -34,40 +34,111 @@ pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<Job
     }
 }
 
+/// A background task of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    Rebuild,
+    Scrub,
+}
+
+impl Task {
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Task::Rebuild => "rebuild",
+            Task::Scrub => "scrub",
+        }
+    }
+
+    fn of(self, array: &ArrayStatus) -> TaskStatus {
+        match self {
+            Task::Rebuild => array.rebuild,
+            Task::Scrub => array.scrub,
+        }
+    }
+}
+
+/// Waits for the end of a background task. It goes on in the daemon when this is interrupted.
+///
+/// # Errors
+/// When it ended before it was through, or the daemon went away.
+pub(crate) fn follow_array(
+    client: &mut Client,
+    first: ArrayStatus,
+    task: Task,
+) -> ControlResult<ArrayStatus> {
+    let name = first.name.clone();
+    let mut shown = Shown::of(&format!("{} {name}", task.verb()), Unit::Bytes);
+    let mut array = first;
+    while task.of(&array).running {
+        let TaskStatus { done_bytes, total_bytes, .. } = task.of(&array);
+        shown.update(done_bytes, total_bytes);
+        std::thread::park_timeout(POLL);
+        let now = client.arrays(Some(&name))?;
+        array = now.into_iter().next().unwrap_or(array);
+    }
+    shown.clear();
+    let stuck = array.rebuild_stuck_regions;
+    if task == Task::Rebuild && stuck > 0 {
+        return Err(ControlError::failed(format!(
+            "{name}: {stuck} regions cannot be rebuilt, too much of them cannot be read; see \
+             `dmesg`, then `voltier array rebuild {name}` tries again"
+        )));
+    }
+    Ok(array)
+}
+
+/// What a bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Lines,
+    Bytes,
+}
+
+/// How far something is, on a terminal or elsewhere.
 enum Shown {
     Bar(ProgressBar),
-    Lines { tenths: u64 },
+    Lines { what: String, unit: Unit, tenths: u64 },
 }
 
 impl Shown {
-    fn new(job: &JobStatus) -> Self {
+    fn of(what: &str, unit: Unit) -> Self {
         if !std::io::stderr().is_terminal() {
-            return Shown::Lines { tenths: 0 };
+            return Shown::Lines { what: what.to_owned(), unit, tenths: 0 };
         }
-        let bar =
-            ProgressBar::with_draw_target(Some(job.lines_total), ProgressDrawTarget::stderr());
-        let template = "{prefix} [{bar:40}] {percent}% {human_pos}/{human_len} lines, {eta} left";
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let template = match unit {
+            Unit::Lines => {
+                "{prefix} [{bar:40}] {percent}% {human_pos}/{human_len} lines, {eta} left"
+            }
+            Unit::Bytes => {
+                "{prefix} [{bar:40}] {percent}% {binary_bytes}/{binary_total_bytes}, \
+                 {binary_bytes_per_sec}, {eta} left"
+            }
+        };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.set_prefix(format!("{} {}", job.verb, job.volume));
+        bar.set_prefix(what.to_owned());
         Shown::Bar(bar)
     }
 
-    fn update(&mut self, job: &JobStatus) {
+    fn update(&mut self, done: u64, total: u64) {
         match self {
             Shown::Bar(bar) => {
-                bar.set_length(job.lines_total);
-                bar.set_position(job.lines_done);
+                bar.set_length(total);
+                bar.set_position(done);
             }
-            Shown::Lines { tenths } => {
-                let now = (job.lines_done * 10).checked_div(job.lines_total).unwrap_or(0);
-                if now > *tenths && job.state == JobState::Running {
+            Shown::Lines { what, unit, tenths } => {
+                let now = (u128::from(done) * 10).checked_div(total.into()).unwrap_or(0) as u64;
+                if now > *tenths && done < total {
                     *tenths = now;
-                    eprintln!(
-                        "{} {}: {} of {} lines written back",
-                        job.verb, job.volume, job.lines_done, job.lines_total
-                    );
+                    match unit {
+                        Unit::Lines => eprintln!("{what}: {done} of {total} lines written back"),
+                        Unit::Bytes => {
+                            let (done, total) = (format_size(done), format_size(total));
+                            eprintln!("{what}: {done} of {total} done");
+                        }
+                    }
                 }
             }
         }

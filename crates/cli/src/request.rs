@@ -52,15 +52,22 @@ pub(crate) fn attach(args: &Attach) -> ControlResult<Request> {
 pub(crate) fn set(args: &Set) -> ControlResult<Request> {
     let name = args.name.parse()?;
     let mut tried = Settings::default();
-    let mut changes = Vec::new();
-    for change in &args.changes {
-        let (key, value) = change.split_once('=').ok_or_else(|| {
-            ControlError::usage(format!("`{change}` is not KEY=VALUE; write for example mode=wb"))
-        })?;
+    let changes = key_values(&args.changes, "mode=wb")?;
+    for (key, value) in &changes {
         tried.apply(key, value)?;
-        changes.push((key.to_owned(), value.to_owned()));
     }
     Ok(Request::Set { name, changes })
+}
+
+/// Texts `KEY=VALUE`, taken apart.
+pub(crate) fn key_values(texts: &[String], example: &str) -> ControlResult<Vec<(String, String)>> {
+    let pair = |text: &String| {
+        let (key, value) = text.split_once('=').ok_or_else(|| {
+            ControlError::usage(format!("`{text}` is not KEY=VALUE; write for example {example}"))
+        })?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    texts.iter().map(pair).collect()
 }
 
 pub(crate) fn export(args: &Export, state: &StateDir) -> ControlResult<Request> {

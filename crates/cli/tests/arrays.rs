@@ -447,3 +447,119 @@ fn damaged_superblocks_and_those_of_the_future_are_refused_and_the_rest_serves()
     let error = array(&instance)["error"].as_str().unwrap().to_owned();
     assert!(!error.is_empty() && !error.contains('\n'), "{error}");
 }
+
+#[test]
+fn a_lost_member_is_replaced_under_load_and_the_array_survives_the_next_losses() {
+    let (instance, devices) = array_volume(&["6"], 5);
+    let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
+    let fio = instance.fio(
+        &uri,
+        &[
+            "--rw=randrw",
+            "--bsrange=512-128k",
+            "--iodepth=16",
+            "--size=48M",
+            "--io_size=128M",
+            "--verify=crc32c",
+            "--verify_backlog=64",
+        ],
+    );
+    instance.run(&["array", "fail", "a", &devices[1]]).ok();
+    let fresh = instance.drive("fresh", 32 * MIB);
+    instance.run(&["array", "replace", "a", "7", &fresh]).refused(1, "7 is no member of a");
+    instance.run(&["array", "replace", "a", "1", &devices[0]]).refused(1, "in use by another");
+    let small = instance.drive("small", 16 * MIB);
+    instance.run(&["array", "replace", "a", "1", &small]).refused(1, "take a larger one");
+    let shown = instance.run(&["array", "replace", "a", &devices[1], &fresh, "--json"]).json();
+    assert_eq!(shown["state"], "running", "{shown}");
+    fio_is_content(fio);
+    fill(&mut client(&instance), 12);
+    for lost in [0, 4] {
+        instance.run(&["array", "fail", "a", &lost.to_string()]).ok();
+    }
+    holds(&mut client(&instance), 12);
+    instance.kill();
+    holds(&mut after_start(&instance), 12);
+    assert_eq!(array(&instance)["members"][1]["path"], fresh.as_str());
+    // A member that was lost comes back as it is.
+    let back = instance.run(&["array", "replace", "a", "4", &devices[4]]).ok();
+    assert!(back.err.contains("is member 4 again"), "{back:?}");
+    instance.run(&["array", "rebuild", "a"]).refused(1, "nothing is to be rebuilt");
+}
+
+#[test]
+fn a_member_in_service_is_replaced_by_its_copy() {
+    let (instance, devices) = array_volume(&["5"], 3);
+    fill(&mut client(&instance), 13);
+    let fresh = instance.drive("fresh", 32 * MIB);
+    let said = instance.run(&["array", "replace", "a", &devices[2], &fresh]).ok();
+    assert!(said.err.contains("serves until it is done"), "{said:?}");
+    while array(&instance)["members"][2]["path"] != fresh.as_str() {}
+    instance.run(&["array", "fail", "a", &devices[0]]).ok();
+    holds(&mut client(&instance), 13);
+    instance.kill();
+    holds(&mut after_start(&instance), 13);
+    instance.run(&["create", "-p", &devices[2], "w"]).refused(1, "a member of a Voltier array");
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_lost_member_also_after_a_restart() {
+    let instance = Instance::new();
+    let devices = members(&instance, 5);
+    let args = ["create", "a", "--level", "5", "--spare", &devices[4]];
+    instance.run(&with(&args, &devices[..3])).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    instance.run(&["array", "add-spare", "a", &devices[3]]).ok();
+    instance.run(&["array", "add-spare", "a", &devices[3]]).refused(1, "already part of array a");
+    fill(&mut client(&instance), 14);
+    instance.stop();
+    let mut nbd = after_start(&instance);
+    assert_eq!(array(&instance)["spares"].as_array().unwrap().len(), 2);
+    for lost in &devices[..2] {
+        instance.run(&["array", "fail", "a", lost]).ok();
+        while array(&instance)["state"] != "running" {}
+        holds(&mut nbd, 14);
+    }
+    drop(nbd);
+    assert!(array(&instance)["spares"].as_array().unwrap().is_empty());
+    instance.kill();
+    holds(&mut after_start(&instance), 14);
+    assert_eq!(array(&instance)["state"], "running");
+}
+
+#[test]
+fn a_scrub_finds_the_wrong_member_and_repairs_it() {
+    let (instance, devices) = array_volume(&["6"], 5);
+    fill(&mut client(&instance), 15);
+    let file = File::options().read(true).write(true).open(&devices[2]).unwrap();
+    client(&instance).write(16 * MIB, &[0x77; 1 << 20]).unwrap();
+    let mut chunk = vec![0; 16 << 10];
+    let mut places = (0..32 * 64).map(|chunk| chunk * (16 << 10));
+    let at = places.find(|at| {
+        file.read_exact_at(&mut chunk, *at).unwrap();
+        *at >= 2 * MIB && chunk.iter().all(|byte| *byte == 0x77)
+    });
+    let at = at.expect("a chunk of data on this member");
+    file.write_all_at(&[0xee; 4096], at).unwrap();
+    let found = |args: &[&str]| {
+        let shown = instance.run(&[&["array", "scrub", "a", "--json"], args].concat()).json();
+        let found = &shown["scrub_found"];
+        ["mismatched_blocks", "located_blocks", "repaired_blocks"]
+            .map(|key| found[key].as_u64().unwrap())
+    };
+    let checked = found(&["--check"]);
+    assert!(checked[0] > 0 && checked[0] == checked[1] && checked[2] == 0, "{checked:?}");
+    let repaired = found(&[]);
+    assert_eq!(repaired, [checked[0]; 3]);
+    assert_eq!(found(&[]), [0; 3]);
+    holds(&mut client(&instance), 15);
+    instance.run(&["array", "set", "a", "scrub_priority=high", "rebuild_floor=64M"]).ok();
+    instance.kill();
+    let shown = array(&instance);
+    assert_eq!(shown["scrub"]["pace"]["priority"], "high");
+    assert_eq!(shown["rebuild"]["pace"]["floor_bytes_per_second"], 64 << 20);
+    instance
+        .run(&["array", "set", "a", "scrub_priorty=high"])
+        .refused(2, "did you mean `scrub_priority`");
+}

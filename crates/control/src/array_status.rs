@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use voltier_array::Consistency;
 
+use crate::array_settings::TaskPace;
 use crate::array_spec::consistency_word;
 use crate::name::{ArrayName, VolumeName};
 use crate::records::ArrayRecord;
@@ -36,6 +37,42 @@ pub struct MemberStatus {
     pub state: String,
     /// Size of its device, in bytes; 0 when it is not there.
     pub size_bytes: u64,
+}
+
+/// A background task of an array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Whether it is at work.
+    pub running: bool,
+    /// Bytes of members done.
+    pub done_bytes: u64,
+    /// Bytes of members to do in all.
+    pub total_bytes: u64,
+    /// Its rate of late, in bytes of members.
+    pub bytes_per_second: u64,
+    /// When it will be through at this rate; null while there is no rate.
+    pub eta_seconds: Option<u64>,
+    /// How fast it goes.
+    pub pace: TaskPace,
+}
+
+/// What the scrub that is running, or the last one, found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubFound {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks that did not match their parity.
+    pub mismatched_blocks: u64,
+    /// Those of them of which it is known which member is wrong.
+    pub located_blocks: u64,
+    /// Blocks that match again.
+    pub repaired_blocks: u64,
+    /// Stripes of which a member gave a medium error.
+    pub unreadable_stripes: u64,
+    /// Those of them that could not be computed either.
+    pub lost_stripes: u64,
+    /// Bytes of members that were left out.
+    pub skipped_bytes: u64,
 }
 
 /// What an array counts since it was assembled.
@@ -85,6 +122,21 @@ pub struct ArrayStatus {
     pub uuid: String,
     /// Places of the array, in their order.
     pub members: Vec<MemberStatus>,
+    /// Devices that wait to replace a lost member.
+    #[serde(default)]
+    pub spares: Vec<String>,
+    /// The rebuild.
+    #[serde(default)]
+    pub rebuild: TaskStatus,
+    /// Regions that the rebuild cannot fill, because too much of them cannot be read.
+    #[serde(default)]
+    pub rebuild_stuck_regions: u64,
+    /// The scrub.
+    #[serde(default)]
+    pub scrub: TaskStatus,
+    /// What it found.
+    #[serde(default)]
+    pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
     /// The volume that stands on it, if one does.
@@ -112,6 +164,11 @@ impl ArrayStatus {
             size_bytes: record.size_bytes,
             uuid: record.uuid.to_string(),
             members: record.members.iter().enumerate().map(recorded_member).collect(),
+            spares: record.spares.iter().map(ToString::to_string).collect(),
+            rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
+            rebuild_stuck_regions: 0,
+            scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
+            scrub_found: ScrubFound::default(),
             may_lose: 0,
             used_by: None,
             events: 0,

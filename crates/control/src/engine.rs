@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use voltier_array::Consistency;
 
+use crate::array_settings::ArraySettings;
 use crate::array_spec::ArrayLevel;
 use crate::array_status::ArrayStatus;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
+use crate::protocol::Repair;
 use crate::records::{ArrayRecord, CacheRecord, Identity, VolumeRecord};
 use crate::safety::{self, DeviceId, Examined, Machine, Role};
 use crate::settings::Settings;
@@ -84,6 +86,30 @@ pub struct OpenedArray {
     pub members: Vec<Option<DeviceSpec>>,
     /// Devices that were not taken into service, and why: a line each.
     pub left_out: Vec<String>,
+}
+
+/// What an array stands on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayDevices {
+    /// Changes of membership so far.
+    pub events: u64,
+    /// The device of each place, as far as it is known.
+    pub members: Vec<Option<DeviceSpec>>,
+    /// Devices that wait to replace a lost member.
+    pub spares: Vec<DeviceSpec>,
+    /// Devices that are being filled beside a member in service.
+    pub incoming: Vec<DeviceSpec>,
+}
+
+/// How a device came into the place of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// The member is lost: all is computed from the others.
+    Rebuild,
+    /// It is the lost member itself: what changed meanwhile is computed.
+    Return,
+    /// The member serves until all is copied.
+    Copy,
 }
 
 /// Wakes the control plane, from any thread.
@@ -258,8 +284,54 @@ pub trait Engine: 'static {
     ///
     /// # Errors
     /// When the level cannot lose it, or the device is no member.
-    fn fail_member(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+    fn fail_member(&mut self, _: &ArrayName, _place: u32) -> ControlResult<()> {
         Err(no_arrays())
+    }
+
+    /// Puts a device in the place of a member and begins to fill it. A member in service stays that
+    /// until all is copied.
+    ///
+    /// # Errors
+    /// The array is as before then.
+    fn replace_member(
+        &mut self,
+        _: &ArrayName,
+        _place: u32,
+        _device: &DeviceSpec,
+    ) -> ControlResult<Replaced> {
+        Err(no_arrays())
+    }
+
+    /// Keeps a device for the next member that is lost, or takes it for one that is.
+    ///
+    /// # Errors
+    /// When the device does not suit.
+    fn add_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Starts a rebuild that was cut off.
+    ///
+    /// # Errors
+    /// When nothing is to be rebuilt.
+    fn start_rebuild(&mut self, _: &ArrayName) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Starts a scrub.
+    ///
+    /// # Errors
+    /// When one is running.
+    fn start_scrub(&mut self, _: &ArrayName, _: Repair) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Changes the paces of background tasks.
+    fn set_paces(&mut self, _: &ArrayName, _: &ArraySettings) {}
+
+    /// What an open array stands on now.
+    fn array_devices(&mut self, _: &ArrayName) -> Option<ArrayDevices> {
+        None
     }
 
     /// Fills in what the data path knows: state, members, counters.

@@ -9,6 +9,7 @@
 //! Nothing here is on the way of an I/O. Read `service` for what is allowed and in which order
 //! things are written down, `engine` for what the data path is asked to do.
 
+mod array_settings;
 mod array_spec;
 mod array_status;
 mod client;
@@ -33,8 +34,11 @@ mod state_dir;
 mod status;
 mod suggest;
 
+pub use array_settings::{ARRAY_KEYS, ArraySettings, TaskPace};
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
-pub use array_status::{ArrayCounts, ArrayState, ArrayStatus, MemberStatus};
+pub use array_status::{
+    ArrayCounts, ArrayState, ArrayStatus, MemberStatus, ScrubFound, TaskStatus,
+};
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
 pub use error::{ControlError, ControlResult, ErrorKind};

@@ -45,8 +45,34 @@ pub struct NewArray {
     pub consistency: Consistency,
     /// Devices, in the order of the array.
     pub members: Vec<DeviceSpec>,
+    /// Devices that are to wait for a loss.
+    #[serde(default)]
+    pub spares: Vec<DeviceSpec>,
     /// Overwrite what they hold now.
     pub force: bool,
+}
+
+/// A member, by its device or by the number of its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberName {
+    /// The device.
+    Device(DeviceSpec),
+    /// The number, from 0: its device may be gone and unknown.
+    Place(u32),
+}
+
+/// What a scrub does about blocks that do not match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repair {
+    /// It counts them.
+    Nothing,
+    /// It rewrites those of which it knows that they are wrong.
+    #[default]
+    Located,
+    /// Where it cannot know, it takes the data for right and makes the parity match.
+    Everything,
 }
 
 /// What a client can ask of arrays.
@@ -75,7 +101,46 @@ pub enum ArrayRequest {
         /// Which array.
         name: ArrayName,
         /// Which member.
-        member: DeviceSpec,
+        member: MemberName,
+    },
+    /// Put a device in the place of a member.
+    Replace {
+        /// Which array.
+        name: ArrayName,
+        /// Which member.
+        old: MemberName,
+        /// The device.
+        new: DeviceSpec,
+        /// Overwrite what it holds now.
+        force: bool,
+    },
+    /// Give an array a device for the next loss.
+    AddSpare {
+        /// Which array.
+        name: ArrayName,
+        /// The device.
+        spare: DeviceSpec,
+        /// Overwrite what it holds now.
+        force: bool,
+    },
+    /// Go on with a rebuild.
+    Rebuild {
+        /// Which array.
+        name: ArrayName,
+    },
+    /// Read everything and hold it against its parity.
+    Scrub {
+        /// Which array.
+        name: ArrayName,
+        /// What is done about what does not match.
+        repair: Repair,
+    },
+    /// Change the paces of background tasks.
+    Set {
+        /// Which array.
+        name: ArrayName,
+        /// Keys and values, in order.
+        changes: Vec<(String, String)>,
     },
     /// Stop and forget an array.
     Delete {

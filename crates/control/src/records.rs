@@ -6,6 +6,7 @@ use std::fs::File;
 use serde::{Deserialize, Serialize};
 use voltier_array::Consistency;
 
+use crate::array_settings::ArraySettings;
 use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -151,12 +152,21 @@ pub struct ArrayRecord {
     pub events: u64,
     /// The device of each place, as far as it is known, also of members that are lost.
     pub members: Vec<Option<DeviceSpec>>,
+    /// Devices that wait to replace a lost member.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<DeviceSpec>,
+    /// Devices that are being filled beside a member in service, which they are to replace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incoming: Vec<DeviceSpec>,
+    /// Choices.
+    #[serde(default)]
+    pub settings: ArraySettings,
 }
 
 impl ArrayRecord {
     /// What the array stands on.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
-        self.members.iter().flatten()
+        self.members.iter().flatten().chain(&self.spares).chain(&self.incoming)
     }
 }
 

@@ -311,6 +311,7 @@ mod tests {
     use super::*;
     use voltier_array::Consistency;
 
+    use crate::array_settings::ArraySettings;
     use crate::export_spec::ExportSpec;
     use crate::records::{CacheRecord, Desired, Identity};
     use crate::settings::Settings;
@@ -348,6 +349,9 @@ mod tests {
             size_bytes: 1 << 30,
             events: 4,
             members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],
+            spares: vec!["/dev/sdd".parse().unwrap()],
+            incoming: Vec::new(),
+            settings: ArraySettings::default(),
         }
     }
 

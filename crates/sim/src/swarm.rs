@@ -4,7 +4,7 @@
 //! [`crash`](crate::crash)), or a chain of *lives*: a process serves while drives fail, ends in
 //! some way at some event, and the next one starts on what it left. In the last life nothing
 //! fails any more, and all must come to rest. Or it is a management command, crashed at some of its
-//! events (see [`manage`](crate::manage)).
+//! events (see [`manage`]).
 
 use std::cell::RefCell;
 use std::fmt;
@@ -51,7 +51,7 @@ pub struct Story {
     pub command: Option<Command>,
     /// One event of a command in so many is a crash point: 1 for all.
     pub stride: Option<u64>,
-    /// A world of arrays (see [`arrays`](crate::arrays)), not of a cache.
+    /// A world of arrays (see [`arrays`]), not of a cache.
     pub arrays: bool,
     /// Kinds of faults that do not happen.
     pub without: Vec<FaultKind>,

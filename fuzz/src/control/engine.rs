@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
-    CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume, Waker,
+    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
+    Replaced, Waker,
 };
+use voltier_control::protocol::Repair;
 use voltier_control::{
-    ArrayName, ArrayRecord, CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec,
-    Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ArrayName, ArrayRecord, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
+    ExportSpec, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// Size of every array, in bytes.
@@ -36,7 +38,7 @@ struct Open {
 pub(crate) struct BookEngine {
     orders: Arc<Mutex<Orders>>,
     open: Arc<Mutex<BTreeMap<VolumeName, Open>>>,
-    arrays: Arc<Mutex<BTreeSet<ArrayName>>>,
+    arrays: Arc<Mutex<BTreeMap<ArrayName, ArrayDevices>>>,
     /// What is written on devices, by their names.
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
 }
@@ -71,18 +73,29 @@ impl BookEngine {
     }
 
     fn array(&self, name: &ArrayName) {
-        let is_open = self.arrays.lock().expect("no call panics").contains(name);
+        let is_open = self.arrays.lock().expect("no call panics").contains_key(name);
         assert!(is_open, "{name} is not open");
     }
 
     fn opened(&self, name: &ArrayName, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-        let is_fresh = self.arrays.lock().expect("no call panics").insert(name.clone());
-        assert!(is_fresh, "{name} is opened twice");
+        let devices = ArrayDevices {
+            events: 1,
+            members: members.clone(),
+            spares: Vec::new(),
+            incoming: Vec::new(),
+        };
+        let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
+        assert!(before.is_none(), "{name} is opened twice");
         OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
     }
 
     pub(crate) fn open_arrays(&self) -> BTreeSet<ArrayName> {
-        self.arrays.lock().expect("no call panics").clone()
+        self.arrays.lock().expect("no call panics").keys().cloned().collect()
+    }
+
+    fn stand(&self, name: &ArrayName, changes: impl FnOnce(&mut ArrayDevices)) {
+        let mut arrays = self.arrays.lock().expect("no call panics");
+        changes(arrays.get_mut(name).expect("it is open"));
     }
 
     /// Nothing is open after a stop.
@@ -265,8 +278,45 @@ impl Engine for BookEngine {
         self.call().map(|()| vec![0; 4096])
     }
 
-    fn fail_member(&mut self, name: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+    fn fail_member(&mut self, name: &ArrayName, _: u32) -> ControlResult<()> {
         self.array(name);
         self.call()
+    }
+
+    fn replace_member(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<Replaced> {
+        self.array(name);
+        self.call()?;
+        self.stand(name, |devices| devices.members[place as usize] = Some(device.clone()));
+        Ok(Replaced::Rebuild)
+    }
+
+    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        self.array(name);
+        self.call()?;
+        self.stand(name, |devices| devices.spares.push(device.clone()));
+        Ok(())
+    }
+
+    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+        self.array(name);
+        self.call()
+    }
+
+    fn start_scrub(&mut self, name: &ArrayName, _: Repair) -> ControlResult<()> {
+        self.array(name);
+        self.call()
+    }
+
+    fn set_paces(&mut self, name: &ArrayName, _: &ArraySettings) {
+        self.array(name);
+    }
+
+    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+        self.arrays.lock().expect("no call panics").get(name).cloned()
     }
 }

@@ -9,7 +9,9 @@ mod sandbox;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_control::protocol::{self, ArrayRequest, NewArray, NewCache, Request, Response};
+use voltier_control::protocol::{
+    self, ArrayRequest, MemberName, NewArray, NewCache, Request, Response,
+};
 use voltier_control::safety::Machine;
 use voltier_control::{ArrayName, ArrayRecord, Registry, Service, VolumeName, VolumeRecord};
 
@@ -115,17 +117,28 @@ impl Daemon {
 
     fn array_led_home(&self, ask: ArrayRequest) -> ArrayRequest {
         let device = |device| self.sandbox.device(device);
+        let member = |member| match member {
+            MemberName::Device(old) => MemberName::Device(device(old)),
+            place @ MemberName::Place(_) => place,
+        };
         match ask {
             ArrayRequest::Create { array } => {
                 let members = array.members.into_iter().map(device).collect();
-                ArrayRequest::Create { array: NewArray { members, ..array } }
+                let spares = array.spares.into_iter().map(device).collect();
+                ArrayRequest::Create { array: NewArray { members, spares, ..array } }
             }
             ArrayRequest::Assemble { devices, force } => {
                 let devices = devices.into_iter().map(device).collect();
                 ArrayRequest::Assemble { devices, force }
             }
-            ArrayRequest::Fail { name, member } => {
-                ArrayRequest::Fail { name, member: device(member) }
+            ArrayRequest::Fail { name, member: old } => {
+                ArrayRequest::Fail { name, member: member(old) }
+            }
+            ArrayRequest::Replace { name, old, new, force } => {
+                ArrayRequest::Replace { name, old: member(old), new: device(new), force }
+            }
+            ArrayRequest::AddSpare { name, spare, force } => {
+                ArrayRequest::AddSpare { name, spare: device(spare), force }
             }
             other => other,
         }

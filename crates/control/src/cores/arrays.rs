@@ -6,15 +6,19 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, Layout, LeftOut,
-    MemberLayout, MemberState, MetadataError, Superblock,
+    MemberLayout, MemberState, MetadataError, Progress, Superblock,
 };
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
 use voltier_ring::Handle;
 use voltier_volume::{Drive, DriveSpec, Leaf};
 
+use super::newcomers::Newcomer;
 use super::on_core::one_line;
+use crate::array_settings::TaskPace;
 use crate::array_spec::ArrayLevel;
-use crate::array_status::{ArrayCounts, ArrayState, ArrayStatus, MemberStatus};
+use crate::array_status::{
+    ArrayCounts, ArrayState, ArrayStatus, MemberStatus, ScrubFound, TaskStatus,
+};
 use crate::engine::{MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
@@ -23,16 +27,18 @@ use crate::safety::HEAD_BYTES;
 use crate::spec::{DeviceSpec, ModelBacking};
 
 /// An array on its home core.
-struct Assembled {
-    array: Array<Leaf>,
+pub(super) struct Assembled {
+    pub(super) array: Array<Leaf>,
     /// The devices of the places, as far as they are known: also of members that are lost.
-    devices: Vec<Option<Known>>,
+    pub(super) devices: RefCell<Vec<Option<Known>>>,
+    pub(super) newcomers: RefCell<Vec<Newcomer>>,
 }
 
+/// A device of an array.
 #[derive(Clone)]
-struct Known {
-    device: DeviceSpec,
-    size_bytes: u64,
+pub(super) struct Known {
+    pub(super) device: DeviceSpec,
+    pub(super) size_bytes: u64,
 }
 
 thread_local! {
@@ -46,7 +52,7 @@ pub(super) fn not_open(name: &ArrayName) -> ControlError {
     ControlError::failed(format!("the array {name} is not open; see daemon.log"))
 }
 
-fn assembled(name: &ArrayName) -> ControlResult<Rc<Assembled>> {
+pub(super) fn assembled(name: &ArrayName) -> ControlResult<Rc<Assembled>> {
     ARRAYS.with_borrow(|arrays| arrays.get(name).cloned()).ok_or_else(|| not_open(name))
 }
 
@@ -66,7 +72,7 @@ pub(super) fn open_ssd(handle: &Handle, device: &DeviceSpec) -> ControlResult<Dr
     })
 }
 
-fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+pub(super) fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
     let spec = match device.clone() {
         DeviceSpec::Path(path) => DriveSpec::File { path },
         DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
@@ -143,7 +149,8 @@ fn keep(
     let members = devices.iter().map(|known| known.as_ref().map(|it| it.device.clone()));
     let members = members.collect();
     let opened = OpenedArray { size_bytes: array.limits().bytes(), events, members, left_out };
-    let assembled = Rc::new(Assembled { array, devices });
+    let (devices, newcomers) = (RefCell::new(devices), RefCell::default());
+    let assembled = Rc::new(Assembled { array, devices, newcomers });
     ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), assembled));
     opened
 }
@@ -176,6 +183,7 @@ pub(super) async fn assemble(
             left_out.first().map_or("none is there", String::as_str)
         )));
     }
+    left_out.extend(keep_newest(&mut candidates));
     let newest = candidates.iter().map(|it| it.superblock.array.event).max().unwrap_or(0);
     // What this instance has seen of the array is not newer than these: they are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
@@ -196,6 +204,26 @@ pub(super) async fn assemble(
         devices[place] = Some(known);
     }
     Ok(keep(&record.name, array, devices, left_out))
+}
+
+/// Of two devices that were the same member, one after the other, the newer one stays.
+fn keep_newest(candidates: &mut Vec<Candidate>) -> Vec<String> {
+    let mut left_out = Vec::new();
+    let event = |candidate: &Candidate| candidate.superblock.array.event;
+    candidates.sort_by_key(|candidate| std::cmp::Reverse(event(candidate)));
+    let mut places = std::collections::BTreeMap::new();
+    candidates.retain(|candidate| {
+        let member = candidate.superblock.member;
+        let uuid = candidate.superblock.array.members[member].uuid;
+        let first = *places.entry(member).or_insert((event(candidate), uuid));
+        let is_replaced = first.0 > event(candidate) && first.1 != uuid;
+        if is_replaced {
+            let device = &candidate.known.device;
+            left_out.push(format!("{device} was member {member} and has been replaced"));
+        }
+        !is_replaced
+    });
+    left_out
 }
 
 async fn candidate(
@@ -309,13 +337,11 @@ pub(super) async fn head(name: ArrayName) -> ControlResult<Vec<u8>> {
 }
 
 /// Takes the member on a device out of service.
-pub(super) async fn fail(name: ArrayName, device: DeviceSpec) -> ControlResult<()> {
+pub(super) async fn fail(name: ArrayName, member: usize) -> ControlResult<()> {
     let assembled = assembled(&name)?;
-    let is_it = |known: &Option<Known>| known.as_ref().is_some_and(|it| it.device == device);
-    let member = assembled.devices.iter().position(is_it).ok_or_else(|| {
-        ControlError::failed(format!("{device} is not in service in {name}; see `array show`"))
-    })?;
     let array = &assembled.array;
+    let known = assembled.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
+    let device = known.unwrap_or_else(|| format!("member {member}"));
     if !array.is_online(member) {
         return Err(ControlError::failed(format!("{device} is out of service in {name} already")));
     }
@@ -330,14 +356,19 @@ pub(super) async fn fail(name: ArrayName, device: DeviceSpec) -> ControlResult<(
 /// What is known of an array now.
 pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<ArrayStatus> {
     let assembled = assembled(name)?;
+    assembled.seat_newcomers();
     let array = &assembled.array;
     let Some(now) = array.status() else { return Ok(plain) };
+    let devices = assembled.devices.borrow();
+    let newcomers = assembled.newcomers.borrow();
+    let spares = newcomers.iter().filter(|it| it.is_spare).map(|it| it.known.device.to_string());
+    let (rebuild, scrub) = (array.rebuild_status(), array.scrub_status());
     let geometry = array.geometry();
     let lost_most = (0..geometry.group_count())
         .map(|group| geometry.members_of(group).filter(|it| !array.is_online(*it)).count())
         .max();
     let members = now.members.iter().enumerate().map(|(index, member)| {
-        let known = assembled.devices[index].as_ref();
+        let known = devices[index].as_ref();
         let recorded = plain.members.get(index).map(|member| member.path.clone());
         MemberStatus {
             index: index as u32,
@@ -354,6 +385,19 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         size_bytes: now.bytes,
         may_lose: geometry.parity_chunks().saturating_sub(lost_most.unwrap_or(0)) as u32,
         events: now.event,
+        spares: spares.collect(),
+        rebuild: task(&rebuild.progress, plain.rebuild.pace),
+        rebuild_stuck_regions: rebuild.stuck_regions,
+        scrub: task(&scrub.progress, plain.scrub.pace),
+        scrub_found: ScrubFound {
+            block_bytes: scrub.block_bytes,
+            mismatched_blocks: scrub.mismatched_blocks,
+            located_blocks: scrub.located_blocks,
+            repaired_blocks: scrub.repaired_blocks,
+            unreadable_stripes: scrub.unreadable_stripes,
+            lost_stripes: scrub.lost_stripes,
+            skipped_bytes: scrub.skipped_bytes,
+        },
         members,
         counts: ArrayCounts {
             reads: counts.reads,
@@ -369,6 +413,17 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         },
         ..plain
     })
+}
+
+fn task(progress: &Progress, pace: TaskPace) -> TaskStatus {
+    TaskStatus {
+        running: progress.is_running,
+        done_bytes: progress.done_bytes,
+        total_bytes: progress.total_bytes,
+        bytes_per_second: progress.bytes_per_second,
+        eta_seconds: progress.eta_ns.map(|eta_ns| eta_ns.div_ceil(1_000_000_000)),
+        pace,
+    }
 }
 
 fn word(state: MemberState) -> &'static str {

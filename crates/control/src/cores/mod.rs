@@ -8,6 +8,7 @@
 
 mod arrays;
 mod doors;
+mod newcomers;
 mod on_core;
 mod status;
 
@@ -18,13 +19,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use voltier_ring::{Core, Handle, Remote};
 
+use crate::array_settings::ArraySettings;
 use crate::array_status::ArrayStatus;
 use crate::engine::{
-    CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume, Waker,
+    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
+    Replaced, Waker,
 };
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
+use crate::protocol::Repair;
 use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
@@ -48,9 +52,8 @@ pub(crate) struct CoreEngine {
 /// What the control thread keeps of an open array.
 struct ArrayHome {
     core: usize,
-    /// What it is assembled of, on another core too.
+    /// What it is assembled by, on another core too.
     record: ArrayRecord,
-    devices: Vec<DeviceSpec>,
 }
 
 /// What the control thread keeps of an open volume.
@@ -116,9 +119,19 @@ impl CoreEngine {
         let Some(home) = self.arrays.get(name).filter(|home| home.core != core) else {
             return Ok(());
         };
-        let (record, devices) = (home.record.clone(), home.devices.clone());
+        let record = home.record.clone();
+        let now = self.array_devices(name).ok_or_else(|| arrays::not_open(name))?;
+        if let Some(device) = now.incoming.first() {
+            return Err(ControlError::failed(format!(
+                "the array {name} is filling {device}; try again when that is done"
+            )));
+        }
+        let members: Vec<DeviceSpec> = now.members.into_iter().flatten().collect();
+        let settings = record.settings;
         self.close_array(name)?;
-        self.assemble_on(core, &record, &devices, false).map(drop)
+        self.assemble_on(core, &record, &members, false)?;
+        self.set_paces(name, &settings);
+        now.spares.iter().try_for_each(|spare| self.add_spare(name, spare))
     }
 
     fn assemble_on(
@@ -132,7 +145,7 @@ impl CoreEngine {
         let opened = call(&self.cores[core].remote(), move |handle| {
             arrays::assemble(handle, plan, present, force)
         })?;
-        let home = ArrayHome { core, record: record.clone(), devices: devices.to_vec() };
+        let home = ArrayHome { core, record: record.clone() };
         self.arrays.insert(record.name.clone(), home);
         Ok(opened)
     }
@@ -363,8 +376,7 @@ impl Engine for CoreEngine {
         let core = self.deal();
         let plan = record.clone();
         let opened = call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
-        let devices = record.devices().cloned().collect();
-        let home = ArrayHome { core, record: record.clone(), devices };
+        let home = ArrayHome { core, record: record.clone() };
         self.arrays.insert(record.name.clone(), home);
         Ok(opened)
     }
@@ -395,9 +407,51 @@ impl Engine for CoreEngine {
         self.on_array(name, move |_| arrays::head(array))
     }
 
-    fn fail_member(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
+        let array = name.clone();
+        self.on_array(name, move |_| arrays::fail(array, place as usize))
+    }
+
+    fn replace_member(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<Replaced> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |_| arrays::fail(array, device))
+        self.on_array(name, move |handle| newcomers::replace(handle, array, place as usize, device))
+    }
+
+    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        let (array, device) = (name.clone(), device.clone());
+        self.on_array(
+            name,
+            move |handle| async move { newcomers::add_spare(&handle, &array, &device) },
+        )
+    }
+
+    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+        let array = name.clone();
+        self.on_array(name, move |_| async move { newcomers::start_rebuild(&array) })
+    }
+
+    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
+        let array = name.clone();
+        self.on_array(name, move |_| async move { newcomers::start_scrub(&array, repair) })
+    }
+
+    fn set_paces(&mut self, name: &ArrayName, settings: &ArraySettings) {
+        let (array, settings) = (name.clone(), *settings);
+        if let Some(home) = self.arrays.get_mut(name) {
+            home.record.settings = settings;
+        }
+        // An array that is not open has no task.
+        let _ = self.on_array(name, move |_| async move { newcomers::set_paces(&array, settings) });
+    }
+
+    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+        let array = name.clone();
+        self.on_array(name, move |_| async move { newcomers::devices(&array) }).ok()
     }
 
     fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {

@@ -8,7 +8,7 @@ use voltier_cache::Mode;
 use super::bench::{ARRAY_BYTES, Bench, name};
 use super::*;
 use crate::array_status::{ArrayState, ArrayStatus};
-use crate::protocol::{NewArray, NewCache};
+use crate::protocol::{MemberName, NewArray, NewCache, Repair};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::{DeviceState, VolumeState};
@@ -37,6 +37,7 @@ impl Bench {
             chunk_bytes: 16384,
             consistency: voltier_array::Consistency::Journal,
             members: members.iter().map(|member| self.device(member)).collect(),
+            spares: Vec::new(),
             force: false,
         }
     }
@@ -62,7 +63,7 @@ impl Bench {
     }
 
     fn fail(&self, member: &str) -> Request {
-        let member = self.device(member);
+        let member = MemberName::Device(self.device(member));
         Request::Array { ask: ArrayRequest::Fail { name: r5(), member } }
     }
 }
@@ -80,7 +81,7 @@ fn an_array_is_made_and_back_before_its_volume_after_a_restart_of_either_kind() 
         assert_eq!(bench.state().size_bytes, ARRAY_BYTES);
         assert_eq!(bench.array().used_by, Some(name()));
         bench.restart(clean);
-        assert_eq!(bench.calls(), ["assemble r5 of 3", "plain v"]);
+        assert_eq!(bench.calls(), ["assemble r5 of 3", "pace r5 normal", "plain v"]);
         assert_eq!(bench.state().state, VolumeState::Running);
         bench.service.stop();
         assert_eq!(bench.calls(), ["close v", "stop r5"], "the array goes last");
@@ -178,7 +179,7 @@ fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_
     bench.service.stop();
     fs::rename(bench.path("d1"), bench.path("away")).unwrap();
     bench.restart(false);
-    assert_eq!(bench.calls(), ["assemble r5 of 2", "plain v"]);
+    assert_eq!(bench.calls(), ["assemble r5 of 2", "pace r5 normal", "plain v"]);
     let array = bench.array();
     assert!(array.left_out.len() == 1 && array.left_out[0].contains("d1 does not exist"));
     bench.service.stop();
@@ -202,7 +203,11 @@ fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_
     }
     let (array, _) = bench.ask(bench.assemble(&["away2", "d3", "away"]));
     assert_eq!(array.state, ArrayState::Running);
-    assert_eq!(bench.calls(), ["assemble r5 of 3", "plain v"], "the volume waited for it");
+    assert_eq!(
+        bench.calls(),
+        ["assemble r5 of 3", "pace r5 normal", "plain v"],
+        "the volume waited for it"
+    );
     assert_eq!(bench.state().state, VolumeState::Running);
     bench.restart(true);
     assert_eq!(bench.state().state, VolumeState::Running, "the new names are recorded");
@@ -261,4 +266,116 @@ fn a_failed_member_degrades_the_array_and_its_volume() {
     assert_eq!(bench.state().state, VolumeState::Running);
     bench.steer(|books| books.failing = Some("fail"));
     assert_eq!(bench.error(bench.fail("d1")), "fail was to fail");
+}
+
+fn ask_of(ask: ArrayRequest) -> Request {
+    Request::Array { ask }
+}
+
+impl Bench {
+    fn replace(&self, old: u32, new: &str, force: bool) -> Request {
+        let (old, new) = (MemberName::Place(old), self.device(new));
+        ask_of(ArrayRequest::Replace { name: r5(), old, new, force })
+    }
+
+    fn spare(&self, spare: &str, force: bool) -> Request {
+        ask_of(ArrayRequest::AddSpare { name: r5(), spare: self.device(spare), force })
+    }
+
+    fn paths(&mut self) -> Vec<Option<DeviceSpec>> {
+        self.service.registry.find_array(&r5()).unwrap().members.clone()
+    }
+}
+
+#[test]
+fn a_lost_member_is_replaced_and_the_new_one_is_there_after_a_restart() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    bench.ask(bench.fail("d2"));
+    assert!(bench.error(bench.replace(3, "d4", false)).contains("3 is no member of r5"));
+    assert!(bench.error(bench.replace(1, "gone", false)).contains("does not exist"));
+    let (array, notes) = bench.ask(bench.replace(1, "d4", false));
+    assert_eq!(array.state, ArrayState::Running);
+    assert!(notes[0].contains("d4 takes the place of member 1"), "{notes:?}");
+    assert_eq!(bench.paths()[1], Some(bench.device("d4")));
+    assert!(bench.service.registry.arrays()[0].incoming.is_empty());
+    bench.restart(false);
+    assert_eq!(bench.array().state, ArrayState::Running);
+    let again = Request::Create { name: name(), origin: bench.device("d2"), cache: None };
+    bench.service.handle(again);
+    assert_eq!(bench.state().hdd.path, bench.path("d2").display().to_string(), "it is free");
+}
+
+#[test]
+fn a_member_in_service_stays_on_record_until_its_copy_is_done() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    bench.ask(bench.replace(0, "d4", false));
+    assert_eq!(bench.paths()[0], Some(bench.device("d1")));
+    assert_eq!(bench.service.registry.arrays()[0].incoming, [bench.device("d4")]);
+    let taken = Request::Create { name: name(), origin: bench.device("d4"), cache: None };
+    assert!(bench.error(taken).contains("already part of array r5"));
+    let d4 = bench.device("d4");
+    bench.steer(|books| {
+        let array = books.arrays.get_mut(&r5()).unwrap();
+        (array.members[0], array.incoming) = (Some(d4.clone()), Vec::new());
+    });
+    bench.array();
+    assert_eq!(bench.paths()[0], Some(d4), "noticed at the next request");
+}
+
+#[test]
+fn spares_wait_take_places_and_come_back_after_a_restart_unless_they_hold_something() {
+    let mut bench = Bench::new();
+    let mut array = bench.new_array(&["d1", "d2", "d3"]);
+    array.spares = vec![bench.device("d4")];
+    bench.ask(ask_of(ArrayRequest::Create { array }));
+    bench.ask(bench.spare("d5", false));
+    assert!(bench.error(bench.spare("d5", false)).contains("already part of array r5"));
+    bench.restart(true);
+    let spares = bench.service.registry.arrays()[0].spares.clone();
+    assert_eq!(spares, [bench.device("d4"), bench.device("d5")]);
+    bench.service.stop();
+    let mut bytes = fs::read(bench.path("d4")).unwrap();
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(bench.path("d4"), &bytes).unwrap();
+    bench.restart(true);
+    let array = bench.array();
+    assert_eq!(array.left_out.len(), 1);
+    assert!(
+        array.left_out[0].contains("d4 is left out: ") && array.left_out[0].contains("ext2/3/4")
+    );
+}
+
+#[test]
+fn a_replacement_that_fails_leaves_the_record_as_it_was() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    let before = bench.service.registry.arrays().to_vec();
+    for (failing, request) in
+        [("replace", bench.replace(1, "d4", false)), ("spare", bench.spare("d4", false))]
+    {
+        bench.steer(|books| books.failing = Some(failing));
+        assert_eq!(bench.error(request), format!("{failing} was to fail"));
+        assert_eq!(bench.service.registry.arrays(), before);
+    }
+}
+
+#[test]
+fn paces_are_kept_and_given_to_the_array_again_after_a_restart() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    let set = |value: &str| {
+        let changes = vec![("rebuild_priority".to_owned(), value.to_owned())];
+        ask_of(ArrayRequest::Set { name: r5(), changes })
+    };
+    assert!(bench.error(set("fast")).contains("not a priority"));
+    bench.calls();
+    bench.ask(set("idle"));
+    assert_eq!(bench.calls(), ["pace r5 idle"]);
+    bench.restart(false);
+    assert_eq!(bench.calls(), ["assemble r5 of 3", "pace r5 idle"]);
+    bench.ask(ask_of(ArrayRequest::Rebuild { name: r5() }));
+    bench.ask(ask_of(ArrayRequest::Scrub { name: r5(), repair: Repair::Located }));
+    assert_eq!(bench.calls(), ["rebuild r5", "scrub r5 Located"]);
 }

@@ -2,11 +2,12 @@
 
 use super::Service;
 use super::admit::Beside;
+use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayState, ArrayStatus};
 use crate::engine::{Engine, MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
-use crate::protocol::{ArrayRequest, NewArray, Response};
+use crate::protocol::{ArrayRequest, MemberName, NewArray, Response};
 use crate::records::{ArrayRecord, Identity};
 use crate::safety::Role;
 use crate::size::exact_size;
@@ -40,11 +41,20 @@ impl<E: Engine> Service<E> {
             ArrayRequest::Assemble { devices, force } => self.assemble(devices, force),
             ArrayRequest::Fail { name, member } => self.fail_member(&name, &member),
             ArrayRequest::Delete { name, erase } => self.delete_array(&name, erase),
+            ArrayRequest::Replace { name, old, new, force } => {
+                self.replace_member(&name, &old, new, force)
+            }
+            ArrayRequest::AddSpare { name, spare, force } => self.add_spare(&name, spare, force),
+            ArrayRequest::Rebuild { name } => self.start_task(&name, E::start_rebuild),
+            ArrayRequest::Scrub { name, repair } => {
+                self.start_task(&name, |engine, name| engine.start_scrub(name, repair))
+            }
+            ArrayRequest::Set { name, changes } => self.set_array(&name, &changes),
         }
     }
 
     fn create_array(&mut self, new: NewArray) -> ControlResult<Response> {
-        let NewArray { name, level, chunk_bytes, consistency, members, force } = new;
+        let NewArray { name, level, chunk_bytes, consistency, members, spares, force } = new;
         if self.registry.find_array(&name).is_some() {
             return Err(ControlError::failed(format!(
                 "an array `{name}` exists; choose another name or `voltier array delete {name}` \
@@ -52,8 +62,9 @@ impl<E: Engine> Service<E> {
             )));
         }
         level.check(members.len(), chunk_bytes)?;
-        let sizes = self.admit_members(&members, force)?;
-        let notes = unequal(&members, &sizes);
+        let all = [members.as_slice(), &spares].concat();
+        let sizes = self.admit_members(&all, force)?;
+        let notes = unequal(&members, &sizes[..members.len()]);
         let uuid = Identity::random()?;
         let (size_bytes, events) = (0, 0);
         let members = members.into_iter().map(Some).collect();
@@ -66,10 +77,18 @@ impl<E: Engine> Service<E> {
             size_bytes,
             events,
             members,
+            spares: Vec::new(),
+            incoming: Vec::new(),
+            settings: ArraySettings::default(),
         };
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
+        let name = record.name.clone();
         let opened = self.engine.create_array(&record)?;
-        self.keep_array(record, opened, notes)
+        self.keep_array(record, opened, Vec::new())?;
+        for spare in spares {
+            self.take_spare(&name, spare)?;
+        }
+        Ok(self.array_response(&name, notes))
     }
 
     /// Checks all members of a new array; their sizes.
@@ -131,10 +150,15 @@ impl<E: Engine> Service<E> {
             size_bytes: 0,
             events: 0,
             members: Vec::new(),
+            spares: Vec::new(),
+            incoming: Vec::new(),
+            settings: ArraySettings::default(),
         });
         let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
+        let settings = record.settings;
         self.keep_array(record, opened, left_out.clone())?;
+        self.engine.set_paces(&name, &settings);
         // Volumes may have waited for it.
         for volume in self.registry.volumes().to_vec() {
             if volume.devices().any(|it| it.array() == Some(&name)) && !self.is_open(&volume.name) {
@@ -188,30 +212,14 @@ impl<E: Engine> Service<E> {
         Ok(name)
     }
 
-    fn fail_member(&mut self, name: &ArrayName, member: &DeviceSpec) -> ControlResult<Response> {
+    fn fail_member(&mut self, name: &ArrayName, member: &MemberName) -> ControlResult<Response> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
-        let member = self.member_of(&record, member)?;
-        self.engine.fail_member(name, &member)?;
+        let (place, member) = self.place_of(&record, member)?;
+        self.engine.fail_member(name, place)?;
         self.notice_array_events();
         self.engine.log(&format!("array {name}: {member} was taken out of service on request"));
         Ok(self.array_response(name, Vec::new()))
-    }
-
-    /// The device of a record that is meant.
-    fn member_of(&mut self, record: &ArrayRecord, meant: &DeviceSpec) -> ControlResult<DeviceSpec> {
-        if let Some(member) = record.devices().find(|member| *member == meant) {
-            return Ok(member.clone());
-        }
-        let is_it = |member: &&DeviceSpec| member.path().is_some() && self.is_same(member, meant);
-        record.devices().find(is_it).cloned().ok_or_else(|| {
-            let members: Vec<String> = record.devices().map(ToString::to_string).collect();
-            ControlError::failed(format!(
-                "{meant} is no member of {}; its members: {}",
-                record.name,
-                members.join(", ")
-            ))
-        })
     }
 
     fn delete_array(&mut self, name: &ArrayName, erase: bool) -> ControlResult<Response> {
@@ -269,7 +277,7 @@ impl<E: Engine> Service<E> {
         let name = record.name.clone();
         let mut live = LiveArray::default();
         let mut present = Vec::new();
-        for member in record.devices() {
+        for member in record.members.iter().flatten().chain(&record.incoming) {
             let looked = if member.is_volatile() {
                 Err(ControlError::failed(format!("{member} ended with the daemon before")))
             } else {
@@ -291,23 +299,17 @@ impl<E: Engine> Service<E> {
         for line in live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty())) {
             self.engine.log(&format!("array {name}: {line}"));
         }
-        if live.size_bytes.is_some() && self.registry.find_array(&name) != Some(&record) {
-            let recorded = self.registry.put_array(record);
+        let spares = std::mem::take(&mut record.spares);
+        let is_open = live.size_bytes.is_some();
+        if is_open {
+            self.engine.set_paces(&name, &record.settings);
+            let recorded =
+                self.registry.put_array(ArrayRecord { spares: spares.clone(), ..record });
             self.note_array(&name, recorded);
         }
-        self.live_arrays.insert(name, live);
-    }
-
-    /// Records what changed in arrays by itself: a member that was lost is old from then on, and this
-    /// instance must know so when it is the only one that comes back.
-    pub(super) fn notice_array_events(&mut self) {
-        for record in self.registry.arrays().to_vec() {
-            let events = self.array_status(&record).events;
-            if events > record.events {
-                let name = record.name.clone();
-                let recorded = self.registry.put_array(ArrayRecord { events, ..record });
-                self.note_array(&name, recorded);
-            }
+        self.live_arrays.insert(name.clone(), live);
+        for spare in spares.into_iter().filter(|_| is_open) {
+            self.spare_again(&name, &spare);
         }
     }
 
@@ -346,7 +348,7 @@ impl<E: Engine> Service<E> {
         })
     }
 
-    fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
+    pub(super) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
             self.engine.log(&format!("array {name}: {}", error.message));
         }
@@ -372,7 +374,7 @@ impl<E: Engine> Service<E> {
         record.is_some_and(|record| self.array_status(&record).state == ArrayState::Degraded)
     }
 
-    fn array_response(&mut self, name: &ArrayName, notes: Vec<String>) -> Response {
+    pub(super) fn array_response(&mut self, name: &ArrayName, notes: Vec<String>) -> Response {
         let record = self.registry.find_array(name).cloned();
         let record = record.expect("an array just handled is recorded");
         Response::Array { array: Box::new(self.array_status(&record)), notes }

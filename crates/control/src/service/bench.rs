@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex};
 use voltier_cache::Mode;
 
 use super::Service;
+use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayState, ArrayStatus};
 use crate::engine::{
-    CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume, Waker,
+    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
+    Replaced, Waker,
 };
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::{JobStatus, NewCache, Request, Response};
+use crate::protocol::{JobStatus, NewCache, Repair, Request, Response};
 use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
 use crate::registry::Registry;
 use crate::safety::Machine;
@@ -38,10 +40,19 @@ pub(super) struct Books {
     pub(super) lost: Vec<ByteRange>,
     /// Labels of devices, by their paths: they outlive a daemon.
     pub(super) labels: BTreeMap<PathBuf, MemberLabel>,
-    /// Open arrays, and their members that failed.
-    pub(super) arrays: BTreeMap<ArrayName, Vec<DeviceSpec>>,
+    /// Open arrays.
+    pub(super) arrays: BTreeMap<ArrayName, BookArray>,
     /// What arrays begin with.
     pub(super) head: Vec<u8>,
+}
+
+/// An open array.
+#[derive(Default)]
+pub(super) struct BookArray {
+    pub(super) members: Vec<Option<DeviceSpec>>,
+    pub(super) lost: Vec<u32>,
+    pub(super) spares: Vec<DeviceSpec>,
+    pub(super) incoming: Vec<DeviceSpec>,
 }
 
 /// The size of every array, in bytes.
@@ -166,8 +177,10 @@ impl Engine for BookEngine {
         for path in record.devices().filter_map(DeviceSpec::path) {
             books.labels.insert(path.to_owned(), label.clone());
         }
-        books.arrays.insert(record.name.clone(), Vec::new());
-        Ok(opened(record.members.clone()))
+        let members = record.members.clone();
+        let array = BookArray { members: members.clone(), ..BookArray::default() };
+        books.arrays.insert(record.name.clone(), array);
+        Ok(opened(members))
     }
 
     fn open_array(
@@ -182,7 +195,6 @@ impl Engine for BookEngine {
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
-        self.0.lock().unwrap().arrays.insert(record.name.clone(), Vec::new());
         // Known ones where they were, others where there is room.
         let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
         let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
@@ -192,6 +204,8 @@ impl Engine for BookEngine {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
         }
+        let array = BookArray { members: places.clone(), ..BookArray::default() };
+        self.0.lock().unwrap().arrays.insert(record.name.clone(), array);
         Ok(opened(places))
     }
 
@@ -210,14 +224,58 @@ impl Engine for BookEngine {
         Ok(self.0.lock().unwrap().head.clone())
     }
 
-    fn fail_member(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
-        self.call("fail", name.as_str())?;
-        self.0.lock().unwrap().arrays.get_mut(name).unwrap().push(device.clone());
+    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
+        self.call("fail", &format!("{name} {place}"))?;
+        self.0.lock().unwrap().arrays.get_mut(name).unwrap().lost.push(place);
         Ok(())
     }
 
+    fn replace_member(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<Replaced> {
+        self.call("replace", &format!("{name} {place}"))?;
+        let mut books = self.0.lock().unwrap();
+        let array = books.arrays.get_mut(name).unwrap();
+        if !array.lost.contains(&place) {
+            array.incoming.push(device.clone());
+            return Ok(Replaced::Copy);
+        }
+        array.lost.retain(|lost| *lost != place);
+        array.members[place as usize] = Some(device.clone());
+        Ok(Replaced::Rebuild)
+    }
+
+    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        self.call("spare", name.as_str())?;
+        self.0.lock().unwrap().arrays.get_mut(name).unwrap().spares.push(device.clone());
+        Ok(())
+    }
+
+    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+        self.call("rebuild", name.as_str())
+    }
+
+    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
+        self.call("scrub", &format!("{name} {repair:?}"))
+    }
+
+    fn set_paces(&mut self, name: &ArrayName, settings: &ArraySettings) {
+        let priority = settings.rebuild.priority.name();
+        self.0.lock().unwrap().calls.push(format!("pace {name} {priority}"));
+    }
+
+    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+        let books = self.0.lock().unwrap();
+        let array = books.arrays.get(name)?;
+        let (members, spares) = (array.members.clone(), array.spares.clone());
+        Some(ArrayDevices { events: 1, members, spares, incoming: array.incoming.clone() })
+    }
+
     fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
-        if !self.0.lock().unwrap().arrays[name].is_empty() {
+        if !self.0.lock().unwrap().arrays[name].lost.is_empty() {
             status.state = ArrayState::Degraded;
         }
     }
@@ -242,7 +300,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4"] {
+        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5"] {
             File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
         }
         let engine = BookEngine::default();

@@ -5,6 +5,7 @@
 //! after a crash, then do it, then answer.
 
 mod admit;
+mod array_members;
 mod arrays;
 mod doors;
 mod jobs;

@@ -1,0 +1,123 @@
+//! Members that come to the arrays of a core, spares, and background tasks.
+
+use voltier_array::{BackgroundTask, Replacement, ScrubRepair};
+use voltier_block::BlockDevice;
+use voltier_ring::Handle;
+
+use super::arrays::{Assembled, Known, assembled, open_leaf};
+use crate::array_settings::ArraySettings;
+use crate::engine::{ArrayDevices, Replaced};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::protocol::Repair;
+use crate::records::Identity;
+use crate::spec::DeviceSpec;
+
+/// A device that is to become a member: a spare, or one that is filled beside a member.
+pub(super) struct Newcomer {
+    pub(super) uuid: [u8; 16],
+    pub(super) known: Known,
+    pub(super) is_spare: bool,
+}
+
+impl Assembled {
+    /// Finds newcomers that have become members, and puts them in their places.
+    pub(super) fn seat_newcomers(&self) {
+        let Some(now) = self.array.status() else { return };
+        let mut devices = self.devices.borrow_mut();
+        self.newcomers.borrow_mut().retain(|newcomer| {
+            let place = now.members.iter().position(|member| member.uuid == newcomer.uuid);
+            if let Some(place) = place {
+                devices[place] = Some(newcomer.known.clone());
+            }
+            place.is_none()
+        });
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> ControlError {
+    ControlError::failed(error.to_string())
+}
+
+/// Puts a device in the place of a member.
+pub(super) async fn replace(
+    handle: Handle,
+    name: ArrayName,
+    place: usize,
+    device: DeviceSpec,
+) -> ControlResult<Replaced> {
+    let assembled = assembled(&name)?;
+    let leaf = open_leaf(&handle, &device)?;
+    let known = Known { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let uuid = Identity::random()?.0;
+    let replaced = assembled.array.replace(place, leaf, uuid).await;
+    let replaced = replaced.map_err(|error| {
+        ControlError::failed(format!("{device} does not come to {name}: {error}"))
+    })?;
+    Ok(match replaced {
+        Replacement::Copy => {
+            let newcomer = Newcomer { uuid, known, is_spare: false };
+            assembled.newcomers.borrow_mut().push(newcomer);
+            Replaced::Copy
+        }
+        Replacement::Rebuild | Replacement::Return => {
+            assembled.devices.borrow_mut()[place] = Some(known);
+            if replaced == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
+        }
+    })
+}
+
+/// Keeps a device for the next loss.
+pub(super) fn add_spare(
+    handle: &Handle,
+    name: &ArrayName,
+    device: &DeviceSpec,
+) -> ControlResult<()> {
+    let assembled = assembled(name)?;
+    let leaf = open_leaf(handle, device)?;
+    let known = Known { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let uuid = Identity::random()?.0;
+    assembled.array.add_spare(leaf, uuid).map_err(|error| {
+        ControlError::failed(format!("{device} is no spare for {name}: {error}"))
+    })?;
+    assembled.newcomers.borrow_mut().push(Newcomer { uuid, known, is_spare: true });
+    Ok(())
+}
+
+/// Starts a rebuild that was cut off.
+pub(super) fn start_rebuild(name: &ArrayName) -> ControlResult<()> {
+    assembled(name)?.array.rebuild().map_err(refused)
+}
+
+/// Starts a scrub.
+pub(super) fn start_scrub(name: &ArrayName, repair: Repair) -> ControlResult<()> {
+    let repair = match repair {
+        Repair::Nothing => ScrubRepair::Nothing,
+        Repair::Located => ScrubRepair::Located,
+        Repair::Everything => ScrubRepair::Everything,
+    };
+    assembled(name)?.array.scrub(repair).map_err(refused)
+}
+
+/// Changes the paces of both tasks.
+pub(super) fn set_paces(name: &ArrayName, settings: ArraySettings) -> ControlResult<()> {
+    let array = &assembled(name)?.array;
+    array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
+    array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
+    Ok(())
+}
+
+/// What an array stands on now.
+pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
+    let assembled = assembled(name)?;
+    assembled.seat_newcomers();
+    let events = assembled.array.status().map_or(0, |status| status.event);
+    let device = |known: &Known| known.device.clone();
+    let members = assembled.devices.borrow().iter().map(|it| it.as_ref().map(device)).collect();
+    let newcomers = assembled.newcomers.borrow();
+    let of = |is_spare| {
+        let those = newcomers.iter().filter(move |it| it.is_spare == is_spare);
+        those.map(|it| device(&it.known)).collect()
+    };
+    Ok(ArrayDevices { events, members, spares: of(true), incoming: of(false) })
+}

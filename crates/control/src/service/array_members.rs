@@ -1,0 +1,207 @@
+//! Members that come and go, spares, and the background tasks of arrays.
+
+use super::Service;
+use super::admit::Beside;
+use crate::engine::{ArrayDevices, Engine, Replaced};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::protocol::{MemberName, Response};
+use crate::records::ArrayRecord;
+use crate::safety::{self, Role};
+use crate::spec::DeviceSpec;
+
+impl<E: Engine> Service<E> {
+    pub(super) fn replace_member(
+        &mut self,
+        name: &ArrayName,
+        old: &MemberName,
+        new: DeviceSpec,
+        force: bool,
+    ) -> ControlResult<Response> {
+        let before = self.array_record(name)?;
+        self.size_of_array(name)?;
+        let (place, old) = self.place_of(&before, old)?;
+        self.admit_to(&before, &new, force)?;
+        // Before it is one of the array's: so it is looked at after a crash.
+        let mut record = before.clone();
+        record.incoming.push(new.clone());
+        self.registry.put_array(record)?;
+        let replaced = match self.engine.replace_member(name, place, &new) {
+            Ok(replaced) => replaced,
+            Err(error) => {
+                self.registry.put_array(before)?;
+                return Err(error);
+            }
+        };
+        self.notice_array_events();
+        let how = match replaced {
+            Replaced::Rebuild => {
+                format!("{new} takes the place of member {place} ({old}), which is computed")
+            }
+            Replaced::Return => {
+                format!("{new} is member {place} again; what changed since is computed")
+            }
+            Replaced::Copy => {
+                format!("{new} is being filled from {old}, which serves until it is done")
+            }
+        };
+        self.engine.log(&format!("array {name}: {how}"));
+        Ok(self.array_response(name, vec![how]))
+    }
+
+    pub(super) fn add_spare(
+        &mut self,
+        name: &ArrayName,
+        spare: DeviceSpec,
+        force: bool,
+    ) -> ControlResult<Response> {
+        let record = self.array_record(name)?;
+        self.size_of_array(name)?;
+        self.admit_to(&record, &spare, force)?;
+        self.take_spare(name, spare)?;
+        Ok(self.array_response(name, Vec::new()))
+    }
+
+    /// Records a spare that was admitted, and gives it to the array.
+    pub(super) fn take_spare(&mut self, name: &ArrayName, spare: DeviceSpec) -> ControlResult<()> {
+        let before = self.array_record(name)?;
+        let mut record = before.clone();
+        record.spares.push(spare.clone());
+        self.registry.put_array(record)?;
+        if let Err(error) = self.engine.add_spare(name, &spare) {
+            self.registry.put_array(before)?;
+            return Err(error);
+        }
+        self.notice_array_events();
+        Ok(())
+    }
+
+    /// Gives an array its spare again after a start, unless it holds something by now.
+    pub(super) fn spare_again(&mut self, name: &ArrayName, spare: &DeviceSpec) {
+        let again = self.still_a_spare(spare).and_then(|()| self.engine.add_spare(name, spare));
+        if let Err(error) = again {
+            let line = format!("the spare {spare} is left out: {error}");
+            self.engine.log(&format!("array {name}: {line}"));
+            if let Some(live) = self.live_arrays.get_mut(name) {
+                live.left_out.push(line);
+            }
+        }
+    }
+
+    fn still_a_spare(&mut self, spare: &DeviceSpec) -> ControlResult<()> {
+        let Some(path) = spare.path() else {
+            return Err(ControlError::failed("it ended with the daemon before"));
+        };
+        let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
+        safety::judge(path, &examined, false)
+    }
+
+    /// Checks a device that is to come to an array. A member that was lost may come back.
+    fn admit_to(
+        &mut self,
+        record: &ArrayRecord,
+        device: &DeviceSpec,
+        force: bool,
+    ) -> ControlResult<()> {
+        if device.array().is_some() {
+            return Err(ControlError::usage(format!(
+                "{device} cannot be a member: arrays do not stand on arrays"
+            )));
+        }
+        let was_member = record.members.iter().flatten().any(|known| self.is_same(known, device));
+        if !was_member {
+            return self.admit(device, Role::Cache, force, Beside::None).map(drop);
+        }
+        // While it is in service it is in use, and that is what is said.
+        self.look_at(device, 0, "member")?;
+        match (self.engine.label_of(device), device.path()) {
+            (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
+            (_, None) => Ok(()),
+            (_, Some(path)) => {
+                let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
+                safety::judge(path, &examined, force)
+            }
+        }
+    }
+
+    /// Starts a background task.
+    pub(super) fn start_task(
+        &mut self,
+        name: &ArrayName,
+        start: impl FnOnce(&mut E, &ArrayName) -> ControlResult<()>,
+    ) -> ControlResult<Response> {
+        self.array_record(name)?;
+        self.size_of_array(name)?;
+        start(&mut self.engine, name)?;
+        Ok(self.array_response(name, Vec::new()))
+    }
+
+    pub(super) fn set_array(
+        &mut self,
+        name: &ArrayName,
+        changes: &[(String, String)],
+    ) -> ControlResult<Response> {
+        let mut record = self.array_record(name)?;
+        for (key, value) in changes {
+            record.settings.apply(key, value)?;
+        }
+        let settings = record.settings;
+        self.registry.put_array(record)?;
+        if self.size_of_array(name).is_ok() {
+            self.engine.set_paces(name, &settings);
+        }
+        Ok(self.array_response(name, Vec::new()))
+    }
+
+    /// The place and the device of a member that is meant.
+    pub(super) fn place_of(
+        &mut self,
+        record: &ArrayRecord,
+        meant: &MemberName,
+    ) -> ControlResult<(u32, String)> {
+        let shown = |device: &Option<DeviceSpec>| {
+            device.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string)
+        };
+        let mut is_same = |known: &Option<DeviceSpec>, meant: &DeviceSpec| {
+            known.as_ref().is_some_and(|known| known == meant || self.is_same(known, meant))
+        };
+        let place = match meant {
+            MemberName::Place(place) => Some(*place as usize),
+            MemberName::Device(meant) => record.members.iter().position(|it| is_same(it, meant)),
+        };
+        if let Some(place) = place.filter(|place| *place < record.members.len()) {
+            return Ok((place as u32, shown(&record.members[place])));
+        }
+        let members = record.members.iter().enumerate();
+        let members = members.map(|(place, device)| format!("{place} {}", shown(device)));
+        let meant = match meant {
+            MemberName::Device(device) => device.to_string(),
+            MemberName::Place(place) => place.to_string(),
+        };
+        Err(ControlError::failed(format!(
+            "{meant} is no member of {}; its members: {}",
+            record.name,
+            members.collect::<Vec<_>>().join(", ")
+        )))
+    }
+
+    /// Records what changed in arrays by itself: a member that was lost is old from then on, and this
+    /// instance must know so when it is the only one that comes back; spares take places.
+    pub(super) fn notice_array_events(&mut self) {
+        for record in self.registry.arrays().to_vec() {
+            let Some(now) = self.engine.array_devices(&record.name) else { continue };
+            let ArrayDevices { events, members, spares, incoming } = now;
+            let mut next = ArrayRecord { events, spares, incoming, ..record.clone() };
+            for (place, device) in next.members.iter_mut().zip(members) {
+                if device.is_some() {
+                    *place = device;
+                }
+            }
+            if next != record {
+                let name = record.name.clone();
+                let recorded = self.registry.put_array(next);
+                self.note_array(&name, recorded);
+            }
+        }
+    }
+}
