@@ -15,6 +15,9 @@ use crate::LabError;
 /// How often a running program is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// How long a program that was asked to end may take to say what it has.
+const GRACE: Duration = Duration::from_secs(15);
+
 /// Whether the user asked to stop. Cheap to clone and to ask.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
@@ -102,12 +105,48 @@ impl Running {
     /// # Errors
     /// `Timeout` and `Interrupted`; the program has then been killed.
     pub fn wait(&mut self, limit: Duration, stop: &Stop) -> Result<ExitStatus, LabError> {
+        self.wait_or_leave(limit, stop)?.ok_or_else(|| {
+            self.kill();
+            LabError::Interrupted
+        })
+    }
+
+    /// Waits until it ends. When the user asks to stop, the program is asked to end as by Ctrl-C and
+    /// has `grace` to say what it has so far.
+    ///
+    /// # Errors
+    /// `Timeout`; the program has then been killed.
+    pub fn wait_gently(
+        &mut self,
+        limit: Duration,
+        grace: Duration,
+        stop: &Stop,
+    ) -> Result<ExitStatus, LabError> {
+        match self.wait_or_leave(limit, stop)? {
+            Some(status) => Ok(status),
+            None => {
+                if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+                    kill_process(pid, Signal::INT).ok();
+                }
+                self.wait(grace, &Stop::default())
+            }
+        }
+    }
+
+    /// The status once it ended; `None` when the user asked to stop first.
+    fn wait_or_leave(
+        &mut self,
+        limit: Duration,
+        stop: &Stop,
+    ) -> Result<Option<ExitStatus>, LabError> {
         let deadline = Deadline::after(limit);
         loop {
             if let Some(status) = self.child.try_wait().map_err(LabError::file(&self.what))? {
-                return Ok(status);
+                return Ok(Some(status));
             }
-            stop.check().inspect_err(|_| self.kill())?;
+            if stop.check().is_err() {
+                return Ok(None);
+            }
             if deadline.is_over() {
                 self.kill();
                 return Err(LabError::Timeout {
@@ -142,12 +181,33 @@ pub fn run(
     limit: Duration,
     stop: &Stop,
 ) -> Result<Finished, LabError> {
+    kept(command, |command| Running::start(command, what)?.wait(limit, stop))
+}
+
+/// [`run`], but a user's stop reaches the program as Ctrl-C does, and what it says then is kept.
+///
+/// # Errors
+/// As [`Running::start`] and [`Running::wait_gently`].
+pub fn run_gently(
+    command: &mut Command,
+    what: &str,
+    limit: Duration,
+    stop: &Stop,
+) -> Result<Finished, LabError> {
+    kept(command, |command| Running::start(command, what)?.wait_gently(limit, GRACE, stop))
+}
+
+/// Runs `command` by `run` and keeps what it said.
+fn kept(
+    command: &mut Command,
+    run: impl FnOnce(&mut Command) -> Result<ExitStatus, LabError>,
+) -> Result<Finished, LabError> {
     // Files, not pipes: nobody has to read while it runs, and a daemon it leaves behind that kept
     // the descriptors open cannot hold the run up.
     let mut stdout = tempfile::tempfile().map_err(LabError::file(std::env::temp_dir()))?;
     let mut stderr = tempfile::tempfile().map_err(LabError::file(std::env::temp_dir()))?;
     command.stdout(duplicate(&stdout)?).stderr(duplicate(&stderr)?);
-    let status = Running::start(command, what)?.wait(limit, stop)?;
+    let status = run(command)?;
     Ok(Finished { status, stdout: read_all(&mut stdout)?, stderr: read_all(&mut stderr)? })
 }
 

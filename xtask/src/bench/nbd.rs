@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use voltier_lab::LabError;
-use voltier_lab::fio::{Fio, Job, Pattern, Target, Until};
+use voltier_lab::fio::{Fio, Job, OLDEST, Pattern, Target, Until};
 use voltier_lab::process::{Deadline, Running, Stop, pause};
 use voltier_lab::size::format_bytes;
 use voltier_lab::voltier::{CacheSpec, Instance};
@@ -49,7 +49,8 @@ pub(super) struct Volumes {
 impl Volumes {
     /// Starts both servers and writes every volume once.
     pub(super) fn start(binary: &Path, stop: &Stop) -> Result<Volumes, Failure> {
-        let fio = Fio::find(stop)?;
+        let fio = Fio::find(OLDEST, stop)?;
+        fio.need_engine("nbd")?;
         let folder = tempfile::Builder::new().prefix("voltier-bench-").tempdir()?;
         let size = format_bytes(SIZE_BYTES);
         let (nbdkit, uri) = start_nbdkit(folder.path(), &size)?;
@@ -95,13 +96,22 @@ impl Volumes {
     }
 
     fn iops(&self, name: &str, pattern: Pattern, effort: Effort) -> Result<f64, LabError> {
-        let job = job("bench", pattern, 4096, Until::Seconds(effort.seconds));
+        let job = job("bench", pattern, 4096, Until::Time(Duration::from_secs(effort.seconds.into())));
         Ok(self.fio.run(&job, &self.targets[name], &self.stop)?.iops())
     }
 }
 
-fn job(name: &'static str, pattern: Pattern, block_bytes: u32, until: Until) -> Job {
-    Job { name, pattern, block_bytes, iodepth: 32, numjobs: 1, size_bytes: SIZE_BYTES, until }
+fn job(name: &str, pattern: Pattern, block_bytes: u64, until: Until) -> Job {
+    Job {
+        name: name.to_owned(),
+        pattern,
+        block_bytes,
+        iodepth: 32,
+        numjobs: 1,
+        size_bytes: SIZE_BYTES,
+        until,
+        more: Vec::new(),
+    }
 }
 
 fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure> {

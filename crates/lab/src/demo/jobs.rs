@@ -1,5 +1,7 @@
 //! The five jobs of the MaxIO document and what it published for them.
 
+use std::time::Duration;
+
 use super::Ssd;
 use crate::fio::{Job, Outcome, Pattern, Until};
 
@@ -139,13 +141,14 @@ impl JobSpec {
     /// The job for fio, scaled in size and time.
     pub fn job(&self, size_bytes: u64, seconds: u32) -> Job {
         Job {
-            name: self.key,
+            name: self.key.to_owned(),
             pattern: self.pattern,
-            block_bytes: self.block_bytes,
+            block_bytes: u64::from(self.block_bytes),
             iodepth: self.iodepth,
             numjobs: NUMJOBS,
             size_bytes,
-            until: Until::Seconds(seconds),
+            until: Until::Time(Duration::from_secs(seconds.into())),
+            more: Vec::new(),
         }
     }
 

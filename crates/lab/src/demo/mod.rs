@@ -18,7 +18,7 @@ pub use options::{Options, Ssd};
 pub use report::{Figures, Report, Row};
 
 use crate::LabError;
-use crate::fio::{Fio, Job, Outcome, Pattern, Target, Until};
+use crate::fio::{self, Fio, Job, Outcome, Pattern, Target, Until};
 use crate::machine::Machine;
 use crate::process::Stop;
 use crate::size::format_bytes;
@@ -50,7 +50,8 @@ const ACCELERATED: &str = "accelerated";
 /// One line that says what to do: fio missing, a command refused, a request failed, interrupted.
 pub fn run(options: &Options, progress: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     let stop = Stop::on_signals()?;
-    let fio = Fio::find(&stop)?;
+    let fio = Fio::find(fio::OLDEST, &stop)?;
+    fio.need_engine("nbd")?;
     fs::create_dir_all(&options.out).map_err(LabError::file(&options.out))?;
     let folder = tempfile::Builder::new()
         .prefix("voltier-demo-")
@@ -179,13 +180,14 @@ impl Bench<'_> {
 
     fn fill(&self) -> Job {
         Job {
-            name: "fill",
+            name: "fill".to_owned(),
             pattern: Pattern::Write,
             block_bytes: 256 << 10,
             iodepth: 16,
             numjobs: 1,
             size_bytes: self.options.size_bytes,
             until: Until::Once,
+            more: Vec::new(),
         }
     }
 
@@ -204,7 +206,7 @@ impl Bench<'_> {
                 let uri = uri.split('?').next().unwrap_or(uri);
                 Target::Nbd(format!("{uri}?socket=$SOCKET"))
             }
-            Target::File { .. } => target.clone(),
+            other => other.clone(),
         };
         commands.push(self.fill().command_line(&shown));
         for spec in &JOBS {
