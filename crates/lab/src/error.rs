@@ -56,6 +56,31 @@ pub enum LabError {
         /// What would be accepted.
         why: String,
     },
+    /// A plan that cannot be used.
+    #[error("{what}: {why}")]
+    Plan {
+        /// The plan's name or file.
+        what: String,
+        /// What is wrong with it, and what would be accepted.
+        why: String,
+    },
+    /// A target that is not to be measured, or not to be written.
+    #[error("{target} {why}")]
+    Target {
+        /// As it was given.
+        target: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+    /// There is no room for the results.
+    #[error(
+        "no space for results in {folder}: free some, then `voltier lab run --resume {folder}` \
+         goes on"
+    )]
+    NoSpace {
+        /// The folder of the run.
+        folder: PathBuf,
+    },
     /// The user asked to stop.
     #[error("interrupted: everything that was started has been stopped")]
     Interrupted,

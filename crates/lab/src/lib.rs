@@ -12,6 +12,7 @@ pub mod demo;
 pub mod error;
 pub mod fio;
 pub mod machine;
+pub mod plan;
 pub mod process;
 pub mod result;
 pub mod size;

@@ -96,7 +96,8 @@ impl Volumes {
     }
 
     fn iops(&self, name: &str, pattern: Pattern, effort: Effort) -> Result<f64, LabError> {
-        let job = job("bench", pattern, 4096, Until::Time(Duration::from_secs(effort.seconds.into())));
+        let job =
+            job("bench", pattern, 4096, Until::Time(Duration::from_secs(effort.seconds.into())));
         Ok(self.fio.run(&job, &self.targets[name], &self.stop)?.iops())
     }
 }

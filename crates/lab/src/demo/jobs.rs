@@ -63,7 +63,7 @@ pub struct JobSpec {
 }
 
 /// All jobs run four threads over the same part of the volume, as the document's job files do.
-const NUMJOBS: u32 = 4;
+pub const NUMJOBS: u32 = 4;
 
 const fn sequential(
     key: &'static str,
