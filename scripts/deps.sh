@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test|bench|fuzz|witness
+# usage: scripts/deps.sh build|demo|test|bench|fuzz|witness|database
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
@@ -12,6 +12,8 @@ test=("${demo[@]}"
   git:git nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin
   mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs fusermount3:fuse3 losetup:mount unshare:util-linux)
 bench=("${test[@]}" libisal.so.2:libisal2)
+database=("${demo[@]}" initdb:postgresql pgbench:postgresql
+  mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench)
 witness=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
 
 case "${1:-}" in
@@ -21,7 +23,8 @@ case "${1:-}" in
   test) wanted=("${test[@]}") ;;
   bench) wanted=("${bench[@]}") ;;
   witness) wanted=("${witness[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|witness" >&2; exit 2 ;;
+  database) wanted=("${database[@]}") ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|witness|database" >&2; exit 2 ;;
 esac
 set=$1
 
@@ -44,6 +47,8 @@ fi
 found() {
   case "$1" in
     *.so.*) ldconfig -p | awk -v name="$1" '$1 == name { found = 1 } END { exit !found }' ;;
+    # Debian keeps PostgreSQL's server programs in folders of their versions.
+    initdb) command -v "$1" >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ;;
     *) command -v "$1" >/dev/null ;;
   esac
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::array_args::ArrayArgs;
+use crate::lab_args::LabArgs;
 
 /// Puts an SSD in front of a slow drive, and serves the fast volume that results.
 #[derive(Debug, Parser)]
@@ -50,6 +51,8 @@ pub(crate) enum Verb {
     Daemon(Daemon),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
     Demo(Demo),
+    /// Measure drives and volumes by plans: list, run
+    Lab(LabArgs),
 }
 
 /// The name of a volume; `-c NAME` is EnhanceIO's spelling.

@@ -15,6 +15,7 @@ pub mod machine;
 pub mod plan;
 pub mod process;
 pub mod result;
+pub mod run;
 pub mod size;
 pub mod table;
 pub mod voltier;

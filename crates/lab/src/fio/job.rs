@@ -154,7 +154,10 @@ impl Job {
         }
         options.push(("group_reporting", None));
         let mut add = |key, value: String| options.push((key, Some(value)));
-        add("norandommap", "1".to_owned());
+        // What goes over its part once meets every block once, also in random order.
+        if !(self.until == Until::Once && self.pattern.is_random()) {
+            add("norandommap", "1".to_owned());
+        }
         add("randrepeat", "0".to_owned());
         let block = format_bytes(self.block_bytes).to_lowercase();
         add("rw", self.pattern.name().to_owned());

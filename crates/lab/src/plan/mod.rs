@@ -30,6 +30,7 @@ pub use maxio::Maxio;
 pub use mixed::Mixed;
 pub use orion::{Matrix, Orion, ladder, settings_of};
 pub use pts::Pts;
+pub use toml::{Table, Value};
 pub use values::{ByteSize, Extent};
 
 use std::path::Path;

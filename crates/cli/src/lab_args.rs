@@ -1,0 +1,62 @@
+//! The command line of the laboratory as clap sees it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    pub(crate) verb: LabVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabVerb {
+    /// List the built-in plans and the modelled drives
+    List,
+    /// Measure a plan on one or more targets
+    Run(LabRun),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "TARGET is a file (made when --size says how large), a block device, a folder \
+    (hotfiles, database),\nvolume:NAME, an NBD URI, rbd:POOL/IMAGE[@USER], or model:PROFILE[:SIZE] in \
+    virtual time.\nA target that holds anything is not written until --destroy names it again.\n\
+    Orion's own options follow --: voltier lab run orion --target T -- -run simple -num_disks 8"
+)]
+pub(crate) struct LabRun {
+    /// A built-in plan (`voltier lab list`), or a TOML file
+    #[arg(value_name = "PLAN", required_unless_present = "resume", conflicts_with = "resume")]
+    pub(crate) plan: Option<String>,
+    /// What is measured; NAME=TARGET to name it
+    #[arg(short = 't', long = "target", value_name = "TARGET", conflicts_with = "resume")]
+    pub(crate) targets: Vec<String>,
+    /// Small sizes and short times: to see that it works, not to judge a drive
+    #[arg(long, conflicts_with = "resume")]
+    pub(crate) quick: bool,
+    /// How much of each target is used, or `whole`
+    #[arg(long, value_name = "SIZE", conflicts_with = "resume")]
+    pub(crate) size: Option<String>,
+    /// Seconds of each point
+    #[arg(long, value_name = "N", conflicts_with = "resume")]
+    pub(crate) seconds: Option<f64>,
+    /// Any other key of the plan
+    #[arg(long = "set", value_name = "KEY=VALUE", conflicts_with = "resume")]
+    pub(crate) settings: Vec<String>,
+    /// Folder of the run [default: voltier-lab/PLAN-N]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with an interrupted run
+    #[arg(long, value_name = "DIR")]
+    pub(crate) resume: Option<PathBuf>,
+    /// Name a target again that may lose what it holds: its path or serial number
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) destroy: Vec<String>,
+    /// Drives of an Orion run, one file or device a line
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    pub(crate) lun: Option<PathBuf>,
+    /// Orion's options
+    #[arg(last = true, value_name = "ORION OPTIONS", conflicts_with = "resume")]
+    pub(crate) orion: Vec<String>,
+}

@@ -1,0 +1,241 @@
+//! Jobs by fio: the command, its raw result, the point.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::merge::{self, PERCENTILES};
+use super::meter::{self, Meter};
+use super::target::Target;
+use crate::LabError;
+use crate::fio::{self, Fio, Job, Outcome, Until};
+use crate::plan::step::Load;
+use crate::process::{self, Stop};
+use crate::result::{Flow, Point, Sample, Status};
+
+/// Points of this length and more have a time line.
+const TIMELINE_FROM: Duration = Duration::from_secs(2);
+
+/// fio and where its results go.
+#[derive(Debug)]
+pub struct Bench<'a> {
+    /// The program.
+    pub fio: &'a Fio,
+    /// Folder of raw results.
+    pub raw: &'a Path,
+    /// The engine for files and devices.
+    pub engine: &'static str,
+    /// The user's wish to stop.
+    pub stop: &'a Stop,
+}
+
+/// What a load came to.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// Each group of jobs.
+    pub outcomes: Vec<Outcome>,
+    /// The command, word by word.
+    pub command: Vec<String>,
+    /// Its time line.
+    pub series: Vec<Sample>,
+    /// The user stopped it.
+    pub was_cut: bool,
+}
+
+impl Bench<'_> {
+    /// Runs a load and puts the result into `point`.
+    ///
+    /// # Errors
+    /// `Interrupted` when nothing was measured before the user's stop; otherwise as [`Fio::run`].
+    pub fn measure(&self, load: &Load, target: &Target, point: &mut Point) -> Result<(), LabError> {
+        if let Some(job) = &load.warm_up {
+            self.run(&Load::of(job.clone()), target, &file_name(&point.id, "warm_up"))?;
+        }
+        let meter = Meter::begin(target);
+        point.started_unix_ms = meter::unix_ms();
+        let measured = self.run(load, target, &file_name(&point.id, ""))?;
+        point.command.clone_from(&measured.command);
+        let process_us: f64 = measured.outcomes.iter().map(|outcome| outcome.cpu_us).sum();
+        fill_in(point, load, measured);
+        point.cpu = meter.cpu(process_us, requests(point));
+        point.cache = meter.cache(target);
+        Ok(())
+    }
+
+    /// Runs a load again and again with pauses; the series has a sample for each burst.
+    ///
+    /// # Errors
+    /// As [`Bench::measure`].
+    pub fn bursts(
+        &self,
+        load: &Load,
+        (count, idle): (u32, Duration),
+        target: &Target,
+        point: &mut Point,
+    ) -> Result<(), LabError> {
+        let meter = Meter::begin(target);
+        point.started_unix_ms = meter::unix_ms();
+        let (mut reads, mut writes, mut process_us) = (Vec::new(), Vec::new(), 0.0);
+        for burst in 1..=count {
+            let name = file_name(&point.id, &format!("burst={burst}"));
+            let measured = self.run(load, target, &name)?;
+            point.command.clone_from(&measured.command);
+            let (read, write) = merge::outcomes(&measured.outcomes);
+            let at_ms = meter::unix_ms().saturating_sub(point.started_unix_ms);
+            point.series.push(sample(at_ms, [&read, &write]));
+            process_us += measured.outcomes.iter().map(|outcome| outcome.cpu_us).sum::<f64>();
+            reads.extend(read);
+            writes.extend(write);
+            if measured.was_cut || rest(idle, self.stop).is_err() {
+                let why = format!("interrupted after {burst} of {count} bursts");
+                point.status = Status::Partial(why);
+                break;
+            }
+        }
+        (point.read, point.write) = (merge::in_turn(&reads), merge::in_turn(&writes));
+        point.cpu = meter.cpu(process_us, requests(point));
+        point.cache = meter.cache(target);
+        Ok(())
+    }
+
+    /// Runs the jobs of a load at the same time.
+    fn run(&self, load: &Load, target: &Target, name: &str) -> Result<Measured, LabError> {
+        let for_fio = target.for_fio(self.engine).ok_or_else(|| LabError::Target {
+            target: target.given.clone(),
+            why: "is a folder: this plan needs a file, a device or a volume".to_owned(),
+        })?;
+        let raw = self.raw.join(format!("{name}.json"));
+        let prefix = self.raw.join(name);
+        let window = load.sample.or_else(|| window_of(load));
+        let mut command = common(&load.jobs, &raw);
+        for (index, job) in load.jobs.iter().enumerate() {
+            command.extend(job.arguments(&for_fio));
+            command.extend(counting());
+            if index > 0 {
+                command.push("--new_group".to_owned());
+            }
+            if let Some(window) = window {
+                command.extend(logging(&prefix, window));
+            }
+        }
+        let (outcomes, was_cut) =
+            self.fio.run_to(&command, &raw, fio::limit(&load.jobs), self.stop)?;
+        let series = window.map_or_else(Vec::new, |window| super::timeline::read(&prefix, window));
+        command.insert(0, "fio".to_owned());
+        Ok(Measured { outcomes, command, series, was_cut })
+    }
+}
+
+/// What every command begins with.
+pub fn common(jobs: &[Job], raw: &Path) -> Vec<String> {
+    let mut command = vec![
+        "--output-format=json+".to_owned(),
+        format!("--output={}", raw.display()),
+        "--eta=never".to_owned(),
+    ];
+    if !jobs.iter().any(Job::writes) {
+        command.push("--readonly".to_owned());
+    }
+    command
+}
+
+/// Latencies from the submission on, with these percentiles.
+pub fn counting() -> Vec<String> {
+    let list = PERCENTILES.map(|name| name.trim_end_matches('0').trim_end_matches('.'));
+    vec![
+        "--lat_percentiles=1".to_owned(),
+        "--clat_percentiles=0".to_owned(),
+        format!("--percentile_list={}", list.join(":")),
+    ]
+}
+
+fn logging(prefix: &Path, window: Duration) -> Vec<String> {
+    let prefix = prefix.display();
+    let mut options: Vec<String> =
+        ["iops", "bw", "lat"].iter().map(|log| format!("--write_{log}_log={prefix}")).collect();
+    options.push(format!("--log_avg_msec={}", window.as_millis()));
+    options.push("--per_job_logs=0".to_owned());
+    options
+}
+
+/// About sixty samples of a point, a second each at most.
+fn window_of(load: &Load) -> Option<Duration> {
+    let times = load.jobs.iter().map(|job| match job.until {
+        Until::Time(time) => time,
+        Until::Once => Duration::ZERO,
+    });
+    let longest = times.max().filter(|time| *time >= TIMELINE_FROM)?;
+    let ms = (longest.as_millis() as u64 / 60).clamp(100, 1000);
+    Some(Duration::from_millis(ms))
+}
+
+/// The name of a point as that of a file.
+pub fn file_name(id: &str, more: &str) -> String {
+    let more = if more.is_empty() { String::new() } else { format!(",{more}") };
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "=-_.,".contains(c) { c } else { '_' };
+    format!("{}{more}", id.replace('/', ",")).chars().map(plain).collect()
+}
+
+fn fill_in(point: &mut Point, load: &Load, measured: Measured) {
+    (point.read, point.write) = merge::outcomes(&measured.outcomes);
+    point.series = measured.series;
+    if point.axes.small.is_some() {
+        for (job, outcome) in load.jobs.iter().zip(&measured.outcomes) {
+            let flow = merge::together(outcome.flows()).unwrap_or_default();
+            add_orion(point, &job.name, &flow);
+        }
+    }
+    if measured.was_cut {
+        point.status = Status::Partial("interrupted".to_owned());
+    } else if point.read.is_none() && point.write.is_none() {
+        point.status = Status::Failed("fio measured no request at all".to_owned());
+    }
+}
+
+/// What Orion's tables have: small requests and their latency, large bytes.
+pub fn add_orion(point: &mut Point, job: &str, flow: &Flow) {
+    let mut add = |name: &str, value: f64| point.metrics.insert(name.to_owned(), value);
+    if job == "small" {
+        add("small_iops", flow.iops);
+        add("small_latency_us", flow.latency.mean_ns / 1e3);
+    } else {
+        add("large_bytes_per_second", flow.bytes_per_second);
+        add("large_latency_us", flow.latency.mean_ns / 1e3);
+    }
+}
+
+/// Requests of both directions.
+pub fn requests(point: &Point) -> u64 {
+    point.flows().map(|flow| flow.requests).sum()
+}
+
+fn sample(at_ms: u64, flows: [&Option<Flow>; 2]) -> Sample {
+    let all = merge::together(flows.into_iter().flatten()).unwrap_or_default();
+    Sample {
+        at_ms,
+        iops: all.iops,
+        bytes_per_second: all.bytes_per_second,
+        latency_mean_ns: all.latency.mean_ns,
+    }
+}
+
+/// Waits, or not to the end when the user asks to stop.
+fn rest(time: Duration, stop: &Stop) -> Result<(), LabError> {
+    let deadline = process::Deadline::after(time);
+    while !deadline.is_over() {
+        stop.check()?;
+        process::pause(Duration::from_millis(20).min(time));
+    }
+    stop.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_points_become_names_of_files() {
+        assert_eq!(file_name("ssd/iops/round=3/bs=4096", ""), "ssd,iops,round=3,bs=4096");
+        assert_eq!(file_name("a b/x", "burst=2"), "a_b,x,burst=2");
+        assert!(counting()[2].ends_with("=50:75:90:95:99:99.9:99.99:99.999"), "{:?}", counting());
+    }
+}

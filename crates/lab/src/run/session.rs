@@ -1,0 +1,349 @@
+//! One run: every group of the plan in turn, every point on the disk before the next begins.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::clients::Crowd;
+use super::database::Server;
+use super::load::Bench;
+use super::model::Worlds;
+use super::steady::{WINDOW, are_steady};
+use super::target::{Kind, Target};
+use super::{Ended, Progress, RAW_FOLDER, files, out_of_space, purge};
+use crate::LabError;
+use crate::fio::Fio;
+use crate::plan::step::{self, Group, Load, Pick, Planned, Repeat, Work};
+use crate::plan::{Method, Plan};
+use crate::process::Stop;
+use crate::result::{Axes, Point, Run, RunWriter, Status};
+
+/// Mean latency up to which a point of a demand curve may be chosen.
+const DEMAND_LATENCY_NS: f64 = 5e6;
+
+/// A run under way.
+pub(super) struct Session<'a> {
+    plan: &'a Plan,
+    groups: Vec<Group>,
+    targets: Vec<Target>,
+    fio: Option<Fio>,
+    folder: PathBuf,
+    raw: PathBuf,
+    writer: RunWriter,
+    run: Run,
+    stop: Stop,
+    server: Option<Server>,
+    crowd: Option<Crowd>,
+    worlds: Worlds,
+}
+
+impl<'a> Session<'a> {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called where a run begins and where one goes on"
+    )]
+    pub(super) fn new(
+        plan: &'a Plan,
+        groups: Vec<Group>,
+        targets: Vec<Target>,
+        fio: Option<Fio>,
+        folder: &Path,
+        writer: RunWriter,
+        run: Run,
+        stop: Stop,
+    ) -> Session<'a> {
+        // fio is told absolute paths: it works elsewhere.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_path_buf());
+        let raw = folder.join(RAW_FOLDER);
+        let worlds = Worlds::new(&targets);
+        let (server, crowd) = (None, None);
+        Session {
+            plan,
+            groups,
+            targets,
+            fio,
+            folder,
+            raw,
+            writer,
+            run,
+            stop,
+            server,
+            crowd,
+            worlds,
+        }
+    }
+
+    /// Measures everything, and puts the targets away.
+    pub(super) fn measure(mut self, progress: &mut dyn Progress) -> Result<Ended, LabError> {
+        let result = self.all(progress);
+        if let Some(server) = self.server.take() {
+            server.stop(&self.targets);
+        }
+        self.crowd = None;
+        for target in &mut self.targets {
+            target.close(result.is_ok());
+        }
+        result.map_err(|error| out_of_space(error, &self.folder))?;
+        let failed: Vec<&String> = self
+            .run
+            .points
+            .iter()
+            .filter_map(|point| match &point.status {
+                Status::Failed(why) => Some(why),
+                _ => None,
+            })
+            .collect();
+        Ok(Ended {
+            folder: self.folder.clone(),
+            measured: self.run.points.len() - failed.len(),
+            failed: failed.first().map(|why| (failed.len(), (*why).clone())),
+        })
+    }
+
+    fn all(&mut self, progress: &mut dyn Progress) -> Result<(), LabError> {
+        let groups = std::mem::take(&mut self.groups);
+        let total: Duration = groups.iter().map(time_max).sum();
+        let mut before = Duration::ZERO;
+        for group in &groups {
+            self.group(group, (before, total), progress)?;
+            before += time_max(group);
+        }
+        progress.at(total, total, "");
+        Ok(())
+    }
+
+    /// One group, in rounds if it has them.
+    fn group(
+        &mut self,
+        group: &Group,
+        (before, total): (Duration, Duration),
+        progress: &mut dyn Progress,
+    ) -> Result<(), LabError> {
+        let mut rounds = Vec::<Vec<Point>>::new();
+        let (mut done, mut written) = (before, 0);
+        for round in 1..=group.rounds().1 {
+            let mut points = Vec::new();
+            for planned in group.round(round) {
+                progress.at(done, total, &planned.id());
+                let point = self.point(&planned, progress)?;
+                done += planned.time();
+                written += point.write.as_ref().map_or(0, |flow| flow.bytes);
+                points.push(point);
+            }
+            rounds.push(points);
+            let Repeat::UntilSteady { tracked, bytes_max, .. } = &group.repeat else { break };
+            if are_steady(&rounds, tracked) {
+                return Ok(());
+            }
+            if bytes_max.is_some_and(|most| written >= most) {
+                return Ok(());
+            }
+        }
+        if matches!(group.repeat, Repeat::UntilSteady { .. }) {
+            self.mark_unsteady(&rounds, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Marks the window of a group that did not become steady.
+    fn mark_unsteady(
+        &mut self,
+        rounds: &[Vec<Point>],
+        progress: &mut dyn Progress,
+    ) -> Result<(), LabError> {
+        let phase = rounds.iter().flatten().next().map(|point| point.axes.phase.clone());
+        progress.say(&format!(
+            "{}: not steady after {} rounds",
+            phase.unwrap_or_default(),
+            rounds.len()
+        ));
+        for point in rounds[rounds.len().saturating_sub(WINDOW)..].iter().flatten() {
+            if point.status == Status::Ok {
+                self.keep(Point { status: Status::NotSteady, ..point.clone() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A point: as it is known from before, or measured now.
+    fn point(&mut self, planned: &Planned, progress: &mut dyn Progress) -> Result<Point, LabError> {
+        let id = planned.id();
+        if let Some(known) = self.run.point(&id)
+            && is_done(&known.status)
+            && !is_needed_again(&planned.work)
+        {
+            return Ok(known.clone());
+        }
+        self.stop.check()?;
+        let mut point = Point {
+            id,
+            axes: planned.axes.clone(),
+            started_unix_ms: super::meter::unix_ms(),
+            ..Point::default()
+        };
+        match self.work(planned, &mut point) {
+            Ok(()) => {}
+            Err(LabError::Interrupted) => {
+                // Nothing is worth keeping; what was measured before is kept already.
+                return Err(LabError::Interrupted);
+            }
+            Err(error) => self.failed(planned, &mut point, error)?,
+        }
+        if let Status::Failed(why) = &point.status {
+            progress.say(&format!("{}: {why}", point.id));
+        }
+        let was_cut = matches!(point.status, Status::Partial(_));
+        self.keep(point.clone())?;
+        if was_cut { Err(LabError::Interrupted) } else { Ok(point) }
+    }
+
+    /// A failed point is marked; what everything after rests on ends the run.
+    fn failed(
+        &mut self,
+        planned: &Planned,
+        point: &mut Point,
+        error: LabError,
+    ) -> Result<(), LabError> {
+        if super::facts::free_bytes(&self.folder)? < super::POINT_BYTES {
+            return Err(LabError::NoSpace { folder: self.folder.clone() });
+        }
+        point.status = Status::Failed(error.to_string());
+        (point.read, point.write, point.cpu) = (None, None, None);
+        if is_foundation(planned) {
+            self.keep(point.clone())?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, point: Point) -> Result<(), LabError> {
+        self.writer.point(&point)?;
+        match self.run.points.iter_mut().find(|known| known.id == point.id) {
+            Some(known) => *known = point,
+            None => self.run.points.push(point),
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, planned: &Planned, point: &mut Point) -> Result<(), LabError> {
+        let axes = &planned.axes;
+        let index = self.targets.iter().position(|target| target.name == axes.target);
+        let index = index.expect("plans name the targets they were given");
+        if let Some(block) = axes.block_bytes
+            && !block.is_multiple_of(self.targets[index].block_bytes)
+        {
+            let of = self.targets[index].block_bytes;
+            point.status = Status::Skipped(format!("the target has blocks of {of} bytes"));
+            return Ok(());
+        }
+        if let Kind::Model(_) = self.targets[index].kind {
+            return self.worlds.measure(index, &self.chosen(planned)?, point);
+        }
+        let target = &self.targets[index];
+        let fio = self.fio.as_ref().expect("real targets are measured by fio");
+        let engine = if fio.has_engine("io_uring") { "io_uring" } else { "libaio" };
+        let bench = Bench { fio, raw: &self.raw, engine, stop: &self.stop };
+        match &planned.work {
+            Work::Purge => purge::purge(&bench, target, point),
+            Work::Cache { on } => target.switch_cache(*on),
+            Work::Load(_) => {
+                let Work::Load(load) = self.chosen(planned)? else { return Ok(()) };
+                bench.measure(&load, target, point)?;
+                add_files_per_second(self.plan, point);
+                Ok(())
+            }
+            Work::Bursts { load, count, idle } => {
+                bench.bursts(load, (*count, *idle), target, point)
+            }
+            Work::Files(pass) => files::pass(*pass, target, &self.stop, point),
+            Work::Database(step) => {
+                let Method::Database(plan) = &self.plan.method else { return Ok(()) };
+                super::database::step(*step, plan, target, &mut self.server, &self.stop, point)
+            }
+            Work::Clients(job) => {
+                let Method::Clients(plan) = &self.plan.method else { return Ok(()) };
+                if self.crowd.is_none() {
+                    self.crowd = Some(Crowd::gather(plan, &self.stop)?);
+                }
+                let crowd = self.crowd.as_ref().expect("just gathered");
+                crowd.measure(&bench, job, target, point)
+            }
+        }
+    }
+
+    /// The work, its load filled in where an earlier point decides it.
+    fn chosen(&self, planned: &Planned) -> Result<Work, LabError> {
+        let Work::Load(load) = &planned.work else { return Ok(planned.work.clone()) };
+        let Some(pick) = load.pick else { return Ok(planned.work.clone()) };
+        let (jobs, depth) = self.picked(&planned.axes, pick).ok_or_else(|| LabError::Failed {
+            what: planned.id(),
+            detail: "the demand curve has no point to choose".to_owned(),
+        })?;
+        let mut load: Load = load.clone();
+        for job in &mut load.jobs {
+            (job.numjobs, job.iodepth) = (jobs, depth);
+        }
+        Ok(Work::Load(load))
+    }
+
+    /// Jobs and depth of the chosen point of the last round of the demand curve.
+    fn picked(&self, axes: &Axes, pick: Pick) -> Option<(u32, u32)> {
+        let curve = self
+            .run
+            .points
+            .iter()
+            .filter(|point| point.axes.phase == "dirth" && point.axes.target == axes.target);
+        let last = curve.clone().filter_map(|point| point.axes.round).max()?;
+        let curve: Vec<&Point> = curve
+            .filter(|point| point.axes.round == Some(last) && point.iops().is_some())
+            .collect();
+        let load = |point: &Point| Some((point.axes.jobs?, point.axes.depth?));
+        let of = |point: &Point| point.iops().unwrap_or(0.0);
+        let least =
+            curve.iter().min_by_key(|point| load(point).map(|(jobs, depth)| jobs * depth))?;
+        let fast =
+            |point: &&&Point| point.latency_mean_ns().is_some_and(|mean| mean < DEMAND_LATENCY_NS);
+        // Where even a single request takes longer, that is the point.
+        let most = curve.iter().filter(fast).max_by(|a, b| of(a).total_cmp(&of(b)));
+        let most = most.unwrap_or(least);
+        let middle = f64::midpoint(of(most), of(least));
+        let far = |point: &Point| (of(point) - middle).abs();
+        load(match pick {
+            Pick::Most => most,
+            Pick::Least => least,
+            Pick::Middle => curve.iter().min_by(|a, b| far(a).total_cmp(&far(b)))?,
+        })
+    }
+}
+
+/// Passes over extents are told in files, as those over files.
+fn add_files_per_second(plan: &Plan, point: &mut Point) {
+    if let (Method::HotFiles(_), Some(iops)) = (&plan.method, point.iops())
+        && point.axes.pass.is_some()
+    {
+        point.metrics.insert("files_per_second".to_owned(), iops);
+    }
+}
+
+/// Whether a point of before needs not be measured again.
+fn is_done(status: &Status) -> bool {
+    matches!(status, Status::Ok | Status::NotSteady | Status::Skipped(_) | Status::Overloaded(_))
+}
+
+/// What leaves something behind that ends with the run.
+fn is_needed_again(work: &Work) -> bool {
+    matches!(work, Work::Cache { .. } | Work::Database(step::DatabaseStep::Make))
+}
+
+/// What everything after rests on: purge, fill, a database that is to be measured.
+fn is_foundation(planned: &Planned) -> bool {
+    match &planned.work {
+        Work::Purge | Work::Cache { .. } | Work::Database(step::DatabaseStep::Make) => true,
+        Work::Files(pass) => pass.is_write,
+        _ => planned.bytes_written() > 0,
+    }
+}
+
+fn time_max(group: &Group) -> Duration {
+    let time: Duration = group.points.iter().map(Planned::time).sum();
+    time * group.rounds().1
+}
