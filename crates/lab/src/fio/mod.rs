@@ -117,7 +117,9 @@ impl Fio {
         stop: &Stop,
     ) -> Result<(Vec<Outcome>, bool), LabError> {
         let what = "fio";
-        let mut command = Command::new("fio");
+        // What a killed run of before has left is not to be taken for a result of this one.
+        std::fs::remove_file(raw).ok();
+        let mut command = fio_that_ends_with_us();
         command.args(arguments).current_dir(raw.parent().unwrap_or(Path::new(".")));
         let finished = process::run_gently(&mut command, what, limit, stop)?;
         let was_cut = stop.check().is_err();
@@ -129,6 +131,17 @@ impl Fio {
         check(&finished, what)?;
         Ok((parse(&text.map_err(LabError::file(raw))?, what)?, false))
     }
+}
+
+/// fio, killed by the kernel when this program is: it would go on writing to the target.
+fn fio_that_ends_with_us() -> Command {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !setpriv.exists() {
+        return Command::new("fio");
+    }
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL", "fio"]);
+    command
 }
 
 /// How long jobs that run at the same time may take.

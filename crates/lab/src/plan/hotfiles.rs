@@ -55,6 +55,11 @@ impl HotFiles {
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {
         let mut groups = Vec::new();
         for subject in subjects {
+            if subject.has_cache {
+                // Filled past the cache, which learns nothing by it.
+                let axes = Axes { phase: "cache-fill".to_owned(), ..Axes::default() };
+                groups.push(once(subject, vec![Planned { axes, work: Work::Cache { on: false } }]));
+            }
             if self.fill || subject.is_new {
                 let axes = Axes { phase: "fill".to_owned(), ..Axes::default() };
                 let work = self.pass(subject, Access::Sequential, 0, true);

@@ -31,7 +31,7 @@ pub(super) struct Crowd {
     /// As fio's `--client` takes them.
     addresses: Vec<String>,
     // Ended before the namespaces they live in are removed.
-    servers: Vec<Running>,
+    _servers: Vec<Running>,
     _network: Option<Network>,
     _folder: Option<tempfile::TempDir>,
 }
@@ -46,7 +46,7 @@ impl Crowd {
         match plan.transport {
             Transport::Hosts => Ok(Crowd {
                 addresses: plan.hosts.clone(),
-                servers: Vec::new(),
+                _servers: Vec::new(),
                 _network: None,
                 _folder: None,
             }),
@@ -66,7 +66,7 @@ impl Crowd {
             wait_for(&address, stop, || socket.exists())?;
             addresses.push(address);
         }
-        Ok(Crowd { addresses, servers, _network: None, _folder: Some(folder) })
+        Ok(Crowd { addresses, _servers: servers, _network: None, _folder: Some(folder) })
     }
 
     fn namespaces(most: u32, stop: &Stop) -> Result<Crowd, LabError> {
@@ -85,7 +85,7 @@ impl Crowd {
                 TcpStream::connect_timeout(&socket, Duration::from_millis(200)).is_ok()
             })?;
         }
-        Ok(Crowd { addresses, servers, _network: Some(network), _folder: None })
+        Ok(Crowd { addresses, _servers: servers, _network: Some(network), _folder: None })
     }
 
     /// All clients of a point at once, each with the job on its own part of the target.

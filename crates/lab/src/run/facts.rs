@@ -73,7 +73,7 @@ fn mitigations() -> Option<String> {
 }
 
 /// A file or a block device: the drive it is or lies on.
-pub fn of_path(path: &Path) -> Facts {
+pub(super) fn of_path(path: &Path) -> Facts {
     let Ok(meta) = path.metadata() else { return Facts::new() };
     if !meta.file_type().is_block_device() {
         return of_folder(path);
@@ -84,7 +84,7 @@ pub fn of_path(path: &Path) -> Facts {
 }
 
 /// What a folder, or a file in it, lies on.
-pub fn of_folder(path: &Path) -> Facts {
+pub(super) fn of_folder(path: &Path) -> Facts {
     let mut facts = Facts::new();
     let Some((file_system, source, options)) = mount_of(path) else { return facts };
     facts.insert("file_system".to_owned(), file_system);
@@ -97,7 +97,7 @@ pub fn of_folder(path: &Path) -> Facts {
 }
 
 /// A volume of ours: what it is made of.
-pub fn of_volume(status: &VolumeStatus) -> Facts {
+pub(super) fn of_volume(status: &VolumeStatus) -> Facts {
     let mut facts = Facts::from([
         ("origin".to_owned(), status.hdd.path.clone()),
         ("mode".to_owned(), status.mode.clone()),
@@ -114,12 +114,12 @@ pub fn of_volume(status: &VolumeStatus) -> Facts {
 }
 
 /// Serial number of a block device, if the system tells.
-pub fn serial(path: &Path) -> Option<String> {
+pub(super) fn serial(path: &Path) -> Option<String> {
     of_path(path).remove("serial")
 }
 
 /// Smallest request that a file or device takes with direct I/O.
-pub fn block_bytes(path: &Path) -> u64 {
+pub(super) fn block_bytes(path: &Path) -> u64 {
     let facts = of_path(path);
     facts.get("logical_block_bytes").and_then(|text| text.parse().ok()).unwrap_or(512)
 }
@@ -128,7 +128,7 @@ pub fn block_bytes(path: &Path) -> u64 {
 ///
 /// # Errors
 /// When the system does not tell.
-pub fn free_bytes(folder: &Path) -> Result<u64, LabError> {
+pub(super) fn free_bytes(folder: &Path) -> Result<u64, LabError> {
     let stat = rustix::fs::statvfs(folder)
         .map_err(|errno| LabError::File { path: folder.to_path_buf(), source: errno.into() })?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))

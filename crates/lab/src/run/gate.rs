@@ -20,7 +20,7 @@ use crate::size::format_bytes;
 ///
 /// # Errors
 /// One line that names the target, what it holds, and what to say if that is to be lost.
-pub fn pass(targets: &[Target], destroy: &[String]) -> Result<Vec<String>, LabError> {
+pub(super) fn pass(targets: &[Target], destroy: &[String]) -> Result<Vec<String>, LabError> {
     let mut lost = Vec::new();
     let mut used = vec![false; destroy.len()];
     for target in targets {
@@ -59,7 +59,7 @@ pub fn pass(targets: &[Target], destroy: &[String]) -> Result<Vec<String>, LabEr
 }
 
 /// What a run writes, in one line.
-pub fn announcement(estimate: &Estimate) -> String {
+pub(super) fn announcement(estimate: &Estimate) -> String {
     let once = match estimate.bytes_written {
         0 => "nothing in preparation".to_owned(),
         bytes => format!("{} MiB in preparation", bytes >> 20),

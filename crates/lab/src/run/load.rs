@@ -17,7 +17,7 @@ const TIMELINE_FROM: Duration = Duration::from_secs(2);
 
 /// fio and where its results go.
 #[derive(Debug)]
-pub struct Bench<'a> {
+pub(super) struct Bench<'a> {
     /// The program.
     pub fio: &'a Fio,
     /// Folder of raw results.
@@ -30,7 +30,7 @@ pub struct Bench<'a> {
 
 /// What a load came to.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub(super) struct Measured {
     /// Each group of jobs.
     pub outcomes: Vec<Outcome>,
     /// The command, word by word.
@@ -46,7 +46,12 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// `Interrupted` when nothing was measured before the user's stop; otherwise as [`Fio::run`].
-    pub fn measure(&self, load: &Load, target: &Target, point: &mut Point) -> Result<(), LabError> {
+    pub(super) fn measure(
+        &self,
+        load: &Load,
+        target: &Target,
+        point: &mut Point,
+    ) -> Result<(), LabError> {
         if let Some(job) = &load.warm_up {
             self.run(&Load::of(job.clone()), target, &file_name(&point.id, "warm_up"))?;
         }
@@ -65,7 +70,7 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// As [`Bench::measure`].
-    pub fn bursts(
+    pub(super) fn bursts(
         &self,
         load: &Load,
         (count, idle): (u32, Duration),
@@ -126,7 +131,7 @@ impl Bench<'_> {
 }
 
 /// What every command begins with.
-pub fn common(jobs: &[Job], raw: &Path) -> Vec<String> {
+pub(super) fn common(jobs: &[Job], raw: &Path) -> Vec<String> {
     let mut command = vec![
         "--output-format=json+".to_owned(),
         format!("--output={}", raw.display()),
@@ -139,7 +144,7 @@ pub fn common(jobs: &[Job], raw: &Path) -> Vec<String> {
 }
 
 /// Latencies from the submission on, with these percentiles.
-pub fn counting() -> Vec<String> {
+pub(super) fn counting() -> Vec<String> {
     let list = PERCENTILES.map(|name| name.trim_end_matches('0').trim_end_matches('.'));
     vec![
         "--lat_percentiles=1".to_owned(),
@@ -169,7 +174,7 @@ fn window_of(load: &Load) -> Option<Duration> {
 }
 
 /// The name of a point as that of a file.
-pub fn file_name(id: &str, more: &str) -> String {
+pub(super) fn file_name(id: &str, more: &str) -> String {
     let more = if more.is_empty() { String::new() } else { format!(",{more}") };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "=-_.,".contains(c) { c } else { '_' };
     format!("{}{more}", id.replace('/', ",")).chars().map(plain).collect()
@@ -192,7 +197,7 @@ fn fill_in(point: &mut Point, load: &Load, measured: Measured) {
 }
 
 /// What Orion's tables have: small requests and their latency, large bytes.
-pub fn add_orion(point: &mut Point, job: &str, flow: &Flow) {
+pub(super) fn add_orion(point: &mut Point, job: &str, flow: &Flow) {
     let mut add = |name: &str, value: f64| point.metrics.insert(name.to_owned(), value);
     if job == "small" {
         add("small_iops", flow.iops);
@@ -204,7 +209,7 @@ pub fn add_orion(point: &mut Point, job: &str, flow: &Flow) {
 }
 
 /// Requests of both directions.
-pub fn requests(point: &Point) -> u64 {
+pub(super) fn requests(point: &Point) -> u64 {
     point.flows().map(|flow| flow.requests).sum()
 }
 

@@ -4,7 +4,7 @@ use crate::fio::Outcome;
 use crate::result::{Flow, Histogram, Latency};
 
 /// The percentiles that every flow of a run has, as fio names them.
-pub const PERCENTILES: [&str; 8] = [
+pub(super) const PERCENTILES: [&str; 8] = [
     "50.000000",
     "75.000000",
     "90.000000",
@@ -16,12 +16,12 @@ pub const PERCENTILES: [&str; 8] = [
 ];
 
 /// All flows together, which ran at the same time; `None` of none.
-pub fn together<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Flow> {
+pub(super) fn together<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Flow> {
     merged(flows, false)
 }
 
 /// All flows together, which ran one after the other.
-pub fn in_turn<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Flow> {
+pub(super) fn in_turn<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Flow> {
     merged(flows, true)
 }
 
@@ -70,7 +70,7 @@ fn moments(flows: &[&Flow], requests: f64) -> Latency {
 }
 
 /// The percentiles of a histogram by fio's names.
-pub fn percentiles(histogram: &Histogram) -> std::collections::BTreeMap<String, u64> {
+pub(super) fn percentiles(histogram: &Histogram) -> std::collections::BTreeMap<String, u64> {
     let of = |name: &&str| {
         let percent = name.parse().ok()?;
         Some(((*name).to_owned(), histogram.percentile_ns(percent)?))
@@ -79,7 +79,7 @@ pub fn percentiles(histogram: &Histogram) -> std::collections::BTreeMap<String, 
 }
 
 /// Reads and writes of jobs that ran at the same time.
-pub fn outcomes(outcomes: &[Outcome]) -> (Option<Flow>, Option<Flow>) {
+pub(super) fn outcomes(outcomes: &[Outcome]) -> (Option<Flow>, Option<Flow>) {
     let read = together(outcomes.iter().filter_map(|outcome| outcome.read.as_ref()));
     let write = together(outcomes.iter().filter_map(|outcome| outcome.write.as_ref()));
     (read, write)

@@ -12,19 +12,19 @@ const TICK_US: f64 = 10_000.0;
 
 /// Readings before a point.
 #[derive(Debug)]
-pub struct Meter {
+pub(super) struct Meter {
     busy_us: f64,
     volume: Option<Box<VolumeStatus>>,
 }
 
 impl Meter {
     /// Reads what is there now.
-    pub fn begin(target: &Target) -> Meter {
+    pub(super) fn begin(target: &Target) -> Meter {
         Meter { volume: target.volume_status().map(Box::new), busy_us: busy_us() }
     }
 
     /// Processor time since, for so many requests; `process_us` is the load generator's own.
-    pub fn cpu(&self, process_us: f64, requests: u64) -> Option<CpuCost> {
+    pub(super) fn cpu(&self, process_us: f64, requests: u64) -> Option<CpuCost> {
         if requests == 0 {
             return None;
         }
@@ -36,7 +36,7 @@ impl Meter {
     }
 
     /// The cache's counters since.
-    pub fn cache(&self, target: &Target) -> Option<CacheWindow> {
+    pub(super) fn cache(&self, target: &Target) -> Option<CacheWindow> {
         let (before, now) = (self.volume.as_ref()?, target.volume_status()?);
         if now.ssd.path.is_empty() {
             return None;
@@ -72,13 +72,13 @@ fn busy_ticks(line: &str) -> u64 {
 
 /// Milliseconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "runs are dated by the machine's clock")]
-pub fn unix_ms() -> u64 {
+pub(super) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Nanoseconds that `work` took.
 #[expect(clippy::disallowed_methods, reason = "passes over files are timed by the machine's clock")]
-pub fn timed<T>(work: impl FnOnce() -> T) -> (T, u64) {
+pub(super) fn timed<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let begin = std::time::Instant::now();
     let result = work();
     (result, begin.elapsed().as_nanos() as u64)

@@ -102,8 +102,8 @@ pub fn run(
         true => gate::pass(&targets, &options.destroy)?,
         false => Vec::new(),
     };
-    announce(plan, &estimate, is_writing, &lost, progress);
     make_folder(folder, &estimate)?;
+    announce(plan, &estimate, is_writing, &lost, progress);
     let manifest = manifest(plan, &targets, fio.as_ref(), folder);
     let path = folder.join(RUN_FILE);
     let writer =

@@ -20,7 +20,7 @@ use crate::plan::step::{Load, Work};
 use crate::result::{Flow, Histogram, Latency, Point, Sample};
 
 /// Samples of a point's time line, about.
-const SAMPLES: u64 = 60;
+const SAMPLES: u32 = 60;
 
 /// One world for each modelled target.
 pub(super) struct Worlds(Vec<Option<World>>);
@@ -62,19 +62,19 @@ impl Worlds {
                     world.run(&Load::of(job.clone()));
                 }
                 let tally = world.run(load);
-                let sample = load.sample.unwrap_or(tally.window / SAMPLES as u32);
-                point.series = tally.series(sample);
+                point.series = tally.series();
                 world.seed += 1;
                 tally.fill_in(load, point);
                 Ok(())
             }
             Work::Bursts { load, count, idle } => {
                 let (mut reads, mut writes) = (Vec::new(), Vec::new());
+                let whole = Load { sample: Some(load.time()), ..load.clone() };
                 for _ in 0..*count {
-                    let tally = world.run(load);
+                    let tally = world.run(&whole);
                     let mut burst = Point::default();
                     tally.fill_in(load, &mut burst);
-                    point.series.extend(tally.series(tally.window));
+                    point.series.extend(tally.series());
                     reads.extend(burst.read);
                     writes.extend(burst.write);
                     world.rest(*idle);
@@ -96,20 +96,25 @@ impl Worlds {
     }
 }
 
-/// One answered request.
-#[derive(Clone, Copy)]
-struct Answer {
-    job: usize,
-    is_read: bool,
-    at: Nanos,
-    took: Nanos,
+/// Requests of one job in one direction: sums only, however many there are.
+#[derive(Clone, Default)]
+struct Sums {
+    requests: u64,
     bytes: u64,
+    total_ns: f64,
+    squares: f64,
+    max_ns: u64,
+    histogram: Histogram,
 }
 
 /// What a load came to.
 struct Tally {
-    answers: Vec<Answer>,
+    /// Reads and writes of each job.
+    jobs: Vec<[Sums; 2]>,
+    /// Requests, bytes and sum of latencies of each sample of the time line.
+    samples: Vec<(u64, u64, u64)>,
     begin: Nanos,
+    sample_ns: u64,
     window: Duration,
 }
 
@@ -134,7 +139,7 @@ impl World {
     /// Runs the jobs of a load at the same time, to their end.
     fn run(&mut self, load: &Load) -> Tally {
         let begin = self.executor.handle().now();
-        let answers = Rc::new(RefCell::new(Vec::new()));
+        let tally = Rc::new(RefCell::new(Tally::of(load, begin)));
         let mut tasks = Vec::new();
         for (index, job) in load.jobs.iter().enumerate() {
             let end = match job.until {
@@ -145,27 +150,20 @@ impl World {
                 let stream = Rc::new(RefCell::new(Stream::of(job, index, number, self.seed)));
                 for _ in 0..job.iodepth {
                     let (handle, drive) = (self.executor.handle(), self.drive.clone());
-                    tasks.push(request_after_request(
-                        handle,
-                        drive,
-                        stream.clone(),
-                        answers.clone(),
-                        end,
-                    ));
+                    let (stream, tally) = (stream.clone(), tally.clone());
+                    tasks.push(request_after_request(handle, drive, stream, tally, end));
                 }
             }
         }
-        let finished = self.executor.block_on(async move {
+        self.executor.block_on(async move {
             join_all(tasks).await;
         });
-        let () = finished;
-        let answers = answers.take();
-        let last = answers.iter().map(|answer| answer.at).max().unwrap_or(begin);
-        let window = match load.jobs.first().map(|job| job.until) {
-            Some(Until::Time(time)) => time,
-            _ => Duration::from_nanos(last - begin),
-        };
-        Tally { answers, begin, window }
+        let now = self.executor.handle().now();
+        let mut tally = tally.replace(Tally::of(&Load::default(), now));
+        if tally.window.is_zero() {
+            tally.window = Duration::from_nanos(now - begin);
+        }
+        tally
     }
 }
 
@@ -208,7 +206,7 @@ async fn request_after_request(
     handle: Handle,
     drive: Rc<Clockwork>,
     stream: Rc<RefCell<Stream>>,
-    answers: Rc<RefCell<Vec<Answer>>>,
+    tally: Rc<RefCell<Tally>>,
     end: Nanos,
 ) {
     while handle.now() < end {
@@ -216,70 +214,99 @@ async fn request_after_request(
         let sent = handle.now();
         drive.arrive(op, range).await;
         let at = handle.now();
-        let (job, bytes) = (stream.borrow().index, range.bytes());
         if at <= end {
-            let is_read = matches!(op, ModelOp::Read);
-            answers.borrow_mut().push(Answer { job, is_read, at, took: at - sent, bytes });
+            let job = stream.borrow().index;
+            let is_write = !matches!(op, ModelOp::Read);
+            tally.borrow_mut().count((job, is_write), (sent, at), range.bytes());
         }
     }
 }
 
-impl Tally {
-    fn flow(&self, of: impl Fn(&Answer) -> bool) -> Option<Flow> {
-        let took: Vec<&Answer> = self.answers.iter().filter(|answer| of(answer)).collect();
-        if took.is_empty() {
+impl Sums {
+    fn add(&mut self, took: Nanos, bytes: u64) {
+        self.requests += 1;
+        self.bytes += bytes;
+        self.total_ns += took as f64;
+        self.squares += (took as f64).powi(2);
+        self.max_ns = self.max_ns.max(took);
+        self.histogram.record(took);
+    }
+
+    fn flow(&self, window: Duration) -> Option<Flow> {
+        if self.requests == 0 {
             return None;
         }
-        let mut histogram = Histogram::default();
-        took.iter().for_each(|answer| histogram.record(answer.took));
-        let (requests, seconds) = (took.len() as u64, self.window.as_secs_f64());
-        let bytes: u64 = took.iter().map(|answer| answer.bytes).sum();
-        let mean_ns = took.iter().map(|answer| answer.took as f64).sum::<f64>() / requests as f64;
-        let squares: f64 = took.iter().map(|a| (a.took as f64 - mean_ns).powi(2)).sum();
+        let (requests, seconds) = (self.requests as f64, window.as_secs_f64());
+        let mean_ns = self.total_ns / requests;
         Some(Flow {
-            requests,
-            bytes,
-            runtime_ns: self.window.as_nanos() as u64,
-            iops: requests as f64 / seconds,
-            bytes_per_second: bytes as f64 / seconds,
+            requests: self.requests,
+            bytes: self.bytes,
+            runtime_ns: window.as_nanos() as u64,
+            iops: requests / seconds,
+            bytes_per_second: self.bytes as f64 / seconds,
             latency: Latency {
-                min_ns: took.iter().map(|answer| answer.took).min().unwrap_or(0),
-                max_ns: took.iter().map(|answer| answer.took).max().unwrap_or(0),
+                min_ns: self.histogram.percentile_ns(0.0).unwrap_or(0),
+                max_ns: self.max_ns,
                 mean_ns,
-                stddev_ns: (squares / requests as f64).sqrt(),
-                percentiles_ns: merge::percentiles(&histogram),
+                stddev_ns: (self.squares / requests - mean_ns.powi(2)).max(0.0).sqrt(),
+                percentiles_ns: merge::percentiles(&self.histogram),
             },
-            histogram: Some(histogram),
+            histogram: Some(self.histogram.clone()),
         })
+    }
+}
+
+impl Tally {
+    fn of(load: &Load, begin: Nanos) -> Tally {
+        let window = match load.jobs.first().map(|job| job.until) {
+            Some(Until::Time(time)) => time,
+            _ => Duration::ZERO,
+        };
+        let sample = load.sample.unwrap_or(window / SAMPLES).max(Duration::from_millis(1));
+        let samples = window.as_nanos() / sample.as_nanos();
+        Tally {
+            jobs: vec![<[Sums; 2]>::default(); load.jobs.len()],
+            samples: vec![(0, 0, 0); samples as usize],
+            begin,
+            sample_ns: sample.as_nanos() as u64,
+            window,
+        }
+    }
+
+    fn count(&mut self, (job, is_write): (usize, bool), (sent, at): (Nanos, Nanos), bytes: u64) {
+        self.jobs[job][usize::from(is_write)].add(at - sent, bytes);
+        let last = self.samples.len().saturating_sub(1);
+        let index = ((at - self.begin).saturating_sub(1) / self.sample_ns) as usize;
+        if let Some(sample) = self.samples.get_mut(index.min(last)) {
+            *sample = (sample.0 + 1, sample.1 + bytes, sample.2 + (at - sent));
+        }
     }
 
     fn fill_in(&self, load: &Load, point: &mut Point) {
-        point.read = self.flow(|answer| answer.is_read);
-        point.write = self.flow(|answer| !answer.is_read);
+        let flows = |direction: usize| {
+            self.jobs.iter().filter_map(move |job| job[direction].flow(self.window))
+        };
+        (point.read, point.write) = (together(flows(0)), together(flows(1)));
         if point.axes.small.is_some() {
-            for (index, job) in load.jobs.iter().enumerate() {
-                let flow = self.flow(|answer| answer.job == index);
-                super::load::add_orion(point, &job.name, &flow.unwrap_or_default());
+            for (job, sums) in load.jobs.iter().zip(&self.jobs) {
+                let all = sums.iter().filter_map(|sums| sums.flow(self.window));
+                super::load::add_orion(point, &job.name, &together(all).unwrap_or_default());
             }
         }
     }
 
-    fn series(&self, window: Duration) -> Vec<Sample> {
-        let window_ns = (window.as_nanos() as u64).max(1);
-        let count = (self.window.as_nanos() as u64 / window_ns).clamp(1, 4096) as usize;
-        let mut sums = vec![(0_u64, 0_u64, 0_u64); count];
-        for answer in &self.answers {
-            let index = ((answer.at - self.begin) / window_ns) as usize;
-            let sum = &mut sums[index.min(count - 1)];
-            *sum = (sum.0 + 1, sum.1 + answer.bytes, sum.2 + answer.took);
-        }
-        let seconds = window_ns as f64 / 1e9;
-        let sample = |(index, (requests, bytes, took)): (usize, (u64, u64, u64))| Sample {
-            at_ms: (index as u64 + 1) * window_ns / 1_000_000,
-            iops: requests as f64 / seconds,
-            bytes_per_second: bytes as f64 / seconds,
-            latency_mean_ns: took as f64 / requests.max(1) as f64,
+    fn series(&self) -> Vec<Sample> {
+        let seconds = self.sample_ns as f64 / 1e9;
+        let sample = |(index, (requests, bytes, took)): (usize, &(u64, u64, u64))| Sample {
+            at_ms: (index as u64 + 1) * self.sample_ns / 1_000_000,
+            iops: *requests as f64 / seconds,
+            bytes_per_second: *bytes as f64 / seconds,
+            latency_mean_ns: *took as f64 / (*requests).max(1) as f64,
         };
-        sums.into_iter().enumerate().map(sample).collect()
+        self.samples.iter().enumerate().map(sample).collect()
     }
+}
+
+fn together(flows: impl Iterator<Item = Flow>) -> Option<Flow> {
+    merge::together(&flows.collect::<Vec<Flow>>())
 }

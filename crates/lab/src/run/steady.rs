@@ -4,10 +4,10 @@ use crate::plan::step::{Tracked, Value};
 use crate::result::Point;
 
 /// Rounds of a window.
-pub const WINDOW: usize = 5;
+pub(super) const WINDOW: usize = 5;
 
 /// The value of a point that is watched.
-pub fn value(point: &Point, value: Value) -> Option<f64> {
+pub(super) fn value(point: &Point, value: Value) -> Option<f64> {
     match value {
         Value::Iops => point.iops(),
         Value::Bandwidth => point.bytes_per_second(),
@@ -16,7 +16,7 @@ pub fn value(point: &Point, value: Value) -> Option<f64> {
 }
 
 /// Whether every tracked value was steady in the last five rounds; false before there are five.
-pub fn are_steady(rounds: &[Vec<Point>], tracked: &[Tracked]) -> bool {
+pub(super) fn are_steady(rounds: &[Vec<Point>], tracked: &[Tracked]) -> bool {
     let Some(last) = rounds.len().checked_sub(WINDOW).map(|first| &rounds[first..]) else {
         return false;
     };

@@ -17,7 +17,7 @@ struct Window {
 
 /// The samples of `PREFIX_iops.log`, `PREFIX_bw.log` and `PREFIX_lat.log`, all jobs and directions
 /// together. What is not there, or is no row, is left out.
-pub fn read(prefix: &Path, window: Duration) -> Vec<Sample> {
+pub(super) fn read(prefix: &Path, window: Duration) -> Vec<Sample> {
     let mut windows = BTreeMap::<u64, Window>::new();
     let window_ms = (window.as_millis() as u64).max(1);
     rows(prefix, "iops", window_ms, &mut |at, value| {
