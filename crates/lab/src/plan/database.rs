@@ -59,7 +59,7 @@ impl Database {
         if self.seconds < 1.0 {
             return Err("seconds: a run of a database has whole seconds, from 1".to_owned());
         }
-        super::known_words("file_system", &[self.file_system.clone()], &["ext4", "xfs"])
+        super::known_words("file_system", std::slice::from_ref(&self.file_system), &["ext4", "xfs"])
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {

@@ -45,7 +45,6 @@ pub fn environment(fio: &str) -> Environment {
     add("governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     add("huge_pages", "/sys/kernel/mm/transparent_hugepage/enabled");
     add("smt", "/sys/devices/system/cpu/smt/control");
-    add("kernel_command_line", "/proc/cmdline");
     add("clock", "/sys/devices/system/clocksource/clocksource0/current_clocksource");
     facts.extend(mitigations().map(|text| ("mitigations".to_owned(), text)));
     Environment {

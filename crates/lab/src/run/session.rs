@@ -138,24 +138,17 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
         }
-        if matches!(group.repeat, Repeat::UntilSteady { .. }) {
-            self.mark_unsteady(&rounds, progress)?;
+        if let Repeat::UntilSteady { tracked, .. } = &group.repeat {
+            let watched = tracked.first().and_then(|tracked| group.points.get(tracked.point));
+            let phase = watched.map_or("", |planned| planned.axes.phase.as_str());
+            progress.say(&format!("{phase}: not steady after {} rounds", rounds.len()));
+            self.mark_unsteady(&rounds)?;
         }
         Ok(())
     }
 
     /// Marks the window of a group that did not become steady.
-    fn mark_unsteady(
-        &mut self,
-        rounds: &[Vec<Point>],
-        progress: &mut dyn Progress,
-    ) -> Result<(), LabError> {
-        let phase = rounds.iter().flatten().next().map(|point| point.axes.phase.clone());
-        progress.say(&format!(
-            "{}: not steady after {} rounds",
-            phase.unwrap_or_default(),
-            rounds.len()
-        ));
+    fn mark_unsteady(&mut self, rounds: &[Vec<Point>]) -> Result<(), LabError> {
         for point in rounds[rounds.len().saturating_sub(WINDOW)..].iter().flatten() {
             if point.status == Status::Ok {
                 self.keep(Point { status: Status::NotSteady, ..point.clone() })?;
