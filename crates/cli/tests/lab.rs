@@ -22,13 +22,17 @@ fn has_fio() -> bool {
 }
 
 /// Runs a plan with tiny settings; its points.
-fn measured(instance: &Instance, plan: &str, more: &[&str]) -> Vec<Value> {
-    let out = instance.path(&format!("{plan}-run"));
-    let out = out.to_str().unwrap();
-    let mut words = vec!["lab", "run", plan, "--quick", "--out", out];
-    words.extend(more);
-    instance.run(&words).ok();
+fn measured(instance: &Instance, plan: &str, more: &str) -> Vec<Value> {
+    run(instance, plan, more).ok();
     points(instance, plan)
+}
+
+/// Runs a plan in its quick form; `more` are further words.
+fn run(instance: &Instance, plan: &str, more: &str) -> Answer {
+    let out = instance.path(&format!("{plan}-run")).display().to_string();
+    let mut words = vec!["lab", "run", plan, "--quick", "--out", &out];
+    words.extend(more.split_whitespace());
+    instance.run(&words)
 }
 
 fn points(instance: &Instance, plan: &str) -> Vec<Value> {
@@ -86,18 +90,7 @@ fn figures_of_a_point_are_those_of_fios_own_json() {
     }
     let instance = Instance::new();
     let file = instance.path("disk").display().to_string();
-    let more = [
-        "--target",
-        &file,
-        "--size",
-        "16M",
-        "--seconds",
-        "2",
-        "--set",
-        "depths=[4]",
-        "--set",
-        "reads=[50]",
-    ];
+    let more = format!("--target {file} --size 16M --seconds 2 --set depths=[4] --set reads=[50]");
     let points = measured(&instance, "mixed", &more);
     all_are_ok(&points);
     assert_eq!(ids(&points), ["target/fill", "target/mixed/read=50/bs=4096/jobs=1/depth=4"]);
@@ -132,21 +125,10 @@ fn maxio_measures_the_accelerated_volume_with_hits_of_the_same_window() {
     let (hdd, ssd) = (instance.drive("hdd", 32 << 20), instance.drive("ssd", 64 << 20));
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "fast"]).ok();
     let plain = format!("hdd={}", instance.drive("plain", 32 << 20));
-    let more = [
-        "--target",
-        &plain,
-        "--target",
-        "accelerated=volume:fast",
-        "--size",
-        "32M",
-        "--seconds",
-        "0.2",
-    ];
-    let out = instance.path("refused").display().to_string();
-    let mut refused = vec!["lab", "run", "maxio", "--quick", "--out", &out];
-    refused.extend(more);
-    instance.run(&refused).refused(1, "--destroy volume:fast");
-    let points = measured(&instance, "maxio", &[&more[..], &["--destroy", "volume:fast"]].concat());
+    let more =
+        format!("--target {plain} --target accelerated=volume:fast --size 32M --seconds 0.2");
+    run(&instance, "maxio", &more).refused(1, "--destroy volume:fast");
+    let points = measured(&instance, "maxio", &format!("{more} --destroy volume:fast"));
     all_are_ok(&points);
     assert_eq!(points.len(), 2 + 5 * 2);
     let random = of_phase(&points, "rand_read");
@@ -164,26 +146,11 @@ fn pts_goes_through_all_its_tests() {
     }
     let instance = Instance::new();
     let file = instance.path("disk").display().to_string();
-    let answer = instance.run(&[
-        "lab",
-        "run",
-        "pts",
-        "--quick",
-        "--out",
-        instance.path("pts-run").to_str().unwrap(),
-        "--target",
-        &file,
-        "--size",
-        "16M",
-        "--seconds",
-        "0.05",
-        "--set",
-        "block_sizes=[\"4K\"]",
-        "--set",
-        "dirth_loads=[2,1]",
-        "--set",
-        "hir_burst_seconds=0.05",
-    ]);
+    let more = format!(
+        "--target {file} --size 16M --seconds 0.05 --set block_sizes=[\"4K\"] \
+         --set dirth_loads=[2,1] --set hir_burst_seconds=0.05"
+    );
+    let answer = run(&instance, "pts", &more);
     assert!(answer.err.contains("not a PTS result"), "{answer:?}");
     answer.ok();
     let points = points(&instance, "pts");
@@ -202,25 +169,10 @@ fn orion_takes_its_own_options_and_measures_small_beside_large() {
     }
     let instance = Instance::new();
     let file = instance.path("disk").display().to_string();
-    let more = [
-        "--target",
-        &file,
-        "--size",
-        "32M",
-        "--seconds",
-        "0.1",
-        "--",
-        "-run",
-        "advanced",
-        "-matrix",
-        "detailed",
-        "-num_disks",
-        "1",
-        "-type",
-        "seq",
-        "-cache_size",
-        "0",
-    ];
+    let more = format!(
+        "--target {file} --size 32M --seconds 0.1 -- -run advanced -matrix detailed \
+         -num_disks 1 -type seq -cache_size 0"
+    );
     let points = measured(&instance, "orion", &more);
     all_are_ok(&points);
     assert_eq!(of_phase(&points, "orion").len(), 6 * 3 - 1, "the idle point is not measured");
@@ -242,9 +194,9 @@ fn hot_files_are_read_whole_in_every_pass_and_the_cache_is_switched() {
     let instance = Instance::new();
     let folder = instance.path("folder");
     fs::create_dir(&folder).unwrap();
-    let small = ["--set", "files=16", "--set", "file_size=64K", "--set", "passes=3"];
-    let target = folder.display().to_string();
-    let points = measured(&instance, "hotfiles", &[&["--target", &target], &small[..]].concat());
+    let small = "--set files=16 --set file_size=64K --set passes=3";
+    let target = folder.display();
+    let points = measured(&instance, "hotfiles", &format!("--target {target} {small}"));
     all_are_ok(&points);
     let passes = of_phase(&points, "plain");
     assert_eq!(passes.len(), 6);
@@ -253,12 +205,9 @@ fn hot_files_are_read_whole_in_every_pass_and_the_cache_is_switched() {
 
     let (hdd, ssd) = (instance.drive("hdd", 8 << 20), instance.drive("ssd", 32 << 20));
     instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "fast"]).ok();
-    let out = instance.path("cached-run").display().to_string();
-    let mut words = vec!["lab", "run", "hotfiles", "--quick", "--out", &out];
-    words.extend(["--target", "volume:fast", "--destroy", "volume:fast"]);
-    words.extend(small);
-    instance.run(&words).ok();
-    let points = lines(&instance.path("cached-run/run.jsonl"), "point");
+    fs::remove_dir_all(instance.path("hotfiles-run")).unwrap();
+    let more = format!("--target volume:fast --destroy volume:fast {small}");
+    let points = measured(&instance, "hotfiles", &more);
     all_are_ok(&points);
     for phase in ["off", "on"] {
         let passes = of_phase(&points, phase);
@@ -277,24 +226,10 @@ fn clients_run_at_the_same_time_and_their_requests_are_added() {
     }
     let instance = Instance::new();
     let file = instance.path("disk").display().to_string();
-    let more = [
-        "--target",
-        &file,
-        "--size",
-        "16M",
-        "--seconds",
-        "0.3",
-        "--set",
-        "clients=[1,3]",
-        "--set",
-        "processes=[2]",
-        "--set",
-        "reads=[100]",
-        "--set",
-        "access=[\"random\"]",
-        "--set",
-        "transport=local",
-    ];
+    let more = format!(
+        "--target {file} --size 16M --seconds 0.3 --set clients=[1,3] --set processes=[2] \
+         --set reads=[100] --set access=[\"random\"] --set transport=local"
+    );
     let points = measured(&instance, "clients", &more);
     all_are_ok(&points);
     let three = points.iter().find(|point| point["axes"]["clients"] == 3).unwrap();
@@ -316,28 +251,21 @@ fn clients_have_network_namespaces_of_their_own_which_are_removed() {
     Command::new("ip").args(["link", "del", "vlprobe"]).status().unwrap();
     let instance = Instance::new();
     let file = instance.path("disk").display().to_string();
-    let more = [
-        "--target",
-        &file,
-        "--size",
-        "16M",
-        "--seconds",
-        "0.2",
-        "--set",
-        "clients=[2]",
-        "--set",
-        "processes=[1]",
-        "--set",
-        "reads=[100]",
-        "--set",
-        "access=[\"random\"]",
-    ];
+    let more = format!(
+        "--target {file} --size 16M --seconds 1 --set clients=[2] --set processes=[1] \
+         --set reads=[100] --set access=[\"random\"]"
+    );
     let points = measured(&instance, "clients", &more);
     all_are_ok(&points);
     let spaces = Command::new("ip").args(["netns", "list"]).output().unwrap();
-    let pid = format!("voltier-lab-{}", std::process::id());
-    assert!(!String::from_utf8_lossy(&spaces.stdout).contains(&pid));
+    let spaces = String::from_utf8_lossy(&spaces.stdout);
+    for space in spaces.lines().filter_map(|line| line.strip_prefix("voltier-lab-")) {
+        let owner = space.split('-').next().unwrap();
+        assert!(fs::exists(format!("/proc/{owner}")).unwrap(), "left behind: {space}");
+    }
+    assert!(points[1]["metrics"]["common_iops"].as_f64().unwrap() > 0.0, "{}", points[1]);
     assert_eq!(points[1]["clients"].as_array().unwrap().len(), 2);
+    assert!(points[1]["metrics"]["common_iops"].as_f64().unwrap() > 0.0, "{}", points[1]);
 }
 
 #[test]
@@ -349,23 +277,8 @@ fn a_database_is_made_measured_and_put_away() {
     for path in [folder.parent().unwrap(), &folder] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let out = instance.path("database-run").display().to_string();
-    let answer = instance.run(&[
-        "lab",
-        "run",
-        "database",
-        "--quick",
-        "--target",
-        folder.to_str().unwrap(),
-        "--out",
-        &out,
-        "--seconds",
-        "1",
-        "--set",
-        "runs=2",
-        "--set",
-        "scale=1",
-    ]);
+    let more = format!("--target {} --seconds 1 --set runs=2 --set scale=1", folder.display());
+    let answer = run(&instance, "database", &more);
     if answer.err.contains("is not installed") {
         return eprintln!("left out: {}", answer.err);
     }
@@ -381,7 +294,7 @@ fn a_database_is_made_measured_and_put_away() {
 #[test]
 fn modelled_drives_are_measured_in_virtual_time_and_always_alike() {
     let instance = Instance::new();
-    let run = |name: &str| {
+    let world = |name: &str| {
         let out = instance.path(name).display().to_string();
         let words = [
             "lab",
@@ -406,7 +319,7 @@ fn modelled_drives_are_measured_in_virtual_time_and_always_alike() {
         assert_eq!(lines(&path, "manifest")[0]["is_simulation"], true);
         points
     };
-    let (one, other) = (run("one"), run("other"));
+    let (one, other) = (world("one"), world("other"));
     assert_eq!(one, other);
     all_are_ok(&one);
     let iops = |index: usize| one[index]["read"]["iops"].as_f64().unwrap();
@@ -424,20 +337,20 @@ fn what_cannot_be_used_is_refused_in_one_line_and_nothing_is_changed() {
     let plan = instance.path("mine.toml");
     fs::write(&plan, "method = \"mixed\"\nsecnds = 1\n").unwrap();
     let plan = plan.display().to_string();
-    let run = |words: &[&str]| instance.run(&[&["lab", "run", "--out", &out], words].concat());
-    run(&["mixd", "--target", &missing]).refused(2, "did you mean `mixed`?");
-    run(&[&plan, "--target", &missing]).refused(2, "did you mean `seconds`?");
-    run(&["mixed", "--set", "dephts=[1]", "--target", &missing])
+    let refused = |words: &[&str]| instance.run(&[&["lab", "run", "--out", &out], words].concat());
+    refused(&["mixd", "--target", &missing]).refused(2, "did you mean `mixed`?");
+    refused(&[&plan, "--target", &missing]).refused(2, "did you mean `seconds`?");
+    refused(&["mixed", "--set", "dephts=[1]", "--target", &missing])
         .refused(2, "did you mean `depths`?");
-    run(&["mixed"]).refused(2, "--target");
-    run(&["mixed", "--target", &missing]).refused(1, "--size");
-    run(&["mixed", "--target", "model:none"]).refused(1, "no drive model");
-    run(&["mixed", "--target", "/dev/null"]).refused(1, "neither a file");
-    run(&["mixed", "--size", "900T", "--target", &missing]).refused(1, "are wanted");
-    run(&["mixed", "--size", "2M", "--target", &held_name]).refused(1, "too small");
+    refused(&["mixed"]).refused(2, "--target");
+    refused(&["mixed", "--target", &missing]).refused(1, "--size");
+    refused(&["mixed", "--target", "model:none"]).refused(1, "no drive model");
+    refused(&["mixed", "--target", "/dev/null"]).refused(1, "neither a file");
+    refused(&["mixed", "--size", "900T", "--target", &missing]).refused(1, "are wanted");
+    refused(&["mixed", "--size", "2M", "--target", &held_name]).refused(1, "too small");
     if has_fio() {
-        run(&["mixed", "--target", &held_name]).refused(1, "--destroy");
-        run(&["mixed", "--target", &held_name, "--destroy", &missing]).refused(1, "--destroy");
+        refused(&["mixed", "--target", &held_name]).refused(1, "--destroy");
+        refused(&["mixed", "--target", &held_name, "--destroy", &missing]).refused(1, "--destroy");
     }
     instance.run(&["lab", "run", "--resume", &missing]).refused(1, "run.jsonl");
     assert_eq!(fs::read(&held).unwrap(), vec![7; 1 << 20]);

@@ -19,6 +19,9 @@ use crate::result::{ClientResult, Point, Status};
 /// fio's port.
 const PORT: u16 = 8765;
 
+/// Window of the clients' logs.
+const LOG_MS: u64 = 100;
+
 /// What `ip` may take, and a server until it answers.
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -109,7 +112,11 @@ impl Crowd {
         ];
         for (number, address) in self.addresses.iter().take(count).enumerate() {
             let path = bench.raw.join(format!("{name},client={number}.fio"));
-            let text = job_file(bench, job, target, number as u64)?;
+            let mut text = job_file(bench, job, target, number as u64)?;
+            // Logs are named by the address; a path in a file's name would not do.
+            if !address.starts_with("sock:") {
+                text.push_str(&logging(&bench.raw.join(format!("{name},client={number}"))));
+            }
             fs::write(&path, text).map_err(LabError::file(&path))?;
             command.push(format!("--client={address}"));
             command.push(path.display().to_string());
@@ -122,7 +129,10 @@ impl Crowd {
             bench.fio.run_to(&command, &raw, fio::limit([job]), bench.stop)?;
         let clients: Vec<Outcome> =
             outcomes.into_iter().filter(|outcome| outcome.job != ALL).collect();
-        fill_in(point, &clients, count);
+        let spans: Vec<_> = (0..count)
+            .map(|number| Span::read(bench.raw, &format!("{name},client={number}_iops")))
+            .collect();
+        fill_in(point, &clients, count, &spans);
         if was_cut {
             point.status = Status::Partial("interrupted".to_owned());
         }
@@ -133,10 +143,11 @@ impl Crowd {
     }
 }
 
-fn fill_in(point: &mut Point, clients: &[Outcome], wanted: usize) {
+fn fill_in(point: &mut Point, clients: &[Outcome], wanted: usize, spans: &[Option<Span>]) {
+    let began = |number: usize| spans.get(number)?.as_ref().map(|span| span.begin_ms);
     let result = |(number, outcome): (usize, &Outcome)| ClientResult {
         client: outcome.host.clone().unwrap_or_else(|| format!("client {number}")),
-        started_unix_ms: outcome.started_unix_ms.unwrap_or(point.started_unix_ms),
+        started_unix_ms: began(number).unwrap_or(point.started_unix_ms),
         read: outcome.read.clone(),
         write: outcome.write.clone(),
     };
@@ -147,37 +158,91 @@ fn fill_in(point: &mut Point, clients: &[Outcome], wanted: usize) {
         point.status = Status::Invalid(why);
         return;
     }
-    let times: Vec<f64> = clients
-        .iter()
-        .filter_map(|client| {
-            client.flows().map(|flow| flow.runtime_ns as f64 / 1e9).reduce(f64::max)
-        })
-        .collect();
+    let seconds =
+        |client: &Outcome| client.flows().map(|flow| flow.runtime_ns as f64 / 1e9).reduce(f64::max);
+    let times: Vec<f64> = clients.iter().filter_map(seconds).collect();
     let first = times.iter().copied().fold(f64::INFINITY, f64::min);
     let last = times.iter().copied().fold(0.0, f64::max);
     point.metrics.insert("first_done_s".to_owned(), first);
     point.metrics.insert("last_done_s".to_owned(), last);
-    common_interval(point, clients);
+    if let Some(spans) = spans.iter().map(Option::as_ref).collect::<Option<Vec<&Span>>>() {
+        common_interval(point, &spans);
+    }
 }
 
-/// Rates are sums over the time in which all clients were active. Where fio says when each began,
-/// a window that is much shorter than a client's own makes the point one not to be used.
-fn common_interval(point: &mut Point, clients: &[Outcome]) {
-    let window = |client: &Outcome| {
-        let begin = client.started_unix_ms?;
-        let length = client.flows().map(|flow| flow.runtime_ns / 1_000_000).max()?;
-        Some((begin, begin + length))
-    };
-    let Some(windows) = clients.iter().map(window).collect::<Option<Vec<_>>>() else { return };
-    let begin = windows.iter().map(|window| window.0).max().unwrap_or(0);
-    let end = windows.iter().map(|window| window.1).min().unwrap_or(0);
-    let longest = windows.iter().map(|window| window.1 - window.0).max().unwrap_or(0);
+/// What all clients did while all of them were active. Where that was much shorter than a client's
+/// own time, the point is not to be used.
+fn common_interval(point: &mut Point, spans: &[&Span]) {
+    let begin = spans.iter().map(|span| span.begin_ms).max().unwrap_or(0);
+    let end = spans.iter().map(|span| span.end_ms).min().unwrap_or(0);
+    let longest = spans.iter().map(|span| span.end_ms - span.begin_ms).max().unwrap_or(0);
+    let first = spans.iter().map(|span| span.begin_ms).min().unwrap_or(0);
     let common = end.saturating_sub(begin);
-    point.metrics.insert("common_interval_s".to_owned(), common as f64 / 1e3);
-    if common * 10 < longest * 9 {
+    let requests: f64 = spans.iter().map(|span| span.requests(begin, end)).sum();
+    let mut put = |name: &str, value: f64| point.metrics.insert(name.to_owned(), value);
+    put("start_skew_ms", (begin - first) as f64);
+    put("common_interval_s", common as f64 / 1e3);
+    if common > 0 {
+        put("common_iops", requests / (common as f64 / 1e3));
+    }
+    // A window of the log at either end is what cannot be told apart.
+    if (common + 2 * LOG_MS) * 10 < longest * 9 {
         let why = format!("all clients were active for {common} of {longest} ms only");
         point.status = Status::Invalid(why);
     }
+}
+
+/// When a client was active and what it did then, by its log.
+#[derive(Debug, Default)]
+struct Span {
+    begin_ms: u64,
+    end_ms: u64,
+    /// End of a window and requests in it.
+    windows: Vec<(u64, f64)>,
+}
+
+impl Span {
+    /// The rows of all files in a folder whose names begin so.
+    fn read(folder: &Path, begin: &str) -> Option<Span> {
+        let mut span = Span { begin_ms: u64::MAX, ..Span::default() };
+        for entry in fs::read_dir(folder).ok()?.filter_map(Result::ok) {
+            if !entry.file_name().to_string_lossy().starts_with(begin) {
+                continue;
+            }
+            for line in fs::read_to_string(entry.path()).ok()?.lines() {
+                span.add(line);
+            }
+        }
+        (!span.windows.is_empty()).then_some(span)
+    }
+
+    /// `time_ms, iops, ...`: one row a window, process and direction.
+    fn add(&mut self, line: &str) -> Option<()> {
+        let mut fields = line.split(',').map(str::trim);
+        let at: u64 = fields.next()?.parse().ok()?;
+        let iops: f64 = fields.next()?.parse().ok()?;
+        self.begin_ms = self.begin_ms.min(at.saturating_sub(LOG_MS));
+        self.end_ms = self.end_ms.max(at);
+        self.windows.push((at, iops * LOG_MS as f64 / 1e3));
+        Some(())
+    }
+
+    /// Requests between two moments; of a window that is cut its share.
+    fn requests(&self, begin_ms: u64, end_ms: u64) -> f64 {
+        let share = |(at, requests): &(u64, f64)| {
+            let (from, to) = ((at - LOG_MS).max(begin_ms), (*at).min(end_ms));
+            requests * to.saturating_sub(from) as f64 / LOG_MS as f64
+        };
+        self.windows.iter().map(share).sum()
+    }
+}
+
+/// A log of requests by the clock that all clients share, or should.
+fn logging(prefix: &Path) -> String {
+    format!(
+        "write_iops_log={}\nlog_avg_msec={LOG_MS}\nlog_unix_epoch=1\nper_job_logs=0\n",
+        prefix.display()
+    )
 }
 
 /// The job as a file for one client.
@@ -305,5 +370,38 @@ fn ip(arguments: &[&str], stop: &Stop) -> Result<(), LabError> {
     match finished.status.success() {
         true => Ok(()),
         false => Err(LabError::Failed { what, detail: finished.last_words() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_done_while_all_were_active_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, rows: &[(u64, u64)]| {
+            let rows = rows.iter().map(|(at, iops)| format!("{at}, {iops}, 0, 0, 0\n"));
+            fs::write(folder.path().join(name), rows.collect::<String>()).unwrap();
+        };
+        let begin = 1_700_000_000_000;
+        let windows = |from: u64, count: u64| -> Vec<(u64, u64)> {
+            (1..=count).map(|window| (begin + from + window * 100, 1000)).collect()
+        };
+        write("p,client=0_iops.log.10.0.0.2", &windows(0, 20));
+        write("p,client=1_iops.log.10.0.0.3", &windows(50, 20));
+        let span = |number| Span::read(folder.path(), &format!("p,client={number}_iops")).unwrap();
+        let (one, other) = (span(0), span(1));
+        let mut point = Point::default();
+        common_interval(&mut point, &[&one, &other]);
+        assert_eq!(point.metrics["start_skew_ms"], 50.0);
+        assert_eq!(point.metrics["common_interval_s"], 1.95);
+        assert!((point.metrics["common_iops"] - 2000.0).abs() < 1e-6, "{:?}", point.metrics);
+        assert_eq!(point.status, Status::Ok);
+
+        write("p,client=1_iops.log.10.0.0.3", &windows(1000, 20));
+        common_interval(&mut point, &[&one, &span(1)]);
+        assert!(matches!(point.status, Status::Invalid(_)), "{:?}", point.status);
+        assert!(Span::read(folder.path(), "q").is_none());
     }
 }

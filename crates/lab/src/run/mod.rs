@@ -103,7 +103,7 @@ pub fn run(
         false => Vec::new(),
     };
     make_folder(folder, &estimate)?;
-    announce(plan, &estimate, is_writing, &lost, progress);
+    announce(plan, &estimate, is_writing, fio.is_none(), &lost, progress);
     let manifest = manifest(plan, &targets, fio.as_ref(), folder);
     let path = folder.join(RUN_FILE);
     let writer =
@@ -224,6 +224,7 @@ fn announce(
     plan: &Plan,
     estimate: &Estimate,
     is_writing: bool,
+    is_virtual: bool,
     lost: &[String],
     progress: &mut dyn Progress,
 ) {
@@ -238,6 +239,9 @@ fn announce(
         progress.say(&gate::announcement(estimate));
     } else {
         progress.say("writes nothing");
+    }
+    if is_virtual {
+        progress.say("modelled drives: all of it is virtual time");
     }
     for what in lost {
         progress.say(&format!("will be lost: {what}"));
