@@ -201,10 +201,10 @@ pub(super) fn add_orion(point: &mut Point, job: &str, flow: &Flow) {
     let mut add = |name: &str, value: f64| point.metrics.insert(name.to_owned(), value);
     if job == "small" {
         add("small_iops", flow.iops);
-        add("small_latency_us", flow.latency.mean_ns / 1e3);
+        add("small_latency_ns", flow.latency.mean_ns);
     } else {
         add("large_bytes_per_second", flow.bytes_per_second);
-        add("large_latency_us", flow.latency.mean_ns / 1e3);
+        add("large_latency_ns", flow.latency.mean_ns);
     }
 }
 
