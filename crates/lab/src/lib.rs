@@ -7,6 +7,7 @@
 //! Reading route: [`demo`] is one whole plan from drives to report; the other modules are what it
 //! is made of.
 
+pub mod analysis;
 pub mod chart;
 pub mod demo;
 pub mod error;
