@@ -140,7 +140,7 @@ pub fn of_run(run: &Run) -> Vec<SteadyVerdict> {
         let phase: Vec<&Series<'_>> =
             all.iter().filter(|other| other.is_same_phase(series)).collect();
         let best = phase.iter().max_by_key(|other| rank(other)).copied();
-        let tracking = best.is_some_and(|best| std::ptr::eq(*best, series));
+        let tracking = best.is_some_and(|best| std::ptr::eq(best, series));
         let watched = best.unwrap_or(series);
         verdicts.push(judge(series, tracking, first_steady(&rounds(watched)).as_ref()));
     }

@@ -28,7 +28,8 @@ pub(super) fn additivity(context: &Context<'_>) -> Vec<Finding> {
 pub(super) fn sequential(context: &Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is = |access| move |point: &&Point| point.axes.access == Some(access);
-    for point in context.points().filter(is(Access::Sequential)) {
+    let is_measured = |point: &&Point| point.axes.phase != super::stated::SUMMARY;
+    for point in context.points().filter(is(Access::Sequential)).filter(is_measured) {
         let random = Axes { access: Some(Access::Random), ..point.axes.clone() };
         let best = context.best_like(&point.axes.target, &random);
         let Some((x, (random, other))) = context.iops(point).zip(best) else { continue };

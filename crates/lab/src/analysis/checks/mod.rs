@@ -11,6 +11,8 @@ mod queue;
 mod stated;
 mod units;
 
+pub(crate) use stated::summary_of;
+
 use serde::Serialize;
 
 use super::facts::Facts;

@@ -5,7 +5,7 @@ use crate::analysis::Severity;
 use crate::result::{Axes, Point};
 
 /// Phase of points that a document states again in its summary.
-pub(crate) const SUMMARY: &str = "summary";
+pub(super) const SUMMARY: &str = "summary";
 
 pub(super) fn restated(context: &Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
