@@ -34,6 +34,8 @@ pub(crate) fn run(input: &[u8]) {
             }
             serde_json::to_string(&verdicts).expect("verdicts are plain");
         }
-        Err(why) => assert!(!why.is_empty() && !why.contains(['\n', '\r']), "not one line: {why:?}"),
+        Err(why) => {
+            assert!(!why.is_empty() && !why.contains(['\n', '\r']), "not one line: {why:?}")
+        }
     }
 }

@@ -11,6 +11,9 @@ use crate::result::Run;
 /// A model that misses a size by more is rejected.
 pub const ERROR_MAX: f64 = 0.15;
 
+/// A share of the cost below which a term is not there.
+const INVISIBLE: f64 = 1e-9;
+
 /// A limit counts as reached from this share on.
 const REACHED: f64 = 0.90;
 
@@ -81,6 +84,13 @@ pub fn fit(ladder: &[(f64, f64)]) -> Option<CostModel> {
         (t0, per_byte) = (0.0, b / bb);
     } else if per_byte < 0.0 {
         (t0, per_byte) = (a / aa, 0.0);
+    }
+    // What no size of the ladder shows is the rounding of the fit, not a cost.
+    let largest = ladder.iter().map(|(size, _)| *size).fold(0.0, f64::max);
+    if t0 < INVISIBLE * largest * per_byte {
+        t0 = 0.0;
+    } else if largest * per_byte < INVISIBLE * t0 {
+        per_byte = 0.0;
     }
     let errors: Vec<f64> = ladder.iter().map(|(b, x)| (t0 + b * per_byte) * x - 1.0).collect();
     let error = errors.iter().map(|error| error.abs()).fold(0.0, f64::max);

@@ -84,7 +84,7 @@ fn judge(run: &Run, series: &Series<'_>, all: &[Series<'_>]) -> Option<WarmUpVer
         let axes = Axes { target: other?.to_owned(), ..series.axes.clone() };
         all.iter().find(|group| group.axes == axes).and_then(|group| plateau_of(&passes_of(group)))
     };
-    let disk = of(facts.backing(target)).filter(|_| facts.backing(target) != Some(target));
+    let disk = of(facts.backing(target));
     let fast = of(facts.fast_tier(target));
     let late = series.points.iter().filter(|point| {
         let from = passes[passes.len() - PLATEAU].0;

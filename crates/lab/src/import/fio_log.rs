@@ -98,6 +98,9 @@ pub(super) fn parse(name: &str, files: &Files) -> Result<Run, String> {
         }
         logs.push((kind, lines));
     }
+    if logs.iter().all(|(_, lines)| lines.is_empty()) {
+        return Err("its logs have no whole line".to_owned());
+    }
     // Logs of every request are summed over seconds.
     let window_ms = if window_ms == 0 { 1000 } else { window_ms };
     for (kind, lines) in &logs {

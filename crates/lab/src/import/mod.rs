@@ -11,7 +11,7 @@ mod fio_options;
 mod orion;
 mod orion_export;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -130,12 +130,13 @@ fn target(name: &str, given: &str) -> TargetInfo {
 
 /// The second point of a name gets a number: ids are unique in a run.
 fn make_unique(points: &mut [Point]) {
-    let mut seen = BTreeMap::<String, u32>::new();
+    let mut seen = BTreeSet::new();
     for point in points {
-        let count = seen.entry(point.id.clone()).or_default();
-        *count += 1;
-        if *count > 1 {
-            point.id = format!("{}#{count}", point.id);
+        let given = point.id.clone();
+        let mut number = 1;
+        while !seen.insert(point.id.clone()) {
+            number += 1;
+            point.id = format!("{given}#{number}");
         }
     }
 }

@@ -152,7 +152,9 @@ pub(super) fn hit_rate(context: &Context<'_>) -> Vec<Finding> {
 pub(super) fn working_set(context: &Context<'_>) -> Vec<Finding> {
     let targets = context.run.manifest.targets.iter();
     let fits = targets.filter_map(|target| {
-        let cache = context.facts.number(&target.name, "cache_bytes")?;
+        let cache = ["cache_bytes", "ssd_bytes"]
+            .iter()
+            .find_map(|fact| context.facts.number(&target.name, fact))?;
         let points: Vec<&Point> = context.of_target(&target.name).collect();
         let (set, cache) = (target.size_bytes as f64 / 1e9, cache / 1e9);
         (set > 0.0 && set < cache && !points.is_empty()).then(|| {
