@@ -72,6 +72,9 @@ pub enum Difference {
 
 type Figure = (&'static str, fn(&Point) -> Option<f64>);
 
+/// Points and the values of one figure.
+type Sample = (Vec<String>, Vec<f64>);
+
 const FIGURES: [Figure; 4] = [
     ("iops", Point::iops),
     ("bytes_per_second", Point::bytes_per_second),
@@ -155,7 +158,7 @@ fn row(
     figure: &str,
     of: &dyn Fn(&Point) -> Option<f64>,
 ) -> Option<Row> {
-    let samples: Vec<Option<(Vec<String>, Vec<f64>)>> = columns
+    let samples: Vec<Option<Sample>> = columns
         .iter()
         .map(|column| {
             let points = repeat::in_window((*column)?, of);
@@ -169,7 +172,7 @@ fn row(
         return None;
     }
     let is_cost = figure.contains("latency") || figure.ends_with("_ns") || figure.contains("_us_");
-    let cell = |(index, sample): (usize, &Option<(Vec<String>, Vec<f64>)>)| {
+    let cell = |(index, sample): (usize, &Option<Sample>)| {
         let (points, values) = sample.as_ref()?;
         let against = (index > 0).then(|| against(&base.1, values, is_cost)).flatten();
         Some(Cell { points: points.clone(), estimate: estimate(values)?, against })

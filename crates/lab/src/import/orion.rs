@@ -28,8 +28,11 @@ struct Summary {
     extremes: Vec<String>,
 }
 
-/// Place (small, large) and what was measured there.
-type Cells = BTreeMap<(u32, u32), Cell>;
+/// What was measured where.
+type Cells = BTreeMap<Place, Cell>;
+
+/// Small and large requests in flight.
+type Place = (u32, u32);
 
 #[derive(Clone, Copy, Default)]
 struct Cell {
@@ -128,7 +131,7 @@ fn is_microseconds(version: &str) -> bool {
 }
 
 /// Cells that are filled; a row of a basic run may have none.
-fn read_table(name: &str, text: &str) -> Result<Vec<((u32, u32), f64)>, String> {
+fn read_table(name: &str, text: &str) -> Result<Vec<(Place, f64)>, String> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let header = lines.next().unwrap_or_default();
     let mut columns = header.split(',').map(str::trim);
@@ -180,7 +183,7 @@ fn from_extremes(extremes: &[String]) -> Cells {
     cells
 }
 
-fn point((small, large): (u32, u32), cell: &Cell, summary: &Summary) -> Option<Point> {
+fn point((small, large): Place, cell: &Cell, summary: &Summary) -> Option<Point> {
     let latency_ns = cell.small_latency.zip(summary.latency_unit).map(|(value, unit)| value * unit);
     let bytes = cell.large_megabytes.map(|megabytes| megabytes * 1e6);
     let read_percent = summary.write_percent.map(|share| 100 - share);

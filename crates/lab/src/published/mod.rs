@@ -22,7 +22,10 @@ pub struct Document {
     pub title: &'static str,
 }
 
-const DOCUMENTS: &[(Document, fn(Document) -> Run)] = &[
+/// A document and what makes a run of its tables.
+type Entry = (Document, fn(Document) -> Run);
+
+const DOCUMENTS: &[Entry] = &[
     (
         Document {
             name: "maxio-sata",
