@@ -38,7 +38,8 @@ fn a_cut_result_is_told_and_the_last_whole_interval_is_kept() {
 #[test]
 fn before_3_0_latencies_are_microseconds_and_bytes_are_kib() {
     let text = r#"{"fio version":"fio-2.15","timestamp":1479710051,"global options":{"rw":"readwrite"},
-      "jobs":[{"jobname":"t2","groupid":0,"error":0,"job options":{"bs":"512k","iodepth":"8","ioengine":"libaio"},
+      "jobs":[{"jobname":"t2","groupid":0,"error":0,
+      "job options":{"bs":"512k","iodepth":"8","ioengine":"libaio"},
       "read":{"io_bytes":2552320,"bw":153412,"iops":299.633362,"runtime":16637,"total_ios":4985,
         "clat":{"min":54,"max":135676,"mean":2892.5,"stddev":11199.5,
           "percentile":{"1.000000":56,"99.000000":1048,"0.00":[0,0,0]}}}}]}"#;
@@ -227,8 +228,9 @@ proptest! {
     #[test]
     fn numbers_of_any_size_do_not_panic(a in any::<u64>(), b in any::<f64>(), c in any::<u64>()) {
         let text = format!(
-            r#"{{"jobs":[{{"jobname":"a","job_runtime":{a},"usr_cpu":{c},"sys_cpu":1,"job options":{{"iodepth":"{a}",
-            "bs":"{c}","numjobs":"{c}"}},"read":{{"total_ios":{a},"io_bytes":{c},"io_kbytes":{a},"bw_bytes":{c},
+            r#"{{"jobs":[{{"jobname":"a","job_runtime":{a},"usr_cpu":{c},"sys_cpu":1,
+            "job options":{{"iodepth":"{a}","bs":"{c}","numjobs":"{c}"}},
+            "read":{{"total_ios":{a},"io_bytes":{c},"io_kbytes":{a},"bw_bytes":{c},
             "iops":{c},"runtime":{c},"clat_ns":{{"min":{a},"max":{c},"mean":{a},"stddev":{c},
             "bins":{{"{a}":{c},"{c}":{a}}}}}}}}}]}}"#
         );
