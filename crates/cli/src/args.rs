@@ -51,7 +51,7 @@ pub(crate) enum Verb {
     Daemon(Daemon),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
     Demo(Demo),
-    /// Measure drives and volumes by plans: list, run
+    /// Measure drives and volumes by plans, compare and import results
     Lab(LabArgs),
 }
 

@@ -7,9 +7,12 @@ use serde_json::json;
 use voltier_control::{ControlError, ControlResult, StateDir};
 use voltier_lab::LabError;
 use voltier_lab::plan::{self, Plan};
-use voltier_lab::run::{self, Daemon, Ended, Options, Progress};
+use voltier_lab::result::{Run, RunWriter};
+use voltier_lab::run::{self, Daemon, Ended, Options, Progress, RUN_FILE};
+use voltier_lab::table::{figure, render};
+use voltier_lab::{analysis, published};
 
-use crate::lab_args::{LabRun, LabVerb};
+use crate::lab_args::{LabCompare, LabImport, LabRun, LabVerb};
 use crate::progress::Steps;
 use crate::run::{print, print_json};
 
@@ -24,6 +27,8 @@ pub(crate) fn run(verb: &LabVerb, state: &StateDir, json: bool) -> ControlResult
     match verb {
         LabVerb::List => list(json),
         LabVerb::Run(args) => measure(args, state, json),
+        LabVerb::Compare(args) => compare(args, json),
+        LabVerb::Import(args) => import(args, json),
     }
 }
 
@@ -41,7 +46,10 @@ fn list(json: bool) -> ControlResult<()> {
             let one = |(name, what): &(&str, &str)| json!({ "name": name, "description": what });
             all.iter().map(one).collect::<Vec<_>>()
         };
-        return print_json(&json!({ "plans": named(&plan::BUILT_IN), "models": named(&models) }));
+        let tables: Vec<&str> = published::list().map(|document| document.name).collect();
+        return print_json(&json!({
+            "plans": named(&plan::BUILT_IN), "models": named(&models), "published": tables
+        }));
     }
     let mut text = String::from("plans:\n");
     for (name, what) in plan::BUILT_IN {
@@ -50,6 +58,10 @@ fn list(json: bool) -> ControlResult<()> {
     text.push_str("modelled drives:\n");
     for (name, what) in models {
         text.push_str(&format!("  model:{name:<12} {what}\n"));
+    }
+    text.push_str("published tables, for `voltier lab compare`:\n");
+    for document in published::list() {
+        text.push_str(&format!("  {:<18} {}\n", document.name, document.title));
     }
     print(&text)
 }
@@ -108,6 +120,91 @@ fn tell(ended: &Ended, json: bool) -> ControlResult<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// A run by its folder or file, a foreign result, or a published table.
+fn read(given: &str) -> ControlResult<Run> {
+    let path = Path::new(given);
+    if !path.exists()
+        && let Some(run) = published::table(given)
+    {
+        return Ok(run);
+    }
+    let folder = path.join(RUN_FILE);
+    voltier_lab::import::read(if folder.exists() { &folder } else { path }).map_err(failed)
+}
+
+fn compare(args: &LabCompare, json: bool) -> ControlResult<()> {
+    let runs: Vec<Run> = args.runs.iter().map(|given| read(given)).collect::<Result<_, _>>()?;
+    let comparison = analysis::compare(&runs);
+    if json {
+        return print_json(&comparison);
+    }
+    let mut headings = vec!["place".to_owned(), "figure".to_owned()];
+    for (index, run) in comparison.runs.iter().enumerate() {
+        headings.push(run.clone());
+        if index > 0 {
+            headings.extend(["ratio".to_owned(), "verdict".to_owned()]);
+        }
+    }
+    let row = |row: &analysis::compare::Row| {
+        let mut cells = vec![row.label.clone(), row.figure.clone()];
+        for (index, cell) in row.cells.iter().enumerate() {
+            let mean = cell.as_ref().map(|cell| figure(cell.estimate.mean));
+            cells.push(mean.unwrap_or_else(|| "-".to_owned()));
+            if index > 0 {
+                cells.extend(verdict(cell.as_ref()));
+            }
+        }
+        cells
+    };
+    let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
+    let rows: Vec<Vec<String>> = comparison.rows.iter().map(row).collect();
+    let mut text = render(&headings, &rows);
+    for note in &comparison.notes {
+        text.push_str(&format!("- {note}\n"));
+    }
+    print(&text)
+}
+
+fn verdict(cell: Option<&analysis::compare::Cell>) -> [String; 2] {
+    use analysis::compare::Difference;
+    let Some(against) = cell.and_then(|cell| cell.against) else {
+        return ["-", "-"].map(str::to_owned);
+    };
+    let verdict = match against.difference {
+        Difference::Same => "same",
+        Difference::Better => "better",
+        Difference::Worse => "worse",
+        Difference::Unconfirmed => "unconfirmed",
+    };
+    [format!("{:.2}", against.ratio), verdict.to_owned()]
+}
+
+fn import(args: &LabImport, json: bool) -> ControlResult<()> {
+    let mut made = Vec::new();
+    for file in &args.files {
+        let run = voltier_lab::import::read(file).map_err(failed)?;
+        let stem =
+            file.file_stem().map_or_else(|| "imported".into(), |stem| stem.to_string_lossy());
+        let folder = args.out.join(stem.as_ref());
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| ControlError::io(format!("making {}", folder.display()), &error))?;
+        let mut writer =
+            RunWriter::create(&folder.join(RUN_FILE), &run.manifest).map_err(failed)?;
+        for point in &run.points {
+            writer.point(point).map_err(failed)?;
+        }
+        made.push((folder, run.points.len()));
+    }
+    if json {
+        let made =
+            made.iter().map(|(folder, points)| json!({ "folder": folder, "points": points }));
+        return print_json(&made.collect::<Vec<_>>());
+    }
+    let line =
+        |(folder, points): &(PathBuf, usize)| format!("{points} points: {}\n", folder.display());
+    print(&made.iter().map(line).collect::<String>())
 }
 
 /// The targets with their names: `ssd=/dev/x`, or a path, which is called `target`.

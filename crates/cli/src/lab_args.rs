@@ -16,6 +16,31 @@ pub(crate) enum LabVerb {
     List,
     /// Measure a plan on one or more targets
     Run(LabRun),
+    /// Set runs side by side: the ratio of every figure to that of the first
+    Compare(LabCompare),
+    /// Make a run of results of fio, Orion or elbencho
+    Import(LabImport),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "RUN is the folder or the file of a run, a result of another program, or a \
+    published table of `voltier lab list`."
+)]
+pub(crate) struct LabCompare {
+    /// The runs, the base first
+    #[arg(value_name = "RUN", num_args = 2.., required = true)]
+    pub(crate) runs: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabImport {
+    /// Results: fio JSON, JSON+ and logs, Orion's summary or tables, elbencho csv
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Folder in which each gets a folder of its own
+    #[arg(long, value_name = "DIR", default_value = "voltier-lab")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Debug, Args)]

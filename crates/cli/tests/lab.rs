@@ -182,6 +182,12 @@ fn orion_takes_its_own_options_and_measures_small_beside_large() {
     assert!(metrics["small_iops"].as_f64().unwrap() > 0.0, "{metrics}");
     assert!(metrics["large_bytes_per_second"].as_f64().unwrap() > 0.0, "{metrics}");
     let out = instance.path("other").display().to_string();
+    let names = fs::read_dir(instance.path("orion-run")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let csv = names.into_iter().find(|name| name.ends_with("_iops.csv")).expect("Orion's files");
+    let csv = instance.path("orion-run").join(csv).display().to_string();
+    let back = instance.path("imported").display().to_string();
+    instance.run(&["lab", "import", &csv, "--out", &back]).ok();
     let wrong = ["lab", "run", "orion", "--out", &out, "--target", &file, "--", "-num_disk", "2"];
     instance.run(&wrong).refused(2, "did you mean `-num_disks`?");
 }
@@ -322,6 +328,10 @@ fn modelled_drives_are_measured_in_virtual_time_and_always_alike() {
     let (one, other) = (world("one"), world("other"));
     assert_eq!(one, other);
     all_are_ok(&one);
+    let [a, b] = ["one", "other"].map(|name| instance.path(name).display().to_string());
+    let table = instance.run(&["lab", "compare", &a, &b]).ok().out;
+    assert!(table.contains("same") && !table.contains("worse"), "{table}");
+    instance.run(&["lab", "compare", &a, "nothing"]).refused(1, "nothing");
     let iops = |index: usize| one[index]["read"]["iops"].as_f64().unwrap();
     assert!(iops(3) > 2.0 * iops(1), "depth 16 against 1: {} {}", iops(3), iops(1));
 }

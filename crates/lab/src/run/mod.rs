@@ -111,8 +111,8 @@ pub fn run(
     for target in &mut targets {
         target.open(fio.as_ref())?;
     }
-    let session = Session::new(plan, groups, targets, fio, folder, writer, Run::default(), stop);
-    session.measure(progress)
+    let begun = Run { manifest, ..Run::default() };
+    Session::new(plan, groups, targets, fio, folder, writer, begun, stop).measure(progress)
 }
 
 /// Goes on with an interrupted run: what is measured stays, what is not is measured.

@@ -12,6 +12,7 @@ use super::target::{Kind, Target};
 use super::{Ended, Progress, RAW_FOLDER, files, out_of_space, purge};
 use crate::LabError;
 use crate::fio::Fio;
+use crate::import::export_orion;
 use crate::plan::step::{self, Group, Load, Pick, Planned, Repeat, Work};
 use crate::plan::{Method, Plan};
 use crate::process::Stop;
@@ -83,6 +84,9 @@ impl<'a> Session<'a> {
             target.close(result.is_ok());
         }
         result.map_err(|error| out_of_space(error, &self.folder))?;
+        if let Method::Orion(orion) = &self.plan.method {
+            export_orion(&self.run, &orion.testname, &self.folder)?;
+        }
         let failed: Vec<&String> = self
             .run
             .points
