@@ -187,7 +187,7 @@ fn import(args: &LabImport, json: bool) -> ControlResult<()> {
         let run = voltier_lab::import::read(file).map_err(failed)?;
         let stem =
             file.file_stem().map_or_else(|| "imported".into(), |stem| stem.to_string_lossy());
-        let folder = args.out.join(stem.as_ref());
+        let folder = args.out.join(&*stem);
         std::fs::create_dir_all(&folder)
             .map_err(|error| ControlError::io(format!("making {}", folder.display()), &error))?;
         let mut writer =

@@ -84,7 +84,10 @@ impl<'a> Session<'a> {
             target.close(result.is_ok());
         }
         result.map_err(|error| out_of_space(error, &self.folder))?;
-        if let Method::Orion(orion) = &self.plan.method {
+        let is_good = |point: &Point| point.axes.small.is_some() && point.status == Status::Ok;
+        if let Method::Orion(orion) = &self.plan.method
+            && self.run.points.iter().any(is_good)
+        {
             export_orion(&self.run, &orion.testname, &self.folder)?;
         }
         let failed: Vec<&String> = self
