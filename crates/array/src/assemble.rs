@@ -156,6 +156,15 @@ fn check_journals<D>(
     }
 }
 
+/// What there is of the journal's device.
+struct Chosen<D> {
+    /// The device and its label, if it is there and up to date.
+    journal: Option<(D, JournalLabel)>,
+    left_out: Vec<JournalLeftOut>,
+    /// Whether it was in service and is not there.
+    is_lost: bool,
+}
+
 /// The journal's device, if it is there and up to date, and those that are left out.
 ///
 /// # Errors
@@ -164,7 +173,7 @@ fn choose_journal<D>(
     array: &ArrayRecord,
     journals: Vec<JournalCandidate<D>>,
     options: AssembleOptions,
-) -> Result<(Option<(D, JournalLabel)>, Vec<JournalLeftOut>), MetadataError> {
+) -> Result<Chosen<D>, MetadataError> {
     let in_service =
         array.journal_device.filter(|journal| journal.state == JournalState::InService);
     let (mut chosen, mut left_out) = (None, Vec::new());
@@ -183,7 +192,7 @@ fn choose_journal<D>(
     if is_missing && array.usage != Usage::Clean && !options.force {
         return Err(MetadataError::JournalMissing);
     }
-    Ok((chosen, left_out))
+    Ok(Chosen { journal: chosen, left_out, is_lost: is_missing })
 }
 
 /// The newest record; refuses members that contradict it.
@@ -295,10 +304,7 @@ struct Ready<D> {
     in_doubt: Bits,
     /// Regions that members which are being rebuilt lack.
     lacking: Bits,
-    journal: Option<(D, JournalLabel)>,
-    journal_left_out: Vec<JournalLeftOut>,
-    /// Whether the journal was on a device that is not there.
-    is_journal_lost: bool,
+    journal: Chosen<D>,
 }
 
 /// What members that are being rebuilt lack: what the map says, of what was written. What was redone
@@ -348,11 +354,8 @@ async fn examine_all<D: BlockDevice>(
     }
     let maps: Vec<Option<&[u8]>> = maps.iter().map(Option::as_deref).collect();
     let mut joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
-    let (journal, journal_left_out) = choose_journal(&array, journals, options)?;
-    let was_on_device =
-        array.journal_device.is_some_and(|journal| journal.state == JournalState::InService);
-    let is_journal_lost = was_on_device && journal.is_none();
-    if is_journal_lost && array.usage != Usage::Clean {
+    let journal = choose_journal(&array, journals, options)?;
+    if journal.is_lost && array.usage != Usage::Clean {
         // What was begun is not known: all that was written may not match, and says so from now on.
         array.is_in_doubt = true;
         joined.map.dirty = joined.map.written.clone();
@@ -373,18 +376,7 @@ async fn examine_all<D: BlockDevice>(
         return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
-    Ok(Ready {
-        array,
-        members,
-        left_out,
-        map,
-        unequal,
-        in_doubt,
-        lacking,
-        journal,
-        journal_left_out,
-        is_journal_lost,
-    })
+    Ok(Ready { array, members, left_out, map, unequal, in_doubt, lacking, journal })
 }
 
 impl<D: BlockDevice> Array<D> {
@@ -417,7 +409,7 @@ impl<D: BlockDevice> Array<D> {
     ) -> Result<(Self, AssembleReport), ArrayError> {
         let ready = examine_all(devices, options).await?;
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
-        let (journal_left_out, is_journal_lost) = (ready.journal_left_out, ready.is_journal_lost);
+        let own_journal = ready.journal;
         let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
         let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
         let all = 0..array.members.len();
@@ -442,7 +434,7 @@ impl<D: BlockDevice> Array<D> {
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;
         assembled.0.name_members(&record);
-        assembled.0.take_journal_device(ready.journal, is_journal_lost);
+        assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)
                 && let Ok(device) = member.device()
@@ -456,8 +448,8 @@ impl<D: BlockDevice> Array<D> {
             was_clean,
             left_out,
             now_lost,
-            journal_left_out,
-            is_journal_lost,
+            journal_left_out: own_journal.left_out,
+            is_journal_lost: own_journal.is_lost,
             copies_mended,
             regions_in_doubt,
             journal,
