@@ -246,6 +246,11 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
 }
 
+/// The first version that has what this array needs.
+fn version_of(array: &ArrayRecord) -> u32 {
+    if array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
+}
+
 const LAYOUTS: [Layout; 2] = [Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows];
 const CONSISTENCIES: [Consistency; 3] =
     [Consistency::Journal, Consistency::Bitmap, Consistency::None];
@@ -289,8 +294,7 @@ impl Superblock {
         let position = |found: Option<usize>| found.map_or(0, |index| index as u32 + 1).into();
         let mut raw = Raw::new_zeroed();
         raw.magic = SUPERBLOCK_MAGIC;
-        let is_plain = array.journal_device.is_none() && !array.is_in_doubt;
-        raw.version = if is_plain { 1 } else { SUPERBLOCK_VERSION }.into();
+        raw.version = version_of(array).into();
         raw.array_uuid = array.uuid;
         raw.member_uuid = array.members[self.member].uuid;
         raw.event = array.event.into();

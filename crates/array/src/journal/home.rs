@@ -293,7 +293,7 @@ impl<D: BlockDevice> Inner<D> {
         self.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
         let moved_to = new.as_ref().map(|(new, _)| new.uuid);
         if let Some(ring) = ring {
-            journal.rings[journal.device_ring()].replace(ring);
+            journal.device_ring.replace(ring);
         }
         journal.epoch.set(journal.epoch.get() + 1);
         let old = self.journal_device.replace(new.map(|(new, _)| new));
@@ -316,7 +316,7 @@ impl<D: BlockDevice> Inner<D> {
         life: u64,
         watermark: u64,
     ) -> IoResult<Ring> {
-        let owner = journal.options.owner(journal.device_ring(), new.place);
+        let owner = journal.options.owner(self.members.len(), new.place);
         for number in [1, 2] {
             let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
             self.counters.add(|counts| counts.journal_writes += 1);

@@ -143,8 +143,10 @@ impl Transactions {
 pub(crate) struct Journal {
     options: JournalOptions,
     transactions: RefCell<Transactions>,
-    /// One a member, and at the end that of a device of its own, without room while there is none.
+    /// One a member.
     rings: Vec<RefCell<Ring>>,
+    /// That of a device of its own, without room while there is none.
+    device_ring: RefCell<Ring>,
     /// Grows when transactions go elsewhere: records from before are not looked at any more.
     epoch: Cell<u64>,
     /// Transactions whose in-place writes are under way.
@@ -181,6 +183,7 @@ impl Journal {
             options,
             transactions: RefCell::new(transactions),
             rings: rings.into_iter().map(RefCell::new).collect(),
+            device_ring: RefCell::new(Ring::new(JournalPlace::NONE, 1, 0, 0)),
             epoch: Cell::new(0),
             committing: Cell::new(0),
             progress: Signal::new(),
@@ -192,17 +195,18 @@ impl Journal {
 
     /// A life that no ring has had.
     fn next_life(&self) -> u64 {
-        let lives = self.rings.iter().map(|ring| ring.borrow().life());
+        let all = self.rings.iter().chain([&self.device_ring]);
+        let lives = all.map(|ring| ring.borrow().life());
         lives.max().unwrap_or(0) + 1
     }
 
-    /// The ring of a device of its own.
-    fn device_ring(&self) -> usize {
-        self.options.places.len()
+    /// The ring of a member, or that of the device: it has the number behind the last member's.
+    fn ring(&self, ring: usize) -> &RefCell<Ring> {
+        self.rings.get(ring).unwrap_or(&self.device_ring)
     }
 
     fn owner(&self, ring: usize) -> Owner {
-        self.options.owner(ring, self.rings[ring].borrow().place())
+        self.options.owner(ring, self.ring(ring).borrow().place())
     }
 
     /// # Errors
@@ -229,7 +233,8 @@ impl Journal {
 
     /// Whether no transaction is under way, nor anything for one.
     fn is_at_rest(&self) -> bool {
-        let rings = self.rings.iter().all(|ring| ring.borrow().is_at_rest());
+        let mut all = self.rings.iter().chain([&self.device_ring]);
+        let rings = all.all(|ring| ring.borrow().is_at_rest());
         rings && !self.is_advancing.get() && self.transactions.borrow().open.is_empty()
     }
 
@@ -358,10 +363,10 @@ impl<D: BlockDevice> Inner<D> {
         for Piece { member, at, content } in pieces {
             let outstanding = outstanding.clone();
             let is_on_device = self.is_journal_on_device();
-            let ring = if is_on_device { journal.device_ring() } else { member };
+            let ring = if is_on_device { self.members.len() } else { member };
             let member = is_on_device.then_some(member);
             let pending = Pending { number, member, participants, at, content, outstanding };
-            if journal.rings[ring].borrow_mut().push(pending) {
+            if journal.ring(ring).borrow_mut().push(pending) {
                 self.handle.spawn(self.clone().pump(ring));
             }
         }

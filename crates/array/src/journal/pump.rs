@@ -21,7 +21,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(super) async fn pump(self: Rc<Self>, ring: usize) {
         loop {
             let journal = self.journal_in_service();
-            let batch = journal.rings[ring].borrow_mut().take_batch();
+            let batch = journal.ring(ring).borrow_mut().take_batch();
             if batch.is_empty() {
                 journal.progress.notify();
                 return;
@@ -33,7 +33,7 @@ impl<D: BlockDevice> Inner<D> {
                     let settled = self.settle_ring(ring, &device, Err(error));
                     settled.unwrap_or_else(|error| journal.fail(error));
                 }
-                let waiting = journal.rings[ring].borrow_mut().close();
+                let waiting = journal.ring(ring).borrow_mut().close();
                 drop(waiting);
             }
             drop(batch);
@@ -55,7 +55,7 @@ impl<D: BlockDevice> Inner<D> {
         let entries: Vec<Entry> = batch.iter().map(Pending::entry).collect();
         let last_number = batch.last().map_or(0, |last| last.number);
         let (place, range, is_half_full) = {
-            let mut ring = journal.rings[ring].borrow_mut();
+            let mut ring = journal.ring(ring).borrow_mut();
             let sequence = ring.append(block, blocks, last_number);
             let place = BatchPlace { block, life: ring.life(), sequence };
             (place, ring.place().range_of(block, blocks), ring.is_half_full())
@@ -81,7 +81,7 @@ impl<D: BlockDevice> Inner<D> {
         loop {
             journal.check()?;
             self.device_of_ring(ring)?;
-            if let Some(block) = journal.rings[ring].borrow().room_for(blocks) {
+            if let Some(block) = journal.ring(ring).borrow().room_for(blocks) {
                 return Ok(block);
             }
             let watermark = if canary::is(Canary::RoomReusedEarly) {
@@ -89,11 +89,11 @@ impl<D: BlockDevice> Inner<D> {
             } else {
                 journal.transactions.borrow().watermark
             };
-            let has_dead = journal.rings[ring].borrow().has_dead(watermark);
+            let has_dead = journal.ring(ring).borrow().has_dead(watermark);
             if has_dead {
                 // Durable before the room is used again: else a replay would miss records of some
                 // members of transactions that it takes to be needed.
-                let start = journal.rings[ring].borrow_mut().free_below(watermark);
+                let start = journal.ring(ring).borrow_mut().free_below(watermark);
                 if canary::is(Canary::RoomReusedEarly) {
                     continue;
                 }
@@ -109,7 +109,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(super) async fn write_label(self: &Rc<Self>, ring: usize, start: Start) -> IoResult<()> {
         let journal = self.journal_in_service();
         let label = Label::encode(journal.owner(ring), start);
-        let at = journal.rings[ring].borrow().place().label_lba(start.number);
+        let at = journal.ring(ring).borrow().place().label_lba(start.number);
         self.counters.add(|counts| counts.journal_writes += 1);
         self.device_of_ring(ring)?.write(at, Payload::One(label), Durability::Durable).await
     }
@@ -147,7 +147,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.transactions.borrow_mut().raise_watermark(candidate);
         for ring in self.rings_in_use() {
             let Ok(device) = self.device_of_ring(ring) else { continue };
-            let start = journal.rings[ring].borrow_mut().free_below(candidate);
+            let start = journal.ring(ring).borrow_mut().free_below(candidate);
             let written = self.write_label(ring, start).await;
             self.settle_ring(ring, &device, written)?;
         }

@@ -411,8 +411,7 @@ impl<D: BlockDevice> Inner<D> {
 
     fn ring_place(&self, options: &JournalOptions, ring: usize) -> JournalPlace {
         let own = self.journal_device.borrow().as_ref().map(|it| it.place);
-        let none = JournalPlace { start: Lba(0), sectors: 0 };
-        options.places.get(ring).copied().or(own).unwrap_or(none)
+        options.places.get(ring).copied().or(own).unwrap_or(JournalPlace::NONE)
     }
 
     /// Labels on all members in service, by which all that the rings hold is void. A start that is cut
@@ -448,8 +447,9 @@ impl<D: BlockDevice> Inner<D> {
                 self.device_of_ring(ring).map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
             Ring::new(place, batch_blocks_max(place, limit), life, label_numbers[ring] + 2)
         };
-        let rings = (0..=self.members.len()).map(ring).collect();
+        let rings = (0..self.members.len()).map(ring).collect();
         let journal = Journal::new((*options).clone(), rings, next_number);
+        journal.device_ring.replace(ring(self.members.len()));
         assert!(self.journal.set(journal).is_ok(), "an array has one journal");
         Ok(())
     }

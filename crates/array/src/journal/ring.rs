@@ -243,6 +243,9 @@ impl Ring {
 }
 
 impl JournalPlace {
+    /// No room at all.
+    pub(crate) const NONE: Self = Self { start: Lba(0), sectors: 0 };
+
     /// Blocks behind the labels.
     pub(crate) const fn blocks(self) -> u64 {
         (self.sectors / BLOCK_SECTORS).saturating_sub(LABEL_COPIES)

@@ -8,6 +8,7 @@
 
 mod arrays;
 mod doors;
+mod journals;
 mod newcomers;
 mod on_core;
 mod status;
@@ -22,8 +23,8 @@ use voltier_ring::{Core, Handle, Remote};
 use crate::array_settings::ArraySettings;
 use crate::array_status::ArrayStatus;
 use crate::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, Waker,
+    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel, MemberLabel,
+    OpenedArray, OpenedVolume, Replaced, Waker,
 };
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -370,6 +371,19 @@ impl Engine for CoreEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let device = device.clone();
         call(&self.cores[0].remote(), move |handle| arrays::label_of(handle, device))
+    }
+
+    fn journal_label_of(
+        &mut self,
+        device: &DeviceSpec,
+    ) -> ControlResult<Option<JournalDeviceLabel>> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| journals::label_of(handle, device))
+    }
+
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let (array, device) = (name.clone(), device.cloned());
+        self.on_array(name, move |handle| journals::set(handle, array, device))
     }
 
     fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
