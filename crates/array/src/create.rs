@@ -115,7 +115,7 @@ impl<D: BlockDevice> Array<D> {
         Self::create_with_journal(handle, options, devices, None).await
     }
 
-    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. The members
+    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. Members
     /// have room for a journal all the same: it is there when the device is lost.
     ///
     /// # Errors

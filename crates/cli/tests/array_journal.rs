@@ -236,7 +236,7 @@ fn it_is_told_from_members_foreign_arrays_and_taken_apart_with_its_own() {
     assemble(&instance, &[], std::slice::from_ref(&journal)).refused(1, "name its members as well");
     let foreign = [&devices[..], &others[3..]].concat();
     assemble(&instance, &[], &foreign).refused(1, "the journal of another array, b");
-    let all = [&[journal.clone()], &devices[..]].concat();
+    let all = [std::slice::from_ref(&journal), &devices[..]].concat();
     assemble(&instance, &[], &all).ok();
     is_on(&instance, &journal);
     instance.run(&["create", "-p", "array:a", "v"]).ok();
