@@ -277,3 +277,32 @@ fn a_label_that_is_damaged_or_of_the_future_is_refused_by_name() {
     assert!(error.contains("and now has"), "{error}");
     assemble(&instance, &["-f"], &devices).ok();
 }
+
+#[test]
+fn a_cache_on_one_such_array_before_another_keeps_both_journals() {
+    let instance = Instance::new();
+    let drive = |name: String| instance.drive(&name, 48 * MIB);
+    for (array, level, count) in [("r", "5", 3), ("m", "1", 2)] {
+        let devices: Vec<String> =
+            (0..count).map(|number| drive(format!("{array}{number}"))).collect();
+        let args = ["array", "create", array, "--level", level];
+        instance
+            .run(&args.into_iter().chain(devices.iter().map(String::as_str)).collect::<Vec<_>>())
+            .ok();
+        let journal = drive(format!("{array}-journal"));
+        instance.run(&["array", "set", array, &format!("journal={journal}")]).ok();
+    }
+    let is_online = |array: &str| {
+        let shown = instance.run(&["array", "show", array, "--json"]).json();
+        assert_eq!(shown["journal_device"]["state"], "online", "{shown}");
+        assert_eq!(shown["left_out"].as_array().unwrap().len(), 0, "{shown}");
+    };
+    // Whichever core an array was on, it comes to that of its volume, with its journal.
+    instance.run(&["create", "-p", "array:r", "-s", "array:m", "-t", "wb", "v"]).ok();
+    ["r", "m"].map(is_online);
+    instance.export("v");
+    fill(&mut client(&instance), 12);
+    instance.kill();
+    holds(&mut after_start(&instance), 12);
+    ["r", "m"].map(is_online);
+}

@@ -127,10 +127,11 @@ impl CoreEngine {
                 "the array {name} is filling {device}; try again when that is done"
             )));
         }
-        let members: Vec<DeviceSpec> = now.members.into_iter().flatten().collect();
+        let members = now.members.into_iter().flatten();
+        let devices: Vec<DeviceSpec> = members.chain(record.journal.clone()).collect();
         let settings = record.settings;
         self.close_array(name)?;
-        self.assemble_on(core, &record, &members, false)?;
+        self.assemble_on(core, &record, &devices, false)?;
         self.set_paces(name, &settings);
         now.spares.iter().try_for_each(|spare| self.add_spare(name, spare))
     }
@@ -146,8 +147,11 @@ impl CoreEngine {
         let opened = call(&self.cores[core].remote(), move |handle| {
             arrays::assemble(handle, plan, present, force)
         })?;
-        let home = ArrayHome { core, record: record.clone() };
-        self.arrays.insert(record.name.clone(), home);
+        let mut record = record.clone();
+        if opened.journal.is_some() {
+            record.journal.clone_from(&opened.journal);
+        }
+        self.arrays.insert(record.name.clone(), ArrayHome { core, record });
         Ok(opened)
     }
 
@@ -382,8 +386,12 @@ impl Engine for CoreEngine {
     }
 
     fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
-        let (array, device) = (name.clone(), device.cloned());
-        self.on_array(name, move |handle| journals::set(handle, array, device))
+        let (array, new) = (name.clone(), device.cloned());
+        self.on_array(name, move |handle| journals::set(handle, array, new))?;
+        if let Some(home) = self.arrays.get_mut(name) {
+            home.record.journal = device.cloned();
+        }
+        Ok(())
     }
 
     fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
