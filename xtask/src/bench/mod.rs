@@ -4,6 +4,8 @@
 //! come from that crate's examples `bench` and `start`, which print one JSON line a case (see
 //! [`report::Measured`]).
 
+mod array;
+mod btrfs;
 mod cache;
 mod nbd;
 mod report;
@@ -45,7 +47,7 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "cache" => cache::measure(effort)?,
         "start" => in_process("voltier-cache", "start", Effort { rounds: 1, ..effort })?,
         "parity" => in_process("voltier-parity", "bench", effort)?,
-        "array" => in_process("voltier-array", "bench", effort)?,
+        "array" => array::measure(effort)?,
         _ => {
             let message =
                 format!("there is no benchmark {name}: try cache, start, parity or array");
