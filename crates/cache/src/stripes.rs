@@ -78,20 +78,17 @@ impl Stripes {
         windows.filter(is_mostly).flatten().copied().collect()
     }
 
-    /// Whether a window, at least half of it dirty, takes the origin's drives fewer I/Os when what lies
-    /// between these runs of dirty lines is read and all is written than when each run is.
+    /// Whether it takes the origin's drives fewer I/Os, and no more bytes, to read what lies between these
+    /// runs of dirty lines and write the whole window than to write each run.
     pub(crate) fn is_better_whole(&self, window: &Range<u64>, runs: &[Range<u64>]) -> bool {
-        let dirty: u64 = runs.iter().map(|run| run.end - run.start).sum();
-        if dirty * 2 < window.end - window.start {
-            return false;
-        }
-        let apart: u64 = runs.iter().map(|run| self.write_cost(run.clone())).sum();
+        let apart = sum(runs.iter().map(|run| self.write_cost(run.clone())));
         let ends = runs.iter().flat_map(|run| [run.start, run.end]);
         let borders: Vec<u64> =
             std::iter::once(window.start).chain(ends).chain([window.end]).collect();
-        let holes = borders.chunks_exact(2).map(|hole| hole[0]..hole[1]);
-        let read: u64 = holes.map(|hole| self.chunk_parts(self.sectors(hole))).sum();
-        read + self.write_cost(window.clone()) < apart
+        let holes = borders.chunks_exact(2).map(|hole| self.sectors(hole[0]..hole[1]));
+        let read = holes.map(|hole| Cost { ios: self.chunk_parts(hole), sectors: hole.count });
+        let whole = sum(read.chain([self.write_cost(window.clone())]));
+        whole.ios < apart.ios && whole.sectors <= apart.sectors
     }
 
     fn sectors(&self, lines: Range<u64>) -> SectorRange {
@@ -104,18 +101,38 @@ impl Stripes {
         range.split_at_multiples(self.chunk_sectors).count() as u64
     }
 
-    /// I/Os of the drives for a write of these lines: of each stripe the cheaper way.
-    fn write_cost(&self, lines: Range<u64>) -> u64 {
-        let in_stripe = |part: SectorRange| {
-            let parts = self.chunk_parts(part);
+    /// What a write of these lines takes: of each stripe the cheaper way.
+    fn write_cost(&self, lines: Range<u64>) -> Cost {
+        sum(self.sectors(lines).split_at_multiples(self.data_sectors).map(|part| {
+            let (parts, count) = (self.chunk_parts(part), part.count);
             let is_whole = |it: &SectorRange| it.count == self.chunk_sectors;
-            let chunks = part.split_at_multiples(self.chunk_sectors).filter(is_whole).count();
-            let rest = self.data_sectors / self.chunk_sectors - chunks as u64;
-            let read = rest.min(parts + self.parity_chunks);
-            read + parts + self.parity_chunks
-        };
-        self.sectors(lines).split_at_multiples(self.data_sectors).map(in_stripe).sum()
+            let whole = part.split_at_multiples(self.chunk_sectors).filter(is_whole).count();
+            let chunks = self.data_sectors / self.chunk_sectors;
+            let parity = self.parity_chunks;
+            // Parity changes where data do.
+            let depth = if parts == 1 { count } else { self.chunk_sectors };
+            let modify = Cost { ios: 2 * (parts + parity), sectors: 2 * (count + parity * depth) };
+            let reconstruct = Cost {
+                ios: chunks - whole as u64 + parts + parity,
+                sectors: (chunks + parity) * depth,
+            };
+            modify.min(reconstruct)
+        }))
     }
+}
+
+/// Work of the origin's drives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    ios: u64,
+    sectors: u64,
+}
+
+fn sum(costs: impl Iterator<Item = Cost>) -> Cost {
+    costs.fold(Cost::default(), |sum, cost| Cost {
+        ios: sum.ios + cost.ios,
+        sectors: sum.sectors + cost.sectors,
+    })
 }
 
 #[cfg(test)]
@@ -138,11 +155,15 @@ mod tests {
     #[test]
     fn a_write_costs_what_the_cheaper_way_takes() {
         let stripes = stripes();
-        assert_eq!(stripes.write_cost(0..1), 6, "old data and two parities, read and written");
-        assert_eq!(stripes.write_cost(0..16), 6, "a whole stripe");
-        assert_eq!(stripes.write_cost(0..8), 6, "two chunks read, two and the parities written");
-        assert_eq!(stripes.write_cost(0..7), 7, "two chunks and a part read");
-        assert_eq!(stripes.write_cost(8..24), 12, "two halves");
+        assert_eq!(stripes.write_cost(0..1).ios, 6, "old data and two parities, read and written");
+        assert_eq!(stripes.write_cost(0..16).ios, 6, "a whole stripe");
+        assert_eq!(
+            stripes.write_cost(0..8).ios,
+            6,
+            "two chunks read, two and the parities written"
+        );
+        assert_eq!(stripes.write_cost(0..7).ios, 7, "two chunks and a part read");
+        assert_eq!(stripes.write_cost(8..24).ios, 12, "two halves");
     }
 
     #[test]
@@ -152,8 +173,8 @@ mod tests {
         assert!(is_whole(&[0..7, 9..16]), "one hole of two chunks: 8 instead of 14");
         assert!(!is_whole(&[0..15]), "the origin itself does no better");
         assert!(!is_whole(&[3..4]), "one line");
-        assert!(!is_whole(&[0..1, 8..9]), "two lines: more bytes than I/Os are spared");
-        assert!(is_whole(&[1..4, 5..8, 9..12]), "three parts");
+        assert!(!is_whole(&[0..1, 8..9]), "two lines: fewer I/Os and more bytes");
+        assert!(is_whole(&[0..1, 3..4, 6..7, 9..10, 12..13, 15..16]), "lines all over it");
     }
 
     #[test]
