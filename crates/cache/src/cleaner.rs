@@ -11,14 +11,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult};
-use voltier_ring::Semaphore;
+use voltier_ring::{Semaphore, join_all};
 
 use crate::cache::Inner;
 use crate::canary::{self, Canary};
-use crate::changes::Change;
 use crate::destage::Dirty;
 use crate::index::LINES_PER_STRETCH;
-use crate::join::{Part, join_all};
 use crate::log::State;
 use crate::ordered::OrderedQueue;
 use crate::status::add;
@@ -318,18 +316,13 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.make_durable().await?;
         }
         let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
-        let runs: Vec<Part<'_, IoResult<Vec<Change>>>> = self
-            .runs_of(batch)
-            .into_iter()
-            .map(|run| {
-                let permits = permits.clone();
-                let part: Part<'_, _> = Box::pin(async move {
-                    let _permit = permits.acquire(1).await;
-                    self.destage_run(run).await
-                });
-                part
-            })
-            .collect();
+        let runs = self.runs_of(batch).into_iter().map(|run| {
+            let permits = permits.clone();
+            async move {
+                let _permit = permits.acquire(1).await;
+                self.destage_run(run).await
+            }
+        });
         let mut cleaned = Vec::new();
         let mut failed = None;
         for result in join_all(runs).await {

@@ -1,18 +1,18 @@
 //! Writing dirty lines to the origin: neighbours together, and whole stripes where the origin has
 //! stripes.
 //!
-//! The lines of a stripe that is nearly all dirty are written with what lies between them, as the origin
-//! has it, if its drives have less to do then. The origin's locks are held for the whole stripe: what is
+//! The lines of a stripe are written with what lies between them, as the origin has it, if its drives have
+//! less to do then. The origin's locks are held for the whole stripe: what is
 //! written beside the dirty lines is what was there.
 
 use std::ops::Range;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
+use voltier_ring::join_all;
 
 use crate::cache::Inner;
 use crate::changes::Change;
 use crate::format::crc32c;
-use crate::join::{Part, join_all};
 use crate::locks::Access;
 use crate::ordered::Version;
 use crate::stripes::{RUN_BYTES_MAX, Stripes};
@@ -124,18 +124,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let ends = (lines[0].line, lines[lines.len() - 1].line);
         let (first, last) = whole.as_ref().map_or(ends, |whole| (whole.start, whole.end - 1));
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-        let reads: Vec<Part<'_, Option<DirtyLine>>> = lines
-            .into_iter()
-            .map(|dirty| {
-                let part: Part<'_, _> = Box::pin(async move {
-                    match dirty.version {
-                        None => self.read_dirty(dirty).await,
-                        Some(version) => self.read_version(dirty, version).await,
-                    }
-                });
-                part
-            })
-            .collect();
+        let reads = lines.into_iter().map(|dirty| async move {
+            match dirty.version {
+                None => self.read_dirty(dirty).await,
+                Some(version) => self.read_version(dirty, version).await,
+            }
+        });
         let lines: Vec<_> = join_all(reads).await.into_iter().flatten().collect();
         if self.failed() {
             return Err(IoError::Gone);
@@ -191,16 +185,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
             at = range.end();
         }
-        let reads: Vec<Part<'_, IoResult<Extent>>> = holes
-            .into_iter()
-            .map(|range| {
-                let part: Part<'_, _> = Box::pin(async move {
-                    let data = self.read_origin(range.start, Buf::new(range.bytes() as usize));
-                    Ok(Extent { range, pieces: vec![data.await?.freeze()] })
-                });
-                part
-            })
-            .collect();
+        let reads = holes.into_iter().map(|range| async move {
+            let data = self.read_origin(range.start, Buf::new(range.bytes() as usize)).await?;
+            Ok(Extent { range, pieces: vec![data.freeze()] })
+        });
         join_all(reads).await.into_iter().collect()
     }
 
