@@ -11,6 +11,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payl
 use voltier_ring::join_all;
 
 use crate::cache::Inner;
+use crate::canary::{self, Canary};
 use crate::changes::Change;
 use crate::format::crc32c;
 use crate::locks::Access;
@@ -123,6 +124,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let Run { lines, whole } = run;
         let ends = (lines[0].line, lines[lines.len() - 1].line);
         let (first, last) = whole.as_ref().map_or(ends, |whole| (whole.start, whole.end - 1));
+        let last = if canary::is(Canary::HolesUnlocked) { first } else { last };
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
         let reads = lines.into_iter().map(|dirty| async move {
             match dirty.version {

@@ -6,9 +6,11 @@ use crate::Failure;
 
 /// All cases of arrays, in the order of the table.
 pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {
-    let mut rows = in_process("voltier-array", "bench", effort)?;
+    // In virtual time one round is as good as many.
     let once = Effort { rounds: 1, ..effort };
-    rows.extend(in_process("voltier-volume", "destage", once)?);
+    let mut rows = in_process("voltier-array", "bench", &["memory"], effort)?;
+    rows.extend(in_process("voltier-array", "bench", &["drives", "rebuild"], once)?);
+    rows.extend(in_process("voltier-volume", "destage", &[], once)?);
     match btrfs::why_not() {
         Some(why) => eprintln!("the cases beside btrfs are left out: {why}"),
         None => rows.extend(btrfs::measure(effort)?),
