@@ -207,13 +207,12 @@ impl Bench {
         let place_name = place.to_string_lossy();
         tool("mount", &["-t", "btrfs", "-o", "noatime", devices[0], &place_name], &self.stop)?;
         let mounted = Mounted(place.clone());
-        let path = place.join("file");
-        std::fs::File::create_new(&path)?;
-        let path = path.to_string_lossy().into_owned();
         if in_place {
-            // Without it data are never overwritten in place, and are checksummed.
-            tool("chattr", &["+C", &path], &self.stop)?;
+            // What is made in it is overwritten in place, without checksums. Of the folder, because fio
+            // makes its file anew.
+            tool("chattr", &["+C", &place_name], &self.stop)?;
         }
+        let path = place.join("file").to_string_lossy().into_owned();
         let target = Target::File { path, engine: "io_uring" };
         let _mounted = Some(mounted);
         Ok(Stage { target, span_bytes: SPAN_BYTES, _instance: None, _mounted, _folder: folder })
