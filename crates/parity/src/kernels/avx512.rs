@@ -14,7 +14,7 @@ use super::blocks::{self, Vector, kernels};
 use super::{Kernels, Stores};
 
 kernels!(
-    "avx512", "avx512f,avx512bw", Zmm, update: 4,
+    "avx512", "avx512f,avx512bw", Zmm, update: 2,
     1 rows: 4, 4; 2 rows: 4, 4; 3 rows: 4, 4; 4 rows: 4, 4;
     5 rows: 2, 2; 6 rows: 2, 2; 7 rows: 2, 2; 8 rows: 2, 2;
 );
