@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
-    SECTOR_BYTES, SectorRange,
+    SECTOR_BYTES, SectorRange, StripeShape,
 };
 use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
@@ -350,6 +350,11 @@ fn limits_of<'a>(geometry: &Geometry, members: impl Iterator<Item = &'a Limits>)
     let mut limits = Limits {
         preferred_bytes,
         max_transfer_bytes: whole_stripes.min(u64::from(u32::MAX / 4096 * 4096)) as u32,
+        stripe: (geometry.parity_chunks() > 0 && !geometry.is_mirror()).then_some(StripeShape {
+            data_bytes: stripe_bytes as u32,
+            chunk_bytes: chunk_bytes as u32,
+            parity_chunks: geometry.parity_chunks() as u32,
+        }),
         ..Limits::plain(geometry.sectors() * SECTOR_BYTES)
     };
     for member in members {
