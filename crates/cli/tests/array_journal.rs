@@ -299,10 +299,10 @@ fn a_cache_on_one_such_array_before_another_keeps_both_journals() {
     };
     // Whichever core an array was on, it comes to that of its volume, with its journal.
     instance.run(&["create", "-p", "array:r", "-s", "array:m", "-t", "wb", "v"]).ok();
-    ["r", "m"].map(is_online);
+    ["r", "m"].into_iter().for_each(is_online);
     instance.export("v");
     fill(&mut client(&instance), 12);
     instance.kill();
     holds(&mut after_start(&instance), 12);
-    ["r", "m"].map(is_online);
+    ["r", "m"].into_iter().for_each(is_online);
 }
