@@ -18,6 +18,9 @@ use crate::locks::Access;
 use crate::ordered::Version;
 use crate::stripes::{RUN_BYTES_MAX, Stripes};
 
+/// Reads of the SSD at once for one run; several runs are under way themselves.
+const READS_AT_ONCE: usize = 32;
+
 /// A line to be written out: from the slot it is in, or (in ordered mode) a kept version of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Dirty {
@@ -126,13 +129,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let (first, last) = whole.as_ref().map_or(ends, |whole| (whole.start, whole.end - 1));
         let last = if canary::is(Canary::HolesUnlocked) { first } else { last };
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-        let reads = lines.into_iter().map(|dirty| async move {
-            match dirty.version {
-                None => self.read_dirty(dirty).await,
-                Some(version) => self.read_version(dirty, version).await,
-            }
-        });
-        let lines: Vec<_> = join_all(reads).await.into_iter().flatten().collect();
+        let lines = self.read_lines(&lines).await;
         if self.failed() {
             return Err(IoError::Gone);
         }
@@ -194,11 +191,73 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         join_all(reads).await.into_iter().collect()
     }
 
+    /// Reads lines back from the SSD, neighbours there in one read; what is damaged is left out.
+    async fn read_lines(&self, lines: &[Dirty]) -> Vec<DirtyLine> {
+        let line_sectors = self.geometry.line_sectors();
+        let groups: Vec<&[Dirty]> = {
+            let index = &self.state.borrow().index;
+            let are_neighbours = |one: &Dirty, next: &Dirty| {
+                let is_newest = one.version.is_none() && next.version.is_none();
+                is_newest && index.lba_of(one.slot).plus(line_sectors) == index.lba_of(next.slot)
+            };
+            lines.chunk_by(are_neighbours).collect()
+        };
+        let mut whole = Vec::with_capacity(lines.len());
+        for groups in groups.chunks(READS_AT_ONCE) {
+            let reads = groups.iter().map(|group| self.read_neighbours(group));
+            whole.extend(join_all(reads).await.into_iter().flatten());
+        }
+        whole
+    }
+
+    /// Reads lines that are neighbours on the SSD; one by one where that is not possible.
+    async fn read_neighbours(&self, group: &[Dirty]) -> Vec<DirtyLine> {
+        let mut whole = Vec::with_capacity(group.len());
+        if group.len() > 1
+            && let Some(lines) = self.read_together(group).await
+        {
+            return lines;
+        }
+        for dirty in group {
+            whole.extend(match dirty.version {
+                None => self.read_dirty(*dirty).await,
+                Some(version) => self.read_version(*dirty, version).await,
+            });
+        }
+        whole
+    }
+
+    /// Reads neighbours at once: all of them, or `None` if one is not in its slot any more, or is
+    /// not what was written.
+    async fn read_together(&self, group: &[Dirty]) -> Option<Vec<DirtyLine>> {
+        let line_bytes = self.geometry.line_bytes as usize;
+        let pinned: Vec<_> = {
+            let mut state = self.state.borrow_mut();
+            if !group.iter().all(|of| state.index.is_dirty_in(of.line, of.slot)) {
+                return None;
+            }
+            let mut pin = |of: &Dirty| {
+                let (mask, crc_bits) = (state.index.mask(of.slot), state.index.crc_bits(of.slot));
+                (mask, crc_bits, self.pin_slot(&mut state, of.slot))
+            };
+            group.iter().map(&mut pin).collect()
+        };
+        let read = self.read_ssd(pinned[0].2.at, Buf::new(group.len() * line_bytes)).await;
+        pinned.iter().for_each(|(_, _, pinned)| self.unpin(pinned));
+        let data = read.inspect_err(|error| self.count_ssd_error(*error)).ok()?.freeze();
+        let lines = group.iter().zip(pinned).enumerate().map(|(number, (of, pinned))| {
+            let (mask, crc_bits, pinned) = pinned;
+            let data = data.slice(number * line_bytes..(number + 1) * line_bytes);
+            pinned.holds(&data).then_some(DirtyLine { of: *of, mask, crc_bits, data })
+        });
+        lines.collect()
+    }
+
     /// The data of a dirty line if it is still in this slot, and whole.
     async fn read_dirty(&self, of: Dirty) -> Option<DirtyLine> {
         let (mask, crc_bits) = {
             let state = self.state.borrow();
-            if state.index.lookup(of.line) != Some(of.slot) || !state.index.is_dirty(of.slot) {
+            if !state.index.is_dirty_in(of.line, of.slot) {
                 return None;
             }
             (state.index.mask(of.slot), state.index.crc_bits(of.slot))
