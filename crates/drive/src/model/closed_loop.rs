@@ -141,7 +141,8 @@ mod tests {
         let mut wrong = Vec::new();
         for profile in PROFILES {
             for row in profile.rows {
-                let got = measure(profile, &row.workload, 0).bytes_per_s;
+                let run_ns = steady_run_ns(profile, &row.workload, row.bytes_per_s);
+                let got = run(profile, &row.workload, 0, run_ns).bytes_per_s;
                 let error = got / row.bytes_per_s - 1.0;
                 let Workload { jobs, depth, block_bytes, read_percent, .. } = row.workload;
                 let line = format!(

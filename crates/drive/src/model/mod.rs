@@ -10,6 +10,7 @@
 pub mod closed_loop;
 mod d3700;
 mod device;
+mod early;
 mod hdd;
 mod interference;
 mod profile;

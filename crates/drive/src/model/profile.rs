@@ -8,6 +8,7 @@
 //! MB is 10^6 bytes, which may be 2 to 5 % below what was measured.
 
 use super::d3700::SSD_D3700;
+use super::early::{HDD_ES2, SSD_IODRIVE, SSD_X25E};
 use super::{Hdd, HddParams, Model, Ssd, SsdParams};
 use voltier_block::{AfterDiscard, GIB, KIB, MIB, SECTOR_BYTES};
 
@@ -136,7 +137,8 @@ const fn random(read_percent: u64) -> Workload {
 }
 
 /// Every profile.
-pub static PROFILES: &[Profile] = &[HDD_7200, SSD_SATA, SSD_PCIE, SSD_D3700];
+pub static PROFILES: &[Profile] =
+    &[HDD_7200, SSD_SATA, SSD_PCIE, SSD_D3700, SSD_IODRIVE, SSD_X25E, HDD_ES2];
 
 const HDD_7200: Profile = Profile {
     name: "hdd-7200",
