@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::array_args::ArrayArgs;
+use crate::lab_args::LabArgs;
 
 /// Puts an SSD in front of a slow drive, and serves the fast volume that results.
 #[derive(Debug, Parser)]
@@ -46,6 +47,8 @@ pub(crate) enum Verb {
     Unexport(Export),
     /// Make arrays of drives, look at them and change them
     Array(ArrayArgs),
+    /// Measure, explain and compare
+    Lab(LabArgs),
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report

@@ -5,6 +5,8 @@ mod array;
 mod array_args;
 mod array_table;
 mod demo;
+mod lab;
+mod lab_args;
 mod progress;
 mod request;
 mod run;

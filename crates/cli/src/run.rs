@@ -10,7 +10,7 @@ use voltier_control::{
 };
 
 use crate::args::{Cli, Daemon, Leave, Named, Show, Verb};
-use crate::{array, demo, progress, request, table};
+use crate::{array, demo, lab, progress, request, table};
 
 /// How often `show --watch` looks.
 pub(crate) const WATCH: Duration = Duration::from_secs(1);
@@ -32,6 +32,7 @@ pub(crate) fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Delete(args) => session.delete(args),
         Verb::Show(args) => session.show(args),
         Verb::Array(args) => array::run(&args.verb, &session),
+        Verb::Lab(args) => lab::run(&args.verb, cli.json),
         Verb::Daemon(args) => daemon(args, &state),
         Verb::Demo(args) => print(&demo::run(args, cli.json)?),
     }

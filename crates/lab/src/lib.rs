@@ -15,6 +15,7 @@ pub mod machine;
 pub mod process;
 pub mod size;
 pub mod table;
+pub mod twin;
 pub mod voltier;
 
 pub use error::LabError;

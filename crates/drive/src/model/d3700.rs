@@ -56,6 +56,7 @@ pub(super) const SSD_D3700: Profile = Profile {
         write_link_bytes_per_s: 1_786_000_000,
         random_write_bytes_per_s: 347_500_000,
         random_write_shared_percent: 100,
+        stream_bytes_min: 4 * MIB,
         interference: Some(&MIXTURES),
         write_acknowledge_ns: 24_400,
         write_buffer_bytes: 4 * MIB,

@@ -4,8 +4,9 @@
 //! and programming get in the way of reads, and buffers hide some of it. What that comes to depends
 //! on the mixture and on the size of the requests, so it is a measured table of both.
 
-/// How many requests the recent mix goes back, as a power of two.
-const RECENT_SHIFT: u32 = 8;
+/// How many requests the recent mix goes back: beyond the swings in which layers above first read,
+/// then write.
+const RECENT: u64 = 1024;
 /// One, of shares in fixed point.
 const ONE: u64 = 1 << 32;
 
@@ -75,28 +76,20 @@ fn fixed_log2(value: u64) -> u64 {
 }
 
 /// The share of reads among the latest requests; those longer ago count less and less.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RecentMix {
     /// Of [`ONE`].
     reads: u64,
-    is_known: bool,
-}
-
-impl Default for RecentMix {
-    fn default() -> Self {
-        Self { reads: ONE, is_known: false }
-    }
+    /// Requests so far, up to [`RECENT`].
+    known: u64,
 }
 
 impl RecentMix {
-    /// Takes a request into account. The first one stands for all before it.
+    /// Takes a request into account.
     pub(super) fn note(&mut self, is_read: bool) {
+        self.known = RECENT.min(self.known + 1);
         let now = if is_read { ONE } else { 0 };
-        if self.is_known {
-            self.reads = self.reads - (self.reads >> RECENT_SHIFT) + (now >> RECENT_SHIFT);
-        } else {
-            (self.reads, self.is_known) = (now, true);
-        }
+        self.reads = self.reads - self.reads / self.known + now / self.known;
     }
 }
 
@@ -117,7 +110,7 @@ mod tests {
     };
 
     fn mix(percent: u64) -> RecentMix {
-        RecentMix { reads: ONE * percent / 100, is_known: true }
+        RecentMix { reads: ONE * percent / 100, known: RECENT }
     }
 
     #[test]
@@ -148,7 +141,7 @@ mod tests {
             recent.note(number % 4 == 0);
         }
         assert!(recent.reads.abs_diff(ONE / 4) < ONE / 100, "{recent:?}");
-        for _ in 0..10_000 {
+        for _ in 0..10 * RECENT {
             recent.note(true);
         }
         assert!(recent.reads > ONE / 1000 * 999 && recent.reads <= ONE, "{recent:?}");

@@ -50,6 +50,9 @@ pub struct SsdParams {
     /// Percent of a random write's cost that the command path pays too: garbage collection gets in
     /// the way of reads. 0: only writes wait for the translation layer.
     pub random_write_shared_percent: u64,
+    /// Bytes that follow each other before the drive takes them for a sequential stream: shorter runs
+    /// cost what random writes do.
+    pub stream_bytes_min: u64,
     /// What reads and writes do to each other; `None`: a mixture costs what its parts cost.
     pub interference: Option<&'static Interference>,
     /// Least time from a write's last byte to its acknowledgement.
@@ -72,8 +75,8 @@ pub struct Ssd {
     dies: Vec<Nanos>,
     programmed_bytes: u64,
     program_die: usize,
-    /// Ends of write streams in sectors, the most recent last.
-    streams: Vec<u64>,
+    /// Ends of write streams in sectors and the bytes in them, the most recent last.
+    streams: Vec<(u64, u64)>,
     near_sectors: u64,
     mix: RecentMix,
 }
@@ -185,14 +188,16 @@ impl Ssd {
     }
 
     fn continues_a_stream(&mut self, range: SectorRange) -> bool {
-        let near = |&end: &u64| end.abs_diff(range.start.0) <= self.near_sectors;
+        let near = |&(end, _): &(u64, u64)| end.abs_diff(range.start.0) <= self.near_sectors;
         let known = self.streams.iter().rposition(near);
-        if let Some(index) = known {
-            self.streams.remove(index);
-        } else if self.streams.len() == STREAMS {
+        let before = match known {
+            Some(index) => self.streams.remove(index).1,
+            None => 0,
+        };
+        if self.streams.len() == STREAMS {
             self.streams.remove(0);
         }
-        self.streams.push(range.end().0);
-        known.is_some()
+        self.streams.push((range.end().0, before + range.bytes()));
+        known.is_some() && before >= self.params.stream_bytes_min
     }
 }
