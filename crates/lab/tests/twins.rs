@@ -37,7 +37,7 @@ fn ratio(report: &Report, case: &str) -> f64 {
 #[test]
 fn maxio_keeps_the_ssds_rates_and_writes_at_random_half_as_fast_again() {
     let report = quick(Twin::Maxio);
-    assert_eq!(report.rows.len(), 10);
+    assert_eq!(report.rows.len(), 14);
     for row in &report.rows {
         assert!(row.ratio >= 0.97, "{row:?}");
     }

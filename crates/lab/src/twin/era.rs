@@ -214,11 +214,13 @@ fn measure(
 /// As long as all that is outstanding takes a few times.
 fn window(iops: f64, extent: Extent) -> Window {
     let turn_ns = (JOBS * DEPTH) as f64 / iops * 1e9;
+    // Writes take the longer, and requests gather in them: until that is steady all have gone round
+    // some times.
     let turns = if extent == Extent::Full { 3.0 } else { 1.5 };
     // The drives' own memory of what they were asked before goes back some milliseconds.
     let (warm, least) = if extent == Extent::Full { (2.5e7, 3e7) } else { (1e7, 5e6) };
     let ns = f64::max(turns * turn_ns, least);
-    Window { warm_ns: f64::max(1.5 * turn_ns, warm) as u64, ns: ns as u64 }
+    Window { warm_ns: f64::max(turns * turn_ns, warm) as u64, ns: ns as u64 }
 }
 
 async fn array(handle: &Handle, consistency: Consistency) -> Array<ModelDevice<Nowhere>> {

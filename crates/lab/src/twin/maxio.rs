@@ -17,7 +17,7 @@ use super::Extent;
 use super::calibration::Calibration;
 use super::load::{Edge, Load, Places, Rates, Window, drive};
 use super::published::Table;
-use super::report::{Figures, Report, Row};
+use super::report::{Figures, Report, Row, Verdict};
 use super::store::ZeroesAside;
 use crate::table::percent;
 
@@ -49,6 +49,9 @@ const SSDS: [(&str, &str, &str); 2] = [
     ("PCIe SSD", "ssd-pcie", "MaxIO cache (PCIe SSD)"),
 ];
 
+/// The first of the jobs are sequential.
+const SEQUENTIAL_JOBS: usize = 2;
+
 /// The aim on random writes.
 const RANDOM_WRITE_AIM: f64 = 1.5;
 
@@ -56,21 +59,32 @@ pub(super) fn run(extent: Extent) -> Report {
     let results = Table::read(include_str!("../../tables/maxio_results.csv"));
     let settings = Table::read(include_str!("../../tables/maxio_fio_jobs.csv"));
     let calibration = Calibration::of(&["hdd-7200", "ssd-sata", "ssd-pcie"]);
-    let loads: Vec<Load> = JOBS.iter().map(|job| load(&settings, job)).collect();
+    let mut loads: Vec<Load> = JOBS.iter().map(|job| load(&settings, job)).collect();
+    // The sequential jobs once more, each with a part of its own.
+    let apart: Vec<Load> = loads[..SEQUENTIAL_JOBS].iter().map(apart).collect();
+    loads.extend(apart);
     let mut rows = Vec::new();
     for (name, profile, system) in SSDS {
         let measured = measure(profile, &loads, extent);
-        for ((job, load), outcome) in JOBS.iter().zip(&loads).zip(measured) {
-            let hardware = results.figure(name, job.column);
+        for (number, (load, outcome)) in loads.iter().zip(measured).enumerate() {
+            let job = &JOBS[number % JOBS.len()];
             let figures = Figures {
                 published: results.figure(system, job.column),
-                hardware,
+                hardware: results.figure(name, job.column),
                 twin_hardware: bare(&calibration, profile, load, job.unit),
                 voltier: in_unit(outcome.rates.bytes_per_s, load, job.unit),
             };
             let mut row = Row::new(format!("{}, {name}", job.name), job.unit, figures);
             row.aim = (job.name == "rand write").then_some(RANDOM_WRITE_AIM);
             row.note = format!("{}; {}", disk(&results, &calibration, job, load), outcome.hits);
+            if number >= JOBS.len() {
+                row.case.push_str(", jobs apart");
+                row = row.shown();
+            } else if row.verdict == Verdict::Missed
+                && row.published_ratio - row.ratio < calibration.error()
+            {
+                row.note.push_str("; misses by less than the models' error");
+            }
             rows.push(row);
         }
     }
@@ -95,7 +109,9 @@ fn notes(extent: Extent) -> Vec<String> {
         "the working set is written through the cache first; hit rates are those of the measured \
          window (published ones contradict the disk, M2, and an emptied cache, M3)"
             .into(),
-        "the four sequential jobs all begin at 0, as in the document (M5)".into(),
+        "the four sequential jobs all begin at 0, as in the document (M5): the cache reads once what all \
+         four want at the same time; beside them the same jobs a quarter of the set apart"
+            .into(),
         "published sequential rates above the SATA SSD's own came from the disk or from spread (M8)"
             .into(),
     ]
@@ -133,6 +149,13 @@ fn load(settings: &Table, job: &Job) -> Load {
         Places::InOrder { span_bytes, gap_bytes: 0 }
     };
     Load { jobs: number("numjobs"), depth: number("iodepth"), block_bytes, read_percent, places }
+}
+
+/// The same jobs a quarter of the working set apart.
+fn apart(load: &Load) -> Load {
+    let Places::InOrder { span_bytes, .. } = load.places else { unreachable!("a sequential job") };
+    let places = Places::InOrder { span_bytes, gap_bytes: span_bytes / load.jobs as u64 };
+    Load { places, ..load.clone() }
 }
 
 fn in_unit(bytes_per_s: f64, load: &Load, unit: &str) -> f64 {
@@ -182,8 +205,11 @@ fn measure(profile: &'static str, loads: &[Load], extent: Extent) -> Vec<Outcome
         let mut outcomes = Vec::new();
         for mut load in loads {
             match &mut load.places {
-                Places::Random { span_bytes: bytes }
-                | Places::InOrder { span_bytes: bytes, .. } => *bytes = span_bytes(extent),
+                Places::Random { span_bytes: bytes } => *bytes = span_bytes(extent),
+                Places::InOrder { span_bytes: bytes, gap_bytes } => {
+                    *bytes = span_bytes(extent);
+                    *gap_bytes /= scale(extent);
+                }
             }
             outcomes.push(run_job(&handle, &volume, &load, extent).await);
         }
