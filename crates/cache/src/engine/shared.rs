@@ -14,11 +14,15 @@ use crate::status::Served;
 /// Shorter reads cost less than the search for company.
 const SHARED_SECTORS_MIN: u64 = 128;
 
+/// What was read, and how it was served.
 type Answer = (Bytes, Served);
+/// Start and sectors.
+type Key = (u64, u64);
+type Waiting = Vec<OneshotSender<Answer>>;
 
-/// Reads under way that others may join, by start and sectors.
+/// Reads under way that others may join, with who did.
 #[derive(Default)]
-pub(crate) struct SharedReads(RefCell<BTreeMap<(u64, u64), Vec<OneshotSender<Answer>>>>);
+pub(crate) struct SharedReads(RefCell<BTreeMap<Key, Waiting>>);
 
 /// How a read goes on.
 pub(super) enum Company<'a> {
@@ -33,7 +37,7 @@ pub(super) enum Company<'a> {
 /// A read that others may join, until dropped.
 pub(super) struct Lead<'a> {
     reads: &'a SharedReads,
-    key: (u64, u64),
+    key: Key,
 }
 
 impl SharedReads {

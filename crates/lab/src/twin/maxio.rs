@@ -106,6 +106,9 @@ fn notes(extent: Extent) -> Vec<String> {
             ssd_bytes(extent) / MIB,
             span_bytes(extent) / MIB
         ),
+        "the log does not go round the SSD in the window, as it did not in the document's runs: nothing is \
+         moved to make room"
+            .into(),
         "the working set is written through the cache first; hit rates are those of the measured \
          window (published ones contradict the disk, M2, and an emptied cache, M3)"
             .into(),
