@@ -189,12 +189,14 @@ fn measure(
     drives: &Raw<'_>,
     extent: Extent,
 ) -> Vec<Rates> {
-    let windows: Vec<(Cell, Window)> =
-        cells.iter().map(|cell| (*cell, window(in_place_iops(drives, cell), extent))).collect();
+    let windows: Vec<(Cell, Window)> = cells
+        .iter()
+        .map(|cell| (*cell, window(in_place_iops(drives, cell), cell.read_percent, extent)))
+        .collect();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
     executor.block_on(async move {
-        let array = Rc::new(array(&handle, consistency).await);
+        let array = Rc::new(array(&handle, consistency, extent).await);
         touch(&handle, &array).await;
         let mut rates = Vec::new();
         for (cell, window) in windows {
@@ -211,21 +213,31 @@ fn measure(
     })
 }
 
-/// As long as all that is outstanding takes a few times.
-fn window(iops: f64, extent: Extent) -> Window {
+/// As long as all that is outstanding takes a few times. Writes take longer than reads, and requests
+/// gather in them: the fewer there are, the later that is steady.
+fn window(iops: f64, read_percent: u64, extent: Extent) -> Window {
     let turn_ns = (JOBS * DEPTH) as f64 / iops * 1e9;
-    // Writes take the longer, and requests gather in them: until that is steady all have gone round
-    // some times.
-    let turns = if extent == Extent::Full { 3.0 } else { 1.5 };
+    let writes = 100 - read_percent;
+    let gather = if writes == 0 { 3 } else { (50 / writes).clamp(3, 10) };
     // The drives' own memory of what they were asked before goes back some milliseconds.
-    let (warm, least) = if extent == Extent::Full { (2.5e7, 3e7) } else { (1e7, 5e6) };
-    let ns = f64::max(turns * turn_ns, least);
-    Window { warm_ns: f64::max(turns * turn_ns, warm) as u64, ns: ns as u64 }
+    let (warm_turns, turns, warm, least) = match extent {
+        Extent::Full => (gather as f64, 3.0, 2.5e7, 3e7),
+        Extent::Quick => (1.5, 1.5, 1e7, 5e6),
+    };
+    Window {
+        warm_ns: f64::max(warm_turns * turn_ns, warm) as u64,
+        ns: f64::max(turns * turn_ns, least) as u64,
+    }
 }
 
-async fn array(handle: &Handle, consistency: Consistency) -> Array<ModelDevice<Nowhere>> {
+async fn array(
+    handle: &Handle,
+    consistency: Consistency,
+    extent: Extent,
+) -> Array<ModelDevice<Nowhere>> {
     let profile = Profile::find("ssd-d3700").expect("a profile");
-    let drive = |_| ModelDevice::new(handle.clone(), profile, Nowhere::new(profile.bytes));
+    let bytes = if extent == Extent::Full { profile.bytes } else { profile.bytes / 8 };
+    let drive = |_| ModelDevice::new(handle.clone(), profile, Nowhere::new(bytes));
     let options = CreateOptions {
         name: "era".to_owned(),
         level: Level::Raid6,
