@@ -33,7 +33,7 @@ fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
         (&["export", "x", "--ndb"], "did you mean `--nbd`"),
         (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "bw", "x"], "did you mean `wb`"),
         (&["array", "create"], "voltier array create --help"),
-        (&["lab"], "voltier lab --help"),
+        (&["lab"], "--help"),
         (&["lab", "twin", "maxo"], "use one of maxio"),
         (&["advise", "x"], "unrecognized"),
         (&["create"], "voltier create --help"),
