@@ -39,7 +39,8 @@ fn maxio_keeps_the_ssds_rates_and_writes_at_random_half_as_fast_again() {
     let report = quick(Twin::Maxio);
     assert_eq!(report.rows.len(), 14);
     for row in &report.rows {
-        assert!(row.ratio >= 0.97, "{row:?}");
+        let least = if row.verdict == Verdict::Shown { 0.85 } else { 0.97 };
+        assert!(row.ratio >= least, "{row:?}");
     }
     for case in ["rand write, SATA SSD", "rand write, PCIe SSD"] {
         assert!(ratio(&report, case) >= 1.5, "{case}: {}", ratio(&report, case));

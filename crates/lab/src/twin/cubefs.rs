@@ -97,7 +97,7 @@ pub(super) fn run(extent: Extent) -> Report {
                     continue;
                 }
                 let [bare, voltier] = [false, true]
-                    .map(|has_volumes| measure(&work, clients, processes, has_volumes, extent));
+                    .map(|has_volumes| measure(&work, clients, processes, has_volumes));
                 let figures = Figures {
                     published: work.published(clients_name, processes_name),
                     hardware: links(&work, clients),
@@ -324,7 +324,7 @@ impl BlockDevice for File {
     }
 }
 
-fn measure(work: &Work, clients: usize, processes: usize, volumes: bool, extent: Extent) -> Rates {
+fn measure(work: &Work, clients: usize, processes: usize, volumes: bool) -> Rates {
     let span_bytes = FILE_BYTES;
     let places = if work.sequential {
         Places::InOrder { span_bytes, gap_bytes: 0 }
@@ -338,10 +338,7 @@ fn measure(work: &Work, clients: usize, processes: usize, volumes: bool, extent:
         read_percent: if work.is_read { 100 } else { 0 },
         places,
     };
-    let window = match extent {
-        Extent::Full => Window { warm_ns: 100_000_000, ns: 200_000_000 },
-        Extent::Quick => Window { warm_ns: 40_000_000, ns: 40_000_000 },
-    };
+    let window = Window { warm_ns: 100_000_000, ns: 200_000_000 };
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
     executor.block_on(async move {
