@@ -2,7 +2,8 @@
 //!
 //! It drives the product from outside, as a user does: the `voltier` binary ([`voltier`]), clients
 //! on its doors ([`fio`]), and what they measured as tables and pages ([`table`], [`chart`]).
-//! Nothing here is part of the data path.
+//! Nothing here is part of the data path. Only [`twin`] has engines inside: it repeats published tests on
+//! modelled drives in virtual time.
 //!
 //! Reading route: [`demo`] is one whole plan from drives to report; the other modules are what it
 //! is made of.

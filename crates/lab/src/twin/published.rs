@@ -15,11 +15,6 @@ impl Table {
         Self { columns, rows: lines.collect() }
     }
 
-    /// The names of the rows.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.rows.iter().map(|row| row[0])
-    }
-
     /// A figure.
     ///
     /// # Panics
