@@ -3,6 +3,7 @@
 mod discard;
 mod flush;
 mod read;
+pub(crate) mod shared;
 mod write;
 
 use voltier_block::{BlockDevice, SectorRange};

@@ -10,6 +10,7 @@ use voltier_ring::{Handle, Signal};
 use crate::admission::Admission;
 use crate::cache::{Cache, Inner, limits_over};
 use crate::config::{FormatOptions, Settings};
+use crate::engine::shared::SharedReads;
 use crate::fingerprint::fingerprint;
 use crate::format::{
     BLOCK_BYTES, FORMAT_VERSION, Geometry, INTENT_MAGIC, INTENT_OFFSETS, IntentHead, STATE_CLEAN,
@@ -385,6 +386,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         settings: RefCell::new(settings),
         streams: RefCell::new(StreamDetector::new()),
         locks: LineLocks::new(),
+        shared_reads: SharedReads::default(),
         origin_locks: LineLocks::new(),
         intents,
         counters: Counters::default(),

@@ -47,12 +47,12 @@ pub(crate) enum Verb {
     Unexport(Export),
     /// Make arrays of drives, look at them and change them
     Array(ArrayArgs),
+    /// Measure, explain and compare
+    Lab(LabArgs),
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
     Demo(Demo),
-    /// Measure drives and volumes by plans, compare and import results
-    Lab(LabArgs),
 }
 
 /// The name of a volume; `-c NAME` is EnhanceIO's spelling.

@@ -10,9 +10,10 @@ use voltier_lab::plan::{self, Plan};
 use voltier_lab::result::{Run, RunWriter};
 use voltier_lab::run::{self, Daemon, Ended, Options, Progress, RUN_FILE};
 use voltier_lab::table::{figure, render};
+use voltier_lab::twin::Extent;
 use voltier_lab::{analysis, published};
 
-use crate::lab_args::{LabCompare, LabImport, LabRun, LabVerb};
+use crate::lab_args::{LabCompare, LabImport, LabRun, LabVerb, TwinArgs};
 use crate::progress::Steps;
 use crate::run::{print, print_json};
 
@@ -29,7 +30,14 @@ pub(crate) fn run(verb: &LabVerb, state: &StateDir, json: bool) -> ControlResult
         LabVerb::Run(args) => measure(args, state, json),
         LabVerb::Compare(args) => compare(args, json),
         LabVerb::Import(args) => import(args, json),
+        LabVerb::Twin(args) => twin(args, json),
     }
+}
+
+fn twin(args: &TwinArgs, json: bool) -> ControlResult<()> {
+    let extent = if args.quick { Extent::Quick } else { Extent::Full };
+    let report = args.name.run(extent);
+    print(&if json { report.json() } else { report.text() })
 }
 
 fn failed(error: LabError) -> ControlError {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use voltier_lab::twin::Twin;
 
 #[derive(Debug, Args)]
 pub(crate) struct LabArgs {
@@ -20,6 +21,8 @@ pub(crate) enum LabVerb {
     Compare(LabCompare),
     /// Make a run of results of fio, Orion or elbencho
     Import(LabImport),
+    /// Repeat a published test on modelled drives, with Voltier in the product's place
+    Twin(TwinArgs),
 }
 
 #[derive(Debug, Args)]
@@ -84,4 +87,15 @@ pub(crate) struct LabRun {
     /// Orion's options
     #[arg(last = true, value_name = "ORION OPTIONS", conflicts_with = "resume")]
     pub(crate) orion: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "A simulation in virtual time; the error of its models is printed with it.")]
+pub(crate) struct TwinArgs {
+    /// Whose test: maxio, era, maxiq, fusionio, cubefs
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Twin,
+    /// A few cases for a short time
+    #[arg(long)]
+    pub(crate) quick: bool,
 }

@@ -30,7 +30,7 @@ pub(crate) fn one_line(error: &Error) -> Option<String> {
     let verb: Vec<&str> = usage
         .split(' ')
         .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'))
-        .filter(|word| !word.starts_with('-'))
+        .filter(|word| !word.is_empty() && !word.starts_with('-'))
         .collect();
     let help = if verb.is_empty() { "voltier".to_owned() } else { verb.join(" ") };
     if matches!(

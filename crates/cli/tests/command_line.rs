@@ -14,7 +14,7 @@ fn help_lists_every_verb_and_exits_with_zero() {
     let help = instance.run(&["--help"]).ok();
     for verb in [
         "create", "delete", "show", "set", "flush", "attach", "detach", "export", "unexport",
-        "array", "daemon",
+        "array", "lab", "daemon",
     ] {
         assert!(help.out.contains(&format!("\n  {verb}")), "{verb} in {}", help.out);
         let own = instance.run(&[verb, "--help"]).ok();
@@ -27,13 +27,14 @@ fn help_lists_every_verb_and_exits_with_zero() {
 #[test]
 fn wrong_usage_is_one_line_with_a_hint_and_exit_code_two() {
     let instance = Instance::new();
-    let cases: [(&[&str], &str); 32] = [
+    let cases: [(&[&str], &str); 33] = [
         (&[], "--help"),
         (&["creat"], "create"),
         (&["export", "x", "--ndb"], "did you mean `--nbd`"),
         (&["create", "-p", "mem:1M", "-s", "mem:1M", "-t", "bw", "x"], "did you mean `wb`"),
         (&["array", "create"], "voltier array create --help"),
-        (&["lab"], "unrecognized"),
+        (&["lab"], "--help"),
+        (&["lab", "twin", "maxo"], "use one of maxio"),
         (&["advise", "x"], "unrecognized"),
         (&["create"], "voltier create --help"),
         (&["create", "-s", "mem:1M", "x"], "<HDD>"),

@@ -2,7 +2,8 @@
 //!
 //! It drives the product from outside, as a user does: the `voltier` binary ([`voltier`]), clients
 //! on its doors ([`fio`]), and what they measured as tables and pages ([`table`], [`chart`]).
-//! Nothing here is part of the data path.
+//! Nothing here is part of the data path. Only [`twin`] has engines inside: it repeats published tests on
+//! modelled drives in virtual time.
 //!
 //! Reading route: [`result`] is the file of a run, where everything meets; [`import`] and
 //! [`published`] make runs of others' figures, [`analysis`] judges them. [`demo`] is one whole plan
@@ -23,6 +24,7 @@ pub mod result;
 pub mod run;
 pub mod size;
 pub mod table;
+pub mod twin;
 pub mod voltier;
 
 pub use error::LabError;

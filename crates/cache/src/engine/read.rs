@@ -6,6 +6,7 @@ use voltier_ring::join_all;
 use crate::cache::{Inner, mask_of};
 use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
+use crate::engine::shared::Company;
 use crate::locks::Access;
 use crate::status::{Served, count};
 use crate::store::Pinned;
@@ -33,7 +34,7 @@ impl Run {
 }
 
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
-    pub(crate) async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+    pub(crate) async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let bytes = into.len() as u64;
         let range = SectorRange::from_bytes(at.bytes(), bytes);
         assert!(self.limits.accepts(range) && !range.is_empty(), "the volume checks ranges");
@@ -48,6 +49,18 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return Ok(read);
         }
         let keep = self.keeps_read(range);
+        let lead = match self.shared_reads.join(range) {
+            Company::None => None,
+            Company::Leads(lead) => Some(lead),
+            Company::Follows(answer) => {
+                if let Some((data, served)) = answer.await {
+                    into.copy_from_slice(&data);
+                    count(&self.counters.reads, served, bytes);
+                    return Ok(into);
+                }
+                None
+            }
+        };
         let runs = self.plan(range).await;
         let missed = runs.iter().any(|run| matches!(run, Run::Origin { .. }));
         let read = self.execute_all(runs, into, keep).await?;
@@ -56,6 +69,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             (true, true) => Served::Miss,
             (true, false) => Served::Bypassed,
         };
+        if let Some(lead) = lead {
+            lead.answer(&read, served);
+        }
         count(&self.counters.reads, served, bytes);
         Ok(read)
     }

@@ -1,17 +1,31 @@
 //! A closed loop in virtual time over a model alone: what fio does, without the rest of the world.
+//! It is how profiles are calibrated, and the bare drive beside which a twin's stack is measured.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::{Completion, Model, ModelOp, PROFILES, Profile, Ticket, Timing, Workload};
-use voltier_block::{GIB, KIB, Lba, Nanos, Prng, SECTOR_BYTES, SectorRange};
+use super::{Completion, Model, ModelOp, Profile, Ticket, Timing, Workload};
+use voltier_block::{Lba, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq)]
-struct Outcome {
-    bytes_per_s: f64,
-    mean_latency_ns: f64,
-    completions: Vec<(Nanos, u64)>,
+pub struct Outcome {
+    /// Bytes per second, without the first fifth of the time, which fills caches and buffers.
+    pub bytes_per_s: f64,
+    /// The mean latency of the requests that are counted.
+    pub mean_latency_ns: f64,
+    /// The longest latency among them.
+    pub max_latency_ns: Nanos,
+    /// How many there are.
+    pub requests: u64,
+}
+
+/// Virtual time that gives a steady rate under a load: long enough for seeks on a disk, and for five
+/// turns of everything outstanding at about `bytes_per_s`.
+pub fn steady_run_ns(profile: &Profile, load: &Workload, bytes_per_s: f64) -> Nanos {
+    let seconds = if matches!(profile.timing, Timing::Hdd(_)) { 120.0 } else { 1.0 };
+    let outstanding_bytes = (load.jobs * load.depth) as f64 * load.block_bytes as f64;
+    (f64::max(seconds, 5.0 * outstanding_bytes / bytes_per_s) * 1e9) as Nanos
 }
 
 struct Loop<'a> {
@@ -57,11 +71,12 @@ impl Loop<'_> {
     }
 }
 
-/// Runs a load against a fresh drive of a profile for some virtual time.
-/// Sequential jobs begin `gap_bytes` apart.
-fn run(profile: &Profile, load: &Workload, gap_bytes: u64) -> Outcome {
-    let seconds = if matches!(profile.timing, Timing::Hdd(_)) { 120 } else { 1 };
-    let run_ns = seconds * 1_000_000_000;
+/// Runs a load against a fresh drive of a profile for some virtual time. Sequential jobs begin
+/// `gap_bytes` apart.
+///
+/// # Panics
+/// If the load has no jobs, or the model breaks its own promises.
+pub fn run(profile: &Profile, load: &Workload, gap_bytes: u64, run_ns: Nanos) -> Outcome {
     let mut world = Loop {
         load,
         model: profile.model(profile.bytes),
@@ -73,7 +88,8 @@ fn run(profile: &Profile, load: &Workload, gap_bytes: u64) -> Outcome {
     for slot in 0..load.jobs * load.depth {
         world.submit(0, slot % load.jobs);
     }
-    let (mut completions, mut latency) = (Vec::new(), 0.0);
+    let from = run_ns / 5;
+    let (mut requests, mut latency_ns, mut max_latency_ns) = (0u64, 0u64, 0);
     loop {
         let completion = world.known.peek().map(|Reverse((at, ..))| *at);
         let dispatch = world.model.next_dispatch();
@@ -90,124 +106,140 @@ fn run(profile: &Profile, load: &Workload, gap_bytes: u64) -> Outcome {
         if now > run_ns {
             break;
         }
-        completions.push((now, now - submitted));
-        latency += (now - submitted) as f64;
+        if now >= from {
+            requests += 1;
+            latency_ns += now - submitted;
+            max_latency_ns = max_latency_ns.max(now - submitted);
+        }
         world.submit(now, job);
     }
-    // The first fifth fills caches and buffers: it is not counted.
-    let from = run_ns / 5;
-    let counted = completions.iter().filter(|(at, _)| *at >= from).count() as f64;
-    let seconds = (run_ns - from) as f64 / 1e9;
     Outcome {
-        bytes_per_s: counted * load.block_bytes as f64 / seconds,
-        mean_latency_ns: latency / completions.len() as f64,
-        completions,
+        bytes_per_s: (requests * load.block_bytes) as f64 / ((run_ns - from) as f64 / 1e9),
+        mean_latency_ns: latency_ns as f64 / requests.max(1) as f64,
+        max_latency_ns,
+        requests,
     }
 }
 
-fn random_reads(depth: usize) -> Workload {
-    let (block_bytes, span_bytes) = (4 * KIB, 100 * GIB);
-    Workload { jobs: 1, depth, block_bytes, span_bytes, sequential: false, read_percent: 100 }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::PROFILES;
+    use voltier_block::{GIB, KIB};
 
-#[test]
-fn every_profile_meets_its_calibration_rows() {
-    let mut wrong = Vec::new();
-    for profile in PROFILES {
-        for row in profile.rows {
-            let got = run(profile, &row.workload, 0).bytes_per_s;
-            let error = got / row.bytes_per_s - 1.0;
-            let Workload { jobs, depth, block_bytes, read_percent, .. } = row.workload;
-            let line = format!(
-                "{:10} {:3} KiB {read_percent:3} % reads {jobs:2}x{depth:2}: {:8.2} MB/s, \
+    fn measure(profile: &Profile, load: &Workload, gap_bytes: u64) -> Outcome {
+        run(profile, load, gap_bytes, steady_run_ns(profile, load, 100e6))
+    }
+
+    fn random_reads(depth: usize) -> Workload {
+        let (block_bytes, span_bytes) = (4 * KIB, 100 * GIB);
+        Workload { jobs: 1, depth, block_bytes, span_bytes, sequential: false, read_percent: 100 }
+    }
+
+    #[test]
+    fn every_profile_meets_its_calibration_rows() {
+        let mut wrong = Vec::new();
+        for profile in PROFILES {
+            for row in profile.rows {
+                let run_ns = steady_run_ns(profile, &row.workload, row.bytes_per_s);
+                let got = run(profile, &row.workload, 0, run_ns).bytes_per_s;
+                let error = got / row.bytes_per_s - 1.0;
+                let Workload { jobs, depth, block_bytes, read_percent, .. } = row.workload;
+                let line = format!(
+                    "{:10} {:3} KiB {read_percent:3} % reads {jobs:2}x{depth:2}: {:8.2} MB/s, \
                  model {:8.2} ({:+.1} %)",
-                profile.name,
-                block_bytes / KIB,
-                row.bytes_per_s / 1e6,
-                got / 1e6,
-                error * 100.0,
-            );
-            println!("{line}");
-            if error.abs() > row.tolerance {
-                wrong.push(line);
+                    profile.name,
+                    block_bytes / KIB,
+                    row.bytes_per_s / 1e6,
+                    got / 1e6,
+                    error * 100.0,
+                );
+                println!("{line}");
+                if error.abs() > row.tolerance {
+                    wrong.push(line);
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "outside their tolerance:\n{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn the_same_run_twice_is_the_same_to_the_nanosecond() {
+        for profile in PROFILES {
+            let load = Workload { read_percent: 60, ..random_reads(32) };
+            assert_eq!(measure(profile, &load, 0), measure(profile, &load, 0));
+        }
+    }
+
+    #[test]
+    fn more_outstanding_requests_never_make_the_mean_latency_shorter() {
+        for profile in PROFILES {
+            let latencies = [1, 4, 16, 64, 256]
+                .map(|depth| measure(profile, &random_reads(depth), 0).mean_latency_ns);
+            println!("{}: {latencies:.0?} ns", profile.name);
+            for pair in latencies.windows(2) {
+                assert!(pair[0] <= pair[1] * 1.01, "{}: {latencies:?}", profile.name);
             }
         }
     }
-    assert!(wrong.is_empty(), "outside their tolerance:\n{}", wrong.join("\n"));
-}
 
-#[test]
-fn the_same_run_twice_is_the_same_to_the_nanosecond() {
-    for profile in PROFILES {
-        let load = Workload { read_percent: 60, ..random_reads(32) };
-        assert_eq!(run(profile, &load, 0), run(profile, &load, 0));
+    #[test]
+    fn a_full_queue_gains_throughput_on_a_disk_but_less_than_its_depth() {
+        let disk = Profile::find("hdd-7200").unwrap();
+        let [alone, full] =
+            [1, 256].map(|depth| measure(disk, &random_reads(depth), 0).bytes_per_s);
+        assert!(full > 1.3 * alone && full < 4.0 * alone, "{alone} {full}");
     }
-}
 
-#[test]
-fn more_outstanding_requests_never_make_the_mean_latency_shorter() {
-    for profile in PROFILES {
-        let latencies =
-            [1, 4, 16, 64, 256].map(|depth| run(profile, &random_reads(depth), 0).mean_latency_ns);
-        println!("{}: {latencies:.0?} ns", profile.name);
-        for pair in latencies.windows(2) {
-            assert!(pair[0] <= pair[1] * 1.01, "{}: {latencies:?}", profile.name);
+    #[test]
+    fn streams_far_apart_stay_near_the_sequential_rate_of_a_disk() {
+        let disk = Profile::find("hdd-7200").unwrap();
+        for (depth, read_percent, least) in [(16, 100, 0.6), (16, 0, 0.6), (1, 100, 0.35)] {
+            let load = Workload {
+                jobs: 4,
+                depth,
+                block_bytes: 256 * KIB,
+                sequential: true,
+                read_percent,
+                ..random_reads(1)
+            };
+            let (together, apart) = (measure(disk, &load, 0), measure(disk, &load, 20 * GIB));
+            let share = apart.bytes_per_s / together.bytes_per_s;
+            println!(
+                "4 streams of depth {depth}, {read_percent} % reads: {share:.2} of one region"
+            );
+            assert!(share > least, "{share}");
         }
     }
-}
 
-#[test]
-fn a_full_queue_gains_throughput_on_a_disk_but_less_than_its_depth() {
-    let disk = Profile::find("hdd-7200").unwrap();
-    let [alone, full] = [1, 256].map(|depth| run(disk, &random_reads(depth), 0).bytes_per_s);
-    assert!(full > 1.3 * alone && full < 4.0 * alone, "{alone} {full}");
-}
+    #[test]
+    fn one_stream_of_single_reads_is_carried_by_the_read_ahead_of_a_disk() {
+        let disk = Profile::find("hdd-7200").unwrap();
+        let load = Workload { block_bytes: 64 * KIB, sequential: true, ..random_reads(1) };
+        assert!(measure(disk, &load, 0).bytes_per_s > 80e6);
+    }
 
-#[test]
-fn streams_far_apart_stay_near_the_sequential_rate_of_a_disk() {
-    let disk = Profile::find("hdd-7200").unwrap();
-    for (depth, read_percent, least) in [(16, 100, 0.6), (16, 0, 0.6), (1, 100, 0.35)] {
-        let load = Workload {
-            jobs: 4,
-            depth,
-            block_bytes: 256 * KIB,
-            sequential: true,
-            read_percent,
-            ..random_reads(1)
+    #[test]
+    fn a_flush_of_a_disk_waits_for_the_writes_before_it() {
+        let disk = Profile::find("hdd-7200").unwrap();
+        let mut model = disk.model(disk.bytes);
+        let mut prng = Prng::new(3);
+        for _ in 0..8 {
+            let range = SectorRange::new(Lba(prng.below(100 * GIB / SECTOR_BYTES)), 8);
+            assert!(matches!(model.submit(0, ModelOp::Write, range), Completion::At(_)));
+        }
+        let Completion::Queued(flush) = model.submit(0, ModelOp::Flush, SectorRange::default())
+        else {
+            panic!("eight cached writes take time");
         };
-        let (together, apart) = (run(disk, &load, 0), run(disk, &load, 20 * GIB));
-        let share = apart.bytes_per_s / together.bytes_per_s;
-        println!("4 streams of depth {depth}, {read_percent} % reads: {share:.2} of one region");
-        assert!(share > least, "{share}");
+        let mut answered = None;
+        while answered.is_none() {
+            let at = model.next_dispatch().expect("the flush waits for something");
+            model.advance(at);
+            answered = model.resolved().into_iter().find(|(ticket, _)| *ticket == flush);
+        }
+        let (_, at) = answered.expect("just seen");
+        assert!((8_000_000..200_000_000).contains(&at), "{at}");
+        assert_eq!(model.next_dispatch(), None);
     }
-}
-
-#[test]
-fn one_stream_of_single_reads_is_carried_by_the_read_ahead_of_a_disk() {
-    let disk = Profile::find("hdd-7200").unwrap();
-    let load = Workload { block_bytes: 64 * KIB, sequential: true, ..random_reads(1) };
-    assert!(run(disk, &load, 0).bytes_per_s > 80e6);
-}
-
-#[test]
-fn a_flush_of_a_disk_waits_for_the_writes_before_it() {
-    let disk = Profile::find("hdd-7200").unwrap();
-    let mut model = disk.model(disk.bytes);
-    let mut prng = Prng::new(3);
-    for _ in 0..8 {
-        let range = SectorRange::new(Lba(prng.below(100 * GIB / SECTOR_BYTES)), 8);
-        assert!(matches!(model.submit(0, ModelOp::Write, range), Completion::At(_)));
-    }
-    let Completion::Queued(flush) = model.submit(0, ModelOp::Flush, SectorRange::default()) else {
-        panic!("eight cached writes take time");
-    };
-    let mut answered = None;
-    while answered.is_none() {
-        let at = model.next_dispatch().expect("the flush waits for something");
-        model.advance(at);
-        answered = model.resolved().into_iter().find(|(ticket, _)| *ticket == flush);
-    }
-    let (_, at) = answered.expect("just seen");
-    assert!((8_000_000..200_000_000).contains(&at), "{at}");
-    assert_eq!(model.next_dispatch(), None);
 }

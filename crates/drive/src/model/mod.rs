@@ -7,15 +7,18 @@
 //! An SSD answers at once. A hard disk re-orders what it holds, so a request may have to wait until
 //! the disk has chosen it: see [`Completion::Queued`].
 
-#[cfg(test)]
-mod closed_loop;
+pub mod closed_loop;
+mod d3700;
 mod device;
+mod early;
 mod hdd;
+mod interference;
 mod profile;
 mod ssd;
 
 pub use device::{Clockwork, ModelDevice};
 pub use hdd::{Hdd, HddParams};
+pub use interference::{Interference, InterferenceRow};
 pub use profile::{CalibrationRow, PROFILES, Profile, Timing, UnknownProfile, Workload};
 pub use ssd::{Ssd, SsdParams};
 

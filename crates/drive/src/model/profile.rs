@@ -7,6 +7,8 @@
 //! `KB/s` counts 1024 bytes. The published tables do not say whether they were converted; here one
 //! MB is 10^6 bytes, which may be 2 to 5 % below what was measured.
 
+use super::d3700::SSD_D3700;
+use super::early::{HDD_ES2, SSD_IODRIVE, SSD_X25E};
 use super::{Hdd, HddParams, Model, Ssd, SsdParams};
 use voltier_block::{AfterDiscard, GIB, KIB, MIB, SECTOR_BYTES};
 
@@ -110,15 +112,15 @@ impl Profile {
     }
 }
 
-const fn mb(per_s: f64) -> f64 {
+pub(super) const fn mb(per_s: f64) -> f64 {
     per_s * 1e6
 }
 
-const fn iops_4k(iops: f64) -> f64 {
+pub(super) const fn iops_4k(iops: f64) -> f64 {
     iops * 4096.0
 }
 
-const fn row(workload: Workload, bytes_per_s: f64) -> CalibrationRow {
+pub(super) const fn row(workload: Workload, bytes_per_s: f64) -> CalibrationRow {
     CalibrationRow { workload, bytes_per_s, tolerance: 0.05 }
 }
 
@@ -134,24 +136,9 @@ const fn random(read_percent: u64) -> Workload {
     Workload { jobs: 4, depth: 64, block_bytes, span_bytes, sequential: false, read_percent }
 }
 
-/// The 2017 NVMe jobs: 64 jobs of depth 32 over the whole drive.
-const fn whole_drive(block_bytes: u64, read_percent: u64) -> Workload {
-    let span_bytes = 800_000_000_000;
-    Workload { jobs: 64, depth: 32, block_bytes, span_bytes, sequential: false, read_percent }
-}
-
-/// One request at a time over the whole drive.
-const fn one_by_one(block_bytes: u64, read_percent: u64) -> Workload {
-    Workload { jobs: 1, depth: 1, ..whole_drive(block_bytes, read_percent) }
-}
-
-/// Bytes per second of one request at a time, from its mean latency in milliseconds.
-const fn latency(block_bytes: u64, mean_ms: f64) -> f64 {
-    block_bytes as f64 * 1e3 / mean_ms
-}
-
 /// Every profile.
-pub static PROFILES: &[Profile] = &[HDD_7200, SSD_SATA, SSD_PCIE, SSD_D3700];
+pub static PROFILES: &[Profile] =
+    &[HDD_7200, SSD_SATA, SSD_PCIE, SSD_D3700, SSD_IODRIVE, SSD_X25E, HDD_ES2];
 
 const HDD_7200: Profile = Profile {
     name: "hdd-7200",
@@ -206,6 +193,9 @@ const SSD_SATA: Profile = Profile {
         write_command_ns: 4_700,
         read_bytes_per_s: 280_600_000,
         write_bytes_per_s: 269_300_000,
+        write_link_bytes_per_s: 269_300_000,
+        stream_bytes_min: 0,
+        interference: None,
         random_write_bytes_per_s: 156_025_000,
         random_write_shared_percent: 0,
         write_acknowledge_ns: 30_000,
@@ -238,6 +228,9 @@ const SSD_PCIE: Profile = Profile {
         write_command_ns: 4_490,
         read_bytes_per_s: 2_077_000_000,
         write_bytes_per_s: 1_833_000_000,
+        write_link_bytes_per_s: 1_833_000_000,
+        stream_bytes_min: 0,
+        interference: None,
         random_write_bytes_per_s: 609_350_000,
         random_write_shared_percent: 100,
         write_acknowledge_ns: 25_000,
@@ -251,46 +244,6 @@ const SSD_PCIE: Profile = Profile {
         row(random(0), iops_4k(148_768.0)),
         row(random(100), iops_4k(164_449.0)),
         row(random(75), iops_4k(156_077.0)),
-    ],
-};
-
-/// Calibrated on the drive's own 64 x 32 random rows and its one-by-one latencies; 95 % reads come
-/// out 18 % too fast, and that row is not among those held.
-const SSD_D3700: Profile = Profile {
-    name: "ssd-d3700",
-    description: "Intel D3700 800 GB NVMe SSD: 634/1707 MB/s, 84018/390969 random IOPS",
-    bytes: 800_166_076_416,
-    block_bytes: 512,
-    after_discard: AfterDiscard::Zeroes,
-    timing: Timing::Ssd(SsdParams {
-        channels: 16,
-        dies_per_channel: 8,
-        read_ns: 75_500,
-        program_ns: 1_200_000,
-        channel_bytes_per_s: 190_000_000,
-        read_command_ns: 264,
-        write_command_ns: 500,
-        read_bytes_per_s: 1_786_000_000,
-        write_bytes_per_s: 660_000_000,
-        random_write_bytes_per_s: 347_500_000,
-        random_write_shared_percent: 100,
-        write_acknowledge_ns: 15_400,
-        write_buffer_bytes: 4 * MIB,
-        flush_ns: 20_000,
-        volatile_cache: false,
-    }),
-    rows: &[
-        row(whole_drive(4 * KIB, 0), iops_4k(84_017.8)),
-        row(whole_drive(4 * KIB, 35), iops_4k(117_271.6)),
-        row(whole_drive(4 * KIB, 50), iops_4k(133_059.4)),
-        row(whole_drive(4 * KIB, 65), iops_4k(175_086.8)),
-        row(whole_drive(4 * KIB, 100), iops_4k(390_969.2)),
-        row(whole_drive(64 * KIB, 0), 16.0 * iops_4k(5_494.4)),
-        row(whole_drive(64 * KIB, 100), 16.0 * iops_4k(27_249.2)),
-        row(one_by_one(4 * KIB, 0), latency(4 * KIB, 0.027_19)),
-        row(one_by_one(4 * KIB, 100), latency(4 * KIB, 0.099_402)),
-        row(one_by_one(8 * KIB, 100), latency(8 * KIB, 0.121_582)),
-        row(one_by_one(16 * KIB, 100), latency(16 * KIB, 0.164_05)),
     ],
 };
 

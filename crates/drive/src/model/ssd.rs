@@ -5,6 +5,7 @@
 //! then waits for its die. A write is acknowledged from the buffer unless the medium behind it is
 //! too far behind; programming keeps dies busy, so that reads meet writes as they do in life.
 
+use super::interference::{Interference, RecentMix};
 use super::{ModelOp, transfer_ns};
 use voltier_block::{KIB, Nanos, SectorRange};
 
@@ -41,11 +42,19 @@ pub struct SsdParams {
     pub read_bytes_per_s: u64,
     /// Rate of sequential writes in steady state, in bytes per second.
     pub write_bytes_per_s: u64,
+    /// Rate at which a write's bytes come over the link into the buffer, in bytes per second: with the
+    /// command, what a write waits for on an idle drive before it is acknowledged.
+    pub write_link_bytes_per_s: u64,
     /// Rate of random writes in steady state, in bytes per second.
     pub random_write_bytes_per_s: u64,
     /// Percent of a random write's cost that the command path pays too: garbage collection gets in
     /// the way of reads. 0: only writes wait for the translation layer.
     pub random_write_shared_percent: u64,
+    /// Bytes that follow each other before the drive takes them for a sequential stream: shorter runs
+    /// cost what random writes do.
+    pub stream_bytes_min: u64,
+    /// What reads and writes do to each other; `None`: a mixture costs what its parts cost.
+    pub interference: Option<&'static Interference>,
     /// Least time from a write's last byte to its acknowledgement.
     pub write_acknowledge_ns: Nanos,
     /// Bytes the write buffer holds ahead of the medium.
@@ -66,9 +75,10 @@ pub struct Ssd {
     dies: Vec<Nanos>,
     programmed_bytes: u64,
     program_die: usize,
-    /// Ends of write streams in sectors, the most recent last.
-    streams: Vec<u64>,
+    /// Ends of write streams in sectors and the bytes in them, the most recent last.
+    streams: Vec<(u64, u64)>,
     near_sectors: u64,
+    mix: RecentMix,
 }
 
 impl Ssd {
@@ -84,6 +94,7 @@ impl Ssd {
             program_die: 0,
             streams: Vec::with_capacity(STREAMS),
             near_sectors: STREAM_NEAR_SECTORS.min(sectors / STREAM_NEAR_SHARE),
+            mix: RecentMix::default(),
         }
     }
 
@@ -110,15 +121,23 @@ impl Ssd {
         self.path_free_at
     }
 
+    /// The cost of a request on the path and at a die, in thousandths of what it is by itself.
+    fn interference(&self, bytes: u64) -> (u64, u64) {
+        self.params.interference.map_or((1000, 1000), |table| table.permille(&self.mix, bytes))
+    }
+
     fn read(&mut self, now_ns: Nanos, range: SectorRange) -> Nanos {
+        self.mix.note(true);
+        let (path, die_time) = self.interference(range.bytes());
         let bytes_ns = transfer_ns(range.bytes(), self.params.read_bytes_per_s);
-        let passed = self.path(now_ns, self.params.read_command_ns + bytes_ns);
+        let passed = self.path(now_ns, (self.params.read_command_ns + bytes_ns) * path / 1000);
         let page_sectors = PAGE_BYTES / voltier_block::SECTOR_BYTES;
         let mut done_at = passed;
         for page in range.split_at_multiples(page_sectors) {
             let die = self.die_of(page.start.0 / page_sectors);
             let from_die = transfer_ns(page.bytes(), self.params.channel_bytes_per_s);
-            self.dies[die] = self.dies[die].max(passed) + self.params.read_ns + from_die;
+            let busy_ns = (self.params.read_ns + from_die) * die_time / 1000;
+            self.dies[die] = self.dies[die].max(passed) + busy_ns;
             done_at = done_at.max(self.dies[die]);
         }
         done_at
@@ -132,19 +151,24 @@ impl Ssd {
     }
 
     fn write(&mut self, now_ns: Nanos, range: SectorRange, buffer_ns: Nanos) -> Nanos {
+        self.mix.note(false);
+        let (path, _) = self.interference(range.bytes());
         let p = &self.params;
         let interface_ns = p.write_command_ns + transfer_ns(range.bytes(), p.write_bytes_per_s);
-        let random_ns = transfer_ns(range.bytes(), p.random_write_bytes_per_s);
+        let arrival_ns = p.write_command_ns + transfer_ns(range.bytes(), p.write_link_bytes_per_s);
+        let random_ns = transfer_ns(range.bytes(), p.random_write_bytes_per_s) * path / 1000;
         let shared_ns = random_ns * p.random_write_shared_percent / 100;
         let acknowledge_ns = p.write_acknowledge_ns;
         let sequential = self.continues_a_stream(range);
         let path_ns = if sequential { interface_ns } else { interface_ns.max(shared_ns) };
         let medium_ns = if sequential { interface_ns } else { interface_ns.max(random_ns) };
         let passed = self.path(now_ns, path_ns);
+        let begun = passed - path_ns;
         // The buffer fills while the command passes, so the medium works alongside it.
-        self.medium_free_at = self.medium_free_at.max(passed - path_ns) + medium_ns;
+        self.medium_free_at = self.medium_free_at.max(begun) + medium_ns;
         self.program(passed, range.bytes());
-        (passed + acknowledge_ns).max(self.medium_free_at.saturating_sub(buffer_ns))
+        let arrived = begun + arrival_ns;
+        (arrived + acknowledge_ns).max(self.medium_free_at.saturating_sub(buffer_ns))
     }
 
     /// Time the medium needs for a full buffer of random writes.
@@ -164,14 +188,16 @@ impl Ssd {
     }
 
     fn continues_a_stream(&mut self, range: SectorRange) -> bool {
-        let near = |&end: &u64| end.abs_diff(range.start.0) <= self.near_sectors;
+        let near = |&(end, _): &(u64, u64)| end.abs_diff(range.start.0) <= self.near_sectors;
         let known = self.streams.iter().rposition(near);
-        if let Some(index) = known {
-            self.streams.remove(index);
-        } else if self.streams.len() == STREAMS {
+        let before = match known {
+            Some(index) => self.streams.remove(index).1,
+            None => 0,
+        };
+        if self.streams.len() == STREAMS {
             self.streams.remove(0);
         }
-        self.streams.push(range.end().0);
-        known.is_some()
+        self.streams.push((range.end().0, before + range.bytes()));
+        known.is_some() && before >= self.params.stream_bytes_min
     }
 }
