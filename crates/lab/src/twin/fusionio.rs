@@ -17,6 +17,7 @@ use super::load::{Load, Places, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
 use super::store::Nowhere;
+use crate::analysis::knee::{LoadPoint, judge};
 
 /// A test of the article.
 struct Test {
@@ -198,18 +199,28 @@ fn knee(test: &Test, curve: &[Point]) -> f64 {
     )
 }
 
-/// What other estimates of the knee say: an estimate, no verdict.
+/// What the four estimators say of the loads that double: where queueing begins, not where the article's
+/// latency is passed.
 fn estimates(test: &Test, curve: &[Point]) -> String {
-    let first =
-        curve.first().copied().unwrap_or(Point { outstanding: 1, iops: 1.0, latency_ms: 1.0 });
-    let asymptotic = maximum(curve) * first.latency_ms / 1e3;
-    let power = |point: &&Point| point.iops / point.latency_ms;
-    let best = curve.iter().max_by(|one, other| power(one).total_cmp(&power(other)));
+    let doubling = curve.iter().filter(|point| point.outstanding.is_power_of_two());
+    let ladder: Vec<LoadPoint> = doubling
+        .map(|point| LoadPoint {
+            outstanding: point.outstanding as f64,
+            iops: point.iops,
+            latency_ns: Some(point.latency_ms * 1e6),
+            p99_ns: None,
+            power: Some(point.iops / point.latency_ms * 1e3),
+        })
+        .collect();
+    let found = judge(&ladder);
+    let [kneedle, asymptotic, power, doubling] =
+        [found.kneedle, found.asymptotic, found.power, found.doubling]
+            .map(|load| load.map_or_else(|| "-".to_owned(), |load| format!("{load:.0}")));
     let little = knee(test, curve) * test.knee_ms / 1e3;
     format!(
-        "passes {} ms with {little:.0} outstanding; N* = {asymptotic:.0}; most power at {}",
-        test.knee_ms,
-        best.map_or(0, |point| point.outstanding)
+        "passes {} ms with {little:.0} outstanding; Kneedle {kneedle}, N* {asymptotic}, power {power}, \
+         doubling {doubling}",
+        test.knee_ms
     )
 }
 
