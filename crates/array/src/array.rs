@@ -17,6 +17,7 @@ use crate::counts::{Counters, Counts};
 use crate::durable::Durable;
 use crate::errors::MetadataError;
 use crate::geometry::{Geometry, Stripe};
+use crate::health::Watch;
 use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
 use crate::level::GeometryError;
 use crate::locks::StripeLocks;
@@ -142,6 +143,7 @@ pub(crate) struct Inner<D> {
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
     pub(crate) losses: Losses,
+    pub(crate) watch: Watch,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
@@ -276,6 +278,7 @@ impl<D: BlockDevice> Array<D> {
             data_start,
             durable,
             losses: Losses::default(),
+            watch: Watch::default(),
             journal: OnceCell::new(),
             half_written: RefCell::default(),
             limits,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Payload, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Durability, IoResult, SECTOR_BYTES};
 
 use crate::array::Inner;
 use crate::canary::{self, Canary};
@@ -71,7 +71,8 @@ impl<D: BlockDevice> Inner<D> {
             Durability::Durable
         };
         self.counters.add(|counts| counts.journal_writes += 1);
-        self.device_of(member)?.write(range.start, payload, durability).await
+        let device = self.device_of(member)?;
+        self.write_device(member, &device, range.start, payload, durability).await
     }
 
     /// Waits until so many blocks of a ring may be written over; the first of them.
@@ -110,7 +111,8 @@ impl<D: BlockDevice> Inner<D> {
         let label = Label::encode(journal.owner(member), start);
         let at = journal.options.places[member].label_lba(start.number);
         self.counters.add(|counts| counts.journal_writes += 1);
-        self.device_of(member)?.write(at, Payload::One(label), Durability::Durable).await
+        let device = self.device_of(member)?;
+        self.write_device(member, &device, at, label.into(), Durability::Durable).await
     }
 
     /// Flushes the members, so that the room of what is in place may be used again.
