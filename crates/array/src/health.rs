@@ -8,7 +8,7 @@
 //!
 //! # Slowness
 //!
-//! One I/O in 31 of each member is timed, one at a time: a few instructions for the others. Every fifth of the
+//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the
 //! window the means of the members are held against each other. Who was slower than the median of the others by
 //! the factor five times in a row is *slow*. Nobody is asked while nothing is timed, so an idle array does nothing.
 
@@ -299,7 +299,7 @@ impl<D: BlockDevice> Inner<D> {
     fn end_timed(self: &Rc<Self>, member: usize, timed: Timed, since: Nanos) {
         let now = self.handle.now();
         let took_ns = now.saturating_sub(since);
-        self.members[member].watch().samples(timed).borrow_mut().add(took_ns);
+        self.members[member].watch().add(timed, took_ns);
         if now >= self.watch.round_ends_ns.get() {
             self.end_round(now);
         }

@@ -8,6 +8,9 @@ use crate::latency::Samples;
 
 /// Every such I/O of a member is timed. Odd: requests that read and write in turns have both timed.
 const STRIDE: u32 = 31;
+/// After one that took as long as this, in nanoseconds, the next is timed: there are few of them then,
+/// and a look at the clock is nothing to them.
+const LONG_NS: Nanos = 100_000;
 /// Verdicts in a row that make a member slow, or end that: the window has so many rounds.
 pub(crate) const ROUNDS: u32 = 5;
 /// One of so many reads of a member that is avoided goes to it all the same: that shows when it has recovered.
@@ -107,6 +110,14 @@ impl MemberWatch {
         is_it.then(|| now.saturating_sub(since))
     }
 
+    /// Takes down what the one that was timed took.
+    pub(crate) fn add(&self, timed: Timed, took_ns: Nanos) {
+        self.samples(timed).borrow_mut().add(took_ns);
+        if took_ns >= LONG_NS {
+            self.untimed.set(0);
+        }
+    }
+
     pub(crate) fn is_slow(&self) -> bool {
         self.is_slow.get()
     }
@@ -173,8 +184,7 @@ impl MemberWatch {
         if self.timed_since.get() != 0 {
             return 0;
         }
-        // There are few I/Os of one that is avoided.
-        self.untimed.set(if self.is_avoided.get() { 0 } else { STRIDE - 1 });
+        self.untimed.set(STRIDE - 1);
         let since = now().max(1);
         self.timed.set(timed);
         self.timed_since.set(since);
