@@ -148,6 +148,17 @@ impl Client {
         }
     }
 
+    /// A request about pools of spares; their state, and notes.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn pools(&mut self, ask: ArrayRequest) -> ControlResult<(Vec<PoolStatus>, Vec<String>)> {
+        match self.request(&Request::Array { ask })? {
+            Response::Pools { pools, notes } => Ok((pools, notes)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// The state of one array, or of all.
     ///
     /// # Errors

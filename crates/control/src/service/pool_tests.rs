@@ -1,0 +1,236 @@
+//! Pools of spares in the service: who gets a spare, in which order it is recorded, and what a crash at any
+//! step leaves.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::bench::Bench;
+use super::*;
+use crate::array_status::PoolStatus;
+use crate::protocol::{MemberName, NewArray};
+use crate::records::ArrayRecord;
+
+fn ask(ask: ArrayRequest) -> Request {
+    Request::Array { ask }
+}
+
+fn named(name: &str) -> ArrayName {
+    name.parse().unwrap()
+}
+
+impl Bench {
+    fn make_array(&mut self, name: &str, members: [&str; 3]) {
+        let array = NewArray {
+            name: named(name),
+            level: "5".parse().unwrap(),
+            chunk_bytes: 16384,
+            consistency: voltier_array::Consistency::Journal,
+            members: members.iter().map(|member| self.device(member)).collect(),
+            spares: Vec::new(),
+            force: false,
+        };
+        let made = self.service.handle(ask(ArrayRequest::Create { array }));
+        assert!(matches!(made, Response::Array { .. }), "{made:?}");
+    }
+
+    fn pool_add(&self, devices: &[&str], force: bool) -> Request {
+        let devices = devices.iter().map(|device| self.device(device)).collect();
+        ask(ArrayRequest::PoolAdd { pool: "p".parse().unwrap(), devices, force })
+    }
+
+    fn pool_remove(&self, devices: &[&str]) -> Request {
+        let devices = devices.iter().map(|device| self.device(device)).collect();
+        ask(ArrayRequest::PoolRemove { pool: "p".parse().unwrap(), devices })
+    }
+
+    fn use_pool(&mut self, name: &str, pool: &str) -> Response {
+        let changes = vec![("spare_pool".to_owned(), pool.to_owned())];
+        self.service.handle(ask(ArrayRequest::Set { name: named(name), changes }))
+    }
+
+    fn pools(&mut self, request: Request) -> (Vec<PoolStatus>, Vec<String>) {
+        match self.service.handle(request) {
+            Response::Pools { pools, notes } => (pools, notes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn waiting(&mut self) -> Vec<String> {
+        let pool = Some("p".parse().unwrap());
+        self.pools(ask(ArrayRequest::PoolShow { pool })).0.remove(0).spares
+    }
+
+    fn lose(&mut self, name: &str, member: &str) -> Request {
+        let member = MemberName::Device(self.device(member));
+        ask(ArrayRequest::Fail { name: named(name), member })
+    }
+
+    fn record_of(&self, name: &str) -> ArrayRecord {
+        self.service.registry.find_array(&named(name)).unwrap().clone()
+    }
+
+    /// Two arrays of a pool with these spares.
+    fn with_pool(spares: &[&str]) -> Self {
+        let mut bench = Self::new();
+        bench.make_array("a", ["d1", "d2", "d3"]);
+        bench.make_array("b", ["d4", "d5", "d6"]);
+        bench.pools(bench.pool_add(spares, false));
+        for name in ["a", "b"] {
+            assert!(matches!(bench.use_pool(name, "p"), Response::Array { .. }));
+        }
+        bench.calls();
+        bench
+    }
+}
+
+#[test]
+fn the_array_that_loses_a_member_first_takes_the_spare_and_the_next_one_finds_none() {
+    let mut bench = Bench::with_pool(&["d7"]);
+    bench.service.handle(bench.lose("b", "d5"));
+    bench.service.notice_array_events();
+    assert_eq!(bench.record_of("b").members[1], Some(bench.device("d7")));
+    assert_eq!(bench.waiting(), [""; 0]);
+    let lose = bench.lose("a", "d1");
+    bench.service.handle(lose);
+    bench.service.notice_array_events();
+    assert_eq!(bench.record_of("a").members[0], Some(bench.device("d1")), "still lost");
+    // A spare that comes later is taken at once.
+    bench.pools(bench.pool_add(&["d8"], false));
+    assert_eq!(bench.record_of("a").members[0], Some(bench.device("d8")));
+    assert_eq!(bench.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_spare_that_does_not_fit_or_holds_something_by_now_stays_and_the_next_one_is_taken() {
+    let mut bench = Bench::with_pool(&["d7", "d8", "ssd"]);
+    let small = bench.path("d7");
+    bench.steer(|books| books.small.push(small));
+    let mut bytes = std::fs::read(bench.path("d8")).unwrap();
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(bench.path("d8"), &bytes).unwrap();
+    bench.service.handle(bench.lose("a", "d2"));
+    bench.service.notice_array_events();
+    assert_eq!(bench.record_of("a").members[1], Some(bench.device("ssd")));
+    let left = [bench.device("d7"), bench.device("d8")].map(|device| device.to_string());
+    assert_eq!(bench.waiting(), left);
+    let (_, notes) = bench.pools(bench.pool_add(&["ssd2"], false));
+    assert!(notes.is_empty(), "{notes:?}");
+    let small = bench.path("hdd");
+    bench.steer(|books| books.small.push(small));
+    let (_, notes) = bench.pools(bench.pool_add(&["hdd"], false));
+    assert!(notes.len() == 2 && notes[0].contains("hdd is too small for a"), "{notes:?}");
+}
+
+#[test]
+fn a_spare_that_an_array_refuses_is_back_in_its_pool() {
+    let mut bench = Bench::with_pool(&["d7"]);
+    bench.steer(|books| books.failing = Some("spare"));
+    bench.service.handle(bench.lose("a", "d2"));
+    bench.service.notice_array_events();
+    assert_eq!(bench.waiting().len(), 1);
+    assert!(bench.record_of("a").spares.is_empty());
+    bench.steer(|books| books.failing = None);
+    // Not tried again and again; but when something changes.
+    bench.calls();
+    bench.service.notice_array_events();
+    assert!(!bench.calls().iter().any(|call| call.starts_with("spare")));
+    bench.use_pool("a", "p");
+    assert_eq!(bench.record_of("a").members[1], Some(bench.device("d7")));
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
+    let mut bench = Bench::with_pool(&["d7"]);
+    std::os::unix::fs::symlink(bench.path("d8"), bench.path("link")).unwrap();
+    let before = bench.service.registry.pools().to_vec();
+    let cases: [(Request, &str); 8] = [
+        (bench.pool_add(&["d8", "link"], false), "given twice"),
+        (bench.pool_add(&["d8", "d7"], false), "already part of spare pool p"),
+        (bench.pool_add(&["d8", "d1"], true), "already part of array a"),
+        (bench.pool_add(&["gone"], false), "does not exist"),
+        (bench.pool_remove(&["d8"]), "d8 is no spare of p, which has"),
+        (bench.pool_remove(&[]), "the array a takes its spares from p"),
+        (
+            ask(ArrayRequest::PoolShow { pool: Some("q".parse().unwrap()) }),
+            "no spare pool `q`; did you mean `p`",
+        ),
+        (
+            ask(ArrayRequest::AddSpare {
+                name: named("a"),
+                spare: bench.device("d7"),
+                force: false,
+            }),
+            "already part of spare pool p",
+        ),
+    ];
+    for (request, words) in cases {
+        let error = bench.error(request);
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
+    let unknown = bench.use_pool("a", "q");
+    assert!(
+        matches!(&unknown, Response::Error { error } if error.message.contains("no spare pool"))
+    );
+    let array = ArrayRequest::PoolAdd {
+        pool: "p".parse().unwrap(),
+        devices: vec!["array:b".parse().unwrap()],
+        force: true,
+    };
+    assert!(bench.error(ask(array)).contains("arrays do not stand on arrays"));
+    assert_eq!(bench.service.registry.pools(), before);
+    bench.pools(bench.pool_remove(&["d7"]));
+    for name in ["a", "b"] {
+        bench.use_pool(name, "none");
+    }
+    bench.pools(bench.pool_remove(&[]));
+    assert!(bench.service.registry.pools().is_empty());
+}
+
+#[test]
+fn a_crash_at_any_step_leaves_the_spare_with_one_array_or_the_pool_and_the_loss_is_made_good() {
+    let mut deaths = 0;
+    for dies_in in 0.. {
+        let mut bench = Bench::with_pool(&["d7"]);
+        bench.service.handle(bench.lose("b", "d5"));
+        bench.service.notice_array_events();
+        let expected = bench.record_of("b").members[1].clone();
+        assert_eq!(expected, Some(bench.device("d7")));
+
+        let mut bench = Bench::with_pool(&["d7"]);
+        bench.service.handle(bench.lose("b", "d5"));
+        // Only what follows the loss is cut off.
+        let mut bench = match dies_in {
+            0 => bench,
+            _ => {
+                let mut fresh = Bench::with_pool(&[]);
+                drop(bench);
+                fresh.service.handle(fresh.lose("b", "d5"));
+                fresh
+            }
+        };
+        if dies_in > 0 {
+            bench.steer(|books| books.dies_in = Some(dies_in - 1));
+        }
+        let add = bench.pool_add(&["d7"], false);
+        let outcome = catch_unwind(AssertUnwindSafe(|| bench.service.handle(add)));
+        bench.steer(|books| books.dies_in = None);
+        let died = outcome.is_err();
+        deaths += u32::from(died);
+        let (pools, arrays) =
+            (bench.service.registry.pools().to_vec(), bench.service.registry.arrays().to_vec());
+        let d7 = bench.device("d7");
+        let in_pools = pools.iter().flat_map(|pool| &pool.spares);
+        let users = in_pools.filter(|spare| spare.device == d7).count()
+            + arrays.iter().filter(|array| array.devices().any(|it| *it == d7)).count();
+        assert_eq!(users, 1, "dies in {dies_in}");
+        // The next daemon: the lost member is left out, the spare is a member or a spare of b.
+        bench.restart(false);
+        bench.service.notice_array_events();
+        let b = bench.record_of("b");
+        assert!(b.devices().any(|device| *device == d7), "dies in {dies_in}: {b:?}");
+        assert!(bench.waiting().is_empty());
+        if dies_in > 0 && !died {
+            break;
+        }
+    }
+    assert!(deaths >= 2, "the spare was on its way in {deaths} of them");
+}
