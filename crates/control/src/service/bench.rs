@@ -206,6 +206,13 @@ impl Engine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
+        // What another took the place of has no label any more: it is left out.
+        let labels = self.books().labels.clone();
+        let is_member = |device: &&DeviceSpec| match device.path() {
+            Some(path) => labels.get(path).is_some_and(|label| label.array == record.uuid),
+            None => true,
+        };
+        let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
         let missing = 3 - devices.len();
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
@@ -214,7 +221,7 @@ impl Engine for BookEngine {
         let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
         let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
         let mut places: Vec<Option<DeviceSpec>> = places.collect();
-        for device in devices {
+        for device in &devices {
             if !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
@@ -272,7 +279,7 @@ impl Engine for BookEngine {
             None => array.spares.push(device.clone()),
             Some(place) => {
                 let place = &mut array.members[place as usize];
-                let label = place.as_ref().and_then(|old| labels.get(old.path()?).cloned());
+                let label = place.as_ref().and_then(|old| labels.remove(old.path()?));
                 *place = Some(device.clone());
                 labels.extend(device.path().map(Path::to_owned).zip(label));
             }
@@ -365,6 +372,10 @@ impl Bench {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(super) fn device(&self, name: &str) -> DeviceSpec {
