@@ -59,7 +59,7 @@ impl Bench {
         self.pools(ask(ArrayRequest::PoolShow { pool })).0.remove(0).spares
     }
 
-    fn lose(&mut self, name: &str, member: &str) -> Request {
+    fn lose(&self, name: &str, member: &str) -> Request {
         let member = MemberName::Device(self.device(member));
         ask(ArrayRequest::Fail { name: named(name), member })
     }
