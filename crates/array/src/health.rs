@@ -2,15 +2,16 @@
 //!
 //! # Errors
 //!
-//! A read that fails is made good from the others and rewritten, and counted; a write that fails is tried once
-//! more, and counted. The count halves with every window that passes. A member that passes the limit is given
-//! up, if its group can lose it.
+//! A read that fails is made good from the others and rewritten, and counted; a write that fails is
+//! tried once more, and counted. The count halves with every window that passes. A member that passes the
+//! limit is given up, if its group can lose it.
 //!
 //! # Slowness
 //!
-//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the
-//! window the means of the members are held against each other. Who was slower than the median of the others by
-//! the factor five times in a row is *slow*. Nobody is asked while nothing is timed, so an idle array does nothing.
+//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the window
+//! the means of the members are held against each other. Who was slower than the median of the others
+//! by the factor five times in a row is *slow*. Nobody is asked while nothing is timed, so an array at rest
+//! does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -13,7 +13,8 @@ const STRIDE: u32 = 31;
 const LONG_NS: Nanos = 100_000;
 /// Verdicts in a row that make a member slow, or end that: the window has so many rounds.
 pub(crate) const ROUNDS: u32 = 5;
-/// One of so many reads of a member that is avoided goes to it all the same: that shows when it has recovered.
+/// One of so many reads of a member that is avoided goes to it all the same: that shows when it has
+/// recovered.
 const PROBE: u32 = 64;
 
 /// What is timed.

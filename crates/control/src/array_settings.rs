@@ -269,7 +269,10 @@ mod tests {
 
     #[test]
     fn settings_of_before_are_read_and_written_as_they_were() {
-        let before = r#"{"rebuild":{"priority":"low","floor_bytes_per_second":1},"scrub":{"priority":"idle","floor_bytes_per_second":0}}"#;
+        let before = concat!(
+            r#"{"rebuild":{"priority":"low","floor_bytes_per_second":1},"#,
+            r#""scrub":{"priority":"idle","floor_bytes_per_second":0}}"#
+        );
         let settings: ArraySettings = serde_json::from_str(before).unwrap();
         assert_eq!(settings.health, HealthSettings::default());
         assert_eq!(serde_json::to_string(&settings).unwrap(), before);
