@@ -83,7 +83,7 @@ fn the_first_array_of_a_pool_that_loses_a_member_takes_the_spare_that_fits_by_it
     instance.run(&["array", "fail", "b", &b[1]]).ok();
     let shown = until_whole(&instance, "b");
     assert_eq!(paths(&shown)[1], spare);
-    assert_eq!(waiting(&instance), [small.clone()]);
+    assert_eq!(waiting(&instance), std::slice::from_ref(&small));
     // The next one finds none that is large enough, and says so; also after a kill.
     instance.run(&["array", "fail", "a", &a[0]]).ok();
     instance.kill();

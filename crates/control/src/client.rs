@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::array_status::ArrayStatus;
+use crate::array_status::{ArrayStatus, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};

@@ -290,7 +290,7 @@ impl Engine for BookEngine {
 
     fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let books = self.books();
-        let is_small = device.path().is_some_and(|path| books.small.contains(path));
+        let is_small = device.path().is_some_and(|path| books.small.iter().any(|it| it == path));
         match is_small {
             false => Ok(()),
             true => Err(ControlError::failed(format!("{device} is too small for {name}"))),

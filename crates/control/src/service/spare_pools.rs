@@ -64,7 +64,10 @@ impl<E: Engine> Service<E> {
     fn too_small_for(&mut self, pool: &PoolName, devices: &[DeviceSpec]) -> Vec<String> {
         let mut notes = Vec::new();
         for name in self.arrays_of(pool) {
-            for device in devices.iter().filter(|_| self.size_of_array(&name).is_ok()) {
+            if self.size_of_array(&name).is_err() {
+                continue;
+            }
+            for device in devices {
                 if let Err(error) = self.engine.check_spare(&name, device) {
                     notes.push(error.message);
                 }
