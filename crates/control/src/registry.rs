@@ -358,8 +358,9 @@ fn decode(bytes: &[u8]) -> Result<Body, String> {
         return Err(damaged());
     }
     let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
-    if version < body.version() {
-        return Err(format!("it is wrong: more in it than version {version} has"));
+    // The head is not in the checksum; what is written has the version of what is in it.
+    if version != body.version() {
+        return Err(format!("it is wrong: what is in it is not of version {version}"));
     }
     body.check().map_err(|why| format!("it is wrong: {why}"))?;
     Ok(body)
@@ -501,7 +502,7 @@ mod tests {
         assert!(version().contains("\"version\":1,"));
         let mut old = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
         old = old.replacen("\"version\":2", "\"version\":1", 1);
-        assert!(decode(old.as_bytes()).unwrap_err().contains("more in it than version 1 has"));
+        assert!(decode(old.as_bytes()).unwrap_err().contains("not of version 1"));
     }
 
     #[test]
@@ -530,8 +531,8 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "3,", 1);
-        let cases = [("version 3", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "4,", 1);
+        let cases = [("version 4", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

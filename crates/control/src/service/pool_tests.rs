@@ -151,7 +151,7 @@ fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
         (bench.pool_remove(&[]), "the array a takes its spares from p"),
         (
             ask(ArrayRequest::PoolShow { pool: Some("q".parse().unwrap()) }),
-            "no spare pool `q`; did you mean `p`",
+            "no spare pool `q`; known: p",
         ),
         (
             ask(ArrayRequest::AddSpare {
