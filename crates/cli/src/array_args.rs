@@ -24,7 +24,7 @@ pub(crate) enum ArrayVerb {
     Rebuild(Follow),
     /// Read everything, hold it against its parity, and repair what is wrong
     Scrub(Scrub),
-    /// Change paces of background tasks, limits of errors and slowness, and the spare pool
+    /// Change paces, limits of errors and slowness, the spare pool, or where the journal is
     Set(SetArray),
     /// Spares that several arrays share
     SparePool(SparePool),
@@ -54,6 +54,9 @@ pub(crate) struct CreateArray {
     /// What keeps data and parity together over a crash: journal, bitmap, none [default: journal]
     #[arg(long, value_name = "WORD")]
     pub(crate) consistency: Option<String>,
+    /// A fast drive for the journal, which is on the members without it
+    #[arg(long, value_name = "DEV")]
+    pub(crate) journal: Option<String>,
     /// A drive that takes the place of the next lost member; may be given again
     #[arg(long, value_name = "DEV")]
     pub(crate) spare: Vec<String>,
@@ -146,7 +149,8 @@ pub(crate) struct Scrub {
     max_errors=N, error_window=TIME (a member with more errors in about that time is failed; \
     0 for never),\nslow_factor=N, slow_window=TIME, slow_action=show|avoid|fail (a member that \
     takes so many times as long\nas the others for that time; 0 for never), \
-    spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d."
+    spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d.\n\
+    journal=DEV|members (the journal on a device of its own, or on the members)."
 )]
 pub(crate) struct SetArray {
     /// Name of the array
@@ -155,6 +159,9 @@ pub(crate) struct SetArray {
     /// What to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) changes: Vec<String>,
+    /// Overwrite what the device of journal=DEV holds now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -211,7 +218,7 @@ pub(crate) struct DeleteArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Erase the labels of its members: the array and its data can never be brought back
+    /// Erase the labels of its members and its journal: the array and its data can never be brought back
     #[arg(long)]
     pub(crate) erase: bool,
 }

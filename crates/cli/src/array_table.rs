@@ -63,6 +63,13 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     for member in &array.members {
         line(&format!("member {}", member.index), member_text(member));
     }
+    if let Some(journal) = &array.journal_device {
+        let size = match journal.size_bytes {
+            0 => String::new(),
+            bytes => format!(", {}", format_size(bytes)),
+        };
+        line("journal", format!("{}{size} ({})", journal.path, journal.state));
+    }
     for spare in &array.spares {
         line("spare", spare.clone());
     }
@@ -173,7 +180,15 @@ fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
         });
         errors.into_iter().chain(slow)
     });
-    error.into_iter().chain(array.left_out.iter().cloned()).chain(sick)
+    let lost = array.journal_device.as_ref().filter(|journal| journal.state == "lost");
+    let lost = lost.map(|journal| {
+        let (path, name) = (&journal.path, &array.name);
+        format!(
+            "its journal device {path} was given up and the journal is on the members; \
+             `voltier array set {name} journal=DEV` (or journal=members)"
+        )
+    });
+    error.into_iter().chain(array.left_out.iter().cloned()).chain(lost).chain(sick)
 }
 
 fn limits(array: &ArrayStatus) -> String {

@@ -29,6 +29,9 @@ const WINDOW_S_MAX: u64 = 31 * 86_400;
 /// The word for no pool of spares.
 const NO_POOL: &str = "none";
 
+/// One more key of `voltier array set`, which is no setting: where the journal is.
+pub const JOURNAL_KEY: &str = "journal";
+
 /// How fast a background task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -137,7 +140,7 @@ impl ArraySettings {
                 return Err(ControlError::usage(format!(
                     "`{}` is not a key of an array; {}",
                     key.escape_default(),
-                    suggest::hint(key, &ARRAY_KEYS)
+                    suggest::hint(key, &[&ARRAY_KEYS[..], &[JOURNAL_KEY]].concat())
                 )));
             }
         }

@@ -195,7 +195,7 @@ impl Engine for BookEngine {
         let members = record.members.clone();
         let array = BookArray { members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        Ok(opened(members))
+        Ok(OpenedArray { journal: record.journal.clone(), ..opened(members) })
     }
 
     fn open_array(
@@ -209,6 +209,7 @@ impl Engine for BookEngine {
         // What another took the place of has no label any more: it is left out.
         let labels = self.books().labels.clone();
         let is_member = |device: &&DeviceSpec| match device.path() {
+            _ if record.journal.as_ref() == Some(*device) => false,
             Some(path) => labels.get(path).is_some_and(|label| label.array == record.uuid),
             None => true,
         };
@@ -228,7 +229,8 @@ impl Engine for BookEngine {
         }
         let array = BookArray { members: places.clone(), ..BookArray::default() };
         self.books().arrays.insert(record.name.clone(), array);
-        Ok(opened(places))
+        let journal = record.journal.clone();
+        Ok(OpenedArray { journal, ..opened(places) })
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -297,6 +299,11 @@ impl Engine for BookEngine {
         }
     }
 
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let on = device.map_or_else(|| "members".to_owned(), |_| "a device".to_owned());
+        self.call("journal", &format!("{name} on {on}"))
+    }
+
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
         self.call("rebuild", name.as_str())
     }
@@ -338,7 +345,9 @@ impl Engine for BookEngine {
 }
 
 fn opened(members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+    let (journal, left_out) = (None, Vec::new());
+    let is_journal_lost = false;
+    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, journal, is_journal_lost, left_out }
 }
 
 pub(super) struct Bench {
