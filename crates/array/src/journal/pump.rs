@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 
 use crate::array::Inner;
 use crate::canary::{self, Canary};

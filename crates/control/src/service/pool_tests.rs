@@ -26,6 +26,7 @@ impl Bench {
             consistency: voltier_array::Consistency::Journal,
             members: members.iter().map(|member| self.device(member)).collect(),
             spares: Vec::new(),
+            journal: None,
             force: false,
         };
         let made = self.service.handle(ask(ArrayRequest::Create { array }));
