@@ -17,6 +17,7 @@ use crate::counts::{Counters, Counts};
 use crate::durable::Durable;
 use crate::errors::MetadataError;
 use crate::geometry::{Geometry, Stripe};
+use crate::health::Watch;
 use crate::journal::home::{JournalDevice, JournalError};
 use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
 use crate::level::GeometryError;
@@ -146,6 +147,7 @@ pub(crate) struct Inner<D> {
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
     pub(crate) losses: Losses,
+    pub(crate) watch: Watch,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
     /// The device that takes the journal's records; none while they are on the members.
@@ -282,6 +284,7 @@ impl<D: BlockDevice> Array<D> {
             data_start,
             durable,
             losses: Losses::default(),
+            watch: Watch::default(),
             journal: OnceCell::new(),
             journal_device: RefCell::default(),
             half_written: RefCell::default(),

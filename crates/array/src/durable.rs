@@ -170,6 +170,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         durable.is_storing.set(false);
         durable.progress.notify();
+        self.watch.tell();
         self.begin_to_use_spares();
     }
 
@@ -273,7 +274,12 @@ impl<D: BlockDevice> Inner<D> {
         let device_sectors = device.limits().sectors;
         self.counters.add(|counts| counts.metadata_writes += 2);
         let superblock = Superblock { array, member, device_sectors };
-        let result = write_superblock(&*device, &superblock).await;
+        let mut result = write_superblock(&*device, &superblock).await;
+        if let Err(error) = result
+            && self.may_try_again(member, &device, error)
+        {
+            result = write_superblock(&*device, &superblock).await;
+        }
         self.settle(member, &device, result)
     }
 

@@ -57,12 +57,15 @@ mod create;
 mod durable;
 mod errors;
 mod geometry;
+mod health;
 mod journal;
+mod latency;
 mod level;
 mod locks;
 mod losses;
 mod marks;
 mod member_layout;
+mod member_watch;
 mod members;
 mod pace;
 mod pieces;
@@ -86,12 +89,14 @@ pub use counts::Counts;
 pub use create::CreateOptions;
 pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use journal::device::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
 pub use journal::home::JournalError;
 pub use journal::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
     journal_sectors_min,
 };
+pub use latency::Latency;
 pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use losses::RecordLosses;
 pub use member_layout::{

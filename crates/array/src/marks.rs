@@ -12,8 +12,7 @@ use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{
-    BlockDevice, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
-    SectorRange,
+    BlockDevice, Bytes, Durability, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::Signal;
 
@@ -449,7 +448,8 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.metadata_writes += 1);
-        let result = device.write(at, Payload::One(data), Durability::Durable).await;
+        let durability = Durability::Durable;
+        let result = self.write_device(member, &device, at, data.into(), durability).await;
         self.settle(member, &device, result)
     }
 

@@ -13,6 +13,7 @@ use voltier_ring::{Handle, JoinHandle, join_all};
 use crate::array::Inner;
 use crate::bits::Bits;
 use crate::geometry::{Span, Stripe};
+use crate::member_watch::MemberWatch;
 use crate::plan::SlotState;
 use crate::superblock::MemberState;
 
@@ -47,8 +48,7 @@ pub(crate) struct Member<D> {
     /// What the device lacks; none of a member in service.
     missing: RefCell<Option<Missing>>,
     successor: RefCell<Option<Successor<D>>>,
-    /// Reads under way, by which copies share the load.
-    reads_in_flight: Cell<u32>,
+    watch: MemberWatch,
 }
 
 impl<D> Member<D> {
@@ -58,7 +58,7 @@ impl<D> Member<D> {
             uuid: Cell::default(),
             missing: RefCell::default(),
             successor: RefCell::default(),
-            reads_in_flight: Cell::new(0),
+            watch: MemberWatch::default(),
         }
     }
 
@@ -72,7 +72,7 @@ impl<D> Member<D> {
         self.device.borrow().is_some()
     }
 
-    fn is_device(&self, device: &Rc<D>) -> bool {
+    pub(crate) fn is_device(&self, device: &Rc<D>) -> bool {
         self.device.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, device))
     }
 
@@ -131,6 +131,7 @@ impl<D> Member<D> {
     /// A device to fill, in the place of one that is lost.
     pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], missing: Bits) {
         self.missing.replace(Some(Missing::new(missing)));
+        self.watch.forget();
         self.uuid.set(uuid);
         self.device.replace(Some(device));
     }
@@ -138,6 +139,7 @@ impl<D> Member<D> {
     /// The successor, which lacks nothing any more, takes the place of the device.
     pub(crate) fn succeed(&self) {
         let Some(successor) = self.successor.take() else { return };
+        self.watch.forget();
         self.uuid.set(successor.uuid);
         self.device.replace(Some(successor.device));
     }
@@ -152,8 +154,9 @@ impl<D> Member<D> {
         successor.take_if(|it| Rc::ptr_eq(&it.device, device)).is_some()
     }
 
-    pub(crate) fn reads_in_flight(&self) -> u32 {
-        self.reads_in_flight.get()
+    /// How well the device does.
+    pub(crate) fn watch(&self) -> &MemberWatch {
+        &self.watch
     }
 
     /// Gives the device up; requests under way end as they may. A successor goes on in its place with
@@ -164,6 +167,7 @@ impl<D> Member<D> {
         }
         self.missing.take();
         if let Some(Successor { device, uuid, missing }) = self.successor.take() {
+            self.watch.forget();
             self.uuid.set(uuid);
             self.device.replace(Some(device));
             self.missing.replace(Some(missing));
@@ -211,22 +215,6 @@ where
     results
 }
 
-/// Counts a read of a member for as long as it is under way.
-struct InFlight<'a>(&'a Cell<u32>);
-
-impl<'a> InFlight<'a> {
-    fn new(count: &'a Cell<u32>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
 impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn read_member(
         self: Rc<Self>,
@@ -236,11 +224,11 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<Buf> {
         let device = self.members[member].device()?;
         self.counters.add(|counts| counts.member_reads += 1);
-        let in_flight = InFlight::new(&self.members[member].reads_in_flight);
+        let under_way = self.begin_read(member);
         let result = device.read(self.on_device(at), into).await;
-        drop(in_flight);
-        if matches!(result, Err(IoError::Gone)) && self.members[member].is_device(&device) {
-            self.lose(member);
+        self.end_read(member, under_way);
+        if let Err(error) = result {
+            self.read_failed(member, &device, error);
         }
         result
     }
@@ -256,14 +244,19 @@ impl<D: BlockDevice> Inner<D> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
         let at = self.on_device(at);
-        let beside =
-            self.beside(member, {
-                let data = data.clone();
-                move |device: Rc<D>| async move {
-                    device.write(at, Payload::One(data), durability).await
-                }
-            });
-        let result = device.write(at, Payload::One(data), durability).await;
+        let beside = self.beside(member, |device: Rc<D>| {
+            let data = data.clone();
+            async move { device.write(at, Payload::One(data), durability).await }
+        });
+        let since = self.begin_write(member);
+        let mut result = device.write(at, Payload::One(data.clone()), durability).await;
+        self.end_write(member, since);
+        if let Err(error) = result
+            && self.may_try_again(member, &device, error)
+        {
+            // In a box: seldom, and else every write would carry its room along.
+            result = Box::pin(device.write(at, Payload::One(data), durability)).await;
+        }
         self.finish_beside(member, beside).await;
         self.settle(member, &device, result)
     }
@@ -280,7 +273,12 @@ impl<D: BlockDevice> Inner<D> {
         let beside = self.beside(member, move |device: Rc<D>| async move {
             clear_device(&*device, range, clear).await
         });
-        let result = clear_device(&*device, range, clear).await;
+        let mut result = clear_device(&*device, range, clear).await;
+        if let Err(error) = result
+            && self.may_try_again(member, &device, error)
+        {
+            result = Box::pin(clear_device(&*device, range, clear)).await;
+        }
         self.finish_beside(member, beside).await;
         self.settle(member, &device, result)
     }
@@ -364,6 +362,7 @@ impl<D: BlockDevice> Inner<D> {
         if !self.members[member].is_device(device) {
             return Ok(());
         }
+        self.note_failed_change(member);
         if self.members[member].is_rebuilding() {
             // Nobody counts on it yet.
             self.lose(member);
@@ -396,6 +395,7 @@ impl<D: BlockDevice> Inner<D> {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
             self.background.membership_changed();
+            self.watch.tell();
             if let Some(durable) = &self.durable {
                 durable.note_change();
             }

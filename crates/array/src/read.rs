@@ -65,7 +65,7 @@ impl<D: BlockDevice> Inner<D> {
             });
             if self.is_blank(stripe) {
                 units.push((stripe, Unit::Blank(wanted.collect())));
-            } else if parts.iter().all(|part| self.is_slot_online(stripe, part.slot)) {
+            } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
                 units.extend(wanted.map(|wanted| (stripe, Unit::Direct(wanted))));
             } else {
                 units.push((stripe, Unit::Computed(wanted.collect())));
@@ -83,6 +83,14 @@ impl<D: BlockDevice> Inner<D> {
         self.members[self.geometry.member_of(stripe, slot)].has_region(self.region_of(stripe))
     }
 
+    /// Whether a slot is read where it is: its member has it, and is not avoided.
+    fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
+        let member = &self.members[self.geometry.member_of(stripe, slot)];
+        // Which copy is read was chosen before.
+        let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
+        member.has_region(self.region_of(stripe)) && !is_avoided
+    }
+
     /// The copy with the fewest reads under way; rows take turns where they are equal. While the
     /// copies may differ it is the one that the others will be made like.
     fn copy_to_read(&self, stripe: Stripe) -> usize {
@@ -94,7 +102,8 @@ impl<D: BlockDevice> Inner<D> {
         }
         let load = |&slot: &usize| {
             let member = &self.members[self.geometry.member_of(stripe, slot)];
-            (member.reads_in_flight(), (slot + row) % width)
+            let watch = member.watch();
+            (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
         };
         online.min_by_key(load).unwrap_or(0)
     }
@@ -117,7 +126,7 @@ impl<D: BlockDevice> Inner<D> {
     async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
         let member = self.geometry.member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
-        if self.members[member].has_region(self.region_of(stripe)) {
+        if self.is_slot_read(stripe, wanted.slot) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
             // Copies change one after the other: without a lock a read of one may return what is being
             // written, and a later one of another copy what was there before.
@@ -162,11 +171,15 @@ impl<D: BlockDevice> Inner<D> {
         self.counters.add(|counts| counts.degraded_reads += 1);
         let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
         let hull = hull.expect("something is wanted");
+        let mut may_avoid = true;
         loop {
             let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
             let _guard = self.locks.lock(stripe, hull, access).await;
-            match self.read_chunks(stripe, &wanted, &unreadable).await? {
-                Err(failed) => unreadable.extend(failed),
+            match self.read_chunks(stripe, &wanted, &unreadable, may_avoid).await? {
+                Err(failed) => {
+                    unreadable.extend(failed);
+                    may_avoid = false;
+                }
                 Ok(chunks) => {
                     let fill = |mut part: Wanted| {
                         let (span, buf) = chunks.known[part.slot].as_ref().expect("it was wanted");
@@ -187,8 +200,12 @@ impl<D: BlockDevice> Inner<D> {
         stripe: Stripe,
         wanted: &[Wanted],
         unreadable: &[usize],
+        may_avoid: bool,
     ) -> IoResult<Result<Chunks, Vec<usize>>> {
-        let states = self.slot_states(stripe, unreadable)?;
+        let mut states = self.slot_states(stripe, unreadable)?;
+        if may_avoid && unreadable.is_empty() {
+            self.avoid_slow(stripe, &mut states);
+        }
         let unusable = unusable(&states);
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
@@ -238,8 +255,8 @@ impl<D: BlockDevice> Inner<D> {
                 // Of a member that is being rebuilt.
                 continue;
             }
-            self.counters.add(|counts| counts.repairs += 1);
             let member = self.geometry.member_of(stripe, slot);
+            self.note_repair(member);
             let at = self.geometry.member_lba(stripe, span.start);
             writes.push(self.clone().write_member(member, at, buf.freeze(), Durability::Cached));
         }

@@ -295,6 +295,27 @@ impl<D: BlockDevice> Array<D> {
         Ok(())
     }
 
+    /// Whether a device suits as a spare; nothing is changed.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
+        if self.0.durable.is_none() {
+            return Err(ReplaceError::Bare.into());
+        }
+        Ok(self.0.check_device(device, &[0; 16])?)
+    }
+
+    /// Lost members that can be rebuilt and for which no spare waits.
+    pub fn spares_wanted(&self) -> usize {
+        let inner = &self.0;
+        let is_place = |member: &usize| {
+            !inner.members[*member].has_device() && inner.check_place(*member).is_ok()
+        };
+        let places = (0..inner.members.len()).filter(is_place).count();
+        places.saturating_sub(self.spare_count())
+    }
+
     /// Spares that wait.
     pub fn spare_count(&self) -> usize {
         self.0.background.spares.borrow().len()

@@ -102,7 +102,7 @@ impl<D: BlockDevice> Inner<D> {
             match state {
                 SlotState::Unreadable => {
                     if self.members[member].has_region(region) {
-                        self.counters.add(|counts| counts.repairs += 1);
+                        self.note_repair(member);
                     }
                     let write = self.clone().write_member(member, at, data(), Durability::Cached);
                     write.await?;

@@ -7,6 +7,7 @@ use voltier_block::{BlockDevice, IoError, IoResult, SECTOR_BYTES};
 use crate::array::{Array, ArrayError, Inner};
 use crate::consistency::Consistency;
 use crate::counts::Counts;
+use crate::health::MemberHealth;
 use crate::journal::device::JournalRecord;
 use crate::journal::home::JournalError;
 use crate::journal::{JournalOptions, JournalStart, ReplayReport};
@@ -26,6 +27,8 @@ pub struct MemberStatus {
     pub since_event: u64,
     /// Whether another device is being filled beside it, to take its place.
     pub is_being_copied: bool,
+    /// How well its device does.
+    pub health: MemberHealth,
 }
 
 /// What can be told of an array with durable state.
@@ -164,6 +167,7 @@ impl<D: BlockDevice> Array<D> {
                 state: own.state(member.state),
                 since_event: member.since_event,
                 is_being_copied: own.succeeding().is_some(),
+                health: self.0.health_of(number),
             }
         };
         Some(ArrayStatus {

@@ -173,7 +173,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             Method::Modify => self.modified_parity(&new, hull, old),
             Method::FullStripe | Method::Reconstruct | Method::Recover => {
-                self.parity_of_all(&mut new, hull, old)
+                self.parity_of_all(stripe, &mut new, hull, old)
             }
         };
         let mut writes = Vec::with_capacity(new.len() + parities.len());
@@ -207,7 +207,13 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Parity from all data of the stripe. Data that gave a medium error are written as well.
-    fn parity_of_all(&self, new: &mut Vec<NewData>, hull: Span, old: OldData) -> Vec<SlotWrite> {
+    fn parity_of_all(
+        &self,
+        stripe: Stripe,
+        new: &mut Vec<NewData>,
+        hull: Span,
+        old: OldData,
+    ) -> Vec<SlotWrite> {
         let data_chunks = self.geometry.data_chunks();
         let OldData { states, plan, mut read } = old;
         let mut reads = plan.reads;
@@ -235,7 +241,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let whole = column.insert(whole.freeze());
             if states[slot] == SlotState::Unreadable {
-                self.counters.add(|counts| counts.repairs += 1);
+                self.note_repair(self.geometry.member_of(stripe, slot));
                 new.retain(|part| part.slot != slot);
                 new.push(NewData { slot, span: hull, data: whole.clone() });
             }

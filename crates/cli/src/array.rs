@@ -7,8 +7,8 @@ use voltier_control::{
 };
 
 use crate::array_args::{
-    AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow,
-    ReplaceMember, Scrub, SetArray, ShowArrays,
+    AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow, PoolAdd,
+    PoolRemove, PoolShow, PoolVerb, ReplaceMember, Scrub, SetArray, ShowArrays,
 };
 use crate::array_table;
 use crate::progress::{self, Task};
@@ -29,6 +29,7 @@ pub(crate) fn run(verb: &ArrayVerb, session: &Session<'_>) -> ControlResult<()> 
         ArrayVerb::Rebuild(args) => rebuild(args, session),
         ArrayVerb::Scrub(args) => scrub(args, session),
         ArrayVerb::Set(args) => set(args, session),
+        ArrayVerb::SparePool(args) => spare_pool(&args.verb, session),
         ArrayVerb::Delete(args) => delete(args, session),
         ArrayVerb::Assemble(args) => assemble(args, session),
     }
@@ -135,6 +136,35 @@ fn set(args: &SetArray, session: &Session<'_>) -> ControlResult<()> {
 /// Where a journal is to be: on a device, or on the members.
 fn journal_of(value: &str) -> ControlResult<Option<DeviceSpec>> {
     if value == "members" { Ok(None) } else { device(value).map(Some) }
+}
+
+fn spare_pool(verb: &PoolVerb, session: &Session<'_>) -> ControlResult<()> {
+    let ask = match verb {
+        PoolVerb::Add(PoolAdd { pool, devices: given, force }) => {
+            let (pool, devices) = (pool.parse()?, devices(given)?);
+            ArrayRequest::PoolAdd { pool, devices, force: *force }
+        }
+        PoolVerb::Remove(PoolRemove { pool, devices: given }) => {
+            ArrayRequest::PoolRemove { pool: pool.parse()?, devices: devices(given)? }
+        }
+        PoolVerb::Show(PoolShow { pool }) => {
+            let pool = pool.as_ref().map(|pool| pool.parse()).transpose()?;
+            ArrayRequest::PoolShow { pool }
+        }
+    };
+    let is_show = matches!(verb, PoolVerb::Show(_));
+    let (pools, notes) = session.client()?.pools(ask)?;
+    for note in notes {
+        eprintln!("voltier: note: {note}");
+    }
+    if session.json {
+        return print_json(&pools);
+    }
+    match pools.is_empty() {
+        true if is_show => print("no spare pools; make one with `voltier array spare-pool add`\n"),
+        true => print("spare pool forgotten\n"),
+        false => print(&array_table::pools(&pools)),
+    }
 }
 
 /// Waits for the end of a background task, unless told not to, and says how it went.

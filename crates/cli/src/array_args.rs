@@ -24,8 +24,10 @@ pub(crate) enum ArrayVerb {
     Rebuild(Follow),
     /// Read everything, hold it against its parity, and repair what is wrong
     Scrub(Scrub),
-    /// Change the paces of background tasks, or where the journal is
+    /// Change paces, limits of errors and slowness, the spare pool, or where the journal is
     Set(SetArray),
+    /// Spares that several arrays share
+    SparePool(SparePool),
     /// Stop an array and forget it; its members keep their data and their labels
     Delete(DeleteArray),
     /// Bring an array into service from its members, given in any order
@@ -144,6 +146,10 @@ pub(crate) struct Scrub {
 #[command(
     after_help = "Keys: rebuild_priority=idle|low|normal|high, rebuild_floor=SIZE (bytes of a \
     member per second),\nscrub_priority=idle|low|normal|high, scrub_floor=SIZE,\n\
+    max_errors=N, error_window=TIME (a member with more errors in about that time is failed; \
+    0 for never),\nslow_factor=N, slow_window=TIME, slow_action=show|avoid|fail (a member that \
+    takes so many times as long\nas the others for that time; 0 for never), \
+    spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d.\n\
     journal=DEV|members (the journal on a device of its own, or on the members)."
 )]
 pub(crate) struct SetArray {
@@ -156,6 +162,55 @@ pub(crate) struct SetArray {
     /// Overwrite what the device of journal=DEV holds now
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SparePool {
+    #[command(subcommand)]
+    pub(crate) verb: PoolVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolVerb {
+    /// Put drives into a pool, which is made if there is none of the name
+    Add(PoolAdd),
+    /// Take drives out of a pool; without any, forget the pool
+    Remove(PoolRemove),
+    /// Show pools, what waits in them, and the arrays that take from them
+    Show(PoolShow),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "An array takes from a pool after `voltier array set NAME spare_pool=POOL`."
+)]
+pub(crate) struct PoolAdd {
+    /// Name of the pool
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: String,
+    /// Overwrite what the drives hold, when they are taken
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Drives
+    #[arg(value_name = "DEV", required = true)]
+    pub(crate) devices: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolRemove {
+    /// Name of the pool
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: String,
+    /// Drives
+    #[arg(value_name = "DEV")]
+    pub(crate) devices: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolShow {
+    /// Name of the pool; all without it
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use voltier_control::{ArrayState, ArrayStatus, MemberStatus, TaskStatus, format_size};
+use voltier_control::{ArrayState, ArrayStatus, MemberStatus, PoolStatus, TaskStatus, format_size};
 
 use crate::table::columns;
 
@@ -49,7 +49,7 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     line("name", array.name.to_string());
     line("state", state(array.state).to_owned());
     for problem in problems(array) {
-        line("problem", problem.to_owned());
+        line("problem", problem);
     }
     line("size", format!("{} ({} bytes)", format_size(array.size_bytes), array.size_bytes));
     line("level", level(array));
@@ -73,6 +73,14 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     for spare in &array.spares {
         line("spare", spare.clone());
     }
+    if let Some(pool) = &array.spare_pool {
+        let waiting = match array.pool_spares.len() {
+            0 => "empty".to_owned(),
+            _ => array.pool_spares.join(", "),
+        };
+        line("spare pool", format!("{pool} ({waiting})"));
+    }
+    line("limits", limits(array));
     line("rebuild", task(&array.rebuild));
     line("scrub", format!("{}; {}", task(&array.scrub), scrub_found(array)));
     let counts = &array.counts;
@@ -137,15 +145,41 @@ pub(crate) fn scrub_found(array: &ArrayStatus) -> String {
 
 fn member_text(member: &MemberStatus) -> String {
     let path = if member.path.is_empty() { "?" } else { &member.path };
-    if member.size_bytes == 0 {
-        return format!("{path} ({})", member.state);
+    let mut text = match member.size_bytes {
+        0 => format!("{path} ({}", member.state),
+        bytes => format!("{path} ({}, {}", format_size(bytes), member.state),
+    };
+    let health = &member.health;
+    if health.slow {
+        text.push_str(", slow");
     }
-    format!("{path} ({}, {})", format_size(member.size_bytes), member.state)
+    if health.errors_read + health.errors_write > 0 {
+        let (reads, writes, repaired) = (health.errors_read, health.errors_write, health.repaired);
+        let _ = write!(text, ", {reads} read and {writes} write errors, {repaired} repaired");
+    }
+    let latencies = [("reads", health.read_latency), ("writes", health.write_latency)];
+    for (what, latency) in latencies.into_iter().filter(|(_, latency)| latency.samples > 0) {
+        let _ = write!(text, ", {what} {}/{} us", latency.p50_us, latency.p99_us);
+    }
+    text.push(')');
+    text
 }
 
-/// What is wrong: the error, and each device that was left out.
+/// What is wrong: the error, each device that was left out, and members that do badly.
 fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
     let error = Some(array.error.clone()).filter(|error| !error.is_empty());
+    let sick = array.members.iter().flat_map(|member| {
+        let MemberStatus { path, health, .. } = member;
+        let errors = health.too_many_errors.then(|| {
+            let count = health.errors_recent;
+            format!("{path} had {count} errors of late, and the array cannot lose it: replace it")
+        });
+        let slow = health.slow.then(|| {
+            let p50_us = health.read_latency.p50_us.max(health.write_latency.p50_us);
+            format!("{path} is slower than the others (half of its I/Os within {p50_us} us)")
+        });
+        errors.into_iter().chain(slow)
+    });
     let lost = array.journal_device.as_ref().filter(|journal| journal.state == "lost");
     let lost = lost.map(|journal| {
         let (path, name) = (&journal.path, &array.name);
@@ -154,7 +188,43 @@ fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
              `voltier array set {name} journal=DEV` (or journal=members)"
         )
     });
-    error.into_iter().chain(array.left_out.iter().cloned()).chain(lost)
+    error.into_iter().chain(array.left_out.iter().cloned()).chain(lost).chain(sick)
+}
+
+fn limits(array: &ArrayStatus) -> String {
+    let limits = &array.limits;
+    let errors = match limits.max_errors {
+        0 => "any errors".to_owned(),
+        max => format!("{max} errors in {}", window(limits.error_window_s)),
+    };
+    let slow = match limits.slow_factor {
+        0 => "as slow as it is".to_owned(),
+        factor => {
+            let for_long = window(limits.slow_window_s);
+            format!("{factor} times as slow as the others for {for_long}: {}", limits.slow_action)
+        }
+    };
+    format!("{errors}; {slow}")
+}
+
+fn window(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    let whole = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{seconds}s"), |(unit, word)| format!("{}{word}", seconds / unit))
+}
+
+/// One row per pool of spares.
+pub(crate) fn pools(pools: &[PoolStatus]) -> String {
+    let mut rows = vec![["POOL", "SPARES", "ARRAYS"].map(str::to_owned)];
+    let joined = |items: Vec<String>| match items.len() {
+        0 => "-".to_owned(),
+        _ => items.join(", "),
+    };
+    rows.extend(pools.iter().map(|pool| {
+        let arrays = pool.arrays.iter().map(ToString::to_string).collect();
+        [pool.name.to_string(), joined(pool.spares.clone()), joined(arrays)]
+    }));
+    columns(&rows)
 }
 
 fn level(array: &ArrayStatus) -> String {

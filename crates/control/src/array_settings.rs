@@ -1,16 +1,33 @@
 //! What can be chosen about an array while it serves (`voltier array set`): the paces of its
-//! background tasks.
+//! background tasks, what its members may do wrong, and whose spares it takes.
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{Pace, Priority};
+use voltier_array::{HealthPolicy, Pace, Priority, SlowAction};
 
 use crate::error::{ControlError, ControlResult};
+use crate::name::PoolName;
 use crate::size::parse_size;
 use crate::suggest;
 
 /// Keys of `voltier array set`, in the order they are documented.
-pub const ARRAY_KEYS: [&str; 4] =
-    ["rebuild_priority", "rebuild_floor", "scrub_priority", "scrub_floor"];
+pub const ARRAY_KEYS: [&str; 10] = [
+    "rebuild_priority",
+    "rebuild_floor",
+    "scrub_priority",
+    "scrub_floor",
+    "max_errors",
+    "error_window",
+    "slow_factor",
+    "slow_window",
+    "slow_action",
+    "spare_pool",
+];
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Longest window, in seconds: a month.
+const WINDOW_S_MAX: u64 = 31 * 86_400;
+/// The word for no pool of spares.
+const NO_POOL: &str = "none";
 
 /// One more key of `voltier array set`, which is no setting: where the journal is.
 pub const JOURNAL_KEY: &str = "journal";
@@ -26,14 +43,64 @@ pub struct TaskPace {
     pub floor_bytes_per_second: u64,
 }
 
+/// When a member has done too badly, and what is done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HealthSettings {
+    /// A member with more errors than this of late is failed, if the array can lose it; 0 for never.
+    pub max_errors: u32,
+    /// The time in which errors count half, in seconds.
+    pub error_window_s: u64,
+    /// A member that takes more than so many times as long as the others is slow; 0 for never.
+    pub slow_factor: u32,
+    /// For how long it must be that, in seconds.
+    pub slow_window_s: u64,
+    /// What is done about it: `show`, `avoid`, `fail`.
+    #[serde(with = "action_word")]
+    pub slow_action: SlowAction,
+}
+
 /// All choices of one array.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArraySettings {
     /// The rebuild.
     pub rebuild: TaskPace,
     /// The scrub.
     pub scrub: TaskPace,
+    /// Errors and slowness of members.
+    #[serde(default, skip_serializing_if = "HealthSettings::is_default")]
+    pub health: HealthSettings,
+    /// Whose spares it may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare_pool: Option<PoolName>,
+}
+
+impl Default for HealthSettings {
+    fn default() -> Self {
+        let HealthPolicy { max_errors, slow_factor, slow_action, .. } = HealthPolicy::default();
+        let error_window_s = HealthPolicy::default().error_window_ns / SECOND_NS;
+        let slow_window_s = HealthPolicy::default().slow_window_ns / SECOND_NS;
+        Self { max_errors, error_window_s, slow_factor, slow_window_s, slow_action }
+    }
+}
+
+impl HealthSettings {
+    /// As the data path takes it.
+    pub fn for_array(self) -> HealthPolicy {
+        let window_ns = |seconds: u64| seconds.clamp(1, WINDOW_S_MAX) * SECOND_NS;
+        HealthPolicy {
+            max_errors: self.max_errors,
+            error_window_ns: window_ns(self.error_window_s),
+            slow_factor: self.slow_factor,
+            slow_window_ns: window_ns(self.slow_window_s),
+            slow_action: self.slow_action,
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for TaskPace {
@@ -62,6 +129,13 @@ impl ArraySettings {
             "scrub_priority" => self.scrub.priority = parse_priority(value)?,
             "rebuild_floor" => self.rebuild.floor_bytes_per_second = parse_size(value)?,
             "scrub_floor" => self.scrub.floor_bytes_per_second = parse_size(value)?,
+            "max_errors" => self.health.max_errors = parse_count(value, "max_errors=20")?,
+            "error_window" => self.health.error_window_s = parse_window_s(value)?,
+            "slow_factor" => self.health.slow_factor = parse_count(value, "slow_factor=5")?,
+            "slow_window" => self.health.slow_window_s = parse_window_s(value)?,
+            "slow_action" => self.health.slow_action = parse_action(value)?,
+            "spare_pool" if value == NO_POOL => self.spare_pool = None,
+            "spare_pool" => self.spare_pool = Some(value.parse()?),
             _ => {
                 return Err(ControlError::usage(format!(
                     "`{}` is not a key of an array; {}",
@@ -79,6 +153,55 @@ fn parse_priority(word: &str) -> ControlResult<Priority> {
         let hint = suggest::hint(word, &Priority::ALL.map(Priority::name));
         ControlError::usage(format!("`{}` is not a priority; {hint}", word.escape_default()))
     })
+}
+
+fn parse_count(text: &str, example: &str) -> ControlResult<u32> {
+    text.parse().map_err(|_| {
+        let shown = text.escape_default();
+        ControlError::usage(format!("`{shown}` is not a number; write for example {example}"))
+    })
+}
+
+/// Seconds, from a number with `s`, `m`, `h` or `d` behind it.
+fn parse_window_s(text: &str) -> ControlResult<u64> {
+    let wrong = || {
+        let shown = text.escape_default();
+        ControlError::usage(format!(
+            "`{shown}` is not a window; write 1s to 31d, with s, m, h or d: 90s, 1h"
+        ))
+    };
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit_s = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
+    seconds.filter(|seconds| (1..=WINDOW_S_MAX).contains(seconds)).ok_or_else(wrong)
+}
+
+fn parse_action(word: &str) -> ControlResult<SlowAction> {
+    SlowAction::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
+        let hint = suggest::hint(word, &SlowAction::ALL.map(SlowAction::name));
+        ControlError::usage(format!("`{}` is not an action; {hint}", word.escape_default()))
+    })
+}
+
+/// JSON by the word of the command line.
+mod action_word {
+    use super::{SlowAction, parse_action};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &SlowAction, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(value.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SlowAction, D::Error> {
+        parse_action(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
 }
 
 /// JSON by the word of the command line.
@@ -103,11 +226,21 @@ mod tests {
     fn every_key_is_applied_and_comes_back_from_json() {
         let mut settings = ArraySettings::default();
         for key in ARRAY_KEYS {
-            let value = if key.ends_with("priority") { "high" } else { "64M" };
+            let value = match key {
+                "rebuild_priority" | "scrub_priority" => "high",
+                "rebuild_floor" | "scrub_floor" => "64M",
+                "error_window" | "slow_window" => "2h",
+                "slow_action" => "avoid",
+                "spare_pool" => "p",
+                _ => "7",
+            };
             settings.apply(key, value).unwrap();
         }
         assert_eq!(settings.rebuild, settings.scrub);
         assert_eq!(settings.scrub.floor_bytes_per_second, 64 << 20);
+        let HealthPolicy { max_errors, error_window_ns, slow_factor, .. } =
+            settings.health.for_array();
+        assert_eq!((max_errors, error_window_ns, slow_factor), (7, 7200 * SECOND_NS, 7));
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<ArraySettings>(&json).unwrap(), settings);
     }
@@ -120,6 +253,31 @@ mod tests {
         let value = settings.apply("scrub_priority", "hgih").unwrap_err();
         assert!(value.message.contains("did you mean `high`"), "{value}");
         assert_eq!(settings.apply("scrub_floor", "fast").unwrap_err().exit_code(), 2);
+        for (key, value) in [
+            ("max_errors", "-1"),
+            ("max_errors", "many"),
+            ("error_window", "0"),
+            ("error_window", "1y"),
+            ("slow_window", "32d"),
+            ("slow_window", "99999999999999999999d"),
+            ("slow_factor", "1.5"),
+            ("slow_action", "kill"),
+            ("spare_pool", "a/b"),
+        ] {
+            assert_eq!(settings.apply(key, value).unwrap_err().exit_code(), 2, "{key}={value}");
+        }
+        settings.apply("spare_pool", "none").unwrap();
         assert_eq!(settings, ArraySettings::default());
+    }
+
+    #[test]
+    fn settings_of_before_are_read_and_written_as_they_were() {
+        let before = concat!(
+            r#"{"rebuild":{"priority":"low","floor_bytes_per_second":1},"#,
+            r#""scrub":{"priority":"idle","floor_bytes_per_second":0}}"#
+        );
+        let settings: ArraySettings = serde_json::from_str(before).unwrap();
+        assert_eq!(settings.health, HealthSettings::default());
+        assert_eq!(serde_json::to_string(&settings).unwrap(), before);
     }
 }

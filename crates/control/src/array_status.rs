@@ -4,9 +4,9 @@
 use serde::{Deserialize, Serialize};
 use voltier_array::Consistency;
 
-use crate::array_settings::TaskPace;
+use crate::array_settings::{HealthSettings, TaskPace};
 use crate::array_spec::consistency_word;
-use crate::name::{ArrayName, VolumeName};
+use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::ArrayRecord;
 use crate::spec::DeviceSpec;
 
@@ -37,6 +37,79 @@ pub struct MemberStatus {
     pub state: String,
     /// Size of its device, in bytes; 0 when it is not there.
     pub size_bytes: u64,
+    /// How well its device does.
+    #[serde(flatten)]
+    pub health: HealthStatus,
+}
+
+/// How long something took, of late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyStatus {
+    /// Samples that are remembered: 0 when nothing is known.
+    pub samples: u32,
+    /// Half of them took no longer, in microseconds.
+    pub p50_us: u64,
+    /// All but one in a hundred took no longer, in microseconds.
+    pub p99_us: u64,
+}
+
+/// How well a member's device does, since it came or the array was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HealthStatus {
+    /// Reads that failed.
+    #[serde(default)]
+    pub errors_read: u64,
+    /// Writes and flushes that failed.
+    #[serde(default)]
+    pub errors_write: u64,
+    /// Chunks, or parts, rewritten after a read that failed.
+    #[serde(default)]
+    pub repaired: u64,
+    /// Errors of late: half as many with every window that has passed.
+    #[serde(default)]
+    pub errors_recent: u32,
+    /// Whether these are more than `max_errors`, and the array cannot lose the member.
+    #[serde(default)]
+    pub too_many_errors: bool,
+    /// Whether it is slower than the others.
+    #[serde(default)]
+    pub slow: bool,
+    /// Its reads.
+    #[serde(default)]
+    pub read_latency: LatencyStatus,
+    /// Its writes.
+    #[serde(default)]
+    pub write_latency: LatencyStatus,
+}
+
+/// When a member has done too badly, and what is done about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsStatus {
+    /// `max_errors`.
+    pub max_errors: u32,
+    /// `error_window`, in seconds.
+    pub error_window_s: u64,
+    /// `slow_factor`.
+    pub slow_factor: u32,
+    /// `slow_window`, in seconds.
+    pub slow_window_s: u64,
+    /// `slow_action`: `show`, `avoid`, `fail`.
+    pub slow_action: String,
+}
+
+impl Default for LimitsStatus {
+    fn default() -> Self {
+        HealthSettings::default().into()
+    }
+}
+
+impl From<HealthSettings> for LimitsStatus {
+    fn from(settings: HealthSettings) -> Self {
+        let HealthSettings { max_errors, error_window_s, slow_factor, slow_window_s, slow_action } =
+            settings;
+        let slow_action = slow_action.name().to_owned();
+        Self { max_errors, error_window_s, slow_factor, slow_window_s, slow_action }
+    }
 }
 
 /// The device of a journal.
@@ -114,6 +187,17 @@ pub struct ArrayCounts {
     pub repairs: u64,
 }
 
+/// A pool of spares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// Name.
+    pub name: PoolName,
+    /// The spares that wait, in the order in which they are taken.
+    pub spares: Vec<String>,
+    /// The arrays that take from it.
+    pub arrays: Vec<ArrayName>,
+}
+
 /// Everything about one array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ArrayStatus {
@@ -142,6 +226,15 @@ pub struct ArrayStatus {
     /// Devices that wait to replace a lost member.
     #[serde(default)]
     pub spares: Vec<String>,
+    /// The pool whose spares it may take, if it has one.
+    #[serde(default)]
+    pub spare_pool: Option<PoolName>,
+    /// What waits in that pool.
+    #[serde(default)]
+    pub pool_spares: Vec<String>,
+    /// When a member has done too badly.
+    #[serde(default)]
+    pub limits: LimitsStatus,
     /// The rebuild.
     #[serde(default)]
     pub rebuild: TaskStatus,
@@ -188,6 +281,9 @@ impl ArrayStatus {
                 size_bytes: 0,
             }),
             spares: record.spares.iter().map(ToString::to_string).collect(),
+            spare_pool: record.settings.spare_pool.clone(),
+            pool_spares: Vec::new(),
+            limits: record.settings.health.into(),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
             rebuild_stuck_regions: 0,
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
@@ -209,5 +305,6 @@ fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> MemberStatu
         uuid: String::new(),
         state: "unknown".to_owned(),
         size_bytes: 0,
+        health: HealthStatus::default(),
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::array_status::ArrayStatus;
+use crate::array_status::{ArrayStatus, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
@@ -144,6 +144,17 @@ impl Client {
     pub fn array(&mut self, ask: ArrayRequest) -> ControlResult<(ArrayStatus, Vec<String>)> {
         match self.request(&Request::Array { ask })? {
             Response::Array { array, notes } => Ok((*array, notes)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// A request about pools of spares; their state, and notes.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn pools(&mut self, ask: ArrayRequest) -> ControlResult<(Vec<PoolStatus>, Vec<String>)> {
+        match self.request(&Request::Array { ask })? {
+            Response::Pools { pools, notes } => Ok((pools, notes)),
             other => Err(unexpected(&other)),
         }
     }

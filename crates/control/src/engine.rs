@@ -102,7 +102,7 @@ pub struct JournalDeviceLabel {
 }
 
 /// What an array stands on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayDevices {
     /// Changes of membership so far.
     pub events: u64,
@@ -112,6 +112,12 @@ pub struct ArrayDevices {
     pub spares: Vec<DeviceSpec>,
     /// Devices that are being filled beside a member in service.
     pub incoming: Vec<DeviceSpec>,
+    /// Lost members that could be rebuilt and for which no spare waits.
+    pub spares_wanted: usize,
+    /// How many more members may be lost, wherever they are.
+    pub may_lose: u32,
+    /// What happened to members since this was last asked: a line each.
+    pub news: Vec<String>,
 }
 
 /// How a device came into the place of a member.
@@ -130,7 +136,8 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The data path, as the service uses it. Volumes are known by their names.
 pub trait Engine: 'static {
-    /// Whom to wake when [`Engine::health`] of some volume has changed for the worse.
+    /// Whom to wake when [`Engine::health`] of some volume has changed for the worse, or
+    /// [`Engine::array_devices`] of some array at all.
     fn set_waker(&mut self, waker: Waker);
 
     /// Takes one line of the daemon's log.
@@ -332,6 +339,14 @@ pub trait Engine: 'static {
         Err(no_arrays())
     }
 
+    /// Whether a device suits an open array as a spare; nothing is changed.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn check_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
     /// Puts the journal of an open array on another device, or back on the members.
     ///
     /// # Errors
@@ -356,8 +371,8 @@ pub trait Engine: 'static {
         Err(no_arrays())
     }
 
-    /// Changes the paces of background tasks.
-    fn set_paces(&mut self, _: &ArrayName, _: &ArraySettings) {}
+    /// Gives an open array its settings.
+    fn configure_array(&mut self, _: &ArrayName, _: &ArraySettings) {}
 
     /// What an open array stands on now.
     fn array_devices(&mut self, _: &ArrayName) -> Option<ArrayDevices> {

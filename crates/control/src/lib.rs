@@ -34,18 +34,22 @@ mod state_dir;
 mod status;
 mod suggest;
 
-pub use array_settings::{ARRAY_KEYS, ArraySettings, JOURNAL_KEY, TaskPace};
+pub use array_settings::{ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, TaskPace};
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
 pub use array_status::{
-    ArrayCounts, ArrayState, ArrayStatus, JournalStatus, MemberStatus, ScrubFound, TaskStatus,
+    ArrayCounts, ArrayState, ArrayStatus, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
+    MemberStatus, PoolStatus, ScrubFound, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front};
-pub use name::{ArrayName, NAME_BYTES_MAX, VolumeName};
-pub use records::{ArrayRecord, CacheRecord, Desired, Identity, LOST_RANGES_MAX, VolumeRecord};
+pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
+pub use records::{
+    ArrayRecord, CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare,
+    VolumeRecord,
+};
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
 pub use service::Service;
 pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};

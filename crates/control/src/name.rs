@@ -71,6 +71,46 @@ impl fmt::Display for ArrayName {
     }
 }
 
+/// A valid name of a pool of spares, of the same letters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PoolName(String);
+
+impl PoolName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PoolName {
+    type Err = ControlError;
+
+    fn from_str(text: &str) -> Result<Self, ControlError> {
+        plain("a name of a spare pool", text).map(Self)
+    }
+}
+
+impl TryFrom<String> for PoolName {
+    type Error = ControlError;
+
+    fn try_from(text: String) -> Result<Self, ControlError> {
+        text.parse()
+    }
+}
+
+impl From<PoolName> for String {
+    fn from(name: PoolName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for PoolName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
 /// The text, if it is plain enough for `what`.
 fn plain(what: &str, text: &str) -> Result<String, ControlError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

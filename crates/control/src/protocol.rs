@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use voltier_array::Consistency;
 
 use crate::array_spec::{ArrayLevel, consistency_word};
-use crate::array_status::ArrayStatus;
+use crate::array_status::{ArrayStatus, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
-use crate::name::{ArrayName, VolumeName};
+use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
@@ -138,12 +138,33 @@ pub enum ArrayRequest {
         /// What is done about what does not match.
         repair: Repair,
     },
-    /// Change the paces of background tasks.
+    /// Change settings.
     Set {
         /// Which array.
         name: ArrayName,
         /// Keys and values, in order.
         changes: Vec<(String, String)>,
+    },
+    /// Put devices into a pool of spares; one that is not known is made.
+    PoolAdd {
+        /// Which pool.
+        pool: PoolName,
+        /// The devices.
+        devices: Vec<DeviceSpec>,
+        /// Overwrite what they hold now, when they are taken.
+        force: bool,
+    },
+    /// Take devices out of a pool of spares.
+    PoolRemove {
+        /// Which pool.
+        pool: PoolName,
+        /// The devices; without any, the pool itself is forgotten.
+        devices: Vec<DeviceSpec>,
+    },
+    /// Pools of spares.
+    PoolShow {
+        /// Which pool; all without it.
+        pool: Option<PoolName>,
     },
     /// Put the journal on another device, or back on the members.
     SetJournal {
@@ -276,6 +297,13 @@ pub enum Response {
     Arrays {
         /// In the order of their names.
         arrays: Vec<ArrayStatus>,
+    },
+    /// State of the pools of spares asked for, or changed.
+    Pools {
+        /// In the order of their names.
+        pools: Vec<PoolStatus>,
+        /// What the user should know of the change: a line each.
+        notes: Vec<String>,
     },
     /// Work that goes on, or has ended.
     Job {

@@ -10,7 +10,7 @@ use crate::array_settings::ArraySettings;
 use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
-use crate::name::{ArrayName, VolumeName};
+use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
@@ -164,6 +164,25 @@ pub struct ArrayRecord {
     /// Choices.
     #[serde(default)]
     pub settings: ArraySettings,
+}
+
+/// A spare of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSpare {
+    /// The device.
+    pub device: DeviceSpec,
+    /// Whether what it holds may be overwritten: it was added with `-f`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overwrite: bool,
+}
+
+/// Spares that several arrays share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Name.
+    pub name: PoolName,
+    /// The spares that wait, in the order in which they are taken.
+    pub spares: Vec<PoolSpare>,
 }
 
 impl ArrayRecord {

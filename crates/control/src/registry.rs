@@ -13,16 +13,17 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::array_settings::{ArraySettings, HealthSettings};
 use crate::error::{ControlError, ControlResult};
-use crate::name::{ArrayName, VolumeName};
-use crate::records::{ArrayRecord, VolumeRecord};
+use crate::name::{ArrayName, PoolName, VolumeName};
+use crate::records::{ArrayRecord, PoolRecord, VolumeRecord};
 use crate::spec::DeviceSpec;
 
 /// Name of the file in the state folder.
 pub const REGISTRY_FILE: &str = "registry.json";
-/// Newest version this program writes; newer ones are refused. Without arrays it writes version 1,
-/// which programs before arrays read.
-pub const REGISTRY_VERSION: u32 = 2;
+/// Newest version this program writes; newer ones are refused. It writes the oldest one that can say
+/// what there is: 1 without arrays, 2 with arrays that have neither spare pools nor limits of their own.
+pub const REGISTRY_VERSION: u32 = 3;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -34,6 +35,8 @@ struct Body {
     volumes: Vec<VolumeRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     arrays: Vec<ArrayRecord>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    spare_pools: Vec<PoolRecord>,
 }
 
 impl Body {
@@ -41,7 +44,29 @@ impl Body {
     fn version(&self) -> u32 {
         let is_on_array = |volume: &VolumeRecord| volume.devices().any(|it| it.array().is_some());
         let has_arrays = !self.arrays.is_empty() || self.volumes.iter().any(is_on_array);
-        if has_arrays { REGISTRY_VERSION } else { 1 }
+        let is_new = |array: &ArrayRecord| {
+            let ArraySettings { health, spare_pool, .. } = &array.settings;
+            spare_pool.is_some() || *health != HealthSettings::default()
+        };
+        if !self.spare_pools.is_empty() || self.arrays.iter().any(is_new) {
+            REGISTRY_VERSION
+        } else if has_arrays {
+            2
+        } else {
+            1
+        }
+    }
+
+    fn put_array(&mut self, record: ArrayRecord) {
+        self.arrays.retain(|array| array.name != record.name);
+        self.arrays.push(record);
+        self.arrays.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+
+    fn put_pool(&mut self, record: PoolRecord) {
+        self.spare_pools.retain(|pool| pool.name != record.name);
+        self.spare_pools.push(record);
+        self.spare_pools.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
     /// What cannot be, however good the checksum is.
@@ -56,7 +81,21 @@ impl Body {
         if let Some(name) = twice(used.filter_map(DeviceSpec::array)) {
             return Err(format!("the array {name} is used twice"));
         }
+        if let Some(name) = twice(self.spare_pools.iter().map(|pool| &pool.name)) {
+            return Err(format!("two spare pools are named {name}"));
+        }
+        for pool in &self.spare_pools {
+            if pool.spares.iter().any(|spare| spare.device.array().is_some()) {
+                return Err(format!("the spare pool {} has an array in it", pool.name));
+            }
+        }
         for array in &self.arrays {
+            let is_it = |pool: &PoolRecord| Some(&pool.name) == array.settings.spare_pool.as_ref();
+            if let Some(pool) = &array.settings.spare_pool
+                && !self.spare_pools.iter().any(is_it)
+            {
+                return Err(format!("the array {} takes spares of {pool}, no pool", array.name));
+            }
             let members = array.members.len();
             array
                 .level
@@ -213,11 +252,7 @@ impl Registry {
     /// # Errors
     /// When the file cannot be written; nothing changed then.
     pub fn put_array(&mut self, record: ArrayRecord) -> ControlResult<()> {
-        self.change(|body| {
-            body.arrays.retain(|array| array.name != record.name);
-            body.arrays.push(record);
-            body.arrays.sort_by(|a, b| a.name.cmp(&b.name));
-        })
+        self.change(|body| body.put_array(record))
     }
 
     /// Forgets an array, on the medium when it returns.
@@ -226,6 +261,48 @@ impl Registry {
     /// When the file cannot be written; nothing changed then.
     pub fn remove_array(&mut self, name: &ArrayName) -> ControlResult<()> {
         self.change(|body| body.arrays.retain(|array| array.name != *name))
+    }
+
+    /// All pools of spares.
+    pub fn pools(&self) -> &[PoolRecord] {
+        &self.body.spare_pools
+    }
+
+    /// One pool of spares.
+    pub fn find_pool(&self, name: &PoolName) -> Option<&PoolRecord> {
+        self.body.spare_pools.iter().find(|pool| pool.name == *name)
+    }
+
+    /// Adds or replaces a pool of spares, on the medium when it returns.
+    ///
+    /// # Errors
+    /// When the file cannot be written; nothing changed then.
+    pub fn put_pool(&mut self, record: PoolRecord) -> ControlResult<()> {
+        self.change(|body| body.put_pool(record))
+    }
+
+    /// Forgets a pool of spares, on the medium when it returns.
+    ///
+    /// # Errors
+    /// When the file cannot be written; nothing changed then.
+    pub fn remove_pool(&mut self, name: &PoolName) -> ControlResult<()> {
+        self.change(|body| body.spare_pools.retain(|pool| pool.name != *name))
+    }
+
+    /// Replaces a pool and an array at once, on the medium when it returns: a spare that goes from one to
+    /// the other is at any moment in one of them.
+    ///
+    /// # Errors
+    /// When the file cannot be written; nothing changed then.
+    pub fn put_pool_and_array(
+        &mut self,
+        pool: PoolRecord,
+        array: ArrayRecord,
+    ) -> ControlResult<()> {
+        self.change(|body| {
+            body.put_pool(pool);
+            body.put_array(array);
+        })
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Body)) -> ControlResult<()> {
@@ -281,8 +358,9 @@ fn decode(bytes: &[u8]) -> Result<Body, String> {
         return Err(damaged());
     }
     let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
-    if version < body.version() {
-        return Err(format!("it is wrong: arrays in version {version}"));
+    // The head is not in the checksum; what is written has the version of what is in it.
+    if version != body.version() {
+        return Err(format!("it is wrong: what is in it is not of version {version}"));
     }
     body.check().map_err(|why| format!("it is wrong: {why}"))?;
     Ok(body)
@@ -311,7 +389,6 @@ mod tests {
     use super::*;
     use voltier_array::Consistency;
 
-    use crate::array_settings::ArraySettings;
     use crate::export_spec::ExportSpec;
     use crate::records::{CacheRecord, Desired, Identity};
     use crate::settings::Settings;
@@ -360,6 +437,7 @@ mod tests {
         Body {
             volumes: volumes.iter().copied().map(volume).collect(),
             arrays: arrays.iter().copied().map(array).collect(),
+            spare_pools: Vec::new(),
         }
     }
 
@@ -425,7 +503,7 @@ mod tests {
         assert!(version().contains("\"version\":1,"));
         let mut old = String::from_utf8(encode(&body(&[], &["r"]))).unwrap();
         old = old.replacen("\"version\":2", "\"version\":1", 1);
-        assert!(decode(old.as_bytes()).unwrap_err().contains("arrays in version 1"));
+        assert!(decode(old.as_bytes()).unwrap_err().contains("not of version 1"));
     }
 
     #[test]
@@ -454,8 +532,8 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "3,", 1);
-        let cases = [("version 3", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "4,", 1);
+        let cases = [("version 4", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

@@ -74,12 +74,13 @@ impl<E: Engine + Send> Shared<E> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Steps jobs and records lost SSDs for as long as the process lives. Idle costs nothing.
+    /// Steps jobs, records lost SSDs and members for as long as the process lives. Idle costs nothing.
     pub(crate) fn watch(&self) {
         loop {
             let busy = {
                 let mut service = self.lock();
                 service.notice_lost_ssds();
+                service.notice_array_events();
                 service.step_jobs()
             };
             self.sleep(busy.then_some(JOB_STEP));

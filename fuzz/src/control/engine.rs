@@ -78,12 +78,8 @@ impl BookEngine {
     }
 
     fn opened(&self, name: &ArrayName, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-        let devices = ArrayDevices {
-            events: 1,
-            members: members.clone(),
-            spares: Vec::new(),
-            incoming: Vec::new(),
-        };
+        let devices =
+            ArrayDevices { events: 1, members: members.clone(), ..ArrayDevices::default() };
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
         assert!(before.is_none(), "{name} is opened twice");
         OpenedArray {
@@ -319,7 +315,7 @@ impl Engine for BookEngine {
         self.call()
     }
 
-    fn set_paces(&mut self, name: &ArrayName, _: &ArraySettings) {
+    fn configure_array(&mut self, name: &ArrayName, _: &ArraySettings) {
         self.array(name);
     }
 

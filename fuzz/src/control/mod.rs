@@ -141,6 +141,14 @@ impl Daemon {
             ArrayRequest::AddSpare { name, spare, force } => {
                 ArrayRequest::AddSpare { name, spare: device(spare), force }
             }
+            ArrayRequest::PoolAdd { pool, devices, force } => {
+                let devices = devices.into_iter().map(device).collect();
+                ArrayRequest::PoolAdd { pool, devices, force }
+            }
+            ArrayRequest::PoolRemove { pool, devices } => {
+                let devices = devices.into_iter().map(device).collect();
+                ArrayRequest::PoolRemove { pool, devices }
+            }
             ArrayRequest::SetJournal { name, journal, force } => {
                 ArrayRequest::SetJournal { name, journal: journal.map(device), force }
             }

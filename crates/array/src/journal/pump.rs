@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Payload, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 
 use crate::array::Inner;
 use crate::canary::{self, Canary};
@@ -72,7 +72,25 @@ impl<D: BlockDevice> Inner<D> {
             Durability::Durable
         };
         self.counters.add(|counts| counts.journal_writes += 1);
-        write_long(&*self.device_of_ring(ring)?, range.start, payload, durability).await
+        self.write_ring(ring, range.start, payload, durability).await
+    }
+
+    /// A member is tried once more. A device of the journal's own is not: the members take over.
+    async fn write_ring(
+        self: &Rc<Self>,
+        ring: usize,
+        at: Lba,
+        payload: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let device = self.device_of_ring(ring)?;
+        let is_of_member = ring < self.members.len();
+        match write_long(&*device, at, payload.clone(), durability).await {
+            Err(error) if is_of_member && self.may_try_again(ring, &device, error) => {
+                Box::pin(write_long(&*device, at, payload, durability)).await
+            }
+            result => result,
+        }
     }
 
     /// Waits until so many blocks of a ring may be written over; the first of them.
@@ -111,7 +129,7 @@ impl<D: BlockDevice> Inner<D> {
         let label = Label::encode(journal.owner(ring), start);
         let at = journal.ring(ring).borrow().place().label_lba(start.number);
         self.counters.add(|counts| counts.journal_writes += 1);
-        self.device_of_ring(ring)?.write(at, Payload::One(label), Durability::Durable).await
+        self.write_ring(ring, at, Payload::One(label), Durability::Durable).await
     }
 
     /// Flushes the members, so that the room of what is in place may be used again.

@@ -1,6 +1,7 @@
 //! The engine: against an oracle, its device I/Os counted, and with members that fail.
 
 mod failures;
+mod health;
 mod io_counts;
 mod journal;
 mod oracle;

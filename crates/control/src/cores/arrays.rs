@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, JournalState, Layout,
-    LeftOut, MemberLayout, MemberState, MetadataError, Progress, Superblock,
+    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, JournalState, Latency,
+    Layout, LeftOut, MemberHealth, MemberLayout, MemberState, MetadataError, Progress, Superblock,
 };
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
 use voltier_ring::Handle;
@@ -18,7 +18,8 @@ use super::on_core::one_line;
 use crate::array_settings::TaskPace;
 use crate::array_spec::ArrayLevel;
 use crate::array_status::{
-    ArrayCounts, ArrayState, ArrayStatus, MemberStatus, ScrubFound, TaskStatus,
+    ArrayCounts, ArrayState, ArrayStatus, HealthStatus, LatencyStatus, MemberStatus, ScrubFound,
+    TaskStatus,
 };
 use crate::engine::{MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
@@ -412,10 +413,6 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
     let newcomers = assembled.newcomers.borrow();
     let spares = newcomers.iter().filter(|it| it.is_spare).map(|it| it.known.device.to_string());
     let (rebuild, scrub) = (array.rebuild_status(), array.scrub_status());
-    let geometry = array.geometry();
-    let lost_most = (0..geometry.group_count())
-        .map(|group| geometry.members_of(group).filter(|it| !array.is_online(*it)).count())
-        .max();
     let members = now.members.iter().enumerate().map(|(index, member)| {
         let known = devices[index].as_ref();
         let recorded = plain.members.get(index).map(|member| member.path.clone());
@@ -425,6 +422,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
             uuid: Identity(member.uuid).to_string(),
             state: word(member.state).to_owned(),
             size_bytes: known.map_or(0, |it| it.size_bytes),
+            health: health(&member.health),
         }
     });
     let members = members.collect();
@@ -433,7 +431,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
     Ok(ArrayStatus {
         state: if now.is_degraded { ArrayState::Degraded } else { ArrayState::Running },
         size_bytes: now.bytes,
-        may_lose: geometry.parity_chunks().saturating_sub(lost_most.unwrap_or(0)) as u32,
+        may_lose: assembled.may_lose(),
         events: now.event,
         spares: spares.collect(),
         journal_device,
@@ -464,6 +462,24 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         },
         ..plain
     })
+}
+
+fn health(health: &MemberHealth) -> HealthStatus {
+    let latency = |latency: Latency| LatencyStatus {
+        samples: latency.samples,
+        p50_us: latency.p50_ns.div_ceil(1000),
+        p99_us: latency.p99_ns.div_ceil(1000),
+    };
+    HealthStatus {
+        errors_read: health.errors_read,
+        errors_write: health.errors_write,
+        repaired: health.repaired,
+        errors_recent: health.errors_recent,
+        too_many_errors: health.has_too_many_errors,
+        slow: health.is_slow,
+        read_latency: latency(health.reads),
+        write_latency: latency(health.writes),
+    }
 }
 
 fn task(progress: &Progress, pace: TaskPace) -> TaskStatus {

@@ -129,10 +129,10 @@ impl CoreEngine {
         }
         let members = now.members.into_iter().flatten();
         let devices: Vec<DeviceSpec> = members.chain(record.journal.clone()).collect();
-        let settings = record.settings;
+        let settings = record.settings.clone();
         self.close_array(name)?;
         self.assemble_on(core, &record, &devices, false)?;
-        self.set_paces(name, &settings);
+        self.configure_array(name, &settings);
         now.spares.iter().try_for_each(|spare| self.add_spare(name, spare))
     }
 
@@ -151,8 +151,20 @@ impl CoreEngine {
         if opened.journal.is_some() {
             record.journal.clone_from(&opened.journal);
         }
-        self.arrays.insert(record.name.clone(), ArrayHome { core, record });
+        self.take_home(core, record);
         Ok(opened)
+    }
+
+    /// An array is open on this core from now on.
+    fn take_home(&mut self, core: usize, record: ArrayRecord) {
+        let name = record.name.clone();
+        self.arrays.insert(name.clone(), ArrayHome { core, record });
+        if let Some(waker) = self.waker.clone() {
+            let array = name.clone();
+            let listen = move |_| async move { newcomers::listen(&array, waker) };
+            // It was opened a moment ago.
+            let _ = self.on_array(&name, listen);
+        }
     }
 
     /// Runs a task for an open array on its core and waits for the answer.
@@ -398,8 +410,7 @@ impl Engine for CoreEngine {
         let core = self.deal();
         let plan = record.clone();
         let opened = call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
-        let home = ArrayHome { core, record: record.clone() };
-        self.arrays.insert(record.name.clone(), home);
+        self.take_home(core, record.clone());
         Ok(opened)
     }
 
@@ -462,13 +473,21 @@ impl Engine for CoreEngine {
         self.on_array(name, move |_| async move { newcomers::start_scrub(&array, repair) })
     }
 
-    fn set_paces(&mut self, name: &ArrayName, settings: &ArraySettings) {
-        let (array, settings) = (name.clone(), *settings);
+    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        let (array, device) = (name.clone(), device.clone());
+        self.on_array(name, move |handle| async move {
+            newcomers::check_spare(&handle, &array, &device)
+        })
+    }
+
+    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings) {
+        let (array, settings) = (name.clone(), settings.clone());
         if let Some(home) = self.arrays.get_mut(name) {
-            home.record.settings = settings;
+            home.record.settings = settings.clone();
         }
-        // An array that is not open has no task.
-        let _ = self.on_array(name, move |_| async move { newcomers::set_paces(&array, settings) });
+        // An array that is not open has nothing to set.
+        let _ =
+            self.on_array(name, move |_| async move { newcomers::configure(&array, &settings) });
     }
 
     fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {

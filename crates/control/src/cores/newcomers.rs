@@ -1,12 +1,12 @@
 //! Members that come to the arrays of a core, spares, and background tasks.
 
-use voltier_array::{BackgroundTask, Replacement, ScrubRepair};
+use voltier_array::{BackgroundTask, HealthNews, Replacement, ScrubRepair};
 use voltier_block::BlockDevice;
 use voltier_ring::Handle;
 
 use super::arrays::{Assembled, Known, assembled, open_leaf};
 use crate::array_settings::ArraySettings;
-use crate::engine::{ArrayDevices, Replaced};
+use crate::engine::{ArrayDevices, Replaced, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::Repair;
@@ -99,11 +99,31 @@ pub(super) fn start_scrub(name: &ArrayName, repair: Repair) -> ControlResult<()>
     assembled(name)?.array.scrub(repair).map_err(refused)
 }
 
-/// Changes the paces of both tasks.
-pub(super) fn set_paces(name: &ArrayName, settings: ArraySettings) -> ControlResult<()> {
+/// Whether a device suits as a spare.
+pub(super) fn check_spare(
+    handle: &Handle,
+    name: &ArrayName,
+    device: &DeviceSpec,
+) -> ControlResult<()> {
+    let leaf = open_leaf(handle, device)?;
+    assembled(name)?
+        .array
+        .check_spare(&leaf)
+        .map_err(|error| ControlError::failed(format!("{device} is no spare for {name}: {error}")))
+}
+
+/// Gives an array its settings.
+pub(super) fn configure(name: &ArrayName, settings: &ArraySettings) -> ControlResult<()> {
     let array = &assembled(name)?.array;
+    array.set_health_policy(settings.health.for_array());
     array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
     array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
+    Ok(())
+}
+
+/// Whom to wake when something about an array has changed.
+pub(super) fn listen(name: &ArrayName, waker: Waker) -> ControlResult<()> {
+    assembled(name)?.array.set_listener(move || waker());
     Ok(())
 }
 
@@ -119,5 +139,55 @@ pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
         let those = newcomers.iter().filter(move |it| it.is_spare == is_spare);
         those.map(|it| device(&it.known)).collect()
     };
-    Ok(ArrayDevices { events, members, spares: of(true), incoming: of(false) })
+    let array = &assembled.array;
+    let news = array.take_health_news().iter().map(|news| assembled.line_of(news)).collect();
+    Ok(ArrayDevices {
+        events,
+        members,
+        spares: of(true),
+        incoming: of(false),
+        spares_wanted: array.spares_wanted(),
+        may_lose: assembled.may_lose(),
+        news,
+    })
+}
+
+impl Assembled {
+    /// How many more members may be lost, wherever they are.
+    pub(super) fn may_lose(&self) -> u32 {
+        let geometry = self.array.geometry();
+        let lost = |group| {
+            let members = geometry.members_of(group);
+            members.filter(|member| !self.array.is_online(*member)).count()
+        };
+        let lost_most = (0..geometry.group_count()).map(lost).max().unwrap_or(0);
+        geometry.parity_chunks().saturating_sub(lost_most) as u32
+    }
+
+    /// A line of the log.
+    fn line_of(&self, news: &HealthNews) -> String {
+        let device = |member: usize| {
+            let known = self.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
+            known.unwrap_or_else(|| format!("member {member}"))
+        };
+        match *news {
+            HealthNews::TooManyErrors { member, errors, is_failed: true } => {
+                format!("{} had {errors} errors of late and is failed", device(member))
+            }
+            HealthNews::TooManyErrors { member, errors, is_failed: false } => format!(
+                "{} had {errors} errors of late, and the array cannot lose it: replace it now",
+                device(member)
+            ),
+            HealthNews::Slow { member, mean_ns, others_ns } => format!(
+                "{} is slow: {} us, where the others take {} us",
+                device(member),
+                mean_ns / 1000,
+                others_ns / 1000
+            ),
+            HealthNews::SlowFailed { member } => {
+                format!("{} is failed because it is slow", device(member))
+            }
+            HealthNews::NotSlow { member } => format!("{} is not slow any more", device(member)),
+        }
+    }
 }

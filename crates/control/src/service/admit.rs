@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::NewCache;
-use crate::records::{ArrayRecord, CacheRecord, Identity, VolumeRecord};
+use crate::records::{ArrayRecord, CacheRecord, Identity, PoolRecord, VolumeRecord};
 use crate::safety::{self, DeviceId, Finding, Role};
 use crate::spec::DeviceSpec;
 
@@ -139,7 +139,7 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// The volume or array a piece of storage already belongs to, other than the array `but`.
+    /// The volume, array or pool a piece of storage already belongs to, other than the array `but`.
     fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
         let Self { engine, registry, machine, .. } = self;
         let mut is_it = |device: &DeviceSpec| {
@@ -149,6 +149,10 @@ impl<E: Engine> Service<E> {
         let volume = registry.volumes().iter().find(|volume| volume.devices().any(&mut is_it));
         if let Some(VolumeRecord { name, .. }) = volume {
             return Some(format!("volume {name}"));
+        }
+        let mut is_in = |pool: &&PoolRecord| pool.spares.iter().any(|spare| is_it(&spare.device));
+        if let Some(pool) = registry.pools().iter().find(&mut is_in) {
+            return Some(format!("spare pool {}", pool.name));
         }
         let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
         let array = others.find(|array| array.devices().any(&mut is_it));

@@ -2,11 +2,12 @@
 
 use super::Service;
 use super::admit::Beside;
+use super::spare_pools::Wanting;
 use crate::engine::{ArrayDevices, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{MemberName, Response};
-use crate::records::ArrayRecord;
+use crate::records::{ArrayRecord, Identity};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
@@ -72,7 +73,7 @@ impl<E: Engine> Service<E> {
             self.registry.put_array(before)?;
             return Err(error);
         }
-        self.notice_array_events();
+        self.record_array_events();
         Ok(())
     }
 
@@ -86,6 +87,12 @@ impl<E: Engine> Service<E> {
                 live.left_out.push(line);
             }
         }
+    }
+
+    /// Whether a device says that it is a member of an array.
+    pub(super) fn is_labelled(&mut self, device: &DeviceSpec, array: Identity) -> bool {
+        let label = device.path().map(|_| self.engine.label_of(device));
+        matches!(label, Some(Ok(Some(label))) if label.array == array)
     }
 
     fn still_a_spare(&mut self, spare: &DeviceSpec) -> ControlResult<()> {
@@ -221,11 +228,16 @@ impl<E: Engine> Service<E> {
         for (key, value) in changes {
             record.settings.apply(key, value)?;
         }
-        let settings = record.settings;
+        let settings = record.settings.clone();
+        if let Some(pool) = &settings.spare_pool {
+            self.pool_record(pool)?;
+        }
         self.registry.put_array(record)?;
         if self.size_of_array(name).is_ok() {
-            self.engine.set_paces(name, &settings);
+            self.engine.configure_array(name, &settings);
         }
+        self.unfit_spares.clear();
+        self.notice_array_events();
         Ok(self.array_response(name, Vec::new()))
     }
 
@@ -262,22 +274,40 @@ impl<E: Engine> Service<E> {
     }
 
     /// Records what changed in arrays by itself: a member that was lost is old from then on, and this
-    /// instance must know so when it is the only one that comes back; spares take places.
-    pub(super) fn notice_array_events(&mut self) {
+    /// instance must know so when it is the only one that comes back; spares take places. Then gives
+    /// spares of pools to arrays that want some.
+    pub fn notice_array_events(&mut self) {
+        let wanting = self.record_array_events();
+        self.serve_from_pools(wanting);
+    }
+
+    /// The first half of that: who wants spares, the most exposed first.
+    pub(super) fn record_array_events(&mut self) -> Vec<Wanting> {
+        let mut wanting = Vec::new();
         for record in self.registry.arrays().to_vec() {
-            let Some(now) = self.engine.array_devices(&record.name) else { continue };
-            let ArrayDevices { events, members, spares, incoming } = now;
+            let name = record.name.clone();
+            let Some(now) = self.engine.array_devices(&name) else { continue };
+            let ArrayDevices { events, members, spares, incoming, spares_wanted, may_lose, news } =
+                now;
+            for line in news {
+                self.engine.log(&format!("array {name}: {line}"));
+            }
             let mut next = ArrayRecord { events, spares, incoming, ..record.clone() };
             for (place, device) in next.members.iter_mut().zip(members) {
                 if device.is_some() {
                     *place = device;
                 }
             }
+            if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
+                wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
+            }
             if next != record {
-                let name = record.name.clone();
+                self.unfit_spares.retain(|(array, _)| *array != name);
                 let recorded = self.registry.put_array(next);
                 self.note_array(&name, recorded);
             }
         }
+        wanting.sort();
+        wanting
     }
 }

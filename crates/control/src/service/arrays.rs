@@ -52,6 +52,11 @@ impl<E: Engine> Service<E> {
                 self.start_task(&name, |engine, name| engine.start_scrub(name, repair))
             }
             ArrayRequest::Set { name, changes } => self.set_array(&name, &changes),
+            ArrayRequest::PoolAdd { pool, devices, force } => {
+                self.add_to_pool(&pool, devices, force)
+            }
+            ArrayRequest::PoolRemove { pool, devices } => self.remove_from_pool(&pool, &devices),
+            ArrayRequest::PoolShow { pool } => self.show_pools(pool.as_ref()),
             ArrayRequest::SetJournal { name, journal, force } => {
                 self.set_journal(&name, journal, force)
             }
@@ -169,9 +174,9 @@ impl<E: Engine> Service<E> {
         });
         let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
-        let settings = record.settings;
+        let settings = record.settings.clone();
         self.keep_array(record, opened, left_out.clone())?;
-        self.engine.set_paces(&name, &settings);
+        self.engine.configure_array(&name, &settings);
         // Volumes may have waited for it.
         for volume in self.registry.volumes().to_vec() {
             if volume.devices().any(|it| it.array() == Some(&name)) && !self.is_open(&volume.name) {
@@ -305,6 +310,7 @@ impl<E: Engine> Service<E> {
 
     /// Assembles every recorded array. One that cannot be is shown as failed, with the reason.
     pub(super) fn start_arrays(&mut self) {
+        self.reconcile_pools();
         for record in self.registry.arrays().to_vec() {
             self.start_array(record);
         }
@@ -314,8 +320,12 @@ impl<E: Engine> Service<E> {
         let name = record.name.clone();
         let mut live = LiveArray::default();
         let mut present = Vec::new();
-        let journal = &record.journal;
-        for member in record.members.iter().flatten().chain(&record.incoming).chain(journal) {
+        // A spare that has the array's label was taken before a crash.
+        let spares: Vec<DeviceSpec> = record.spares.clone();
+        let taken: Vec<DeviceSpec> =
+            spares.into_iter().filter(|spare| self.is_labelled(spare, record.uuid)).collect();
+        let ours = record.members.iter().flatten().chain(&record.incoming);
+        for member in ours.chain(&record.journal).chain(&taken) {
             let looked = if member.is_volatile() {
                 Err(ControlError::failed(format!("{member} ended with the daemon before")))
             } else {
@@ -337,10 +347,13 @@ impl<E: Engine> Service<E> {
         for line in live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty())) {
             self.engine.log(&format!("array {name}: {line}"));
         }
-        let spares = std::mem::take(&mut record.spares);
         let is_open = live.size_bytes.is_some();
+        let mut spares = std::mem::take(&mut record.spares);
         if is_open {
-            self.engine.set_paces(&name, &record.settings);
+            spares.retain(|spare| !present.contains(spare));
+        }
+        if is_open {
+            self.engine.configure_array(&name, &record.settings);
             let recorded =
                 self.registry.put_array(ArrayRecord { spares: spares.clone(), ..record });
             self.note_array(&name, recorded);
@@ -396,6 +409,10 @@ impl<E: Engine> Service<E> {
     pub(super) fn array_status(&mut self, record: &ArrayRecord) -> ArrayStatus {
         let mut status = ArrayStatus::recorded(record);
         status.used_by = self.user_of_array(&record.name);
+        let pool = record.settings.spare_pool.as_ref();
+        let pool = pool.and_then(|pool| self.registry.find_pool(pool));
+        let spares = pool.into_iter().flat_map(|pool| &pool.spares);
+        status.pool_spares = spares.map(|spare| spare.device.to_string()).collect();
         let Some(live) = self.live_arrays.get(&record.name) else { return status };
         status.left_out.clone_from(&live.left_out);
         status.error.clone_from(&live.error);

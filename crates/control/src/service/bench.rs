@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use voltier_cache::Mode;
 
@@ -42,6 +42,10 @@ pub(super) struct Books {
     pub(super) labels: BTreeMap<PathBuf, MemberLabel>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
+    /// Devices that are too small for every array.
+    pub(super) small: Vec<PathBuf>,
+    /// The call that the daemon does not survive, counted from now.
+    pub(super) dies_in: Option<usize>,
     /// What arrays begin with.
     pub(super) head: Vec<u8>,
 }
@@ -62,8 +66,19 @@ pub(super) const ARRAY_BYTES: u64 = 3 << 20;
 pub(super) struct BookEngine(Arc<Mutex<Books>>);
 
 impl BookEngine {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // A daemon that died was not in the middle of the books.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
-        let mut books = self.0.lock().unwrap();
+        let mut books = self.books();
+        let dies = books.dies_in == Some(0);
+        books.dies_in = books.dies_in.and_then(|calls| calls.checked_sub(1));
+        if dies {
+            drop(books);
+            panic!("the daemon dies");
+        }
         books.calls.push(format!("{what} {detail}"));
         if books.failing == Some(what) {
             return Err(ControlError::failed(format!("{what} was to fail")));
@@ -87,20 +102,20 @@ impl Engine for BookEngine {
         } else {
             self.call("plain", record.name.as_str())?;
         }
-        self.0.lock().unwrap().open.insert(record.name.clone(), cache.is_some());
+        self.books().open.insert(record.name.clone(), cache.is_some());
         let size_bytes = record.size_bytes;
         let generation = cache.map_or(0, |cache| cache.generation + 1);
         Ok(OpenedVolume { size_bytes, generation })
     }
 
     fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
-        self.0.lock().unwrap().open.remove(name);
+        self.books().open.remove(name);
         self.call("close", name.as_str())
     }
 
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
         self.call("attach", cache.settings.mode.to_string().as_str())?;
-        self.0.lock().unwrap().open.insert(name.clone(), true);
+        self.books().open.insert(name.clone(), true);
         Ok(1)
     }
 
@@ -109,7 +124,7 @@ impl Engine for BookEngine {
     }
 
     fn resume(&mut self, name: &VolumeName) {
-        self.0.lock().unwrap().calls.push(format!("resume {name}"));
+        self.books().calls.push(format!("resume {name}"));
     }
 
     fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
@@ -126,7 +141,7 @@ impl Engine for BookEngine {
     }
 
     fn drain(&mut self, _: &VolumeName) -> Drain {
-        let books = self.0.lock().unwrap();
+        let books = self.books();
         match books.dirty {
             0 => Drain::Done,
             u64::MAX => Drain::Failed("the origin fails".into()),
@@ -135,12 +150,12 @@ impl Engine for BookEngine {
     }
 
     fn health(&mut self, _: &VolumeName) -> CacheHealth {
-        let books = self.0.lock().unwrap();
+        let books = self.books();
         CacheHealth { dirty_lines: books.dirty, ssd_failed: books.ssd_failed }
     }
 
     fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
-        let books = self.0.lock().unwrap();
+        let books = self.books();
         status.lines.dirty = books.dirty;
         status.lost.clone_from(&books.lost);
         status.lost_ranges = books.lost.len() as u64;
@@ -149,7 +164,7 @@ impl Engine for BookEngine {
     fn set_waker(&mut self, _: Waker) {}
 
     fn failure_is_recorded(&mut self, name: &VolumeName) {
-        self.0.lock().unwrap().calls.push(format!("recorded {name}"));
+        self.books().calls.push(format!("recorded {name}"));
     }
 
     fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
@@ -161,7 +176,7 @@ impl Engine for BookEngine {
     }
 
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
-        Ok(device.path().and_then(|path| self.0.lock().unwrap().labels.get(path).cloned()))
+        Ok(device.path().and_then(|path| self.books().labels.get(path).cloned()))
     }
 
     fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
@@ -173,7 +188,7 @@ impl Engine for BookEngine {
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
         };
-        let mut books = self.0.lock().unwrap();
+        let mut books = self.books();
         for path in record.devices().filter_map(DeviceSpec::path) {
             books.labels.insert(path.to_owned(), label.clone());
         }
@@ -191,8 +206,14 @@ impl Engine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
-        let devices: Vec<DeviceSpec> =
-            devices.iter().filter(|it| record.journal.as_ref() != Some(*it)).cloned().collect();
+        // What another took the place of has no label any more: it is left out.
+        let labels = self.books().labels.clone();
+        let is_member = |device: &&DeviceSpec| match device.path() {
+            _ if record.journal.as_ref() == Some(*device) => false,
+            Some(path) => labels.get(path).is_some_and(|label| label.array == record.uuid),
+            None => true,
+        };
+        let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
         let missing = 3 - devices.len();
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
@@ -207,29 +228,29 @@ impl Engine for BookEngine {
             }
         }
         let array = BookArray { members: places.clone(), ..BookArray::default() };
-        self.0.lock().unwrap().arrays.insert(record.name.clone(), array);
+        self.books().arrays.insert(record.name.clone(), array);
         let journal = record.journal.clone();
         Ok(OpenedArray { journal, ..opened(places) })
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
-        let was_open = self.0.lock().unwrap().arrays.remove(name).is_some();
+        let was_open = self.books().arrays.remove(name).is_some();
         assert!(was_open, "{name} is closed and was not open");
         self.call("stop", name.as_str())
     }
 
     fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
-        self.0.lock().unwrap().labels.remove(device.path().unwrap());
+        self.books().labels.remove(device.path().unwrap());
         self.call("erase", "label")
     }
 
     fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
-        Ok(self.0.lock().unwrap().head.clone())
+        Ok(self.books().head.clone())
     }
 
     fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
         self.call("fail", &format!("{name} {place}"))?;
-        self.0.lock().unwrap().arrays.get_mut(name).unwrap().lost.push(place);
+        self.books().arrays.get_mut(name).unwrap().lost.push(place);
         Ok(())
     }
 
@@ -240,7 +261,7 @@ impl Engine for BookEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         self.call("replace", &format!("{name} {place}"))?;
-        let mut books = self.0.lock().unwrap();
+        let mut books = self.books();
         let array = books.arrays.get_mut(name).unwrap();
         if !array.lost.contains(&place) {
             array.incoming.push(device.clone());
@@ -253,8 +274,29 @@ impl Engine for BookEngine {
 
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.call("spare", name.as_str())?;
-        self.0.lock().unwrap().arrays.get_mut(name).unwrap().spares.push(device.clone());
-        Ok(())
+        let mut books = self.books();
+        let Books { arrays, labels, .. } = &mut *books;
+        let array = arrays.get_mut(name).unwrap();
+        match array.lost.pop() {
+            None => array.spares.push(device.clone()),
+            Some(place) => {
+                let place = &mut array.members[place as usize];
+                let label = place.as_ref().and_then(|old| labels.remove(old.path()?));
+                *place = Some(device.clone());
+                labels.extend(device.path().map(Path::to_owned).zip(label));
+            }
+        }
+        drop(books);
+        self.call("spare is taken by", name.as_str())
+    }
+
+    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        let books = self.books();
+        let is_small = device.path().is_some_and(|path| books.small.iter().any(|it| it == path));
+        match is_small {
+            false => Ok(()),
+            true => Err(ControlError::failed(format!("{device} is too small for {name}"))),
+        }
     }
 
     fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
@@ -270,20 +312,27 @@ impl Engine for BookEngine {
         self.call("scrub", &format!("{name} {repair:?}"))
     }
 
-    fn set_paces(&mut self, name: &ArrayName, settings: &ArraySettings) {
+    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings) {
         let priority = settings.rebuild.priority.name();
-        self.0.lock().unwrap().calls.push(format!("pace {name} {priority}"));
+        self.books().calls.push(format!("pace {name} {priority}"));
     }
 
     fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
-        let books = self.0.lock().unwrap();
+        let books = self.books();
         let array = books.arrays.get(name)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
-        Some(ArrayDevices { events: 1, members, spares, incoming: array.incoming.clone() })
+        Some(ArrayDevices {
+            events: 1,
+            members,
+            spares_wanted: array.lost.len().saturating_sub(spares.len()),
+            spares,
+            incoming: array.incoming.clone(),
+            ..ArrayDevices::default()
+        })
     }
 
     fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
-        if !self.0.lock().unwrap().arrays[name].lost.is_empty() {
+        if !self.books().arrays[name].lost.is_empty() {
             status.state = ArrayState::Degraded;
         }
     }
@@ -291,7 +340,7 @@ impl Engine for BookEngine {
     fn clear_dead(&mut self, _: &ExportSpec) {}
 
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        self.0.lock().unwrap().clients
+        self.books().clients
     }
 }
 
@@ -310,7 +359,7 @@ pub(super) struct Bench {
 impl Bench {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5"] {
+        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"] {
             File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
         }
         let engine = BookEngine::default();
@@ -323,7 +372,7 @@ impl Bench {
         if clean {
             self.service.stop();
         }
-        let labels = std::mem::take(&mut self.engine.0.lock().unwrap().labels);
+        let labels = std::mem::take(&mut self.engine.books().labels);
         self.engine = BookEngine::default();
         self.steer(|books| books.labels = labels);
         self.service = load(self.dir.path(), &self.engine);
@@ -332,6 +381,10 @@ impl Bench {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(super) fn device(&self, name: &str) -> DeviceSpec {
@@ -370,11 +423,11 @@ impl Bench {
     }
 
     pub(super) fn steer(&self, change: impl FnOnce(&mut Books)) {
-        change(&mut self.engine.0.lock().unwrap());
+        change(&mut self.engine.books());
     }
 
     pub(super) fn calls(&self) -> Vec<String> {
-        std::mem::take(&mut self.engine.0.lock().unwrap().calls)
+        std::mem::take(&mut self.engine.books().calls)
     }
 }
 

@@ -10,6 +10,7 @@ mod arrays;
 mod doors;
 mod jobs;
 mod show;
+mod spare_pools;
 mod start;
 mod volumes;
 
@@ -18,9 +19,11 @@ mod array_tests;
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod pool_tests;
+#[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use crate::engine::{Engine, Waker};
@@ -44,6 +47,8 @@ pub struct Service<E> {
     machine: Machine,
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
+    /// Spares of pools that did not serve an array, until something changes there.
+    unfit_spares: BTreeSet<(ArrayName, String)>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
@@ -82,6 +87,7 @@ impl<E: Engine> Service<E> {
             machine,
             live: BTreeMap::new(),
             live_arrays: BTreeMap::new(),
+            unfit_spares: BTreeSet::new(),
             jobs: Jobs::default(),
             stopping: false,
             busy_tries: 1,
@@ -104,7 +110,7 @@ impl<E: Engine> Service<E> {
             Request::Ping
                 | Request::Show { .. }
                 | Request::Job { .. }
-                | Request::Array { ask: ArrayRequest::Show { .. } }
+                | Request::Array { ask: ArrayRequest::Show { .. } | ArrayRequest::PoolShow { .. } }
         );
         if self.stopping && !reads_only {
             return Err(ControlError::failed("the daemon is stopping; try again in a moment"));
