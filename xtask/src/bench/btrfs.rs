@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use voltier_lab::fio::{Fio, Job, Outcome, Pattern, Target, Until};
+use voltier_lab::fio::{Fio, Job, OLDEST, Outcome, Pattern, Target, Until};
 use voltier_lab::process::{self, Stop};
 use voltier_lab::size::format_bytes;
 use voltier_lab::voltier::{ArraySpec, Instance};
@@ -133,7 +133,8 @@ impl Bench {
     fn start() -> Result<Self, Failure> {
         let binary = workspace::build_voltier(true)?;
         let stop = Stop::on_signals()?;
-        let fio = Fio::find(&stop)?;
+        let fio = Fio::find(OLDEST, &stop)?;
+        fio.need_engine("nbd")?;
         let memory = Path::new("/dev/shm");
         let mut builder = tempfile::Builder::new();
         builder.prefix("voltier-bench-");
@@ -164,13 +165,14 @@ impl Bench {
             served => self.serve(folder, &devices, served)?,
         };
         let fill = Job {
-            name: "fill",
+            name: "fill".to_owned(),
             pattern: Pattern::Write,
             block_bytes: 1 << 20,
             iodepth: 8,
             numjobs: 1,
             size_bytes: stage.span_bytes,
             until: Until::Once,
+            more: Vec::new(),
         };
         self.fio.run(&fill, &stage.target, &self.stop)?;
         tool("sync", &[], &self.stop)?;
@@ -214,7 +216,7 @@ impl Bench {
             tool("chattr", &["+C", &place_name], &self.stop)?;
         }
         let path = place.join("file").to_string_lossy().into_owned();
-        let target = Target::File { path, engine: "io_uring" };
+        let target = Target::Files { paths: vec![path], engine: "io_uring" };
         let _mounted = Some(mounted);
         Ok(Stage { target, span_bytes: SPAN_BYTES, _instance: None, _mounted, _folder: folder })
     }
@@ -224,13 +226,14 @@ impl Bench {
         let stage = self.set_stage(subject)?;
         let run = |(_, pattern, block_bytes, iodepth): &(&str, Pattern, u32, u32)| {
             let job = Job {
-                name: "bench",
+                name: "bench".to_owned(),
                 pattern: *pattern,
-                block_bytes: *block_bytes,
+                block_bytes: u64::from(*block_bytes),
                 iodepth: *iodepth,
                 numjobs: 1,
                 size_bytes: stage.span_bytes,
-                until: Until::Seconds(effort.seconds),
+                until: Until::Time(Duration::from_secs(effort.seconds.into())),
+                more: Vec::new(),
             };
             Ok(self.fio.run(&job, &stage.target, &self.stop)?)
         };
@@ -272,7 +275,7 @@ pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {
 fn rows(figures: &[(Subject, Vec<Outcome>)]) -> Vec<Measured> {
     let outcome = |subject: Subject, job: usize| {
         let own = figures.iter().find(|(other, _)| *other == subject);
-        own.map(|(_, outcomes)| outcomes[job]).unwrap_or_default()
+        own.map(|(_, outcomes)| outcomes[job].clone()).unwrap_or_default()
     };
     let row = |job: usize, ours: Subject, theirs: Subject| {
         let (name, pattern, ..) = JOBS[job];
