@@ -46,7 +46,7 @@ const IN_PLACE: Subject = Subject::Btrfs { in_place: true };
 const COPY_ON_WRITE: Subject = Subject::Btrfs { in_place: false };
 
 /// What each subject is asked.
-const JOBS: [(&str, Pattern, u64, u32); 4] = [
+const JOBS: [(&str, Pattern, u32, u32); 4] = [
     ("random write 4k qd32", Pattern::RandWrite, 4 << 10, 32),
     ("sequential write 128k qd8", Pattern::Write, 128 << 10, 8),
     ("random read 4k qd32", Pattern::RandRead, 4 << 10, 32),
@@ -134,6 +134,7 @@ impl Bench {
         let binary = workspace::build_voltier(true)?;
         let stop = Stop::on_signals()?;
         let fio = Fio::find(OLDEST, &stop)?;
+        fio.need_engine("nbd")?;
         let memory = Path::new("/dev/shm");
         let mut builder = tempfile::Builder::new();
         builder.prefix("voltier-bench-");
@@ -223,11 +224,11 @@ impl Bench {
     /// The results of all jobs, in their order.
     fn run(&self, subject: Subject, effort: Effort) -> Result<Vec<Outcome>, Failure> {
         let stage = self.set_stage(subject)?;
-        let run = |(_, pattern, block_bytes, iodepth): &(&str, Pattern, u64, u32)| {
+        let run = |(_, pattern, block_bytes, iodepth): &(&str, Pattern, u32, u32)| {
             let job = Job {
                 name: "bench".to_owned(),
                 pattern: *pattern,
-                block_bytes: *block_bytes,
+                block_bytes: u64::from(*block_bytes),
                 iodepth: *iodepth,
                 numjobs: 1,
                 size_bytes: stage.span_bytes,
