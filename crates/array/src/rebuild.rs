@@ -121,7 +121,9 @@ impl<D: BlockDevice> Inner<D> {
             let mut from = from;
             loop {
                 let region = missing.regions.next(from)?;
-                if !missing.under_way.contains(&region) {
+                // One that comes lacks all regions for a moment; what was never written is no work,
+                // and may be made zero without a lock at any time.
+                if !missing.under_way.contains(&region) && self.is_region_written(region) {
                     return Some(region);
                 }
                 from = region + 1;
@@ -218,7 +220,13 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Reads long runs, computes row by row, writes long runs.
     async fn fill_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
-        let targets = &run.unit.targets;
+        // One that came back may have turned out to have the region.
+        let lacks = |(member, device): &(usize, Rc<D>)| {
+            let region = run.unit.region;
+            with_missing(&self.members[*member], device, |it| it.regions.has(region))
+                .unwrap_or(false)
+        };
+        let targets: Vec<_> = run.unit.targets.iter().filter(|it| lacks(it)).cloned().collect();
         let is_copied = |it: &&(usize, Rc<D>)| self.is_copy(it);
         let copied: Vec<usize> = targets.iter().filter(is_copied).map(|it| it.0).collect();
         let computed: Vec<usize> =
@@ -232,7 +240,7 @@ impl<D: BlockDevice> Inner<D> {
             filled.insert(member, bytes);
         }
         let mut writes = Vec::new();
-        for (member, device) in targets.iter().cloned() {
+        for (member, device) in targets {
             let Some(bytes) = filled.remove(&member) else { continue };
             let inner = self.clone();
             writes.push(self.handle.spawn(async move {

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use voltier_array::{Array, MemberState};
+use voltier_array::{Array, MemberState, Superblock};
 
 use crate::arrays::setup::{Setup, uuid};
 use crate::disk::SimDisk;
@@ -20,6 +20,8 @@ pub(crate) struct Bay {
     harmed: RefCell<BTreeSet<usize>>,
     /// For a member the drive that was left out of it.
     former: RefCell<BTreeMap<usize, usize>>,
+    /// Drives that came while the array served, and what they said then.
+    come: RefCell<BTreeMap<usize, Option<Superblock>>>,
     /// For a member the drive that was to take its place.
     successors: RefCell<BTreeMap<usize, usize>>,
 }
@@ -69,10 +71,22 @@ impl Bay {
         (0..setup.drives.len()).filter(|drive| !taken.contains(drive)).collect()
     }
 
-    /// The drive that was left out of a member, if it is as it was.
-    pub(crate) fn former(&self, member: usize) -> Option<usize> {
-        let drive = self.former.borrow().get(&member).copied();
+    /// The drive that was left out of a member, if it is as it was: it is asked for once.
+    pub(crate) fn take_former(&self, member: usize) -> Option<usize> {
+        let drive = self.former.borrow_mut().remove(&member);
         drive.filter(|drive| !self.is_harmed(*drive))
+    }
+
+    /// A drive that says this came to the array while it served.
+    pub(crate) fn note_come(&self, drive: usize, said: Option<Superblock>) {
+        self.come.borrow_mut().insert(drive, said);
+    }
+
+    /// Of the drives that came those which say something else now.
+    pub(crate) fn changed(&self, says: impl Fn(usize) -> Option<Superblock>) -> Vec<usize> {
+        let come = self.come.borrow();
+        let is_changed = |(drive, said): &(&usize, &Option<Superblock>)| says(**drive) != **said;
+        come.iter().filter(is_changed).map(|(drive, _)| *drive).collect()
     }
 
     /// The drive of a member, or the last one it had; none if that was never given.

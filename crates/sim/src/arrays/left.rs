@@ -2,10 +2,11 @@
 //! superblocks on the media, who belongs to a start, and whether it must succeed.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use voltier_array::{Array, ArrayRecord, MemberState, Superblock};
+use voltier_array::{Array, ArrayRecord, MemberRecord, MemberState, Superblock};
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, Prng, SectorRange,
 };
@@ -101,6 +102,24 @@ pub(crate) fn has(mask: u64, number: usize) -> bool {
 
 /// The superblock of each drive that has one.
 pub(crate) struct Known(pub(crate) Vec<Option<Superblock>>);
+
+impl fmt::Display for Known {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (drive, superblock) in self.0.iter().enumerate() {
+            let Some(own) = superblock else { continue };
+            let letter = |member: &MemberRecord| match member.state {
+                MemberState::InService => 's',
+                MemberState::Lost => 'l',
+                MemberState::Rebuilding => 'r',
+                MemberState::Absent => 'a',
+            };
+            let states: String = own.array.members.iter().map(letter).collect();
+            let (member, event) = (own.member, own.array.event);
+            write!(out, " {drive}: member {member} event {event} {states},")?;
+        }
+        Ok(())
+    }
+}
 
 impl Known {
     /// Drives with a superblock.

@@ -126,9 +126,8 @@ impl Operator {
             10 | 11 => self.replace(MemberState::InService).await,
             12 => {
                 if let Some(drive) = self.pick_free() {
-                    let uuid = rig.bay.name();
+                    let uuid = rig.come(drive);
                     rig.world.tell(|| format!("care: drive {drive} is a spare"));
-                    rig.bay.give(drive, uuid);
                     let added = array.add_spare(rig.disks[drive].clone(), uuid);
                     added.unwrap_or_else(|error| rig.check_refused(drive, &error));
                 }
@@ -229,10 +228,10 @@ impl Operator {
         let Some(member) = self.pick_in(state) else { return };
         let rig = self.rig.clone();
         let is_copy = state == MemberState::InService;
-        let former = rig.bay.former(member).filter(|_| !is_copy && self.dice.one_in(2));
+        let is_back = !is_copy && self.dice.one_in(2);
+        let former = if is_back { rig.bay.take_former(member) } else { None };
         let Some(drive) = former.or_else(|| self.pick_free()) else { return };
-        let uuid = rig.bay.name();
-        rig.bay.give(drive, uuid);
+        let uuid = rig.come(drive);
         if is_copy {
             rig.bay.note_successor(member, drive);
         }

@@ -18,7 +18,7 @@ use crate::arrays::setup::{Drive, Setup};
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
-use crate::medium::Cut;
+use crate::medium::{Cut, Medium};
 use crate::model::{Model, Since};
 use crate::world::World;
 
@@ -44,6 +44,8 @@ pub(crate) struct Rig {
     stripes: Vec<Stripe>,
     life: u64,
     lives: RefCell<Vec<u64>>,
+    /// While a start is looking at what it was given: that, and the changes of all drives until then.
+    looking: Cell<Option<(u64, u64)>>,
     is_made: Cell<bool>,
     is_stopped: Cell<bool>,
     /// The members when this life began.
@@ -91,6 +93,7 @@ impl Rig {
             stripes,
             life: left.life + 1,
             lives: RefCell::new(left.lives),
+            looking: Cell::new(None),
             is_made: Cell::new(left.is_made),
             is_stopped: Cell::new(left.is_stopped),
             at_first: RefCell::default(),
@@ -103,7 +106,10 @@ impl Rig {
 
     /// What `cut` leaves at this moment.
     pub(crate) fn left_by(&self, cut: Cut, prng: &mut Prng, ledger: &Ledger) -> Left {
-        let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        self.look_again();
+        let media: Vec<Medium> = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        let mut lives = self.lives();
+        self.note_come(&mut lives, |drive| &media[drive]);
         let mut model = self.model.borrow().clone();
         ledger.count(|counts| counts.crash_points += 1);
         match cut {
@@ -118,7 +124,7 @@ impl Rig {
             media,
             model,
             life: self.life,
-            lives: self.lives.borrow().clone(),
+            lives,
             is_made: self.is_made.get(),
             is_stopped: self.is_stopped.get(),
             online: self.still_in_service(),
@@ -171,12 +177,14 @@ impl Rig {
         order: &[usize],
         options: AssembleOptions,
     ) -> Result<AssembleReport, ArrayError> {
-        let before = (self.lives(), self.is_stopped.get());
-        let changes: u64 = self.disks.iter().map(SimDisk::changes).sum();
-        order.iter().for_each(|drive| self.lives.borrow_mut()[*drive] = self.life);
+        self.world.tell(|| format!("start: drives {order:?} of lives {:?}", self.lives()));
+        self.world.tell(|| format!("start: on record{}", self.known()));
+        let changes = self.changes();
+        self.looking.set(Some((mask(order.iter().copied()), changes)));
         let disks = order.iter().map(|drive| self.disks[*drive].clone()).collect();
-        self.is_stopped.set(false);
-        match Array::assemble(self.world.handle(), disks, options).await {
+        let assembled = Array::assemble(self.world.handle(), disks, options).await;
+        self.look_again();
+        match assembled {
             Ok((array, report)) => {
                 let known = self.known();
                 for drive in order {
@@ -190,12 +198,29 @@ impl Rig {
                 Ok(report)
             }
             Err(error) => {
-                let now: u64 = self.disks.iter().map(SimDisk::changes).sum();
                 let is_refused = matches!(error, ArrayError::Metadata(_));
-                assert!(!is_refused || now == changes, "refused ({error}), and yet written");
-                self.lives.replace(before.0);
-                self.is_stopped.set(before.1);
+                let is_written = self.changes() != changes;
+                assert!(!is_refused || !is_written, "refused ({error}), and yet written");
                 Err(error)
+            }
+        }
+    }
+
+    fn changes(&self) -> u64 {
+        self.disks.iter().map(SimDisk::changes).sum()
+    }
+
+    /// What a start was given is part of this life as soon as it changes anything.
+    fn look_again(&self) {
+        if let Some((given, changes)) = self.looking.get()
+            && changes != self.changes()
+        {
+            self.looking.set(None);
+            self.is_stopped.set(false);
+            for (drive, life) in self.lives.borrow_mut().iter_mut().enumerate() {
+                if has(given, drive) {
+                    *life = self.life;
+                }
             }
         }
     }
@@ -203,6 +228,23 @@ impl Rig {
     /// For each drive the last life that it was part of.
     pub(crate) fn lives(&self) -> Vec<u64> {
         self.lives.borrow().clone()
+    }
+
+    /// A drive is about to come to the array while it serves; its uuid.
+    pub(crate) fn come(&self, drive: usize) -> [u8; 16] {
+        let uuid = self.bay.name();
+        self.bay.give(drive, uuid);
+        let medium = self.disks[drive].medium();
+        self.bay.note_come(drive, superblock_on(&medium, self.setup.drives[drive].bytes));
+        uuid
+    }
+
+    /// Drives that came are part of this life as soon as they say so.
+    fn note_come<'a>(&self, lives: &mut [u64], medium: impl Fn(usize) -> &'a Medium) {
+        let says = |drive| superblock_on(medium(drive), self.setup.drives[drive].bytes);
+        for drive in self.bay.changed(says) {
+            lives[drive] = self.life;
+        }
     }
 
     /// Of some drives those that were left out of the last life.
@@ -281,6 +323,8 @@ impl Rig {
 
     /// Ends the life in memory: nothing of the array is left but its tasks.
     pub(crate) fn drop_array(&self) {
+        let media: Vec<Medium> = self.disks.iter().map(SimDisk::medium).collect();
+        self.note_come(&mut self.lives.borrow_mut(), |drive| &media[drive]);
         self.array.replace(None);
     }
 
