@@ -17,7 +17,7 @@ use crate::array::Inner;
 use crate::copies::write_superblock;
 use crate::marks::Marks;
 use crate::members::together;
-use crate::superblock::{ArrayRecord, MemberState, Superblock, Usage};
+use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// The durable state of an array in service.
 pub(crate) struct Durable {
@@ -191,7 +191,28 @@ impl<D: BlockDevice> Inner<D> {
         // Nobody is sent away on record before the one in his place can be known by his.
         let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
         self.write_record(&next, new).await?;
-        self.write_record(&next, old).await
+        self.write_record(&next, old).await?;
+        self.dismiss_departed(&before).await;
+        Ok(())
+    }
+
+    /// Tells a device that made place for its copy, and was the only member in service, that it is out:
+    /// by what it says itself nobody is missing, and alone it would be started as it was.
+    async fn dismiss_departed(&self, before: &ArrayRecord) {
+        for (member, own) in self.members.iter().enumerate() {
+            let Some((device, uuid)) = own.take_departed() else { continue };
+            let is_in_service = |other: usize| other != member && before.is_in_service(other);
+            if (0..before.members.len()).any(is_in_service) {
+                continue;
+            }
+            let mut array = before.clone();
+            let since_event = array.event;
+            array.members[member] = MemberRecord { uuid, state: MemberState::Lost, since_event };
+            let device_sectors = device.limits().sectors;
+            // One that does not take it is on its own: it was copied because it is no good.
+            let superblock = Superblock { array, member, device_sectors };
+            let _ = write_superblock(&*device, &superblock).await;
+        }
     }
 
     /// Writes the record to those members that it speaks of as such. Who does not take it is lost, which

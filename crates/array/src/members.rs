@@ -47,6 +47,8 @@ pub(crate) struct Member<D> {
     /// What the device lacks; none of a member in service.
     missing: RefCell<Option<Missing>>,
     successor: RefCell<Option<Successor<D>>>,
+    /// A device whose place a successor took, and its uuid, until the record says so.
+    departed: RefCell<Option<(Rc<D>, [u8; 16])>>,
     /// Reads under way, by which copies share the load.
     reads_in_flight: Cell<u32>,
 }
@@ -58,6 +60,7 @@ impl<D> Member<D> {
             uuid: Cell::default(),
             missing: RefCell::default(),
             successor: RefCell::default(),
+            departed: RefCell::default(),
             reads_in_flight: Cell::new(0),
         }
     }
@@ -138,8 +141,14 @@ impl<D> Member<D> {
     /// The successor, which lacks nothing any more, takes the place of the device.
     pub(crate) fn succeed(&self) {
         let Some(successor) = self.successor.take() else { return };
-        self.uuid.set(successor.uuid);
-        self.device.replace(Some(successor.device));
+        let uuid = self.uuid.replace(successor.uuid);
+        let before = self.device.replace(Some(successor.device));
+        self.departed.replace(before.map(|device| (device, uuid)));
+    }
+
+    /// The device that made place for another one, asked for once.
+    pub(crate) fn take_departed(&self) -> Option<(Rc<D>, [u8; 16])> {
+        self.departed.take()
     }
 
     pub(crate) fn succeeding(&self) -> Option<Rc<D>> {

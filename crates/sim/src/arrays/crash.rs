@@ -247,7 +247,9 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
                 trial.options.force = true;
             }
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
-            MetadataError::TooFew { .. } if !trial.is_enough => return None,
+            MetadataError::TooFew { .. } | MetadataError::Diverged { .. } if !trial.is_enough => {
+                return None;
+            }
             refused => panic!("the array does not come back: {refused}"),
         }
     }

@@ -30,4 +30,5 @@ mod scrub;
 mod setup;
 
 pub use crash::run;
+pub use scrub::parity;
 pub use setup::{Care, Drive, Setup};
