@@ -14,6 +14,7 @@ use voltier_block::{BlockDevice, IoError, IoResult};
 use voltier_ring::Signal;
 
 use crate::array::Inner;
+use crate::canary::{self, Canary};
 use crate::copies::write_superblock;
 use crate::marks::Marks;
 use crate::members::together;
@@ -161,7 +162,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.check_groups()?;
         let mut next = durable.record();
-        next.event += 1;
+        next.event += u64::from(!canary::is(Canary::EventNotRaised));
         next.usage = durable.usage.get();
         let mut is_news =
             durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
@@ -182,7 +183,7 @@ impl<D: BlockDevice> Inner<D> {
             // First: a member that the record calls lost comes back by the regions that are marked.
             self.mark_what_may_be_missing().await?;
         }
-        if is_join {
+        if is_join && !canary::is(Canary::JoinBeforeMap) {
             // First: what it lacks is known before anybody takes it for a member.
             self.store_whole_map().await?;
         }

@@ -12,6 +12,7 @@ use voltier_ring::{Handle, JoinHandle, join_all};
 
 use crate::array::Inner;
 use crate::bits::Bits;
+use crate::canary::{self, Canary};
 use crate::geometry::{Span, Stripe};
 use crate::plan::SlotState;
 use crate::superblock::MemberState;
@@ -328,6 +329,9 @@ impl<D: BlockDevice> Inner<D> {
         change: impl FnOnce(Rc<D>) -> F,
     ) -> Option<(Rc<D>, JoinHandle<IoResult<()>>)> {
         let device = self.members[member].succeeding()?;
+        if canary::is(Canary::CopyMissesWrites) {
+            return None;
+        }
         Some((device.clone(), self.handle.spawn(change(device))))
     }
 

@@ -18,6 +18,7 @@ use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
 use crate::array::{Array, ArrayError, Inner};
 use crate::background::{BackgroundTask, Run, Unit};
 use crate::bits::Bits;
+use crate::canary::{self, Canary};
 use crate::locks::Access;
 use crate::members::{Member, Missing, Successor};
 use crate::pace::Progress;
@@ -302,7 +303,8 @@ impl<D: BlockDevice> Inner<D> {
         let filled = state.filled.take();
         if self.durable.is_some() && !filled.is_empty() {
             for member in 0..self.members.len() {
-                if self.members[member].is_rebuilding() {
+                let is_due = !canary::is(Canary::PositionBeforeFlush);
+                if is_due && self.members[member].is_rebuilding() {
                     // One that fails is lost, and lacks everything.
                     let _ = self.clone().flush_member(member).await;
                 }
@@ -339,7 +341,7 @@ impl<D: BlockDevice> Inner<D> {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = filling(&self.members[member], is_full).flatten() else { return };
-        if device.flush().await.is_err() {
+        if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.give_successor_up(member, &device);
         }
         // A journal that has failed puts nothing in service: the next start settles it.
