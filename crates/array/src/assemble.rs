@@ -137,7 +137,9 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
 fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
     let uuid = own.array.members[own.member].uuid;
     array.members[own.member].uuid == uuid
-        && (canary::is(Canary::StaleBelieved) || array.is_in_service(own.member) || array.is_rebuilding(own.member))
+        && (canary::is(Canary::StaleBelieved)
+            || array.is_in_service(own.member)
+            || array.is_rebuilding(own.member))
         && own.array.event + 1 >= array.event
 }
 

@@ -22,7 +22,7 @@ use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usag
 
 /// The durable state of an array in service.
 pub(crate) struct Durable {
-    /// What the members say, or are about to.
+    /// What the members say.
     record: RefCell<ArrayRecord>,
     /// What the record is to say of its use.
     usage: Cell<Usage>,
@@ -187,31 +187,28 @@ impl<D: BlockDevice> Inner<D> {
             // First: what it lacks is known before anybody takes it for a member.
             self.store_whole_map().await?;
         }
-        let before = durable.record.replace(next.clone());
+        let before = durable.record();
         let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
         // Nobody is sent away on record before the one in his place can be known by his.
         let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
-        self.write_record(&next, new).await?;
+        self.write_record(&next, new.clone()).await?;
         self.write_record(&next, old).await?;
-        self.dismiss_departed(&before).await;
+        // Not earlier: until they say so, whoever is lost would be believed.
+        durable.record.replace(next);
+        self.dismiss_departed(&before, new).await;
         Ok(())
     }
 
-    /// Tells a device that made place for its copy, and was the only member in service, that it is out:
-    /// by what it says itself nobody is missing, and alone it would be started as it was.
-    async fn dismiss_departed(&self, before: &ArrayRecord) {
-        for (member, own) in self.members.iter().enumerate() {
-            let Some((device, uuid)) = own.take_departed() else { continue };
-            let is_in_service = |other: usize| other != member && before.is_in_service(other);
-            if (0..before.members.len()).any(is_in_service) {
-                continue;
-            }
-            let mut array = before.clone();
-            let since_event = array.event;
+    /// Tells devices that made place for their copies that they are out. By what they say themselves nobody
+    /// is missing: with others that were lost since they would be started as they were.
+    async fn dismiss_departed(&self, before: &ArrayRecord, members: Vec<usize>) {
+        for member in members {
+            let Some((device, uuid)) = self.members[member].take_departed() else { continue };
+            let (mut array, since_event) = (before.clone(), before.event);
             array.members[member] = MemberRecord { uuid, state: MemberState::Lost, since_event };
             let device_sectors = device.limits().sectors;
-            // One that does not take it is on its own: it was copied because it is no good.
             let superblock = Superblock { array, member, device_sectors };
+            // One that does not take it was copied because it is no good: nothing depends on it.
             let _ = write_superblock(&*device, &superblock).await;
         }
     }

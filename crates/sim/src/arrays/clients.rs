@@ -3,9 +3,7 @@
 use std::rc::Rc;
 
 use voltier_array::Stripe;
-use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange,
-};
+use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
 use crate::arrays::rig::Rig;
 

@@ -3,9 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_array::{
-    ArrayError, AssembleOptions, AssembleReport, MemberState, MetadataError,
-};
+use voltier_array::{ArrayError, AssembleOptions, AssembleReport, MemberState, MetadataError};
 use voltier_block::Prng;
 use voltier_ring::{Executor, NoFiles};
 
@@ -247,7 +245,11 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
                 trial.options.force = true;
             }
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
-            MetadataError::TooFew { .. } | MetadataError::Diverged { .. } if !trial.is_enough => {
+            MetadataError::TooFew { .. } if !trial.is_enough => return None,
+            // Those that were left behind together, with one that made place for its copy.
+            MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
+                if !trial.is_enough || !trial.options.degraded =>
+            {
                 return None;
             }
             refused => panic!("the array does not come back: {refused}"),

@@ -161,7 +161,10 @@ impl Known {
         let is_current = |(member, drive): &(usize, Option<usize>)| {
             let own = drive.and_then(|drive| self.0[drive].as_ref());
             let own_event = own.map_or(0, |own| own.array.event);
-            newest.members[*member].state == state && own_event + 1 >= newest.event
+            // One that made place for its copy was told so.
+            let is_out =
+                own.is_some_and(|own| own.array.members[*member].state == MemberState::Lost);
+            newest.members[*member].state == state && own_event + 1 >= newest.event && !is_out
         };
         let members = self.drives_of(given).into_iter().enumerate();
         mask(members.filter(is_current).map(|(member, _)| member))

@@ -4,9 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, MemberStatus, Stripe,
-};
+use voltier_array::{Array, ArrayError, AssembleOptions, AssembleReport, MemberStatus, Stripe};
 use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bay::Bay;
@@ -378,13 +376,7 @@ impl Rig {
     }
 
     /// Holds what was read to the model; of a stripe that somebody did harm to nothing is asked.
-    pub(crate) fn check_read(
-        &self,
-        read: Since,
-        range: SectorRange,
-        content: &[u8],
-        when: &str,
-    ) {
+    pub(crate) fn check_read(&self, read: Since, range: SectorRange, content: &[u8], when: &str) {
         let closed = self.rotten().map(|stripe| self.setup.sectors_of(stripe));
         let Some(closed) = closed.filter(|closed| closed.overlaps(range)) else {
             let seen = self.model.borrow_mut().end_read(read, range.start, content);

@@ -54,9 +54,7 @@ impl Rot {
 /// Closes a stripe that was written, and has a member return something else for one of its blocks.
 async fn turn_over(rig: &Rig, dice: &mut Prng) -> Option<Rot> {
     let geometry = &rig.setup.geometry;
-    let is_written = |stripe: &Stripe| {
-        rig.written.borrow().contains(&rig.setup.region_of(*stripe))
-    };
+    let is_written = |stripe: &Stripe| rig.written.borrow().contains(&rig.setup.region_of(*stripe));
     let stripes: Vec<Stripe> = rig.setup.stripes().into_iter().filter(is_written).collect();
     if stripes.is_empty() || geometry.parity_chunks() == 0 {
         return None;
