@@ -245,6 +245,10 @@ impl<D: BlockDevice> Inner<D> {
         into: Buf,
     ) -> IoResult<Buf> {
         let device = self.members[member].device()?;
+        // Since it was chosen it may have made place for one that is to be filled.
+        if !self.members[member].has_region(self.region_at(at)) {
+            return Err(IoError::Gone);
+        }
         self.counters.add(|counts| counts.member_reads += 1);
         let in_flight = InFlight::new(&self.members[member].reads_in_flight);
         let result = device.read(self.on_device(at), into).await;

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_array::{Array, ArrayError, AssembleOptions, AssembleReport, MemberStatus, Stripe};
+use voltier_array::{Array, ArrayError, AssembleOptions, AssembleReport, MemberState, MemberStatus, Stripe};
 use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bay::Bay;
@@ -141,6 +141,7 @@ impl Rig {
         let now = members_of(array);
         let is_same = |member: &usize| {
             array.is_online(*member)
+                && at_first[*member].state == MemberState::InService
                 && now[*member].uuid == at_first[*member].uuid
                 && now[*member].since_event == at_first[*member].since_event
         };
