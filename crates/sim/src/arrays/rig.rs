@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_array::{Array, ArrayError, AssembleOptions, AssembleReport, MemberState, MemberStatus, Stripe};
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, AssembleReport, MemberState, MemberStatus, Stripe,
+};
 use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bay::Bay;
