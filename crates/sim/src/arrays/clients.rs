@@ -96,7 +96,7 @@ impl Client {
         for _ in 0..steps {
             let range = self.pick();
             let rig = self.rig.clone();
-            let _under_way = UnderWay::new(&rig, range);
+            let under_way = UnderWay::new(&rig, range);
             let durability = *self.dice.pick(&[Durability::Cached, Durability::Durable]);
             match self.dice.below(16) {
                 0..4 => self.read(range).await,
@@ -105,7 +105,7 @@ impl Client {
                 7 => self.discard(range).await,
                 _ => self.write(range, durability).await,
             }
-            drop(_under_way);
+            drop(under_way);
             if self.dice.one_in(8) {
                 self.rig.world.handle().sleep(self.dice.below(3_000_000)).await;
             }
