@@ -8,6 +8,7 @@ use voltier_ring::Handle;
 
 use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
+use crate::canary::{self, Canary};
 use crate::consistency::Consistency;
 use crate::copies::{Found, read_superblock};
 use crate::durable::Durable;
@@ -229,7 +230,9 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
 fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
     let uuid = own.array.members[own.member].uuid;
     array.members[own.member].uuid == uuid
-        && (array.is_in_service(own.member) || array.is_rebuilding(own.member))
+        && (canary::is(Canary::StaleBelieved)
+            || array.is_in_service(own.member)
+            || array.is_rebuilding(own.member))
         && own.array.event + 1 >= array.event
 }
 

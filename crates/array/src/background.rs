@@ -134,7 +134,12 @@ impl<D> Inner<D> {
 
     /// The region of a stripe. A bare array has them too; all of them count as written.
     pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
-        self.geometry.member_lba(stripe, 0).0 / self.background.region_sectors
+        self.region_at(self.geometry.member_lba(stripe, 0))
+    }
+
+    /// The region of a sector of a member.
+    pub(crate) fn region_at(&self, at: Lba) -> u64 {
+        at.0 / self.background.region_sectors
     }
 
     pub(crate) fn region_count(&self) -> u64 {

@@ -24,6 +24,28 @@ pub enum Canary {
     ClearsUnrecorded,
     /// A batch is believed whatever its checksum says.
     BatchChecksumIgnored,
+    /// A loss is no new event: superblocks speak of it with the old number.
+    EventNotRaised,
+    /// A change is acknowledged before the loss that it met is on record.
+    AnswerBeforeRecord,
+    /// A member that the others went on without is taken for one in service.
+    StaleBelieved,
+    /// What is rebuilt is on record before it is durable.
+    PositionBeforeFlush,
+    /// A member is called in service before what it has is durable.
+    ServiceBeforeFlush,
+    /// A member is called rebuilding before it is on record what it lacks.
+    JoinBeforeMap,
+    /// A member comes into service without a ring of its own.
+    RingNotMade,
+    /// A device that is filled beside a member takes no writes of requests.
+    CopyMissesWrites,
+    /// When a member is lost, what it may have missed just before is not marked.
+    MarksForgotten,
+    /// A scrub takes the data for right where it knows which block is wrong.
+    ScrubRewritesParity,
+    /// Copies are read while they are written.
+    CopiesReadUnlocked,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -14,15 +14,16 @@ use voltier_block::{BlockDevice, IoError, IoResult};
 use voltier_ring::Signal;
 
 use crate::array::Inner;
+use crate::canary::{self, Canary};
 use crate::copies::write_superblock;
 use crate::journal::device::{JournalRecord, JournalState};
 use crate::marks::Marks;
 use crate::members::together;
-use crate::superblock::{ArrayRecord, MemberState, Superblock, Usage};
+use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// The durable state of an array in service.
 pub(crate) struct Durable {
-    /// What the members say, or are about to.
+    /// What the members say.
     record: RefCell<ArrayRecord>,
     /// What the record is to say of its use.
     usage: Cell<Usage>,
@@ -200,7 +201,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.check_groups()?;
         let mut next = durable.record();
-        next.event += 1;
+        next.event += u64::from(!canary::is(Canary::EventNotRaised));
         next.usage = durable.usage.get();
         let mut is_news =
             durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
@@ -235,18 +236,36 @@ impl<D: BlockDevice> Inner<D> {
             // First: a member that the record calls lost comes back by the regions that are marked.
             self.mark_what_may_be_missing().await?;
         }
-        if is_join {
+        if is_join && !canary::is(Canary::JoinBeforeMap) {
             // First: what it lacks is known before anybody takes it for a member.
             self.store_whole_map().await?;
         }
-        let before = durable.record.replace(next.clone());
+        let before = durable.record();
         let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
         // Before any member says that it has the journal, or may be started without it.
         self.write_journal_label(&next).await;
         // Nobody is sent away on record before the one in his place can be known by his.
         let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
-        self.write_record(&next, new).await?;
-        self.write_record(&next, old).await
+        self.write_record(&next, new.clone()).await?;
+        self.write_record(&next, old).await?;
+        // Not earlier: until they say so, whoever is lost would be believed.
+        durable.record.replace(next);
+        self.dismiss_departed(&before, new).await;
+        Ok(())
+    }
+
+    /// Tells devices that made place for their copies that they are out. By what they say themselves nobody
+    /// is missing: with others that were lost since they would be started as they were.
+    async fn dismiss_departed(&self, before: &ArrayRecord, members: Vec<usize>) {
+        for member in members {
+            let Some((device, uuid)) = self.members[member].take_departed() else { continue };
+            let (mut array, since_event) = (before.clone(), before.event);
+            array.members[member] = MemberRecord { uuid, state: MemberState::Lost, since_event };
+            let device_sectors = device.limits().sectors;
+            let superblock = Superblock { array, member, device_sectors };
+            // One that does not take it was copied because it is no good: nothing depends on it.
+            let _ = write_superblock(&*device, &superblock).await;
+        }
     }
 
     /// Writes the record to those members that it speaks of as such. Who does not take it is lost, which

@@ -18,6 +18,7 @@ use voltier_ring::Signal;
 
 use crate::array::Inner;
 use crate::bits::Bits;
+use crate::canary::{self, Canary};
 use crate::consistency::Consistency;
 use crate::geometry::Stripe;
 use crate::member_layout::MAP_START_BYTES;
@@ -233,7 +234,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn mark_what_may_be_missing(self: &Rc<Self>) -> IoResult<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         let marks = &durable.marks;
-        if self.geometry.parity_chunks() == 0 {
+        if self.geometry.parity_chunks() == 0 || canary::is(Canary::MarksForgotten) {
             return Ok(());
         }
         let missing: Vec<u64> = {
@@ -345,6 +346,9 @@ impl<D: BlockDevice> Inner<D> {
     /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
     fn change_missing(&self, marks: &Marks, is_whole: bool) -> BTreeSet<u64> {
         let (mut map, rebuilt) = (marks.map.borrow_mut(), marks.rebuilt.take());
+        // A member that was lost while it was filled may be on record as one that is: what it lacks
+        // stays in the map until it is not.
+        let is_kept = self.has_unrecorded_loss();
         let is_missing = |region| {
             let lacks = |member: &Member<D>| {
                 member.missing().borrow().as_ref().is_some_and(|it| it.regions.has(region))
@@ -353,11 +357,13 @@ impl<D: BlockDevice> Inner<D> {
         };
         if is_whole {
             for region in 0..map.count() {
-                map.missing.put(region, is_missing(region));
+                let is_in_map = is_kept && map.missing.has(region);
+                map.missing.put(region, is_in_map || is_missing(region));
             }
             return (0..map.block_count()).collect();
         }
-        let gone: Vec<u64> = rebuilt.into_iter().filter(|region| !is_missing(*region)).collect();
+        let is_there = |region: &u64| !is_kept && !is_missing(*region);
+        let gone: Vec<u64> = rebuilt.into_iter().filter(is_there).collect();
         gone.iter().for_each(|region| map.missing.put(*region, false));
         gone.iter().map(|region| map.block_of(*region)).collect()
     }

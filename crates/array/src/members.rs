@@ -12,6 +12,7 @@ use voltier_ring::{Handle, JoinHandle, join_all};
 
 use crate::array::Inner;
 use crate::bits::Bits;
+use crate::canary::{self, Canary};
 use crate::geometry::{Span, Stripe};
 use crate::member_watch::MemberWatch;
 use crate::plan::SlotState;
@@ -49,6 +50,8 @@ pub(crate) struct Member<D> {
     missing: RefCell<Option<Missing>>,
     successor: RefCell<Option<Successor<D>>>,
     watch: MemberWatch,
+    /// A device whose place a successor took, and its uuid, until the record says so.
+    departed: RefCell<Option<(Rc<D>, [u8; 16])>>,
 }
 
 impl<D> Member<D> {
@@ -59,6 +62,7 @@ impl<D> Member<D> {
             missing: RefCell::default(),
             successor: RefCell::default(),
             watch: MemberWatch::default(),
+            departed: RefCell::default(),
         }
     }
 
@@ -140,8 +144,14 @@ impl<D> Member<D> {
     pub(crate) fn succeed(&self) {
         let Some(successor) = self.successor.take() else { return };
         self.watch.forget();
-        self.uuid.set(successor.uuid);
-        self.device.replace(Some(successor.device));
+        let uuid = self.uuid.replace(successor.uuid);
+        let before = self.device.replace(Some(successor.device));
+        self.departed.replace(before.map(|device| (device, uuid)));
+    }
+
+    /// The device that made place for another one, asked for once.
+    pub(crate) fn take_departed(&self) -> Option<(Rc<D>, [u8; 16])> {
+        self.departed.take()
     }
 
     pub(crate) fn succeeding(&self) -> Option<Rc<D>> {
@@ -223,6 +233,10 @@ impl<D: BlockDevice> Inner<D> {
         into: Buf,
     ) -> IoResult<Buf> {
         let device = self.members[member].device()?;
+        // Since it was chosen it may have made place for one that is to be filled.
+        if !self.members[member].has_region(self.region_at(at)) {
+            return Err(IoError::Gone);
+        }
         self.counters.add(|counts| counts.member_reads += 1);
         let under_way = self.begin_read(member);
         let result = device.read(self.on_device(at), into).await;
@@ -317,6 +331,9 @@ impl<D: BlockDevice> Inner<D> {
         change: impl FnOnce(Rc<D>) -> F,
     ) -> Option<(Rc<D>, JoinHandle<IoResult<()>>)> {
         let device = self.members[member].succeeding()?;
+        if canary::is(Canary::CopyMissesWrites) {
+            return None;
+        }
         Some((device.clone(), self.handle.spawn(change(device))))
     }
 

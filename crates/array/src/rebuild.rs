@@ -18,6 +18,7 @@ use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
 use crate::array::{Array, ArrayError, Inner};
 use crate::background::{BackgroundTask, Run, Unit};
 use crate::bits::Bits;
+use crate::canary::{self, Canary};
 use crate::locks::Access;
 use crate::members::{Member, Missing, Successor};
 use crate::pace::Progress;
@@ -121,7 +122,9 @@ impl<D: BlockDevice> Inner<D> {
             let mut from = from;
             loop {
                 let region = missing.regions.next(from)?;
-                if !missing.under_way.contains(&region) {
+                // One that comes lacks all regions for a moment; what was never written is no work,
+                // and may be made zero without a lock at any time.
+                if !missing.under_way.contains(&region) && self.is_region_written(region) {
                     return Some(region);
                 }
                 from = region + 1;
@@ -218,7 +221,13 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Reads long runs, computes row by row, writes long runs.
     async fn fill_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
-        let targets = &run.unit.targets;
+        // One that came back may have turned out to have the region.
+        let lacks = |(member, device): &(usize, Rc<D>)| {
+            let region = run.unit.region;
+            with_missing(&self.members[*member], device, |it| it.regions.has(region))
+                .unwrap_or(false)
+        };
+        let targets: Vec<_> = run.unit.targets.iter().filter(|it| lacks(it)).cloned().collect();
         let is_copied = |it: &&(usize, Rc<D>)| self.is_copy(it);
         let copied: Vec<usize> = targets.iter().filter(is_copied).map(|it| it.0).collect();
         let computed: Vec<usize> =
@@ -232,7 +241,7 @@ impl<D: BlockDevice> Inner<D> {
             filled.insert(member, bytes);
         }
         let mut writes = Vec::new();
-        for (member, device) in targets.iter().cloned() {
+        for (member, device) in targets {
             let Some(bytes) = filled.remove(&member) else { continue };
             let inner = self.clone();
             writes.push(self.handle.spawn(async move {
@@ -294,7 +303,8 @@ impl<D: BlockDevice> Inner<D> {
         let filled = state.filled.take();
         if self.durable.is_some() && !filled.is_empty() {
             for member in 0..self.members.len() {
-                if self.members[member].is_rebuilding() {
+                let is_due = !canary::is(Canary::PositionBeforeFlush);
+                if is_due && self.members[member].is_rebuilding() {
                     // One that fails is lost, and lacks everything.
                     let _ = self.clone().flush_member(member).await;
                 }
@@ -331,7 +341,7 @@ impl<D: BlockDevice> Inner<D> {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = filling(&self.members[member], is_full).flatten() else { return };
-        if device.flush().await.is_err() {
+        if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.give_successor_up(member, &device);
         }
         // A journal that has failed puts nothing in service: the next start settles it.

@@ -19,6 +19,7 @@ use voltier_parity::{Stores, Verdict};
 
 use crate::array::{Array, ArrayError, Inner};
 use crate::background::{BackgroundTask, Run, Unit};
+use crate::canary::{self, Canary};
 use crate::geometry::Stripe;
 use crate::locks::Access;
 use crate::pace::Progress;
@@ -224,7 +225,9 @@ impl<D: BlockDevice> Inner<D> {
     /// The block of one member is wrong.
     async fn mend_located(self: &Rc<Self>, mismatch: &Mismatch<'_>, slot: usize) -> IoResult<()> {
         let is_repaired = self.background.scrub.repair.get() != ScrubRepair::Nothing;
-        if is_repaired {
+        if is_repaired && canary::is(Canary::ScrubRewritesParity) {
+            self.match_parity(mismatch).await?;
+        } else if is_repaired {
             let decoder = self.decoder(&[slot]);
             let pieces = mismatch.pieces();
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
@@ -241,19 +244,24 @@ impl<D: BlockDevice> Inner<D> {
     async fn mend_unknown(self: &Rc<Self>, mismatch: &Mismatch<'_>) -> IoResult<()> {
         let is_repaired = self.background.scrub.repair.get() == ScrubRepair::Everything;
         if is_repaired {
-            let pieces = mismatch.pieces();
-            let (data, parity) = pieces.split_at(self.geometry.data_chunks());
-            let mut right: Vec<Buf> =
-                parity.iter().map(|_| Buf::new(mismatch.place.len())).collect();
-            let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
-            self.code().encode(data, &mut slices, Stores::Cached);
-            let wrong = right.into_iter().enumerate().filter(|(row, buf)| parity[*row] != &buf[..]);
-            let wrong: Vec<(usize, Buf)> = wrong.collect();
-            for (row, buf) in wrong {
-                self.rewrite(mismatch, data.len() + row, buf.freeze()).await?;
-            }
+            self.match_parity(mismatch).await?;
         }
         self.note(mismatch, None, is_repaired);
+        Ok(())
+    }
+
+    /// Makes the parity of a block what the data are.
+    async fn match_parity(self: &Rc<Self>, mismatch: &Mismatch<'_>) -> IoResult<()> {
+        let pieces = mismatch.pieces();
+        let (data, parity) = pieces.split_at(self.geometry.data_chunks());
+        let mut right: Vec<Buf> = parity.iter().map(|_| Buf::new(mismatch.place.len())).collect();
+        let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
+        self.code().encode(data, &mut slices, Stores::Cached);
+        let wrong = right.into_iter().enumerate().filter(|(row, buf)| parity[*row] != &buf[..]);
+        let wrong: Vec<(usize, Buf)> = wrong.collect();
+        for (row, buf) in wrong {
+            self.rewrite(mismatch, data.len() + row, buf.freeze()).await?;
+        }
         Ok(())
     }
 

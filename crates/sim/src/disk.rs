@@ -143,6 +143,11 @@ impl SimDisk {
         self.0.medium.borrow().peek(at, into);
     }
 
+    /// Puts something else on the medium than was written, past everybody.
+    pub(crate) fn overwrite(&self, byte: u64, data: &[u8]) {
+        self.0.medium.borrow_mut().overwrite(byte, data);
+    }
+
     /// Writes, zeroes and discards that were submitted and are not complete.
     pub fn writes_under_way(&self) -> usize {
         self.0.in_flight.borrow().len()

@@ -50,6 +50,9 @@ impl Image {
     pub(crate) fn write(&mut self, at: u64, from: &[u8]) {
         for (granule, inside, part) in pieces(at, from.len()) {
             let place = &mut self.granules[granule];
+            if place.is_none() && from[part.clone()].iter().all(|byte| *byte == 0) {
+                continue;
+            }
             let bytes = place.get_or_insert_with(|| Rc::new([0; GRANULE_BYTES]));
             Rc::make_mut(bytes)[inside].copy_from_slice(&from[part]);
         }

@@ -1,4 +1,4 @@
-//! Goal: the worlds of arrays find bugs of the journal. Method: deliberate ones
+//! Goal: the worlds of arrays find bugs of journal, superblocks, rebuild and scrub. Method: deliberate ones
 //! (`voltier_array::canary`), one at a time; each must be found within its budget of seeds, and the
 //! same seeds without a bug find nothing.
 //!
@@ -11,7 +11,7 @@ use voltier_sim::swarm::{Story, catch_panics};
 /// Seeds in which each must be found.
 const SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 10] = [
+const CANARIES: [Canary; 21] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -22,6 +22,17 @@ const CANARIES: [Canary; 10] = [
     Canary::LifeNotBegun,
     Canary::ClearsUnrecorded,
     Canary::BatchChecksumIgnored,
+    Canary::EventNotRaised,
+    Canary::AnswerBeforeRecord,
+    Canary::StaleBelieved,
+    Canary::PositionBeforeFlush,
+    Canary::ServiceBeforeFlush,
+    Canary::JoinBeforeMap,
+    Canary::RingNotMade,
+    Canary::CopyMissesWrites,
+    Canary::MarksForgotten,
+    Canary::ScrubRewritesParity,
+    Canary::CopiesReadUnlocked,
 ];
 
 /// Which oracle said this.
@@ -30,6 +41,8 @@ fn oracle(said: &str) -> &'static str {
         ("parity ", "parity"),
         ("are not what is read", "parity"),
         ("; allowed: ", "contents"),
+        ("scrub", "scrub"),
+        ("in service", "members"),
         ("does not come back", "recovery"),
         ("not at rest", "leaks"),
         ("stands still", "liveness"),
@@ -39,7 +52,7 @@ fn oracle(said: &str) -> &'static str {
 }
 
 #[test]
-fn every_canary_of_the_journal_is_found_within_its_budget() {
+fn every_canary_of_arrays_is_found_within_its_budget() {
     catch_panics();
     let mut missed = Vec::new();
     println!("| canary | seeds | worlds | oracle | what it said |");
@@ -67,7 +80,7 @@ fn every_canary_of_the_journal_is_found_within_its_budget() {
 }
 
 #[test]
-fn nothing_is_found_without_a_canary_of_the_journal() {
+fn nothing_is_found_without_a_canary_of_arrays() {
     catch_panics();
     for seed in 0..SEEDS {
         let outcome = Story::of_array_seed(seed).run(false);

@@ -3,24 +3,28 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_array::JournalStart;
+use voltier_array::{ArrayError, AssembleOptions, AssembleReport, MemberState, MetadataError};
 use voltier_block::Prng;
 use voltier_ring::{Executor, NoFiles};
 
-use crate::arrays::clients::run_clients;
-use crate::arrays::rig::{Left, Rig};
-use crate::arrays::setup::Setup;
+use crate::arrays::clients::{age, run_clients};
+use crate::arrays::left::{Known, Left, has, last_ones, mask};
+use crate::arrays::operator::{finish, take_care};
+use crate::arrays::rig::Rig;
+use crate::arrays::rot::{is_locatable, scrub_again};
+use crate::arrays::setup::{Care, Setup};
 use crate::budget;
+use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::Cut;
 use crate::rest::{Buffers, check_tasks};
 use crate::world::World;
 
-/// Cuts of replays and of what follows, one in the other.
+/// Cuts of starts and of what follows, one in the other.
 const DEPTH_MAX: u32 = 3;
 /// Events of a life after a crash among which the next cut falls.
-const NEXT_CUT_EVENTS: u64 = 120;
+const NEXT_CUT_EVENTS: u64 = 200;
 
 /// Runs a seed; panics when a promise is broken.
 pub fn run(seed: u64, setup: Setup, only: Option<u64>, ledger: &Rc<Ledger>) {
@@ -30,7 +34,7 @@ pub fn run(seed: u64, setup: Setup, only: Option<u64>, ledger: &Rc<Ledger>) {
     let setup = Rc::new(setup);
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), seed, ledger);
-    let rig = Rig::new(&world, &setup, Left::new(&setup), 0);
+    let rig = Rig::new(&world, &setup, Left::new(&setup, seed));
     ledger.at(format!("seed {seed}, recording"), None);
     executor.block_on(record(rig.clone(), seed, only));
     end(world, executor, rig);
@@ -39,21 +43,49 @@ pub fn run(seed: u64, setup: Setup, only: Option<u64>, ledger: &Rc<Ledger>) {
 
 /// The life that is recorded.
 async fn record(rig: Rc<Rig>, seed: u64, only: Option<u64>) {
-    rig.start(JournalStart::Create).await.expect("a new array begins");
-    watch(&rig, seed, only);
-    for (member, harm, at) in rig.setup.harms.clone() {
-        let harmed = rig.clone();
-        rig.world.handle().spawn(async move {
-            harmed.world.handle().sleep(at).await;
-            harmed.harm(member, harm);
-        });
+    if rig.setup.from_the_start {
+        watch(&rig, seed, only);
     }
+    rig.create().await.expect("a new array begins");
+    age(&rig, rig.setup.aging).await;
+    if !rig.setup.from_the_start {
+        watch(&rig, seed, only);
+    }
+    let care = take_care(rig.clone(), rig.setup.care, rig.setup.acts);
+    let care = rig.world.handle().spawn(care);
     run_clients(&rig, rig.setup.steps).await;
+    care.await;
     rig.world.handle().sleep(60 * rig.setup.latency_ns).await;
     rig.check_all("at the end of the recorded life").await;
-    rig.array().settle().await.expect("the array settles");
-    rig.check_all("settled").await;
+    finish(&rig).await;
+    rig.check_all("at rest").await;
+    rig.stop().await;
+    rig.drop_array();
+    start_again(&rig, rig.world.prng()).await;
     rig.world.unwatch();
+}
+
+/// Starts what was stopped in order, from all drives that have a superblock.
+async fn start_again(rig: &Rc<Rig>, mut dice: Prng) {
+    rig.disks.iter().for_each(SimDisk::mend);
+    let known = rig.known();
+    let is_gone = |drive: &usize| rig.disks[*drive].is_gone();
+    let given = known.labelled() & !mask((0..rig.disks.len()).filter(is_gone));
+    let mut trial = Trial::of(&rig.setup, &rig.lives(), &known, given);
+    let report = start(rig, &mut trial, &mut dice).await.expect("what was stopped comes back");
+    assert!(report.was_clean && report.regions_in_doubt == 0, "what was stopped is not clean");
+    assert_eq!(report.journal.transactions, 0, "a journal that was settled is empty");
+    rig.check_members(trial.usable);
+    rig.check_all("after a stop").await;
+}
+
+fn shuffled(drives: u64, dice: &mut Prng) -> Vec<usize> {
+    let mut rest: Vec<usize> = (0..64).filter(|drive| has(drives, *drive)).collect();
+    let mut order = Vec::new();
+    while !rest.is_empty() {
+        order.push(rest.swap_remove(dice.below(rest.len() as u64) as usize));
+    }
+    order
 }
 
 /// Sets the crash points of the recorded life.
@@ -71,6 +103,7 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
             return;
         }
         let cut = if prng.one_in(4) { Cut::Kill } else { Cut::Power };
+        let contents = rig.model.borrow().contents();
         let left = rig.left_by(cut, &mut prng, &ledger);
         let mut losses = rig.setup.losses();
         if only.is_none() && !is_first.replace(false) {
@@ -84,36 +117,77 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
             let dice =
                 Prng::new((seed ^ event << 20 ^ away << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             verify(&rig.setup, left.clone(), away, dice, &ledger, 0);
+            rig.model.borrow().forget_contents_since(contents);
         }
         ledger.at(format!("seed {seed}, recording"), None);
     });
 }
 
+/// How a start is tried, and what it must come to.
+struct Trial {
+    /// Drives that are given.
+    given: u64,
+    /// Members that must be in service then.
+    usable: u64,
+    /// Whether that is enough of each group.
+    is_enough: bool,
+    options: AssembleOptions,
+}
+
+impl Trial {
+    fn of(setup: &Setup, lives: &[u64], known: &Known, given: u64) -> Self {
+        let usable = known.current(given, MemberState::InService);
+        let all = mask(0..setup.geometry.member_count());
+        let last = last_ones(lives, u64::MAX);
+        // Without one that has the newest event they may be what the others went on without.
+        let is_newest = known.highest_event(given & last) == known.highest_event(last);
+        let options = AssembleOptions { degraded: is_newest, force: false };
+        Self { given, usable, is_enough: setup.can_lose(all & !usable), options }
+    }
+}
+
 /// Starts what a cut left, without the members of `away`, and checks it.
 fn verify(
     setup: &Rc<Setup>,
-    left: Left,
+    mut left: Left,
     away: u64,
     mut prng: Prng,
     ledger: &Rc<Ledger>,
     depth: u32,
 ) {
-    if !left.can_do_without(setup, away) {
+    let known = left.known(setup);
+    if left.is_made {
+        let last = last_ones(&left.lives, u64::MAX);
+        let by_record = known.current(last, MemberState::InService);
+        let missing = left.online & !by_record;
+        assert!(missing == 0, "members {missing:#b} were in service and are not by record");
+    }
+    let labelled = known.labelled();
+    let members = known.drives_of(labelled).into_iter().enumerate();
+    let away_drives = members.filter(|(member, _)| has(away, *member));
+    let mut given = labelled & !mask(away_drives.filter_map(|(_, drive)| drive));
+    if prng.one_in(4) {
+        // A drive that was left behind is left away as well.
+        given &= !(1 << prng.below(setup.drives.len() as u64));
+    }
+    let trial = Trial::of(setup, &left.lives, &known, given);
+    if given == 0 || (!trial.is_enough && left.is_made && !prng.one_in(8)) {
         return;
     }
     budget::note_world();
     if away != 0 {
         ledger.fault(FaultKind::DriveLoss);
     }
-    let left = Left { model: left.model.apart(), ..left };
+    heal_what_cannot_be_found(setup, &mut left, &trial);
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
-    let rig = Rig::new(&world, setup, left, away);
+    let was_stopped = left.is_stopped;
+    let rig = Rig::new(&world, setup, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
     if depth < DEPTH_MAX && prng.one_in(2) {
         let (watched, next, ledger) = (Rc::downgrade(&rig), next.clone(), ledger.clone());
         let mut dice = Prng::new(prng.next_u64());
-        let most = *dice.pick(&[30, NEXT_CUT_EVENTS]);
+        let most = *dice.pick(&[60, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]);
         let cut_at = dice.below(most);
         let dice = RefCell::new(dice);
         world.watch(move |event| {
@@ -123,7 +197,7 @@ fn verify(
             next.replace(Some(rig.left_by(cut, &mut dice, &ledger)));
         });
     }
-    executor.block_on(recover(rig.clone(), prng.next_u64()));
+    executor.block_on(recover(rig.clone(), trial, was_stopped, prng.next_u64()));
     end(world, executor, rig);
     let Some(left) = next.take() else { return };
     // Most drives that were away stay there; now and then one is back, or another one goes.
@@ -134,24 +208,109 @@ fn verify(
     verify(setup, left, away, prng, ledger, depth + 1);
 }
 
-/// The life after a cut.
-async fn recover(rig: Rc<Rig>, seed: u64) {
-    let mut prng = Prng::new(seed);
-    if let Err(error) = rig.start(JournalStart::Replay).await {
-        panic!("the array does not come back: {error}");
+/// A block that turned over is found only where nothing is missing and nothing was in doubt.
+fn heal_what_cannot_be_found(setup: &Setup, left: &mut Left, trial: &Trial) {
+    let all = mask(0..setup.geometry.member_count());
+    let is_whole = left.is_made && trial.usable == all;
+    if !(is_whole && setup.has_journal() && is_locatable(setup))
+        && let Some(rot) = left.rot.take()
+    {
+        rot.heal(&mut left.media[rot.drive]);
     }
+}
+
+/// Starts the array as a trial says; none if it is refused, as it may be.
+async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<AssembleReport> {
+    loop {
+        let order = shuffled(trial.given, dice);
+        let refused = match rig.assemble(&order, trial.options).await {
+            Ok(report) => {
+                assert!(trial.is_enough, "an array starts without enough members");
+                return Some(report);
+            }
+            Err(ArrayError::Metadata(refused)) => refused,
+            Err(error) => panic!("the array does not come back: {error}"),
+        };
+        rig.world.tell(|| format!("refused: {refused}"));
+        rig.world.ledger().count(|counts| counts.refused += 1);
+        let older = rig.part_of_older_lives(trial.given);
+        match refused {
+            _ if !rig.is_made() => return None,
+            // Somebody has to know which ones the array went on with.
+            MetadataError::Diverged { .. } | MetadataError::Contradiction { .. } if older != 0 => {
+                let given = trial.given & !older;
+                *trial = Trial::of(&rig.setup, &rig.lives(), &rig.known(), given);
+            }
+            MetadataError::DirtyDegraded { .. } if rig.may_be_in_doubt() => {
+                trial.options.force = true;
+            }
+            MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
+            MetadataError::TooFew { .. } if !trial.is_enough => return None,
+            // Those that were left behind together, with one that made place for its copy.
+            MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
+                if !trial.is_enough || !trial.options.degraded =>
+            {
+                return None;
+            }
+            refused => panic!("the array does not come back: {refused}"),
+        }
+    }
+}
+
+/// A drive that is no member is refused, whatever else is given.
+async fn try_with_a_stranger(rig: &Rc<Rig>, trial: &Trial, dice: &mut Prng) {
+    let known = rig.known();
+    let mut strangers = (0..rig.disks.len()).filter(|drive| known.0[*drive].is_none());
+    let Some(stranger) = strangers.next_back().filter(|_| rig.is_made()) else { return };
+    let order = shuffled(trial.given | 1 << stranger, dice);
+    let refused = rig.assemble(&order, trial.options).await.err();
+    let is_refused = matches!(refused, Some(ArrayError::Metadata(MetadataError::Device { .. })));
+    assert!(is_refused, "a stranger is not refused: {refused:?}");
+}
+
+/// The life after a cut.
+async fn recover(rig: Rc<Rig>, mut trial: Trial, was_stopped: bool, seed: u64) {
+    let mut dice = Prng::new(seed);
+    if dice.one_in(16) {
+        try_with_a_stranger(&rig, &trial, &mut dice).await;
+    }
+    rig.close_what_is_rotten();
+    let Some(report) = start(&rig, &mut trial, &mut dice).await else { return };
+    let all = mask(0..rig.setup.geometry.member_count());
+    let is_whole = trial.usable == all;
+    let takes_along = trial.options.force || (rig.setup.geometry.is_mirror() && !is_whole);
+    if !rig.setup.has_journal() && takes_along {
+        rig.open.borrow_mut().give_up(&rig.setup.geometry, &mut rig.model.borrow_mut());
+    }
+    assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
+    if was_stopped {
+        assert!(report.was_clean && report.regions_in_doubt == 0, "what was stopped is not clean");
+    }
+    rig.check_members(trial.usable);
     rig.check_all("after the crash").await;
-    if prng.one_in(2) {
-        run_clients(&rig, 1 + prng.below(4)).await;
+    if rig.rot.borrow().is_some() {
+        scrub_again(&rig).await;
+        rig.check_all("after the scrub").await;
+    }
+    if dice.one_in(2) {
+        let care = if dice.one_in(2) { Care::Members } else { Care::Rest };
+        let care = take_care(rig.clone(), care, 1 + dice.below(3));
+        let care = rig.world.handle().spawn(care);
+        run_clients(&rig, 1 + dice.below(4)).await;
+        care.await;
         rig.world.handle().sleep(60 * rig.setup.latency_ns).await;
         rig.check_all("later").await;
     }
-    if prng.one_in(4) {
-        rig.array().settle().await.expect("the array settles");
+    if dice.one_in(2) {
+        rig.until("nothing is in doubt", |rig| !rig.is_in_doubt()).await;
+        finish(&rig).await;
+        rig.check_all("rebuilt").await;
+    }
+    if dice.one_in(4) {
+        rig.until("nothing is in doubt", |rig| !rig.is_in_doubt()).await;
+        rig.stop().await;
         rig.drop_array();
-        let report = rig.start(JournalStart::Replay).await.expect("the array comes back");
-        assert_eq!(report.transactions, 0, "a journal that was settled is empty");
-        rig.check_all("after a stop").await;
+        start_again(&rig, dice).await;
     }
 }
 

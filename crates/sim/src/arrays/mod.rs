@@ -1,19 +1,34 @@
 //! Worlds of arrays: a volume over drives that protect each other, cut off at any event, with any of
 //! its members gone afterwards.
 //!
-//! A seed draws level, members, chunk, ring, clients and what happens to members while they serve.
-//! At some events the power is cut, or the process killed. Then for every choice of members that the
-//! level can lose (or some choices of them), in a world of its own: the journal is replayed, itself
-//! cut off at any event and begun again, with the same members or with others; every sector is held
-//! to the model, every stripe to parity by an arithmetic of its own; the array serves on, and is cut
-//! off once more.
+//! A seed draws level, members, consistency, chunk, drives, clients and what happens to members: they
+//! fail, are replaced, copied, rebuilt, come back; or one returns something else than was written, and
+//! a scrub is to find it. At some events the power is cut, or the process killed. Then for every choice
+//! of members that the level can lose (or some choices of them), in a world of its own: the array is
+//! assembled from what is on the media, in any order, with drives that were left behind long ago among
+//! them. Who is in service then is held to the superblocks, every sector to the model, every stripe to
+//! parity by an arithmetic of its own; the array serves and is taken care of again, and is cut off once
+//! more.
+//!
+//! - `setup`: what a seed draws.
+//! - `left`: what is on the media, and what must come of it, without the array's help.
+//! - `rig`: drives, an array, a model; the checks.
+//! - `bay`: which drive is which member.
+//! - `clients`, `operator`, `rot`: what is done.
+//! - `open`: what nobody knows without a journal.
+//! - `scrub`: parity by another arithmetic.
 
+mod bay;
 mod clients;
 mod crash;
+mod left;
+mod open;
+mod operator;
 mod rig;
+mod rot;
 mod scrub;
 mod setup;
 
 pub use crash::run;
 pub use scrub::parity;
-pub use setup::Setup;
+pub use setup::{Care, Drive, Setup};

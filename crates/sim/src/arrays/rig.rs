@@ -1,130 +1,116 @@
-//! An array on simulated drives, and a stand-in for its superblocks: who is lost, durably.
+//! An array on simulated drives, and what is known of what it must hold.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
-use std::pin::Pin;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_array::{Array, ArrayError, JournalOptions, JournalStart, RecordLosses, ReplayReport};
-use voltier_block::{BlockDevice, Buf, Durability, Lba, Limits, Prng, SECTOR_BYTES, SectorRange};
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, AssembleReport, MemberState, MemberStatus, Stripe,
+};
+use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
+use crate::arrays::bay::Bay;
+use crate::arrays::left::{Known, Left, has, last_ones, mask, superblock_on};
+use crate::arrays::open::Open;
+use crate::arrays::rot::Rot;
 use crate::arrays::scrub;
-use crate::arrays::setup::{Harm, Setup};
+use crate::arrays::setup::{Drive, Setup};
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
-use crate::model::Model;
+use crate::model::{Model, Since};
 use crate::world::World;
 
-/// Name of every array here.
-const ARRAY: [u8; 16] = *b"an array of sims";
 const SECTOR: usize = SECTOR_BYTES as usize;
+/// How often somebody looks whether the array has come so far.
+const LOOK_NS: Nanos = 2_000_000;
+/// After so many looks it never will.
+const LOOKS_MAX: u32 = 100_000;
 
-/// What is left of a life: the drives, and what they may hold.
-#[derive(Clone)]
-pub(crate) struct Left {
-    pub(crate) media: Vec<Medium>,
-    pub(crate) model: Model,
-    /// Members on record as lost: others may have what they miss, and they are never back.
-    pub(crate) recorded: u64,
-    /// Lives up to now.
-    pub(crate) lives: u64,
-}
-
-/// Events of a life are above those of all lives before it: a register that was on its way when an
-/// earlier one ended is older than any of a life that began without the drive that has it. Superblocks
-/// know that by the event since which they call each member lost.
-const EVENTS_OF_A_LIFE: u64 = 1 << 32;
-
-/// Who is lost, as one drive has it.
-#[derive(Clone, Copy)]
-struct Register {
-    event: u64,
-    lost: u64,
-}
-
-impl Register {
-    fn encode(self, block_bytes: u32) -> Buf {
-        let mut block = Buf::zeroed(block_bytes as usize);
-        block[..8].copy_from_slice(&self.event.to_le_bytes());
-        block[8..16].copy_from_slice(&self.lost.to_le_bytes());
-        block
-    }
-
-    fn of(medium: &Medium, at: Lba) -> Self {
-        let mut bytes = [0; 16];
-        medium.peek(at, &mut bytes);
-        let word =
-            |from: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[from + index]));
-        Self { event: word(0), lost: word(8) }
-    }
-}
-
-impl Left {
-    pub(crate) fn new(setup: &Setup) -> Self {
-        let medium = |member| Medium::zeroed(setup.disk(member).bytes);
-        Self {
-            media: (0..setup.geometry.member_count()).map(medium).collect(),
-            model: Model::new(setup.geometry.sectors()),
-            recorded: 0,
-            lives: 0,
-        }
-    }
-
-    /// Whether the array can be what it was without the members of `away`.
-    pub(crate) fn can_do_without(&self, setup: &Setup, away: u64) -> bool {
-        setup.can_lose(self.lost_without(setup, away) | self.recorded)
-    }
-
-    /// Members that are not in service when those of `away` are not given: the newest register of the
-    /// others counts.
-    pub(crate) fn lost_without(&self, setup: &Setup, away: u64) -> u64 {
-        let given = self.media.iter().enumerate().filter(|(at, _)| away >> at & 1 == 0);
-        let registers = given.map(|(_, medium)| Register::of(medium, setup.register_at()));
-        let newest = registers.max_by_key(|register| register.event);
-        newest.map_or(away, |newest| newest.lost | away)
-    }
-}
-
-/// An array that serves.
+/// Drives, an array over some of them, and a model of its content.
 pub(crate) struct Rig {
     pub(crate) world: World,
     pub(crate) setup: Rc<Setup>,
     pub(crate) disks: Vec<SimDisk>,
-    /// None until it has begun.
     array: RefCell<Option<Array<SimDisk>>>,
     pub(crate) model: RefCell<Model>,
-    /// Members not in service from the start.
-    lost: u64,
-    event: Rc<Cell<u64>>,
-    recorded: Rc<Cell<u64>>,
-    lives: u64,
+    pub(crate) open: RefCell<Open>,
+    pub(crate) written: RefCell<BTreeSet<u64>>,
+    pub(crate) rot: RefCell<Option<Rot>>,
+    pub(crate) bay: Bay,
+    /// Runs of stripes that are used.
+    pub(crate) windows: Vec<SectorRange>,
+    stripes: Vec<Stripe>,
+    life: u64,
+    lives: RefCell<Vec<u64>>,
+    /// While a start is looking at what it was given: that, and the changes of all drives until then.
+    looking: Cell<Option<(u64, u64)>>,
+    is_made: Cell<bool>,
+    is_stopped: Cell<bool>,
+    /// The members when this life began.
+    at_first: RefCell<Vec<MemberStatus>>,
+    /// A stripe that clients keep out of.
+    pub(crate) closed: Cell<Option<Stripe>>,
+    /// Whether something else is in it than was written.
+    pub(crate) is_rotten: Cell<bool>,
+    /// Whether something was put on a member in this life that a scrub is to find.
+    pub(crate) was_rotten: Cell<bool>,
+    /// What clients have under way.
+    pub(crate) under_way: RefCell<Vec<SectorRange>>,
+}
+
+/// Runs of neighbouring stripes, as sectors of the volume.
+fn windows(setup: &Setup, stripes: &[Stripe]) -> Vec<SectorRange> {
+    let runs = stripes.chunk_by(|one, next| one.0 + 1 == next.0);
+    let window = |run: &[Stripe]| {
+        let first = setup.sectors_of(run[0]);
+        SectorRange::new(first.start, first.count * run.len() as u64)
+    };
+    runs.map(window).collect()
+}
+
+fn members_of(array: &Array<SimDisk>) -> Vec<MemberStatus> {
+    array.status().expect("an array with superblocks").members
 }
 
 impl Rig {
-    /// Drives in a world, with what is left on them; members of `away` are not used.
-    pub(crate) fn new(world: &World, setup: &Rc<Setup>, left: Left, away: u64) -> Rc<Self> {
-        let lost = left.lost_without(setup, away);
-        let lives = left.lives + 1;
-        let disk = |(member, medium)| SimDisk::new(world, &setup.disk(member), medium);
+    /// Drives in a world, with what is left on them.
+    pub(crate) fn new(world: &World, setup: &Rc<Setup>, left: Left) -> Rc<Self> {
+        let disk = |(number, medium)| SimDisk::new(world, &setup.disk(number), medium);
+        let stripes = setup.stripes();
         Rc::new(Self {
             world: world.clone(),
             setup: setup.clone(),
             disks: left.media.into_iter().enumerate().map(disk).collect(),
             array: RefCell::default(),
             model: RefCell::new(left.model),
-            lost,
-            event: Rc::new(Cell::new(lives * EVENTS_OF_A_LIFE)),
-            recorded: Rc::new(Cell::new(left.recorded)),
-            lives,
+            open: RefCell::new(left.open),
+            written: RefCell::new(left.written),
+            rot: RefCell::new(left.rot),
+            bay: Bay::new(left.drives_named),
+            windows: windows(setup, &stripes),
+            stripes,
+            life: left.life + 1,
+            lives: RefCell::new(left.lives),
+            looking: Cell::new(None),
+            is_made: Cell::new(left.is_made),
+            is_stopped: Cell::new(left.is_stopped),
+            at_first: RefCell::default(),
+            closed: Cell::new(None),
+            is_rotten: Cell::new(false),
+            was_rotten: Cell::new(false),
+            under_way: RefCell::default(),
         })
     }
 
     /// What `cut` leaves at this moment.
     pub(crate) fn left_by(&self, cut: Cut, prng: &mut Prng, ledger: &Ledger) -> Left {
-        let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
-        let mut model = self.model.borrow().apart();
+        self.look_again();
+        let media: Vec<Medium> = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        let mut lives = self.lives();
+        self.note_come(&mut lives, |drive| &media[drive]);
+        let mut model = self.model.borrow().clone();
         ledger.count(|counts| counts.crash_points += 1);
         match cut {
             Cut::Power => model.power_cut(),
@@ -132,62 +118,165 @@ impl Rig {
         }
         let kind = if cut == Cut::Power { FaultKind::PowerCut } else { FaultKind::DaemonKill };
         ledger.fault(kind);
-        Left { media, model, recorded: self.recorded.get(), lives: self.lives }
+        let mut open = self.open.borrow().clone();
+        open.cut();
+        Left {
+            media,
+            model,
+            life: self.life,
+            lives,
+            is_made: self.is_made.get(),
+            is_stopped: self.is_stopped.get(),
+            online: self.still_in_service(),
+            open,
+            written: self.written.borrow().clone(),
+            rot: self.rot.borrow().clone(),
+            drives_named: self.bay.named.get(),
+        }
     }
 
-    /// Writes who is lost to all others, as superblocks would.
-    fn recorder(&self) -> RecordLosses {
-        let (disks, event) = (self.disks.clone(), self.event.clone());
-        let recorded = self.recorded.clone();
-        let (handle, setup) = (self.world.handle().clone(), self.setup.clone());
-        let record = move |lost: Vec<usize>| {
-            event.set(event.get() + 1);
-            let mask = lost.iter().fold(0, |mask, member| mask | 1 << member);
-            let register = Register { event: event.get(), lost: mask };
-            let (handle, at) = (handle.clone(), setup.register_at());
-            let block = register.encode(setup.block_bytes).freeze();
-            let others = disks.iter().cloned().enumerate();
-            let others: Vec<_> = others.filter(|(member, _)| !lost.contains(member)).collect();
-            let writes: Vec<_> = others
-                .into_iter()
-                .map(|(member, disk)| {
-                    let data = block.clone().into();
-                    let write = async move { disk.write(at, data, Durability::Durable).await };
-                    (member, handle.spawn(write))
-                })
-                .collect();
-            let recorded = recorded.clone();
-            let all = async move {
-                let mut failed = Vec::new();
-                for (member, write) in writes {
-                    if write.await.is_err() {
-                        failed.push(member);
-                    }
-                }
-                if failed.is_empty() {
-                    recorded.set(recorded.get() | mask);
-                }
-                failed
-            };
-            Box::pin(all) as Pin<Box<dyn Future<Output = Vec<usize>>>>
+    /// Members in service since this life began.
+    fn still_in_service(&self) -> u64 {
+        let array = self.array.borrow();
+        let Some(array) = &*array else { return 0 };
+        let at_first = self.at_first.borrow();
+        let now = members_of(array);
+        let is_same = |member: &usize| {
+            array.is_online(*member)
+                && at_first[*member].state == MemberState::InService
+                && now[*member].uuid == at_first[*member].uuid
+                && now[*member].since_event == at_first[*member].since_event
         };
-        Rc::new(record)
+        mask((0..now.len()).filter(is_same))
     }
 
-    /// Starts the array.
-    pub(crate) async fn start(&self, start: JournalStart) -> Result<ReplayReport, ArrayError> {
-        let member = |(member, disk): (usize, &SimDisk)| {
-            (self.lost >> member & 1 == 0).then(|| disk.clone())
-        };
-        let members = self.disks.iter().enumerate().map(member).collect();
-        let places = vec![self.setup.ring(); self.disks.len()];
-        let options = JournalOptions { array: ARRAY, places };
-        let geometry = self.setup.geometry.clone();
-        let handle = self.world.handle();
-        let begun = Array::with_journal(handle, geometry, members, options, start, self.recorder());
-        let (array, report) = begun.await?;
+    fn serve(&self, array: Array<SimDisk>) {
+        self.at_first.replace(members_of(&array));
+        self.is_made.set(true);
+        self.is_stopped.set(false);
         self.array.replace(Some(array));
-        Ok(report)
+    }
+
+    /// Makes the array over the first drives.
+    pub(crate) async fn create(&self) -> Result<(), ArrayError> {
+        let members = self.setup.geometry.member_count();
+        let options = self.setup.options();
+        for (drive, uuid) in options.member_uuids.iter().enumerate() {
+            self.lives.borrow_mut()[drive] = self.life;
+            self.bay.give(drive, *uuid);
+        }
+        let disks = self.disks[..members].to_vec();
+        let array = Array::create(self.world.handle(), &options, disks).await?;
+        assert_eq!(array.geometry(), &self.setup.geometry, "the shape is another");
+        self.serve(array);
+        Ok(())
+    }
+
+    /// Puts the array in service from these drives, in this order. Nothing is written if it is refused.
+    pub(crate) async fn assemble(
+        &self,
+        order: &[usize],
+        options: AssembleOptions,
+    ) -> Result<AssembleReport, ArrayError> {
+        self.world.tell(|| format!("start: drives {order:?} of lives {:?}", self.lives()));
+        self.world.tell(|| format!("start: on record{}", self.known()));
+        let changes = self.changes();
+        self.looking.set(Some((mask(order.iter().copied()), changes)));
+        let disks = order.iter().map(|drive| self.disks[*drive].clone()).collect();
+        let assembled = Array::assemble(self.world.handle(), disks, options).await;
+        self.look_again();
+        match assembled {
+            Ok((array, report)) => {
+                let known = self.known();
+                for drive in order {
+                    let own = known.0[*drive].as_ref().expect("only members are given");
+                    self.bay.give(*drive, own.array.members[own.member].uuid);
+                }
+                for left_out in &report.left_out {
+                    self.bay.note_former(left_out.member, order[left_out.device]);
+                }
+                self.serve(array);
+                Ok(report)
+            }
+            Err(error) => {
+                let is_refused = matches!(error, ArrayError::Metadata(_));
+                let is_written = self.changes() != changes;
+                assert!(!is_refused || !is_written, "refused ({error}), and yet written");
+                Err(error)
+            }
+        }
+    }
+
+    fn changes(&self) -> u64 {
+        self.disks.iter().map(SimDisk::changes).sum()
+    }
+
+    /// What a start was given is part of this life as soon as it changes anything.
+    fn look_again(&self) {
+        if let Some((given, changes)) = self.looking.get()
+            && changes != self.changes()
+        {
+            self.looking.set(None);
+            self.is_stopped.set(false);
+            for (drive, life) in self.lives.borrow_mut().iter_mut().enumerate() {
+                if has(given, drive) {
+                    *life = self.life;
+                }
+            }
+        }
+    }
+
+    /// For each drive the last life that it was part of.
+    pub(crate) fn lives(&self) -> Vec<u64> {
+        self.lives.borrow().clone()
+    }
+
+    /// A drive is about to come to the array while it serves; its uuid.
+    pub(crate) fn come(&self, drive: usize) -> [u8; 16] {
+        let uuid = self.bay.name();
+        self.bay.give(drive, uuid);
+        let medium = self.disks[drive].medium();
+        self.bay.note_come(drive, superblock_on(&medium, self.setup.drives[drive].bytes));
+        uuid
+    }
+
+    /// Drives that came are part of this life as soon as they say so.
+    fn note_come<'a>(&self, lives: &mut [u64], medium: impl Fn(usize) -> &'a Medium) {
+        let says = |drive| superblock_on(medium(drive), self.setup.drives[drive].bytes);
+        for drive in self.bay.changed(says) {
+            lives[drive] = self.life;
+        }
+    }
+
+    /// Of some drives those that were left out of the last life.
+    pub(crate) fn part_of_older_lives(&self, given: u64) -> u64 {
+        given & !last_ones(&self.lives.borrow(), given)
+    }
+
+    /// Whether the making of the array was acknowledged.
+    pub(crate) fn is_made(&self) -> bool {
+        self.is_made.get()
+    }
+
+    /// Whether a start may be refused because nobody knows what fits.
+    pub(crate) fn may_be_in_doubt(&self) -> bool {
+        !self.setup.has_journal() && !self.is_stopped.get()
+    }
+
+    /// Keeps clients out of what is not as it was written.
+    pub(crate) fn close_what_is_rotten(&self) {
+        if let Some(rot) = &*self.rot.borrow() {
+            self.closed.set(Some(rot.stripe));
+            self.is_rotten.set(true);
+            self.was_rotten.set(true);
+        }
+    }
+
+    /// What the superblocks say now.
+    pub(crate) fn known(&self) -> Known {
+        let superblock =
+            |(disk, drive): (&SimDisk, &Drive)| superblock_on(&disk.medium(), drive.bytes);
+        Known(self.disks.iter().zip(&self.setup.drives).map(superblock).collect())
     }
 
     /// The array, which has begun.
@@ -199,63 +288,119 @@ impl Rig {
         self.array().limits().clone()
     }
 
-    /// Whether what is acknowledged is durable.
-    pub(crate) fn has_journal(&self) -> bool {
-        self.setup.geometry.parity_chunks() > 0
+    /// Whether regions may not match.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.array().status().is_some_and(|status| status.regions_in_doubt > 0)
+    }
+
+    /// Waits until something holds.
+    ///
+    /// # Panics
+    /// When it never does.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..LOOKS_MAX {
+            if holds(self) {
+                return;
+            }
+            self.world.handle().sleep(LOOK_NS).await;
+        }
+        panic!("{what} never: it stands still");
+    }
+
+    /// Stops the array in order: nothing is under way.
+    pub(crate) async fn stop(&self) {
+        let flush = self.model.borrow_mut().begin_flush();
+        let open = self.open.borrow_mut().begin_flush();
+        if let Err(error) = self.array().stop().await {
+            panic!("the array does not stop: {error}");
+        }
+        // What is still in doubt keeps it from being clean.
+        self.is_stopped.set(!self.is_in_doubt());
+        self.model.borrow_mut().end_flush(flush);
+        self.open.borrow_mut().end_flush(open, !self.is_in_doubt());
+        self.rot.replace(None);
+        self.closed.set(None);
     }
 
     /// Ends the life in memory: nothing of the array is left but its tasks.
     pub(crate) fn drop_array(&self) {
+        let media: Vec<Medium> = self.disks.iter().map(SimDisk::medium).collect();
+        self.note_come(&mut self.lives.borrow_mut(), |drive| &media[drive]);
         self.array.replace(None);
     }
 
-    /// Does harm to a member.
-    pub(crate) fn harm(&self, member: usize, harm: Harm) {
-        let disk = &self.disks[member];
-        let (data, ring) = (self.setup.geometry.member_sectors(), self.setup.ring());
-        let some = |start: Lba, sectors: u64| {
-            let blocks = sectors / 8;
-            let (first, count) = (self.world.below(blocks), 1 + self.world.below(4));
-            SectorRange::new(start.plus(first * 8), count.min(blocks - first) * 8)
-        };
-        self.world.tell(|| format!("harm: member {member} {harm:?}"));
-        match harm {
-            Harm::Gone => disk.lose(),
-            Harm::Failed => self.array().fail(member).expect("as many as can be lost"),
-            Harm::DataWrites => disk.fail_writes(some(Lba(0), data)),
-            Harm::RingWrites => disk.fail_writes(some(ring.start, ring.sectors)),
-            Harm::RegisterWrites => {
-                disk.fail_writes(SectorRange::new(self.setup.register_at(), 8));
-            }
-            Harm::Flushes => disk.fail_flushes(),
-            Harm::Reads => disk.fail_reads(some(Lba(0), data)),
-        }
+    /// The sector of a member's device with this one of its chunks.
+    pub(crate) fn on_device(&self, at: Lba) -> Lba {
+        self.setup.layout().data.start.plus(at.0)
     }
 
-    /// Reads the whole volume and holds it to the model, then every stripe to parity. Nothing may be
-    /// under way.
+    /// Reads all that is used of the volume and holds it to the model, then every stripe to parity.
+    /// Nothing may be under way.
     ///
     /// # Panics
     /// When something is not as it must be.
     pub(crate) async fn check_all(&self, when: &str) {
         let array = self.array();
-        let read = self.model.borrow_mut().begin_read();
-        let into = Buf::new(self.setup.geometry.sectors() as usize * SECTOR);
-        let volume = match array.read(Lba(0), into).await {
-            Ok(volume) => volume,
-            Err(error) => panic!("reading all fails {when}: {error}"),
-        };
-        if let Err(violation) = self.model.borrow_mut().end_read(read, Lba(0), &volume) {
-            panic!("{violation}, {when}");
+        let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;
+        let mut volume = Vec::new();
+        for window in self.windows.clone() {
+            let read = self.model.borrow_mut().begin_read();
+            let into = Buf::new(window.bytes() as usize);
+            let content = match array.read(window.start, into).await {
+                Ok(content) => content,
+                Err(error) => panic!("reading {window} fails {when}: {error}"),
+            };
+            self.check_read(read, window, &content, when);
+            volume.extend(content.chunks_exact(stripe_bytes).map(<[u8]>::to_vec));
         }
+        if self.is_in_doubt() {
+            return;
+        }
+        let members = 0..self.setup.geometry.member_count();
+        let drives: Vec<Option<usize>> =
+            members.map(|member| self.bay.drive_of(&array, member)).collect();
         let chunk_bytes = self.setup.geometry.chunk_sectors() as usize * SECTOR;
-        scrub::check(&self.setup.geometry, &volume, when, |member, at| {
-            if !array.is_online(member) {
-                return None;
+        for (stripe, content) in self.stripes.iter().zip(&volume) {
+            let is_written = self.written.borrow().contains(&self.setup.region_of(*stripe));
+            if !is_written || self.rotten() == Some(*stripe) {
+                continue;
             }
-            let mut chunk = vec![0; chunk_bytes];
-            self.disks[member].peek(Lba(at), &mut chunk);
-            Some(chunk)
-        });
+            scrub::check(&self.setup.geometry, *stripe, content, when, |member, at| {
+                let drive = drives[member].filter(|_| array.is_online(member))?;
+                let mut chunk = vec![0; chunk_bytes];
+                self.disks[drive].peek(self.on_device(Lba(at)), &mut chunk);
+                Some(chunk)
+            });
+        }
+    }
+
+    fn rotten(&self) -> Option<Stripe> {
+        self.closed.get().filter(|_| self.is_rotten.get())
+    }
+
+    /// Holds what was read to the model; of a stripe that somebody did harm to nothing is asked.
+    pub(crate) fn check_read(&self, read: Since, range: SectorRange, content: &[u8], when: &str) {
+        let closed = self.rotten().map(|stripe| self.setup.sectors_of(stripe));
+        let Some(closed) = closed.filter(|closed| closed.overlaps(range)) else {
+            let seen = self.model.borrow_mut().end_read(read, range.start, content);
+            return seen.unwrap_or_else(|violation| panic!("{violation}, reading {range} {when}"));
+        };
+        let mut model = self.model.borrow_mut();
+        let before = closed.start.0.saturating_sub(range.start.0) as usize * SECTOR;
+        let behind = closed.end().0.min(range.end().0);
+        let rest = (behind - range.start.0) as usize * SECTOR;
+        let again = model.begin_read();
+        let seen = model.end_read(read, range.start, &content[..before]);
+        let seen = seen.and_then(|()| model.end_read(again, Lba(behind), &content[rest..]));
+        seen.unwrap_or_else(|violation| panic!("{violation}, reading {range} {when}"));
+    }
+
+    /// Whether exactly these members are in service.
+    pub(crate) fn check_members(&self, expected: u64) {
+        let array = self.array();
+        for member in 0..self.setup.geometry.member_count() {
+            let (is, must) = (array.is_online(member), has(expected, member));
+            assert!(is == must, "member {member} is in service: {is}; it should be: {must}");
+        }
     }
 }

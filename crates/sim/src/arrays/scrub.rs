@@ -54,39 +54,38 @@ pub fn parity(row: usize, data: &[&[u8]]) -> Vec<u8> {
     sum
 }
 
-/// Compares each chunk of each member in service with what it must be, the volume being `volume`.
-/// `stored` reads a chunk of a member at a sector, and says nothing of members that are lost.
+/// Compares each chunk of each member of a stripe in service with what it must be, `content` being what
+/// the volume has there. `stored` reads a chunk of a member at a sector of its chunks, and says nothing
+/// of members that are lost.
 ///
 /// # Panics
 /// At the first that differs.
 pub(crate) fn check(
     geometry: &Geometry,
-    volume: &[u8],
+    stripe: Stripe,
+    content: &[u8],
     when: &str,
     stored: impl Fn(usize, u64) -> Option<Vec<u8>>,
 ) {
     let chunk_bytes = (geometry.chunk_sectors() * SECTOR_BYTES) as usize;
     let data_chunks = geometry.data_chunks();
-    let stripes = volume.chunks_exact(data_chunks * chunk_bytes);
-    for (number, content) in stripes.enumerate() {
-        let stripe = Stripe(number as u64);
-        let columns: Vec<&[u8]> = content.chunks_exact(chunk_bytes).collect();
-        let data: Vec<&[u8]> =
-            (0..data_chunks).map(|slot| columns[geometry.column_of_slot(stripe, slot)]).collect();
-        for slot in 0..geometry.width() {
-            let member = geometry.member_of(stripe, slot);
-            let at = geometry.member_lba(stripe, 0).0;
-            let Some(found) = stored(member, at) else { continue };
-            match slot.checked_sub(data_chunks) {
-                None => assert!(
-                    found == data[slot],
-                    "data of stripe {number} on member {member} are not what is read, {when}"
-                ),
-                Some(row) => assert!(
-                    found == parity(row, &data),
-                    "parity {row} of stripe {number} on member {member} is wrong, {when}"
-                ),
-            }
+    let number = stripe.0;
+    let columns: Vec<&[u8]> = content.chunks_exact(chunk_bytes).collect();
+    let data: Vec<&[u8]> =
+        (0..data_chunks).map(|slot| columns[geometry.column_of_slot(stripe, slot)]).collect();
+    for slot in 0..geometry.width() {
+        let member = geometry.member_of(stripe, slot);
+        let at = geometry.member_lba(stripe, 0).0;
+        let Some(found) = stored(member, at) else { continue };
+        match slot.checked_sub(data_chunks) {
+            None => assert!(
+                found == data[slot],
+                "data of stripe {number} on member {member} are not what is read, {when}"
+            ),
+            Some(row) => assert!(
+                found == parity(row, &data),
+                "parity {row} of stripe {number} on member {member} is wrong, {when}"
+            ),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! What a seed of arrays draws.
 
-use voltier_array::{Geometry, JournalPlace, Layout, Level, journal_sectors_min};
-use voltier_block::{Lba, Nanos, Prng, SECTOR_BYTES};
+use voltier_array::{
+    AREA_ALIGN_BYTES, Consistency, CreateOptions, Geometry, Layout, Level, MemberLayout,
+    SUPERBLOCK_BYTES, Stripe,
+};
+use voltier_block::{Lba, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::disk::DiskSpec;
 
@@ -24,47 +27,44 @@ const SHAPES: [(Level, usize); 16] = [
     (Level::NPlusM { data: 3, parity: 2 }, 5),
     (Level::NPlusM { data: 2, parity: 4 }, 6),
 ];
-/// Sectors of a block of the largest kind: where the stand-in superblock is.
-const BLOCK_SECTORS: u64 = 8;
+/// Drives beside the members: to replace lost ones, as spares, to copy to.
+const FRESH: usize = 3;
+/// A region of a member of this size, in bytes.
+const REGION_BYTES: u64 = MIB;
+/// Two regions and more are rare: making one zero takes longer than all else of a world.
+const REGIONS_ONE_IN: u64 = 5;
 
-/// What happens to a member while it serves.
+/// What is done beside the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Harm {
-    /// Every request fails.
-    Gone,
-    /// Somebody takes it out of service.
-    Failed,
-    /// Writes to some sectors of its data fail.
-    DataWrites,
-    /// Writes to some sectors of its ring fail.
-    RingWrites,
-    /// Its superblock cannot be written.
-    RegisterWrites,
-    /// Flushes fail.
-    Flushes,
-    /// Reads of some sectors of its data fail.
-    Reads,
+pub enum Care {
+    /// Nothing.
+    Rest,
+    /// Members fail, are replaced, copied, rebuilt, come back.
+    Members,
+    /// A member returns something else than was written; the scrub is to find it.
+    Scrub,
 }
 
-const HARMS: [Harm; 7] = [
-    Harm::Gone,
-    Harm::Failed,
-    Harm::DataWrites,
-    Harm::RingWrites,
-    Harm::RegisterWrites,
-    Harm::Flushes,
-    Harm::Reads,
-];
+/// A drive of the bay: the first ones are the members of a new array.
+#[derive(Clone, Copy, Debug)]
+pub struct Drive {
+    /// Its size, in bytes.
+    pub bytes: u64,
+    /// Its smallest unit, in bytes.
+    pub block_bytes: u32,
+}
 
 /// An array, its drives, and what is done with it.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Level, layout, members, chunk, size.
     pub geometry: Geometry,
-    /// Length of each ring.
-    pub ring_sectors: u64,
-    /// Smallest unit of the drives, in bytes.
-    pub block_bytes: u32,
+    /// What closes the write hole.
+    pub consistency: Consistency,
+    /// Members first.
+    pub drives: Vec<Drive>,
+    /// Whether the drives hold something before.
+    pub has_junk: bool,
     /// Whether what is discarded reads as zeroes.
     pub zeroing_discards: bool,
     /// Shortest time of a request.
@@ -73,10 +73,16 @@ pub struct Setup {
     pub clients: u64,
     /// Requests of each.
     pub steps: u64,
-    /// Harm to members, and after how many nanoseconds.
-    pub harms: Vec<(usize, Harm, Nanos)>,
+    /// Writes before the first crash point: they take the rings round.
+    pub aging: u64,
+    /// What is done beside.
+    pub care: Care,
+    /// How much of it.
+    pub acts: u64,
     /// One event in so many is a crash point.
     pub one_in: u64,
+    /// Whether the events of the making are crash points too.
+    pub from_the_start: bool,
 }
 
 impl Setup {
@@ -85,69 +91,123 @@ impl Setup {
         let mut prng = Prng::new(seed ^ 0x6172_7261_7973);
         let (level, members) = *prng.pick(&SHAPES);
         let layout = *prng.pick(&[Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows]);
-        let chunk_bytes = *prng.pick(&[4096, 4096, 8192]);
+        let chunk_bytes = *prng.pick(&[4096, 4096, 4096, 8192, 8192, 32768]);
         let rows = 2 + prng.below(6);
-        let sectors = rows * chunk_bytes / SECTOR_BYTES;
+        let more_regions =
+            if prng.one_in(REGIONS_ONE_IN) { 1 + prng.below(2) } else { 0 } * REGION_BYTES;
+        let data_bytes = more_regions + rows * chunk_bytes;
+        let sectors = data_bytes / SECTOR_BYTES;
         let geometry = Geometry::new(level, layout, members, chunk_bytes, sectors);
         let geometry = geometry.expect("every shape of the list is possible");
-        let more_blocks = *prng.pick(&[0, 0, 3, 10, 40]);
-        let ring_sectors = journal_sectors_min(&geometry) + more_blocks * BLOCK_SECTORS;
-        let mut setup = Self {
-            ring_sectors,
-            block_bytes: *prng.pick(&[512, 512, 4096]),
+        let modes =
+            [Consistency::Journal, Consistency::Journal, Consistency::Bitmap, Consistency::None];
+        let consistency = *prng.pick(&modes);
+        let has_journal = consistency == Consistency::Journal && geometry.parity_chunks() > 0;
+        // The shortest rings.
+        let journal_bytes = if has_journal { AREA_ALIGN_BYTES } else { 0 };
+        let least_bytes = AREA_ALIGN_BYTES + journal_bytes + data_bytes + SUPERBLOCK_BYTES;
+        let block_bytes = *prng.pick(&[512, 512, 4096]);
+        let drive = |number: usize| Drive {
+            bytes: least_bytes + if number == 0 { 0 } else { prng.below(3) * 4096 },
+            block_bytes: if number == 1 || prng.one_in(2) { block_bytes } else { 512 },
+        };
+        let drives = (0..members + FRESH).map(drive).collect();
+        let aging = match prng.below(4) {
+            _ if !has_journal => prng.below(8),
+            // To where a ring is half full, and to where it begins again.
+            0 => 50 + prng.below(30),
+            1 => 110 + prng.below(30),
+            _ => prng.below(12),
+        };
+        let care = *prng.pick(&[Care::Rest, Care::Members, Care::Members, Care::Scrub]);
+        let setup = Self {
+            consistency,
+            drives,
+            has_junk: prng.one_in(2),
             zeroing_discards: prng.one_in(2),
             latency_ns: *prng.pick(&[20_000, 100_000]),
             clients: 1 + prng.below(4),
             steps: 2 + prng.below(10),
-            harms: Vec::new(),
-            one_in: *prng.pick(&[10, 40, 80]),
+            aging,
+            care,
+            acts: 1 + prng.below(6),
+            one_in: *prng.pick(&[15, 40, 80]),
+            from_the_start: prng.one_in(4),
             geometry,
         };
-        setup.draw_harms(&mut prng);
-        setup.clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
-        setup.steps = setup.steps.min(steps.unwrap_or(u64::MAX));
-        setup
+        let most_clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
+        Self { clients: most_clients, steps: setup.steps.min(steps.unwrap_or(u64::MAX)), ..setup }
     }
 
-    /// At most as many members of a group as it can lose.
-    fn draw_harms(&mut self, prng: &mut Prng) {
-        let rows = self.geometry.parity_chunks();
-        if rows == 0 || prng.one_in(2) {
-            return;
-        }
-        for group in 0..self.geometry.group_count() {
-            let mut members: Vec<usize> = self.geometry.members_of(group).collect();
-            for _ in 0..prng.below(rows as u64 + 1) {
-                let member = members.remove(prng.below(members.len() as u64) as usize);
-                let at = prng.below(60) * self.latency_ns;
-                self.harms.push((member, *prng.pick(&HARMS), at));
-            }
+    /// What the array is made with.
+    pub(crate) fn options(&self) -> CreateOptions {
+        let members = 0..self.geometry.member_count() as u64;
+        CreateOptions {
+            name: "sim".to_owned(),
+            level: self.geometry.level(),
+            layout: self.geometry.layout(),
+            chunk_bytes: self.geometry.chunk_sectors() * SECTOR_BYTES,
+            consistency: self.consistency,
+            uuid: *b"an array of sims",
+            member_uuids: members.map(uuid).collect(),
         }
     }
 
-    /// Where the stand-in superblock of each drive is.
-    pub(crate) fn register_at(&self) -> Lba {
-        Lba(self.geometry.member_sectors().next_multiple_of(BLOCK_SECTORS))
-    }
-
-    /// Where the ring of each drive is.
-    pub(crate) fn ring(&self) -> JournalPlace {
-        let start = self.register_at().plus(BLOCK_SECTORS);
-        JournalPlace { start, sectors: self.ring_sectors }
-    }
-
-    /// The drive of a member.
-    pub(crate) fn disk(&self, member: usize) -> DiskSpec {
+    /// A drive of the bay.
+    pub(crate) fn disk(&self, number: usize) -> DiskSpec {
         DiskSpec {
-            number: member as u64 + 3,
-            bytes: self.ring().start.plus(self.ring_sectors).bytes(),
-            block_bytes: self.block_bytes,
+            number: number as u64 + 3,
+            bytes: self.drives[number].bytes,
+            block_bytes: self.drives[number].block_bytes,
             latency_ns: self.latency_ns,
             model: None,
             lies: false,
             zeroing_discards: self.zeroing_discards,
             stripe: None,
         }
+    }
+
+    /// Whether what is acknowledged is durable, and nothing ever in doubt.
+    pub(crate) fn has_journal(&self) -> bool {
+        self.consistency == Consistency::Journal && self.geometry.parity_chunks() > 0
+    }
+
+    /// The smallest unit of the volume, in sectors.
+    pub(crate) fn block_sectors(&self) -> u64 {
+        let members = &self.drives[..self.geometry.member_count()];
+        let largest = members.iter().map(|drive| drive.block_bytes).max();
+        u64::from(largest.expect("an array has members")) / SECTOR_BYTES
+    }
+
+    /// First sectors of the places on a member's device.
+    pub(crate) fn layout(&self) -> MemberLayout {
+        let least = self.drives[0].bytes / SECTOR_BYTES;
+        let journal_bytes = if self.has_journal() { AREA_ALIGN_BYTES } else { 0 };
+        let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
+        MemberLayout::plan(least, chunk_bytes, journal_bytes).expect("it was made to fit")
+    }
+
+    /// The region of a stripe.
+    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
+        self.geometry.member_lba(stripe, 0).bytes() / REGION_BYTES
+    }
+
+    /// The stripes that are used: some at the start of each region, all of the last one.
+    pub(crate) fn stripes(&self) -> Vec<Stripe> {
+        let last = self.region_of(Stripe(self.geometry.stripe_count() - 1));
+        let rows = 3 * self.geometry.group_count() as u64;
+        let is_used = |stripe: &Stripe| {
+            let region = self.region_of(*stripe);
+            let before = stripe.0.checked_sub(rows).map(|before| self.region_of(Stripe(before)));
+            region == last || before != Some(region)
+        };
+        (0..self.geometry.stripe_count()).map(Stripe).filter(is_used).collect()
+    }
+
+    /// The sectors of a stripe.
+    pub(crate) fn sectors_of(&self, stripe: Stripe) -> SectorRange {
+        let sectors = self.geometry.stripe_sectors();
+        SectorRange::new(Lba(stripe.0 * sectors), sectors)
     }
 
     /// Whether no group misses more of these members than it can lose.
@@ -173,4 +233,11 @@ impl Setup {
         };
         choices.map(everywhere).collect()
     }
+}
+
+/// A uuid of its own for each number.
+pub(crate) fn uuid(number: u64) -> [u8; 16] {
+    let mut uuid = *b"member .........";
+    uuid[8..].copy_from_slice(&(number + 1).to_be_bytes());
+    uuid
 }
