@@ -16,8 +16,8 @@ use voltier_ring::Signal;
 use crate::array::Inner;
 use crate::copies::write_superblock;
 use crate::marks::Marks;
-use crate::members::together;
-use crate::superblock::{ArrayRecord, MemberState, Superblock, Usage};
+use crate::members::{Member, together};
+use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// The durable state of an array in service.
 pub(crate) struct Durable {
@@ -163,9 +163,18 @@ impl<D: BlockDevice> Inner<D> {
         let mut next = durable.record();
         next.event += 1;
         next.usage = durable.usage.get();
-        let mut is_news =
-            durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
-        let (mut is_loss, mut is_join) = (false, false);
+        let is_grown = next.geometry != self.geometry;
+        if is_grown {
+            next.geometry = self.geometry.clone();
+            let (known, since_event) = (next.members.len(), next.event);
+            let added = self.members[known..].iter().map(Member::uuid);
+            let state = MemberState::Absent;
+            next.members.extend(added.map(|uuid| MemberRecord { uuid, state, since_event }));
+        }
+        let mut is_news = durable.is_due.replace(false)
+            || is_grown
+            || next.usage != durable.record.borrow().usage;
+        let (mut is_loss, mut is_join) = (false, is_grown);
         for (member, record) in self.members.iter().zip(&mut next.members) {
             let (state, uuid) = (member.state(record.state), member.uuid());
             if (record.state, record.uuid) != (state, uuid) {
@@ -187,7 +196,9 @@ impl<D: BlockDevice> Inner<D> {
             self.store_whole_map().await?;
         }
         let before = durable.record.replace(next.clone());
-        let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
+        let is_new = |member: &usize| {
+            before.members.get(*member).map(|it| it.uuid) != Some(next.members[*member].uuid)
+        };
         // Nobody is sent away on record before the one in his place can be known by his.
         let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
         self.write_record(&next, new).await?;

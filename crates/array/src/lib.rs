@@ -44,6 +44,7 @@
 //! keeps one for the next loss, [`Array::scrub`] finds what members return wrong. Each goes at a
 //! [`Pace`]: beside requests as its priority says, never under its floor.
 
+mod added_row;
 mod array;
 mod assemble;
 mod background;
@@ -56,7 +57,9 @@ mod counts;
 mod create;
 mod durable;
 mod errors;
+mod generations;
 mod geometry;
+mod grow;
 mod journal;
 mod level;
 mod locks;
@@ -86,6 +89,7 @@ pub use counts::Counts;
 pub use create::CreateOptions;
 pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use grow::GrowError;
 pub use journal::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
     journal_sectors_min,

@@ -17,8 +17,8 @@ use crate::regions::region_sectors;
 
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
-/// Readers refuse a newer version.
-pub const SUPERBLOCK_VERSION: u32 = 1;
+/// Readers refuse a newer version. Version 1 is written where it says all: 2 has rows that were added.
+pub const SUPERBLOCK_VERSION: u32 = 2;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -231,7 +231,33 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
 }
 
-const LAYOUTS: [Layout; 2] = [Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows];
+/// The code of a layout: its number, and above it the one that it has with it.
+fn layout_code(layout: Layout) -> u32 {
+    match layout {
+        Layout::LeftSymmetric => 1,
+        Layout::LeftSymmetricFixedRows => 2,
+        Layout::AddedRows { rotating } => 3 | (rotating as u32) << 8,
+    }
+}
+
+fn layout_of(code: u32) -> Option<Layout> {
+    let layout = match code & 0xff {
+        1 => Layout::LeftSymmetric,
+        2 => Layout::LeftSymmetricFixedRows,
+        3 => Layout::AddedRows { rotating: (code >> 8) as usize },
+        _ => return None,
+    };
+    (layout_code(layout) == code).then_some(layout)
+}
+
+/// The first version that has what this array needs.
+fn version_of(array: &ArrayRecord) -> u32 {
+    match array.geometry.layout() {
+        Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 1,
+        Layout::AddedRows { .. } => 2,
+    }
+}
+
 const CONSISTENCIES: [Consistency; 3] =
     [Consistency::Journal, Consistency::Bitmap, Consistency::None];
 
@@ -274,7 +300,7 @@ impl Superblock {
         let position = |found: Option<usize>| found.map_or(0, |index| index as u32 + 1).into();
         let mut raw = Raw::new_zeroed();
         raw.magic = SUPERBLOCK_MAGIC;
-        raw.version = SUPERBLOCK_VERSION.into();
+        raw.version = version_of(array).into();
         raw.array_uuid = array.uuid;
         raw.member_uuid = array.members[self.member].uuid;
         raw.event = array.event.into();
@@ -285,7 +311,7 @@ impl Superblock {
         raw.level = level.into();
         raw.level_first = (first as u32).into();
         raw.level_second = (second as u32).into();
-        raw.layout = position(LAYOUTS.iter().position(|it| *it == geometry.layout()));
+        raw.layout = layout_code(geometry.layout()).into();
         raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
         raw.member_count = (array.members.len() as u32).into();
         raw.member = (self.member as u32).into();
@@ -323,9 +349,11 @@ impl Superblock {
         }
         // Place and meaning of magic, version and CRC are the same in every version.
         match raw.version.get() {
-            SUPERBLOCK_VERSION => raw.checked(copy).ok_or(Rejected::Damaged),
-            0 => Err(Rejected::Damaged),
-            newer => Err(Rejected::Newer(newer)),
+            newer if newer > SUPERBLOCK_VERSION => Err(Rejected::Newer(newer)),
+            version => {
+                let read = raw.checked(copy).filter(|read| version_of(&read.array) == version);
+                read.ok_or(Rejected::Damaged)
+            }
         }
     }
 }
@@ -363,7 +391,7 @@ impl Raw {
         let places = self.places()?;
         let numbers = [self.level_first, self.level_second].map(|number| number.get() as usize);
         let level = level_of((self.level.get(), numbers[0], numbers[1]))?;
-        let layout = coded(&LAYOUTS, self.layout)?;
+        let layout = layout_of(self.layout.get())?;
         let chunk_bytes = self.chunk_bytes.get().into();
         let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');
@@ -500,10 +528,10 @@ mod tests {
         assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
         let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
         assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
-        block[8] = 2;
+        block[8] = 3;
         assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
         reseal(&mut block);
-        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(2)));
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(3)));
         block[8] = 0;
         reseal(&mut block);
         assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
