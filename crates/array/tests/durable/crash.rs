@@ -38,7 +38,7 @@ impl Story {
 }
 
 /// Runs a scenario until it is through or the power is cut; whether it was through.
-fn boot<F: Future<Output = ()> + 'static>(
+pub(crate) fn boot<F: Future<Output = ()> + 'static>(
     media: &[Medium],
     cut: u64,
     story: &Story,

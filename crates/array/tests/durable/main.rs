@@ -3,6 +3,7 @@
 mod assemble;
 mod crash;
 mod drive;
+mod grow;
 mod rebuild;
 mod service;
 mod world;

@@ -128,7 +128,10 @@ pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult
     Ok(keep(&record.name, array, devices, Vec::new()))
 }
 
-fn open_all(handle: &Handle, devices: &[DeviceSpec]) -> ControlResult<(Vec<Leaf>, Vec<Known>)> {
+pub(super) fn open_all(
+    handle: &Handle,
+    devices: &[DeviceSpec],
+) -> ControlResult<(Vec<Leaf>, Vec<Known>)> {
     let mut leaves = Vec::with_capacity(devices.len());
     let mut known = Vec::with_capacity(devices.len());
     for device in devices {
@@ -148,7 +151,9 @@ fn keep(
     let events = array.status().map_or(0, |status| status.event);
     let members = devices.iter().map(|known| known.as_ref().map(|it| it.device.clone()));
     let members = members.collect();
-    let opened = OpenedArray { size_bytes: array.limits().bytes(), events, members, left_out };
+    let level = ArrayLevel(array.geometry().level());
+    let size_bytes = array.limits().bytes();
+    let opened = OpenedArray { size_bytes, level, events, members, left_out };
     let (devices, newcomers) = (RefCell::new(devices), RefCell::default());
     let assembled = Rc::new(Assembled { array, devices, newcomers });
     ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), assembled));
@@ -184,7 +189,10 @@ pub(super) async fn assemble(
         )));
     }
     left_out.extend(keep_newest(&mut candidates));
-    let newest = candidates.iter().map(|it| it.superblock.array.event).max().unwrap_or(0);
+    // Of those in service: one that was to come may know an event that the others never took.
+    let superblocks = candidates.iter().map(|it| &it.superblock);
+    let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
+    let newest = in_service.map(|it| it.array.event).max().unwrap_or(0);
     // What this instance has seen of the array is not newer than these: they are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
@@ -201,7 +209,10 @@ pub(super) async fn assemble(
     left_out.extend(news(&report));
     let mut devices: Vec<Option<Known>> = vec![None; report.array.members.len()];
     for (place, known) in places.into_iter().zip(known) {
-        devices[place] = Some(known);
+        // One that was to be a further row, and never was, has no place.
+        if let Some(device) = devices.get_mut(place) {
+            *device = Some(known);
+        }
     }
     Ok(keep(&record.name, array, devices, left_out))
 }
@@ -368,7 +379,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         .map(|group| geometry.members_of(group).filter(|it| !array.is_online(*it)).count())
         .max();
     let members = now.members.iter().enumerate().map(|(index, member)| {
-        let known = devices[index].as_ref();
+        let known = devices.get(index).and_then(Option::as_ref);
         let recorded = plain.members.get(index).map(|member| member.path.clone());
         MemberStatus {
             index: index as u32,

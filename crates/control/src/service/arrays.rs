@@ -45,6 +45,9 @@ impl<E: Engine> Service<E> {
                 self.replace_member(&name, &old, new, force)
             }
             ArrayRequest::AddSpare { name, spare, force } => self.add_spare(&name, spare, force),
+            ArrayRequest::Grow { name, by, devices, force } => {
+                self.grow_array(&name, by, devices, force)
+            }
             ArrayRequest::Rebuild { name } => self.start_task(&name, E::start_rebuild),
             ArrayRequest::Scrub { name, repair } => {
                 self.start_task(&name, |engine, name| engine.start_scrub(name, repair))
@@ -384,6 +387,7 @@ impl<E: Engine> Service<E> {
 /// What an opening tells of an array.
 fn learn(record: &mut ArrayRecord, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    record.level = opened.level;
     record.members.resize(opened.members.len(), None);
     // A device has one place: where it was found, whatever was in it before.
     let found: Vec<&DeviceSpec> = opened.members.iter().flatten().collect();

@@ -9,6 +9,7 @@ use voltier_cache::Mode;
 
 use super::Service;
 use crate::array_settings::ArraySettings;
+use crate::array_spec::ArrayLevel;
 use crate::array_status::{ArrayState, ArrayStatus};
 use crate::engine::{
     ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
@@ -49,6 +50,7 @@ pub(super) struct Books {
 /// An open array.
 #[derive(Default)]
 pub(super) struct BookArray {
+    pub(super) level: Option<ArrayLevel>,
     pub(super) members: Vec<Option<DeviceSpec>>,
     pub(super) lost: Vec<u32>,
     pub(super) spares: Vec<DeviceSpec>,
@@ -178,9 +180,10 @@ impl Engine for BookEngine {
             books.labels.insert(path.to_owned(), label.clone());
         }
         let members = record.members.clone();
-        let array = BookArray { members: members.clone(), ..BookArray::default() };
+        let level = Some(record.level);
+        let array = BookArray { level, members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        Ok(opened(members))
+        Ok(opened(record.level, members))
     }
 
     fn open_array(
@@ -191,22 +194,24 @@ impl Engine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
-        let missing = 3 - devices.len();
+        let count = record.members.len().max(3);
+        let missing = count.saturating_sub(devices.len());
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
         // Known ones where they were, others where there is room.
         let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
-        let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
+        let places = (0..count).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
         let mut places: Vec<Option<DeviceSpec>> = places.collect();
         for device in devices {
             if !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
         }
-        let array = BookArray { members: places.clone(), ..BookArray::default() };
+        let level = Some(record.level);
+        let array = BookArray { level, members: places.clone(), ..BookArray::default() };
         self.0.lock().unwrap().arrays.insert(record.name.clone(), array);
-        Ok(opened(places))
+        Ok(opened(record.level, places))
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -254,6 +259,15 @@ impl Engine for BookEngine {
         Ok(())
     }
 
+    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+        self.call("grow", &format!("{name} by {}", devices.len()))?;
+        let mut books = self.0.lock().unwrap();
+        let array = books.arrays.get_mut(name).unwrap();
+        array.members.extend(devices.iter().cloned().map(Some));
+        array.level = Some("6".parse().unwrap());
+        Ok(())
+    }
+
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
         self.call("rebuild", name.as_str())
     }
@@ -271,7 +285,8 @@ impl Engine for BookEngine {
         let books = self.0.lock().unwrap();
         let array = books.arrays.get(name)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
-        Some(ArrayDevices { events: 1, members, spares, incoming: array.incoming.clone() })
+        let (level, incoming) = (array.level?, array.incoming.clone());
+        Some(ArrayDevices { level, events: 1, members, spares, incoming })
     }
 
     fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
@@ -287,8 +302,8 @@ impl Engine for BookEngine {
     }
 }
 
-fn opened(members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    OpenedArray { size_bytes: ARRAY_BYTES, level, events: 1, members, left_out: Vec::new() }
 }
 
 pub(super) struct Bench {
