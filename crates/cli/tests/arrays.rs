@@ -258,7 +258,7 @@ fn an_array_is_assembled_once_however_many_daemons_there_are() {
 #[test]
 fn wrong_usage_of_arrays_is_one_line_with_exit_code_two_and_starts_nothing() {
     let instance = Instance::new();
-    let cases: [(&str, &str); 22] = [
+    let cases: [(&str, &str); 24] = [
         ("array", "voltier array --help"),
         ("array creat", "create"),
         ("array create", "voltier array create --help"),
@@ -280,6 +280,8 @@ fn wrong_usage_of_arrays_is_one_line_with_exit_code_two_and_starts_nothing() {
         ("array create a --level 5 --chunk 12K d0 d1 d2", "power of two from 4K to 1M"),
         ("array create a --level 5 --chunk 2M d0 d1 d2", "power of two from 4K to 1M"),
         ("array create a --level 5 --consistency journl d0 d1 d2", "did you mean `journal`"),
+        ("array grow a", "--parity"),
+        ("array grow a --parity d0 --member d1", "cannot be used with"),
         ("array create a --level 5 --forse d0 d1 d2", "did you mean `--force`"),
     ];
     for (line, words) in cases {
@@ -485,6 +487,85 @@ fn a_lost_member_is_replaced_under_load_and_the_array_survives_the_next_losses()
     let back = instance.run(&["array", "replace", "a", "4", &devices[4]]).ok();
     assert!(back.err.contains("is member 4 again"), "{back:?}");
     instance.run(&["array", "rebuild", "a"]).refused(1, "nothing is to be rebuilt");
+}
+
+#[test]
+fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
+    let (instance, devices) = array_volume(&["5"], 3);
+    fill(&mut client(&instance), 16);
+    let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
+    let fio = instance.fio(
+        &uri,
+        &[
+            "--rw=randrw",
+            "--bsrange=512-128k",
+            "--iodepth=16",
+            "--offset=16M",
+            "--size=24M",
+            "--io_size=96M",
+            "--verify=crc32c",
+            "--verify_backlog=64",
+        ],
+    );
+    let more = [instance.drive("p1", 32 * MIB), instance.drive("p2", 40 * MIB)];
+    let grow = ["array", "grow", "a"];
+    let with = |args: &[&str]| instance.run(&[&grow, args].concat());
+    let small = instance.drive("small", 16 * MIB);
+    with(&["--parity", &small]).refused(1, "a does not grow: ");
+    with(&["--parity", &devices[1]]).refused(1, "in use");
+    with(&["--parity", &more[0], &more[1]]).refused(1, "one more row takes 1");
+    with(&["--parity", &more[0], &more[0]]).refused(1, "given twice");
+    with(&["--member", &more[0]]).refused(1, "members for more room cannot be added");
+    instance.run(&["array", "grow", "b", "--parity", &more[0]]).refused(1, "no array `b`");
+    let before = array(&instance);
+    assert_eq!((&before["level"], &before["may_lose"]), (&"5".into(), &1.into()));
+    let shown = with(&["--parity", &more[0], "--json"]).json();
+    assert_eq!((&shown["level"], &shown["may_lose"]), (&"6".into(), &2.into()), "{shown}");
+    assert_eq!(shown["size_bytes"], before["size_bytes"]);
+    let said = with(&["--parity", &more[1]]).ok();
+    assert!(said.out.contains("a: grown (level 7.3, 5 members"), "{said:?}");
+    fio_is_content(fio);
+    holds(&mut client(&instance), 16);
+    instance.run(&["array", "fail", "a", "0"]).ok();
+    with(&["--parity", &small]).refused(1, "members are missing or being filled");
+    instance.run(&["array", "fail", "a", &more[0]]).ok();
+    instance.run(&["array", "fail", "a", "2"]).ok();
+    holds(&mut client(&instance), 16);
+    instance.run(&["array", "fail", "a", "1"]).refused(1, "stays in a");
+    instance.kill();
+    holds(&mut after_start(&instance), 16);
+    let shown = array(&instance);
+    assert_eq!((&shown["level"], &shown["may_lose"]), (&"7.3".into(), &0.into()));
+    assert_eq!(shown["members"][4]["path"], more[1].as_str());
+}
+
+#[test]
+fn groups_take_a_parity_each_and_a_mirror_a_copy_and_a_kill_at_once_changes_nothing() {
+    let (instance, _) = array_volume(&["50"], 6);
+    fill(&mut client(&instance), 17);
+    let more: Vec<String> = ["p1", "p2"].map(|name| instance.drive(name, 32 * MIB)).into();
+    let grow = ["array", "grow", "a", "--no-wait"];
+    instance.run(&[&grow[..], &["--parity", &more[0]]].concat()).refused(1, "takes 2");
+    instance.run(&[&grow[..], &["--parity", &more[0], &more[1]]].concat()).ok();
+    instance.kill();
+    holds(&mut after_start(&instance), 17);
+    while array(&instance)["state"] != "running" {}
+    let shown = array(&instance);
+    assert_eq!((&shown["level"], &shown["may_lose"]), (&"60".into(), &2.into()), "{shown}");
+    for lost in [0, 6, 4, 5] {
+        instance.run(&["array", "fail", "a", &lost.to_string()]).ok();
+    }
+    holds(&mut client(&instance), 17);
+    let (instance, _) = array_volume(&["1"], 2);
+    fill(&mut client(&instance), 18);
+    let copy = instance.drive("copy", 32 * MIB);
+    let grow = |by| instance.run(&["array", "grow", "a", by, &copy]);
+    grow("--parity").refused(1, "`voltier array grow a --member DEV` adds a copy");
+    grow("--member").ok();
+    for lost in [0, 1] {
+        instance.run(&["array", "fail", "a", &lost.to_string()]).ok();
+    }
+    holds(&mut client(&instance), 18);
 }
 
 #[test]

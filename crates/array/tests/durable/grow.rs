@@ -11,7 +11,7 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Prng};
 
-use crate::crash::{Story, at_every_step};
+use crate::crash::{Story, at_steps, boot};
 use crate::drive::{Drive, Medium};
 use crate::world::{Model, World, on_media, options, read, with_drives, write};
 
@@ -65,9 +65,9 @@ fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
 /// What a stopped array holds without any so many of its members.
 async fn check_losses(world: &World, members: usize, count: usize, model: &Model) {
     for lost in choices(members, count) {
-        let boot = World::new(&world.handle, world.media(), None, 3);
+        let again = World::new(&world.handle, world.media(), None, 3);
         let rest: Vec<usize> = (0..members).rev().filter(|it| !lost.contains(it)).collect();
-        let (array, _) = boot.assemble(&rest, EITHER).await.unwrap_or_else(|error| {
+        let (array, _) = again.assemble(&rest, EITHER).await.unwrap_or_else(|error| {
             panic!("without {lost:?}: {error}");
         });
         model.check(&array, &format!("without {lost:?}")).await;
@@ -149,8 +149,8 @@ fn two_parities_copies_and_groups_grow_and_lose_one_more() {
                     // Two of each group, of which the last ones came with the new row.
                     for lost in [[0, 1, 3, 4], [0, 6, 5, 7], [2, 6, 3, 7]] {
                         let rest: Vec<usize> = (0..8).filter(|it| !lost.contains(it)).collect();
-                        let boot = World::new(&world.handle, world.media(), None, 3);
-                        let (array, _) = boot.assemble(&rest, EITHER).await.expect("enough");
+                        let again = World::new(&world.handle, world.media(), None, 3);
+                        let (array, _) = again.assemble(&rest, EITHER).await.expect("enough");
                         model.check(&array, "without two of each").await;
                     }
                 } else {
@@ -218,8 +218,8 @@ fn a_new_member_that_fails_leaves_an_array_that_waits_for_another_one() {
         array.ended(BackgroundTask::Rebuild).await;
         array.stop().await.expect("stop");
         drop(array);
-        let boot = World::new(&world.handle, world.media(), None, 3);
-        let (array, _) = boot.assemble(&[5, 3], EITHER).await.expect("three may go");
+        let again = World::new(&world.handle, world.media(), None, 3);
+        let (array, _) = again.assemble(&[5, 3], EITHER).await.expect("three may go");
         model.check(&array, "on two of five").await;
     });
 }
@@ -343,18 +343,19 @@ fn story(blocks: [u64; 6]) -> Story {
 }
 
 #[test]
-fn a_cut_at_any_moment_of_it_is_gone_on_from_and_loses_nothing() {
+fn a_cut_while_a_row_is_added_is_gone_on_from_and_loses_nothing() {
     let cases = [
-        (Level::Raid5, 3, 1, Consistency::Journal),
-        (Level::Raid6, 4, 1, Consistency::Journal),
-        (Level::Raid1, 2, 1, Consistency::Bitmap),
-        (FIFTY, 6, 2, Consistency::Journal),
+        (Level::Raid5, 3, 1, Consistency::Journal, 1),
+        (Level::Raid6, 4, 1, Consistency::Journal, 7),
+        (Level::Raid1, 2, 1, Consistency::Bitmap, 3),
+        (FIFTY, 6, 2, Consistency::Journal, 11),
     ];
-    for (level, members, count, how) in cases {
+    for (level, members, count, how, stride) in cases {
         let media = with_some_over(level, members, count, how);
         let blocks = blocks(level, members);
-        at_every_step(
+        at_steps(
             "grow",
+            stride,
             &media,
             || story(blocks),
             move |world, story| async move {
@@ -363,12 +364,11 @@ fn a_cut_at_any_moment_of_it_is_gone_on_from_and_loses_nothing() {
                 array.set_pace(BackgroundTask::Rebuild, FAST);
                 story.write(&array, blocks[1], 9).await;
                 grow(&world, &array, count).await.expect("it can");
-                let mut byte = 20;
-                while array.rebuild_status().progress.is_running {
-                    world.handle.sleep(SECOND_NS / 1000).await;
+                for byte in 20..23 {
                     story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
-                    byte += 1;
+                    world.handle.sleep(SECOND_NS / 1000).await;
                 }
+                array.ended(BackgroundTask::Rebuild).await;
                 story.write(&array, 0, 30).await;
                 array.stop().await.expect("stop");
                 story.is_stopped.set(true);
@@ -383,8 +383,9 @@ fn a_cut_while_a_row_is_added_leaves_nothing_to_choose_without_a_journal() {
     for (level, members) in [(Level::Raid5, 3), (Level::Raid6, 4)] {
         let media = with_some_over(level, members, 1, Consistency::Bitmap);
         let blocks = blocks(level, members);
-        at_every_step(
+        at_steps(
             "grow with a bitmap",
+            5,
             &media,
             || story(blocks),
             move |world, story| async move {
@@ -408,14 +409,14 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
     let media = with_some_over(level, members, 1, Consistency::Journal);
     let blocks = blocks(level, members);
     let mut shapes = [0, 0];
-    for cut in (0..).step_by(3) {
+    for cut in (0..).step_by(5) {
         let story = story(blocks);
         let scenario = |world: World, story: Story| async move {
             let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
             story.write(&array, blocks[1], 9).await;
             grow(&world, &array, 1).await.expect("it can");
         };
-        let (is_through, after) = crate::crash::boot(&media, cut, &story, scenario);
+        let (is_through, after) = boot(&media, cut, &story, scenario);
         if is_through {
             break;
         }
