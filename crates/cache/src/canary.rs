@@ -1,6 +1,5 @@
 //! Deliberate bugs, one line each at the place it sabotages, to prove that the simulator would find
-//! their like. They exist only with the feature `canaries`, which nothing but that proof turns on:
-//! without it `is` is a constant `false` and the compiler removes every trace.
+//! their like: see [`canary_switch`](voltier_ring::canary_switch).
 
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,32 +46,4 @@ pub enum Canary {
     BufferLeaked,
 }
 
-#[cfg(feature = "canaries")]
-mod chosen {
-    use std::cell::Cell;
-
-    use super::Canary;
-
-    thread_local! {
-        static CHOSEN: Cell<Option<Canary>> = const { Cell::new(None) };
-    }
-
-    /// Has this thread's caches behave with this bug from now on, or with none.
-    pub fn choose(canary: Option<Canary>) {
-        CHOSEN.set(canary);
-    }
-
-    pub(crate) fn is(canary: Canary) -> bool {
-        CHOSEN.get() == Some(canary)
-    }
-}
-
-#[cfg(feature = "canaries")]
-pub use chosen::choose;
-#[cfg(feature = "canaries")]
-pub(crate) use chosen::is;
-
-#[cfg(not(feature = "canaries"))]
-pub(crate) const fn is(_: Canary) -> bool {
-    false
-}
+voltier_ring::canary_switch!(Canary);

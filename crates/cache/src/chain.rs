@@ -7,13 +7,13 @@
 //! follow one another.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use voltier_block::{BlockDevice, Buf};
 
 use crate::format::{Geometry, NO_UNIT, RecordEntry, RecordHead};
-use crate::join::Part;
 use crate::log::Position;
 use crate::recover::{OpenError, ssd_error};
 
@@ -24,6 +24,9 @@ const WALKS_MAX: usize = 96;
 /// Segments whose first record is read on the guess that the log goes on there: their latency is the
 /// one that nothing else hides.
 const GUESSES_MAX: u32 = 16;
+
+/// A read that goes on beside others.
+type Part<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A record read from the log.
 pub(crate) struct Found {

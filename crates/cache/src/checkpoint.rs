@@ -7,6 +7,7 @@
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba};
+use voltier_ring::join_all;
 
 use crate::cache::Inner;
 use crate::canary::{self, Canary};
@@ -16,7 +17,6 @@ use crate::format::{
     Geometry, NO_DIRTY_LIST, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_OFFSETS,
 };
 use crate::index::Index;
-use crate::join::{Part, join_all};
 use crate::status::add;
 
 /// Chunks on their way at once.
@@ -209,11 +209,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let writes = copies.into_iter().map(|(index, chunk)| {
                 add(&self.counters.ssd_written_bytes, CHUNK_BYTES as u64);
                 let at = self.geometry.chunk_lba(area, index);
-                let part: Part<'_, IoResult<()>> =
-                    Box::pin(self.ssd.write(at, chunk.into(), Durability::Cached));
-                part
+                self.ssd.write(at, chunk.into(), Durability::Cached)
             });
-            join_all(writes.collect()).await.into_iter().collect::<IoResult<()>>()?;
+            join_all(writes).await.into_iter().collect::<IoResult<()>>()?;
             next = until;
         }
         Ok((copy.lines, copy.dirty_chunks))

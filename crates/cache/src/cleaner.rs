@@ -10,14 +10,13 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
-use voltier_ring::Semaphore;
+use voltier_ring::{Semaphore, join_all};
 
 use crate::cache::Inner;
 use crate::canary::{self, Canary};
 use crate::changes::Change;
 use crate::format::crc32c;
 use crate::index::LINES_PER_STRETCH;
-use crate::join::{Part, join_all};
 use crate::locks::Access;
 use crate::log::State;
 use crate::ordered::{OrderedQueue, Version};
@@ -277,18 +276,13 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.make_durable().await?;
         }
         let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
-        let runs: Vec<Part<'_, IoResult<Vec<Change>>>> = self
-            .runs_of(batch)
-            .into_iter()
-            .map(|run| {
-                let permits = permits.clone();
-                let part: Part<'_, _> = Box::pin(async move {
-                    let _permit = permits.acquire(1).await;
-                    self.destage_run(run).await
-                });
-                part
-            })
-            .collect();
+        let runs = self.runs_of(batch).into_iter().map(|run| {
+            let permits = permits.clone();
+            async move {
+                let _permit = permits.acquire(1).await;
+                self.destage_run(run).await
+            }
+        });
         let mut cleaned = Vec::new();
         let mut failed = None;
         for result in join_all(runs).await {
@@ -338,18 +332,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     async fn destage_run(&self, run: LineRun) -> IoResult<Vec<Change>> {
         let (first, last) = (run[0].line, run[run.len() - 1].line);
         let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-        let reads: Vec<Part<'_, Option<DirtyLine>>> = run
-            .into_iter()
-            .map(|dirty| {
-                let part: Part<'_, _> = Box::pin(async move {
-                    match dirty.version {
-                        None => self.read_dirty(dirty).await,
-                        Some(version) => self.read_version(dirty, version).await,
-                    }
-                });
-                part
-            })
-            .collect();
+        let reads = run.into_iter().map(|dirty| async move {
+            match dirty.version {
+                None => self.read_dirty(dirty).await,
+                Some(version) => self.read_version(dirty, version).await,
+            }
+        });
         let lines: Vec<_> = join_all(reads).await.into_iter().flatten().collect();
         if self.failed() {
             return Err(IoError::Gone);

@@ -29,7 +29,6 @@ mod format;
 mod health;
 mod index;
 mod intents;
-mod join;
 mod load;
 mod locks;
 mod log;

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, IoResult};
-use voltier_ring::JoinHandle;
+use voltier_ring::{JoinHandle, join_all};
 
 use crate::cache::Inner;
 use crate::format::{
@@ -22,7 +22,6 @@ use crate::format::{
 };
 use crate::index::{Placement, SlotState};
 use crate::intents::Marks;
-use crate::join::{Part, join_all};
 use crate::log::State;
 use crate::recover::{OpenError, ssd_error};
 use crate::status::add;
@@ -230,12 +229,8 @@ async fn read_chunks<S: BlockDevice>(
     area: u32,
     chunks: Range<u64>,
 ) -> Vec<IoResult<Buf>> {
-    let read = |index| {
-        let part: Part<'_, IoResult<Buf>> =
-            Box::pin(ssd.read(geometry.chunk_lba(area, index), Buf::new(CHUNK_BYTES)));
-        part
-    };
-    join_all(chunks.map(read).collect()).await
+    let read = |index| ssd.read(geometry.chunk_lba(area, index), Buf::new(CHUNK_BYTES));
+    join_all(chunks.map(read)).await
 }
 
 /// Loads what must be known before the log is replayed: the dirty lines, or everything when there is

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
 use crate::chain::{Chain, Found, LogReader};
@@ -18,7 +19,6 @@ use crate::format::{
     RecordHead, STATE_CLEAN, Superblock, crc32c,
 };
 use crate::index::Placement;
-use crate::join::{Part, join_all};
 use crate::log::{Position, State};
 use crate::ordered::Version;
 use crate::recover::{OpenError, ssd_error};
@@ -107,20 +107,15 @@ async fn data_is_whole<S: BlockDevice>(
     let (ssd, geometry) = (reader.ssd, &reader.geometry);
     let segment = record.head.segment.get();
     let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
-    let checks: Vec<Part<'_, IoResult<bool>>> = of_data
-        .map(|entry| {
-            let part: Part<'_, _> = Box::pin(async move {
-                let slot = entry.slot.get();
-                if geometry.segment_of(slot) != segment {
-                    return Ok(false);
-                }
-                let line = Buf::new(geometry.line_bytes as usize);
-                let data = ssd.read(geometry.lba_of_slot(slot), line).await?;
-                Ok(crc32c(&data) == entry.crc.get())
-            });
-            part
-        })
-        .collect();
+    let checks = of_data.map(|entry| async move {
+        let slot = entry.slot.get();
+        if geometry.segment_of(slot) != segment {
+            return Ok(false);
+        }
+        let line = Buf::new(geometry.line_bytes as usize);
+        let data = ssd.read(geometry.lba_of_slot(slot), line).await?;
+        IoResult::Ok(crc32c(&data) == entry.crc.get())
+    });
     for check in join_all(checks).await {
         if !check.map_err(ssd_error)? {
             return Ok(false);
@@ -254,14 +249,7 @@ async fn newest_behind<S: BlockDevice>(
 ) -> Result<Option<u32>, OpenError> {
     let mut newest = None;
     while !units.is_empty() {
-        let reads: Vec<Part<'_, Result<Option<Found>, OpenError>>> = units
-            .by_ref()
-            .take(64)
-            .map(|unit| {
-                let part: Part<'_, _> = Box::pin(reader.record(segment, unit));
-                part
-            })
-            .collect();
+        let reads = units.by_ref().take(64).map(|unit| reader.record(segment, unit));
         for found in join_all(reads).await {
             let Some(found) = found? else { continue };
             if found.head.durable_sequence.get() > end {

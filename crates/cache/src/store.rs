@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload};
+use voltier_ring::join_all;
 
 use crate::cache::Inner;
 use crate::canary::{self, Canary};
 use crate::changes::{Change, Queue};
 use crate::format::{SUPERBLOCK_OFFSETS, Superblock, crc32c};
-use crate::join::{Part, join_all};
 use crate::log::{Formed, Record, State};
 use crate::status::add;
 
@@ -261,15 +261,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
 
     async fn write_record(self: Rc<Self>, record: Record) {
         let sequence = record.sequence;
-        let writes: Vec<Part<'_, IoResult<()>>> = record
-            .runs
-            .into_iter()
-            .map(|(at, payload)| {
-                add(&self.counters.ssd_written_bytes, payload.len() as u64);
-                let part: Part<'_, _> = Box::pin(self.ssd.write(at, payload, Durability::Cached));
-                part
-            })
-            .collect();
+        let writes = record.runs.into_iter().map(|(at, payload)| {
+            add(&self.counters.ssd_written_bytes, payload.len() as u64);
+            self.ssd.write(at, payload, Durability::Cached)
+        });
         let written: IoResult<()> = join_all(writes).await.into_iter().collect();
         if self.failed() {
             return;

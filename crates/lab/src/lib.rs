@@ -13,6 +13,7 @@ pub mod error;
 pub mod fio;
 pub mod machine;
 pub mod process;
+pub mod result;
 pub mod size;
 pub mod table;
 pub mod voltier;

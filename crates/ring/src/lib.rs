@@ -18,6 +18,7 @@
 //! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), polls futures where
 //! they are pinned (`join.rs`), and nothing else.
 
+mod canary;
 mod executor;
 mod fd;
 mod finish;

@@ -95,6 +95,16 @@ impl Served {
         }
         handle.yield_now().await;
     }
+
+    /// The same with the copy of a member that is in another world: beside the others it is as good as
+    /// the original.
+    async fn check_with(&self, handle: &Handle, other: &World, member: usize) {
+        let whole = Buf::new(MEMBER_BYTES as usize);
+        let copied = other.media[member].read(Lba(0), whole).await.expect("memory");
+        let place = &self.world.media[member];
+        place.write(Lba(0), copied.into(), Durability::Cached).await.expect("memory");
+        self.check(handle).await;
+    }
 }
 
 /// All choices of 1 to `most` of `count` members.
@@ -200,11 +210,7 @@ fn a_member_in_service_is_copied_under_load_and_stays_until_that_is_done() {
             for task in tasks {
                 task.await;
             }
-            // Beside the others the copy is as good as the original.
-            let bytes = MEMBER_BYTES as usize;
-            let copied = other.media[1].read(Lba(0), Buf::new(bytes)).await.expect("memory");
-            world.media[1].write(Lba(0), copied.into(), Durability::Cached).await.expect("memory");
-            served.check(&handle).await;
+            served.check_with(&handle, &other, 1).await;
         });
     }
 }
@@ -269,7 +275,7 @@ fn another_member_lost_on_the_way_does_not_stop_a_rebuild_that_can_go_on() {
 fn the_original_lost_while_it_is_copied_leaves_the_copy_to_be_rebuilt() {
     in_virtual_time(|handle| async move {
         let served = Served::new(&handle, &geometry(Level::Raid5, 4), &[], 7).await;
-        let (world, array) = (&served.world, &served.world.array);
+        let array = &served.world.array;
         let other = World::new(&handle, &geometry(Level::Raid5, 4), 512, &[], 8);
         array.set_pace(
             BackgroundTask::Rebuild,
@@ -286,10 +292,7 @@ fn the_original_lost_while_it_is_copied_leaves_the_copy_to_be_rebuilt() {
         assert!(array.is_online(1));
         served.is_over.set(true);
         task.await;
-        let bytes = MEMBER_BYTES as usize;
-        let copied = other.media[1].read(Lba(0), Buf::new(bytes)).await.expect("memory");
-        world.media[1].write(Lba(0), copied.into(), Durability::Cached).await.expect("memory");
-        served.check(&handle).await;
+        served.check_with(&handle, &other, 1).await;
     });
 }
 

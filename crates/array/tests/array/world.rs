@@ -13,6 +13,7 @@ use voltier_block::{
 };
 use voltier_drive::MemoryDevice;
 use voltier_ring::Handle;
+use voltier_sim::arrays::parity;
 
 /// What a test does to a member, and sees of it.
 #[derive(Default)]
@@ -225,45 +226,4 @@ impl World {
             }
         }
     }
-}
-
-/// The product in GF(2^8) modulo 0x11d, bit by bit.
-const fn product(mut one: u8, mut other: u8) -> u8 {
-    let mut sum = 0;
-    while other != 0 {
-        if other & 1 == 1 {
-            sum ^= one;
-        }
-        one = (one << 1) ^ if one & 0x80 == 0 { 0 } else { 0x1d };
-        other >>= 1;
-    }
-    sum
-}
-
-fn power_of_two(exponent: usize) -> u8 {
-    (0..exponent).fold(1, |power, _| product(power, 2))
-}
-
-fn inverse(of: u8) -> u8 {
-    (1..=255).find(|candidate| product(of, *candidate) == 1).expect("not zero")
-}
-
-/// Row `row` of the parity of `data`: sums of 1, 2^i, and (x + 1) / (x + 2^-i) with x = 2^(row - 1).
-fn parity(row: usize, data: &[&[u8]]) -> Vec<u8> {
-    let mut sum = vec![0; data[0].len()];
-    for (index, chunk) in data.iter().enumerate() {
-        let factor = match row {
-            0 => 1,
-            1 => power_of_two(index),
-            _ => {
-                let x = power_of_two(row - 1);
-                product(x ^ 1, inverse(x ^ inverse(power_of_two(index))))
-            }
-        };
-        let products: Vec<u8> = (0..=255).map(|byte| product(factor, byte)).collect();
-        for (sum, byte) in sum.iter_mut().zip(*chunk) {
-            *sum ^= products[usize::from(*byte)];
-        }
-    }
-    sum
 }

@@ -1,11 +1,11 @@
 //! Reads: hits from the SSD with their checksum verified, the rest from the origin.
 
 use voltier_block::{BlockDevice, Buf, Bytes, IoError, IoResult, Lba, SectorRange};
+use voltier_ring::join_all;
 
 use crate::cache::{Inner, mask_of};
 use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
-use crate::join::{Part, join_all};
 use crate::locks::Access;
 use crate::status::{Served, count};
 use crate::store::Pinned;
@@ -158,11 +158,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             let run = runs.into_iter().next().expect("one run");
             return self.execute(run, into, keep).await;
         }
-        let mut parts: Vec<Part<'_, IoResult<Buf>>> = Vec::with_capacity(runs.len());
-        for run in runs {
+        let parts = runs.into_iter().map(|run| {
             let part = into.split_to(run.range().bytes() as usize);
-            parts.push(Box::pin(self.execute(run, part, keep)));
-        }
+            self.execute(run, part, keep)
+        });
         let parts = join_all(parts).await.into_iter().collect::<IoResult<Vec<Buf>>>()?;
         Ok(put_together(parts))
     }

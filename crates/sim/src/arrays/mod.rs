@@ -15,4 +15,5 @@ mod scrub;
 mod setup;
 
 pub use crash::run;
+pub use scrub::parity;
 pub use setup::Setup;

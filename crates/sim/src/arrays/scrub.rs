@@ -39,7 +39,7 @@ fn coefficient(row: usize, index: usize) -> u8 {
 }
 
 /// Parity `row` of chunks of data.
-fn parity(row: usize, data: &[&[u8]]) -> Vec<u8> {
+pub fn parity(row: usize, data: &[&[u8]]) -> Vec<u8> {
     let mut sum = vec![0; data[0].len()];
     for (index, chunk) in data.iter().enumerate() {
         let factor = coefficient(row, index);

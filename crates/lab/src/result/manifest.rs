@@ -1,0 +1,78 @@
+//! The first line of a run: what was measured, on what, by what.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What a reader needs before the figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of the format of this file: 1.
+    pub format: u32,
+    /// Name of the run, unique among the user's runs.
+    pub run: String,
+    /// Name of the plan: `maxio`, `pts`, a file's own name.
+    pub plan: String,
+    /// The plan as it was run, all defaults filled in (TOML). Empty for imported results.
+    pub plan_text: String,
+    /// CRC32C of `plan_text`: runs of the same plan are comparable point by point.
+    pub plan_crc32c: u32,
+    /// When it began, milliseconds since 1970 (UTC).
+    pub started_unix_ms: u64,
+    /// Name and version of the program that made the file.
+    pub tool: String,
+    /// Where imported figures come from; `None` for a run of our own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<String>,
+    /// Whether drives were modelled and time was virtual. Said on the first page of every report.
+    pub is_simulation: bool,
+    /// What was measured, one entry for each system of the plan (`hdd`, `ssd`, `accelerated`).
+    pub targets: Vec<TargetInfo>,
+    /// The machine, asked and not typed.
+    pub environment: Environment,
+    /// Deviations and remarks, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// One thing that was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TargetInfo {
+    /// Name in the plan, and in [`super::Axes::target`].
+    pub name: String,
+    /// What was given: a path, `nbd://...`, a volume's name, `model:...`.
+    pub given: String,
+    /// `file`, `block`, `nbd`, `rbd`, `volume`, `model`, `import`.
+    pub kind: String,
+    /// Bytes that the plan may touch.
+    pub size_bytes: u64,
+    /// Vendor, model, serial number, firmware, link, write cache: whatever the system tells.
+    #[serde(default)]
+    pub facts: BTreeMap<String, String>,
+}
+
+/// The machine a run was made on. Empty text where the system does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Environment {
+    /// Host name.
+    pub host: String,
+    /// The processor's own name.
+    pub cpu: String,
+    /// Processors that may be used.
+    pub cpus: u32,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// Distribution.
+    pub system: String,
+    /// What `fio --version` said.
+    #[serde(default)]
+    pub fio: String,
+    /// Further facts by name (frequency governor, mitigations, versions of databases).
+    #[serde(default)]
+    pub facts: BTreeMap<String, String>,
+}

@@ -1,0 +1,20 @@
+//! What a run leaves: one file of JSON lines that everything else reads.
+//!
+//! The first line is the [`Manifest`] (plan, target, machine), then one line for each [`Point`] as
+//! it was finished, so that an interrupted run keeps what it has and a resumed one appends. Nothing
+//! derived is stored: verdicts, checks and charts are made from these lines, by any later version.
+//!
+//! Reading route: [`Point`] is one measurement, [`Flow`] one direction of it, [`Histogram`] its
+//! latencies.
+
+mod flow;
+mod histogram;
+mod manifest;
+mod point;
+mod store;
+
+pub use flow::{Flow, Latency};
+pub use histogram::{BINS, Histogram};
+pub use manifest::{Environment, Manifest, TargetInfo};
+pub use point::{Access, Axes, CacheWindow, ClientResult, CpuCost, Point, Sample, Status};
+pub use store::{Run, RunWriter};

@@ -1,0 +1,202 @@
+//! The file of a run: written a line at a time, read back whole.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Manifest, Point};
+use crate::LabError;
+
+/// The version this program writes, and the newest it reads.
+const FORMAT: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+enum Line {
+    Manifest(Box<Manifest>),
+    Point(Box<Point>),
+}
+
+/// A run as read back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Its first line.
+    pub manifest: Manifest,
+    /// Its points in the order in which they were finished; of a repeated id the last.
+    pub points: Vec<Point>,
+    /// Whether the last line was cut off (the program was killed while it wrote).
+    pub is_cut: bool,
+}
+
+impl Run {
+    /// Reads the file of a run. A last line without its end is left out and marked; anything else
+    /// that cannot be read is an error.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is not a run, is newer than this program, or has a broken
+    /// line.
+    pub fn read(path: &Path) -> Result<Run, LabError> {
+        let unreadable = |number: usize, why: String| LabError::Answer {
+            what: format!("{}, line {number}", path.display()),
+            detail: why,
+        };
+        let mut reader = BufReader::new(File::open(path).map_err(LabError::file(path))?);
+        let mut run = None::<Run>;
+        let (mut text, mut number) = (String::new(), 0);
+        loop {
+            text.clear();
+            number += 1;
+            if reader.read_line(&mut text).map_err(LabError::file(path))? == 0 {
+                break;
+            }
+            let is_whole = text.ends_with('\n');
+            let line = match serde_json::from_str::<Line>(&text) {
+                Ok(line) => line,
+                Err(_) if !is_whole && run.is_some() => {
+                    run.as_mut().expect("just seen").is_cut = true;
+                    break;
+                }
+                Err(source) => return Err(unreadable(number, source.to_string())),
+            };
+            match (line, &mut run) {
+                (Line::Manifest(manifest), None) if manifest.format <= FORMAT => {
+                    run = Some(Run { manifest: *manifest, ..Run::default() });
+                }
+                (Line::Manifest(manifest), None) => {
+                    let why = format!("format {}, this program reads {FORMAT}", manifest.format);
+                    return Err(unreadable(number, why));
+                }
+                (Line::Point(point), Some(run)) => run.keep(*point),
+                (Line::Manifest(_), Some(_)) => {
+                    return Err(unreadable(number, "a second manifest".to_owned()));
+                }
+                (Line::Point(_), None) => {
+                    return Err(unreadable(number, "a point before the manifest".to_owned()));
+                }
+            }
+        }
+        run.ok_or_else(|| unreadable(1, "the file is empty".to_owned()))
+    }
+
+    /// The point of an id.
+    pub fn point(&self, id: &str) -> Option<&Point> {
+        self.points.iter().find(|point| point.id == id)
+    }
+
+    fn keep(&mut self, point: Point) {
+        match self.points.iter_mut().find(|kept| kept.id == point.id) {
+            Some(kept) => *kept = point,
+            None => self.points.push(point),
+        }
+    }
+}
+
+/// Appends to the file of a run. Every line is on the disk before the next point begins.
+#[derive(Debug)]
+pub struct RunWriter {
+    file: File,
+    path: PathBuf,
+}
+
+impl RunWriter {
+    /// Begins a new file with its manifest.
+    ///
+    /// # Errors
+    /// When there is such a file, or it cannot be written.
+    pub fn create(path: &Path, manifest: &Manifest) -> Result<RunWriter, LabError> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        let mut writer =
+            RunWriter { file: file.map_err(LabError::file(path))?, path: path.to_path_buf() };
+        let manifest = Manifest { format: FORMAT, ..manifest.clone() };
+        writer.append(&Line::Manifest(Box::new(manifest)))?;
+        Ok(writer)
+    }
+
+    /// Goes on with a file, after what it has; a cut last line is taken away first.
+    ///
+    /// # Errors
+    /// As [`Run::read`], or when the file cannot be written.
+    pub fn resume(path: &Path) -> Result<(RunWriter, Run), LabError> {
+        let run = Run::read(path)?;
+        let file = OpenOptions::new().read(true).append(true).open(path);
+        let file = file.map_err(LabError::file(path))?;
+        if run.is_cut {
+            let text = std::fs::read(path).map_err(LabError::file(path))?;
+            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            file.set_len(whole as u64).map_err(LabError::file(path))?;
+        }
+        Ok((RunWriter { file, path: path.to_path_buf() }, Run { is_cut: false, ..run }))
+    }
+
+    /// Stores a finished point.
+    ///
+    /// # Errors
+    /// When it cannot be written: the disk of the results is full, for one.
+    pub fn point(&mut self, point: &Point) -> Result<(), LabError> {
+        self.append(&Line::Point(Box::new(point.clone())))
+    }
+
+    fn append(&mut self, line: &Line) -> Result<(), LabError> {
+        let mut text = serde_json::to_string(line).map_err(|source| LabError::Answer {
+            what: self.path.display().to_string(),
+            detail: source.to_string(),
+        })?;
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).map_err(LabError::file(&self.path))?;
+        self.file.sync_data().map_err(LabError::file(&self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Flow, Status};
+
+    fn point(id: &str, iops: f64) -> Point {
+        let read = Flow { requests: 1, iops, ..Flow::default() };
+        Point { id: id.to_owned(), read: Some(read), ..Point::default() }
+    }
+
+    #[test]
+    fn a_killed_run_keeps_its_whole_lines_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.jsonl");
+        let manifest = Manifest { plan: "pts".to_owned(), ..Manifest::default() };
+        let mut writer = RunWriter::create(&path, &manifest).unwrap();
+        writer.point(&point("a", 1.5)).unwrap();
+        writer.point(&point("b", 2.0)).unwrap();
+        drop(writer);
+        let text = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 7]).unwrap();
+        let run = Run::read(&path).unwrap();
+        assert!(run.is_cut);
+        assert_eq!(run.points, [point("a", 1.5)]);
+
+        let (mut writer, run) = RunWriter::resume(&path).unwrap();
+        assert_eq!(run.points.len(), 1);
+        writer.point(&point("b", 3.0)).unwrap();
+        let failed = Status::Failed("fio ended with 1".to_owned());
+        writer.point(&Point { status: failed.clone(), ..point("a", 0.0) }).unwrap();
+        let run = Run::read(&path).unwrap();
+        assert!(!run.is_cut);
+        assert_eq!(run.point("b").unwrap().iops(), Some(3.0));
+        assert_eq!(run.point("a").unwrap().status, failed);
+    }
+
+    #[test]
+    fn what_is_not_a_run_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.jsonl");
+        for (text, part) in
+            [("", "empty"), ("{\"jobs\":[]}\n", "line 1"), ("{\"record\":\"point\"}\n", "line 1")]
+        {
+            std::fs::write(&path, text).unwrap();
+            let message = Run::read(&path).unwrap_err().to_string();
+            assert!(message.contains(part), "{text:?}: {message}");
+            assert_eq!(message.lines().count(), 1);
+        }
+        RunWriter::create(&path, &Manifest::default()).unwrap_err();
+    }
+}
