@@ -41,7 +41,7 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::scrub`] finds what members return wrong. Each goes at a
+//! keeps one for the next loss, [`Array::grow`] adds a row of parity, [`Array::scrub`] finds what members return wrong. Each goes at a
 //! [`Pace`]: beside requests as its priority says, never under its floor.
 
 mod added_row;

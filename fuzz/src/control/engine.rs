@@ -77,8 +77,10 @@ impl BookEngine {
         assert!(is_open, "{name} is not open");
     }
 
-    fn opened(&self, name: &ArrayName, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    fn opened(&self, record: &ArrayRecord, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+        let (name, level) = (&record.name, record.level);
         let devices = ArrayDevices {
+            level,
             events: 1,
             members: members.clone(),
             spares: Vec::new(),
@@ -86,7 +88,7 @@ impl BookEngine {
         };
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
         assert!(before.is_none(), "{name} is opened twice");
-        OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+        OpenedArray { size_bytes: ARRAY_BYTES, level, events: 1, members, left_out: Vec::new() }
     }
 
     pub(crate) fn open_arrays(&self) -> BTreeSet<ArrayName> {
@@ -241,7 +243,7 @@ impl Engine for BookEngine {
         };
         let mut labels = self.labels.lock().expect("no call panics");
         labels.extend(record.devices().map(|member| (member.to_string(), label.clone())));
-        Ok(self.opened(&record.name, record.members.clone()))
+        Ok(self.opened(record, record.members.clone()))
     }
 
     fn open_array(
@@ -258,7 +260,7 @@ impl Engine for BookEngine {
         // A level of that many members, as it was made.
         let members = devices.iter().cloned().map(Some).collect::<Vec<_>>();
         record.level.check(members.len(), record.chunk_bytes)?;
-        Ok(self.opened(&record.name, members))
+        Ok(self.opened(record, members))
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -299,6 +301,21 @@ impl Engine for BookEngine {
         self.array(name);
         self.call()?;
         self.stand(name, |devices| devices.spares.push(device.clone()));
+        Ok(())
+    }
+
+    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+        self.array(name);
+        self.call()?;
+        let five = self.array_devices(name).filter(|now| now.level.to_string() == "5");
+        let ([device], Some(_)) = (devices, five) else {
+            return Err(ControlError::failed("it does not grow"));
+        };
+        let six = "6".parse().expect("a level");
+        self.stand(name, |now| {
+            now.level = six;
+            now.members.push(Some(device.clone()));
+        });
         Ok(())
     }
 
