@@ -41,8 +41,9 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::grow`] adds a row of parity, [`Array::scrub`] finds what members return wrong. Each goes at a
-//! [`Pace`]: beside requests as its priority says, never under its floor.
+//! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::scrub`] finds what
+//! members return wrong. Each goes at a [`Pace`]: beside requests as its priority says, never under its
+//! floor.
 
 mod added_row;
 mod array;
