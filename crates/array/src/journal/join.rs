@@ -30,12 +30,15 @@ impl Journal {
     /// under way in this one, and nothing is left of it.
     pub(crate) fn grown(&self, members: usize) -> Self {
         let mut options = self.options.clone();
-        let place = options.places[0];
+        let (place, known) = (options.places[0], options.places.len());
         options.places.resize(members, place);
         let life = self.rings[0].borrow().life();
         let empty = || Ring::new(place, 1, life, 0);
         let mut rings: Vec<Ring> = self.rings.iter().map(|ring| ring.replace(empty())).collect();
+        // A ring that is no member's stays behind all of theirs.
+        let others = rings.split_off(known);
         rings.resize_with(members, empty);
+        rings.extend(others);
         let next_number = self.transactions.borrow().next_number;
         let grown = Self::new(options, rings, next_number);
         grown.transactions.swap(&self.transactions);
