@@ -27,8 +27,10 @@ const CLASS_MIN_LOG2: u32 = 9;
 const CLASS_MAX_LOG2: u32 = 22;
 const CLASS_COUNT: usize = (CLASS_MAX_LOG2 - CLASS_MIN_LOG2 + 1) as usize;
 
-/// Bytes kept free per class and thread: 16 MiB holds 4,096 lines or 128 NBD requests of 128 KiB.
-const POOL_BYTES_MAX: usize = 16 << 20;
+/// Bytes kept free per thread, all classes together: what a few clients with deep queues have in
+/// flight. Less than that and every burst returns memory to the system and faults it in again,
+/// which took longer than the drive (four jobs of 16 requests of 256 KiB are 16 MiB by themselves).
+const POOL_BYTES_MAX: usize = 128 << 20;
 
 struct Block {
     references: AtomicUsize,
@@ -36,11 +38,35 @@ struct Block {
     layout: Layout,
 }
 
-struct Pool([Vec<NonNull<Block>>; CLASS_COUNT]);
+struct Pool {
+    free: [Vec<NonNull<Block>>; CLASS_COUNT],
+    free_bytes: usize,
+}
+
+impl Pool {
+    const EMPTY: Pool = Pool { free: [const { Vec::new() }; CLASS_COUNT], free_bytes: 0 };
+
+    fn take(&mut self, class: usize) -> Option<NonNull<Block>> {
+        let block = self.free[class].pop()?;
+        self.free_bytes -= 1 << (class as u32 + CLASS_MIN_LOG2);
+        Some(block)
+    }
+
+    /// Keeps a block that nobody owns, if there is room.
+    fn keep(&mut self, class: usize, block: NonNull<Block>) -> bool {
+        let bytes = 1 << (class as u32 + CLASS_MIN_LOG2);
+        let has_room = self.free_bytes + bytes <= POOL_BYTES_MAX;
+        if has_room {
+            self.free_bytes += bytes;
+            self.free[class].push(block);
+        }
+        has_room
+    }
+}
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for block in self.0.iter_mut().flat_map(|class| class.drain(..)) {
+        for block in self.free.iter_mut().flat_map(|class| class.drain(..)) {
             // SAFETY: a pooled block has no owner but the pool.
             unsafe { free_block(block) };
         }
@@ -48,7 +74,7 @@ impl Drop for Pool {
 }
 
 thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool([const { Vec::new() }; CLASS_COUNT])) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool::EMPTY) };
     static BLOCKS_OUT: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -69,7 +95,7 @@ fn take_block(bytes: usize) -> NonNull<Block> {
     BLOCKS_OUT.set(BLOCKS_OUT.get() + 1);
     let class = class_of(bytes);
     if class < CLASS_COUNT {
-        let pooled = POOL.try_with(|pool| pool.borrow_mut().0[class].pop()).ok().flatten();
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten();
         if let Some(block) = pooled {
             // SAFETY: a pooled block is valid and unowned: nobody reads its count.
             unsafe { block.as_ref() }.references.store(1, Ordering::Relaxed);
@@ -143,19 +169,9 @@ fn give_back(block: NonNull<Block>) {
         return;
     }
     BLOCKS_OUT.set(BLOCKS_OUT.get() - 1);
-    let bytes = shared.layout.size();
-    let class = class_of(bytes);
+    let class = class_of(shared.layout.size());
     let pooled = class < CLASS_COUNT
-        && POOL
-            .try_with(|pool| {
-                let free = &mut pool.borrow_mut().0[class];
-                let room = free.len() < (POOL_BYTES_MAX / bytes).max(1);
-                if room {
-                    free.push(block);
-                }
-                room
-            })
-            .unwrap_or(false);
+        && POOL.try_with(|pool| pool.borrow_mut().keep(class, block)).unwrap_or(false);
     if !pooled {
         // SAFETY: the count reached zero: this was the last owner.
         unsafe { free_block(block) };
@@ -381,6 +397,8 @@ impl From<Buf> for Payload {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -416,6 +434,31 @@ mod tests {
         let first = Buf::new(4096).as_ptr();
         assert_eq!(first as usize % BUF_ALIGN_BYTES, 0);
         assert_eq!(Buf::new(4000).as_ptr(), first);
+    }
+
+    #[test]
+    fn what_deep_queues_had_in_flight_is_taken_from_the_pool_again() {
+        let in_flight = || (0..160).map(|_| Buf::new(256 << 10)).collect::<Vec<_>>();
+        let addresses = |bufs: &[Buf]| bufs.iter().map(|buf| buf.as_ptr()).collect::<BTreeSet<_>>();
+        let first = in_flight();
+        let taken = addresses(&first);
+        drop(first);
+        assert_eq!(addresses(&in_flight()), taken);
+    }
+
+    #[test]
+    fn the_pool_of_all_sizes_together_is_bounded() {
+        for log2 in CLASS_MIN_LOG2..=CLASS_MAX_LOG2 {
+            drop((0..(64 << 20) >> log2).map(|_| Buf::new(1 << log2)).collect::<Vec<_>>());
+        }
+        POOL.with_borrow(|pool| {
+            let kept = pool.free.iter().flatten().map(|block| {
+                // SAFETY: a pooled block is valid.
+                unsafe { block.as_ref() }.layout.size()
+            });
+            assert_eq!(kept.sum::<usize>(), pool.free_bytes);
+            assert!(pool.free_bytes <= POOL_BYTES_MAX);
+        });
     }
 
     #[test]
