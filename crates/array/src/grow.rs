@@ -59,6 +59,11 @@ pub enum GrowError {
         /// The regions.
         regions: u64,
     },
+    /// The journal is on a device of its own, whose ring is for transactions of the old width.
+    #[error(
+        "the journal is on a device: put it back on the members, grow, then put it there again"
+    )]
+    JournalDevice,
     /// Writes have failed, and are not settled.
     #[error("writes to the array have failed: look at its members, and assemble it again, first")]
     Failed,
@@ -118,6 +123,9 @@ impl<D: BlockDevice> Inner<D> {
         let [.., regions] = durable.marks.counts();
         if regions > 0 || durable.is_resyncing.get() {
             return Err(GrowError::InDoubt { regions }.into());
+        }
+        if self.journal_device.borrow().is_some() {
+            return Err(GrowError::JournalDevice.into());
         }
         let has_failed = self.journal.get().is_some_and(|journal| journal.check().is_err());
         if has_failed || !self.half_written.borrow().is_empty() {
@@ -182,6 +190,7 @@ impl<D: BlockDevice> Inner<D> {
             background: self.background.moved(&geometry),
             losses: Losses::default(),
             journal,
+            journal_device: RefCell::default(),
             half_written: RefCell::default(),
             is_superseded: Cell::new(false),
             code: Some(code),

@@ -83,7 +83,7 @@ mod superblock;
 mod write;
 
 pub use array::{Array, ArrayError};
-pub use assemble::{AssembleOptions, AssembleReport, LeftOut};
+pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
 pub use background::BackgroundTask;
 pub use consistency::Consistency;
 pub use counts::Counts;
@@ -91,6 +91,8 @@ pub use create::CreateOptions;
 pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
 pub use grow::GrowError;
+pub use journal::device::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
+pub use journal::home::JournalError;
 pub use journal::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
     journal_sectors_min,

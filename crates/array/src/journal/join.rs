@@ -30,15 +30,12 @@ impl Journal {
     /// under way in this one, and nothing is left of it.
     pub(crate) fn grown(&self, members: usize) -> Self {
         let mut options = self.options.clone();
-        let (place, known) = (options.places[0], options.places.len());
+        let place = options.places[0];
         options.places.resize(members, place);
         let life = self.rings[0].borrow().life();
         let empty = || Ring::new(place, 1, life, 0);
         let mut rings: Vec<Ring> = self.rings.iter().map(|ring| ring.replace(empty())).collect();
-        // A ring that is no member's stays behind all of theirs.
-        let others = rings.split_off(known);
         rings.resize_with(members, empty);
-        rings.extend(others);
         let next_number = self.transactions.borrow().next_number;
         let grown = Self::new(options, rings, next_number);
         grown.transactions.swap(&self.transactions);
@@ -60,7 +57,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.check()?;
         let candidate = journal.transactions.borrow().candidate();
         self.flush_all().await?;
-        journal.transactions.borrow_mut().watermark = candidate;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
         Ok(pause)
     }
 
@@ -75,7 +72,8 @@ impl<D: BlockDevice> Inner<D> {
         let watermark = journal.transactions.borrow().watermark;
         for number in [1, 2] {
             let start = Start { life, number, tail: (0, 1), watermark };
-            let label = Payload::One(Label::encode(journal.owner(member), start));
+            let owner = journal.options.owner(member, place);
+            let label = Payload::One(Label::encode(owner, start));
             self.counters.add(|counts| counts.journal_writes += 1);
             device.write(place.label_lba(number), label, Durability::Durable).await?;
         }

@@ -4,6 +4,7 @@ mod assemble;
 mod crash;
 mod drive;
 mod grow;
+mod journal_device;
 mod rebuild;
 mod service;
 mod world;

@@ -183,7 +183,7 @@ impl Engine for BookEngine {
         let level = Some(record.level);
         let array = BookArray { level, members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        Ok(opened(record.level, members))
+        Ok(OpenedArray { journal: record.journal.clone(), ..opened(record.level, members) })
     }
 
     fn open_array(
@@ -194,6 +194,8 @@ impl Engine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
+        let devices: Vec<DeviceSpec> =
+            devices.iter().filter(|it| record.journal.as_ref() != Some(*it)).cloned().collect();
         let count = record.members.len().max(3);
         let missing = count.saturating_sub(devices.len());
         if missing > 1 {
@@ -203,7 +205,7 @@ impl Engine for BookEngine {
         let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
         let places = (0..count).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
         let mut places: Vec<Option<DeviceSpec>> = places.collect();
-        for device in devices {
+        for device in &devices {
             if !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
@@ -211,7 +213,8 @@ impl Engine for BookEngine {
         let level = Some(record.level);
         let array = BookArray { level, members: places.clone(), ..BookArray::default() };
         self.0.lock().unwrap().arrays.insert(record.name.clone(), array);
-        Ok(opened(record.level, places))
+        let journal = record.journal.clone();
+        Ok(OpenedArray { journal, ..opened(record.level, places) })
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -268,6 +271,11 @@ impl Engine for BookEngine {
         Ok(())
     }
 
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let on = device.map_or_else(|| "members".to_owned(), |_| "a device".to_owned());
+        self.call("journal", &format!("{name} on {on}"))
+    }
+
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
         self.call("rebuild", name.as_str())
     }
@@ -303,7 +311,15 @@ impl Engine for BookEngine {
 }
 
 fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-    OpenedArray { size_bytes: ARRAY_BYTES, level, events: 1, members, left_out: Vec::new() }
+    OpenedArray {
+        size_bytes: ARRAY_BYTES,
+        level,
+        events: 1,
+        members,
+        journal: None,
+        is_journal_lost: false,
+        left_out: Vec::new(),
+    }
 }
 
 pub(super) struct Bench {
