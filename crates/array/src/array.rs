@@ -1,6 +1,6 @@
 //! An array in service.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -16,7 +16,9 @@ use crate::consistency::Consistency;
 use crate::counts::{Counters, Counts};
 use crate::durable::Durable;
 use crate::errors::MetadataError;
+use crate::generations::Generations;
 use crate::geometry::{Geometry, Stripe};
+use crate::grow::GrowError;
 use crate::health::Watch;
 use crate::journal::home::{JournalDevice, JournalError};
 use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
@@ -33,7 +35,7 @@ const TRANSFER_BYTES: u64 = 4 << 20;
 const DECODERS_MAX: usize = 256;
 
 /// Slots that cannot be used, and those of them that are wanted.
-type DecoderKey = (Vec<usize>, Vec<usize>);
+pub(crate) type DecoderKey = (Vec<usize>, Vec<usize>);
 
 /// Why an array cannot be made of these members: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,6 +106,9 @@ pub enum ArrayError {
     /// The parity code is not possible.
     #[error(transparent)]
     Code(#[from] CodeError),
+    /// The array does not grow.
+    #[error(transparent)]
+    Grow(#[from] GrowError),
     /// A member cannot be replaced, or a spare not be used.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
@@ -129,7 +134,7 @@ pub(crate) struct Foundation {
     /// The first sector of the chunks on a member's device.
     pub(crate) data_start: u64,
     /// None for a bare array.
-    pub(crate) durable: Option<Durable>,
+    pub(crate) durable: Option<Rc<Durable>>,
 }
 
 pub(crate) struct Inner<D> {
@@ -142,7 +147,7 @@ pub(crate) struct Inner<D> {
     /// The first sector of the chunks on a member's device.
     pub(crate) data_start: u64,
     /// None for a bare array.
-    pub(crate) durable: Option<Durable>,
+    pub(crate) durable: Option<Rc<Durable>>,
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
@@ -154,9 +159,11 @@ pub(crate) struct Inner<D> {
     pub(crate) journal_device: RefCell<Option<JournalDevice<D>>>,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
+    /// Whether another one has taken over: this one has no members any more.
+    pub(crate) is_superseded: Cell<bool>,
     /// None without redundancy.
-    code: Option<Code>,
-    decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
+    pub(crate) code: Option<Code>,
+    pub(crate) decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
 }
 
 /// An array of members, a block device itself. Clones are the same array.
@@ -168,7 +175,7 @@ pub(crate) struct Inner<D> {
 /// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it: with a journal,
 /// what a stripe's members will be written is in it first, so a crash leaves all of it or nothing. For a
 /// bare array ([`Array::new`]) nothing is done.
-pub struct Array<D>(pub(crate) Rc<Inner<D>>);
+pub struct Array<D>(pub(crate) Rc<Generations<D>>);
 
 impl<D> Clone for Array<D> {
     fn clone(&self) -> Self {
@@ -232,10 +239,11 @@ impl<D: BlockDevice> Array<D> {
     /// # Errors
     /// When a member does not take it that cannot be lost.
     pub async fn settle(&self) -> IoResult<()> {
-        if self.0.journal.get().is_some() {
-            self.0.settle_journal().await
+        let inner = self.0.enter().await;
+        if inner.journal.get().is_some() {
+            inner.settle_journal().await
         } else {
-            self.flush().await
+            inner.flush_all().await
         }
     }
 
@@ -288,6 +296,7 @@ impl<D: BlockDevice> Array<D> {
             journal: OnceCell::new(),
             journal_device: RefCell::default(),
             half_written: RefCell::default(),
+            is_superseded: Cell::new(false),
             limits,
             foreground: Foreground::default(),
             background: Background::new(&geometry),
@@ -302,7 +311,7 @@ impl<D: BlockDevice> Array<D> {
                 return Err(ArrayError::TooManyLost { group, lost, allowed });
             }
         }
-        Ok(Self(Rc::new(inner)))
+        Ok(Self(Generations::new(inner)))
     }
 
     /// Where everything is.
@@ -332,7 +341,7 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If there is no such member.
     pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
-        let group = member / self.0.geometry.width();
+        let group = self.0.geometry.group_of_member(member);
         let (lost, allowed) = (self.0.lost_in(group), self.0.geometry.parity_chunks());
         if self.is_online(member) && lost == allowed {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
@@ -412,7 +421,7 @@ impl<D> Inner<D> {
     }
 
     fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.durable.as_ref().is_some_and(Durable::is_closed) {
+        if self.durable.as_ref().is_some_and(|it| it.is_closed()) {
             return Err(IoError::Gone);
         }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
@@ -431,41 +440,46 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        let _busy = self.0.foreground.enter();
-        let range = self.0.checked(range_of(at, into.len())?)?;
-        self.0.counters.add(|counts| counts.reads += 1);
-        self.0.read(range, into).await
+        let inner = self.0.enter().await;
+        let _busy = inner.foreground.enter();
+        let range = inner.checked(range_of(at, into.len())?)?;
+        inner.counters.add(|counts| counts.reads += 1);
+        inner.read(range, into).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let _busy = self.0.foreground.enter();
-        let range = self.0.checked_change(range_of(at, data.len())?)?;
-        self.0.counters.add(|counts| counts.writes += 1);
-        self.0.write(range, data, durability).await?;
-        self.0.losses_recorded().await
+        let inner = self.0.enter().await;
+        let _busy = inner.foreground.enter();
+        let range = inner.checked_change(range_of(at, data.len())?)?;
+        inner.counters.add(|counts| counts.writes += 1);
+        inner.write(range, data, durability).await?;
+        inner.losses_recorded().await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let Some(journal) = self.0.journal.get() else { return self.0.flush_all().await };
+        let inner = self.0.enter().await;
+        let Some(journal) = inner.journal.get() else { return inner.flush_all().await };
         // Every write that is complete is in the rings, durably, until it is durable in place.
         journal.check()?;
-        self.0.losses_recorded().await
+        inner.losses_recorded().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        let _busy = self.0.foreground.enter();
-        let range = self.0.checked_change(range)?;
-        if self.0.limits.after_discard == AfterDiscard::Unchanged {
+        let inner = self.0.enter().await;
+        let _busy = inner.foreground.enter();
+        let range = inner.checked_change(range)?;
+        if inner.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        self.0.clear(range, Clear::Discard).await?;
-        self.0.losses_recorded().await
+        inner.clear(range, Clear::Discard).await?;
+        inner.losses_recorded().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        let _busy = self.0.foreground.enter();
-        let range = self.0.checked_change(range)?;
-        self.0.clear(range, Clear::Zeroes(durability)).await?;
-        self.0.losses_recorded().await
+        let inner = self.0.enter().await;
+        let _busy = inner.foreground.enter();
+        let range = inner.checked_change(range)?;
+        inner.clear(range, Clear::Zeroes(durability)).await?;
+        inner.losses_recorded().await
     }
 }

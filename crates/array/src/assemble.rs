@@ -1,7 +1,9 @@
 //! Assembling an array from its members, given in any order: who belongs to it, who is up to date, and
 //! whether the rest is enough. Nothing is written before all of that is known.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Lba};
 use voltier_ring::Handle;
@@ -18,7 +20,7 @@ use crate::journal::device::{JournalLabel, JournalState, read_label};
 use crate::marks::{BLOCK_BYTES, Marks};
 use crate::member_layout::MAP_START_BYTES;
 use crate::regions::{Joined, RegionMap};
-use crate::superblock::{ArrayRecord, MemberState, Superblock, Usage};
+use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// What may be done when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,8 +200,11 @@ fn choose_journal<D>(
 
 /// The newest record; refuses members that contradict it.
 fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataError> {
-    let event = |candidate: &&Candidate<D>| candidate.superblock().array.event;
-    // Of equals the first.
+    // Of equals the first; a row that was being added and never was does not make the shape.
+    let event = |candidate: &&Candidate<D>| {
+        let array = &candidate.superblock().array;
+        (array.event, Reverse(array.members.len()))
+    };
     let newest = candidates.iter().rev().max_by_key(event).expect("there is one");
     let array = &newest.superblock().array;
     for candidate in candidates {
@@ -207,15 +212,20 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
         let pair =
             (newest.position.min(candidate.position), newest.position.max(candidate.position));
         let contradiction = MetadataError::Contradiction { first: pair.0, second: pair.1 };
-        let has_same_shape = own.geometry == array.geometry
-            && own.places == array.places
-            && own.consistency == array.consistency;
-        let has_place = array.members[member].uuid == own.members[member].uuid;
-        if !has_same_shape {
+        let is_alike = own.places == array.places && own.consistency == array.consistency;
+        let uuid = own.members[member].uuid;
+        let record = array.members.get(member).filter(|record| record.uuid == uuid);
+        if is_alike && record.is_none() && array.geometry.grows_into(&own.geometry) {
+            // It was to be a further row, and the others went on as they were.
+            continue;
+        }
+        let is_from_before = own.event < array.event && own.geometry.grows_into(&array.geometry);
+        let has_same_shape = own.geometry == array.geometry || is_from_before;
+        if !is_alike || !has_same_shape {
             return Err(contradiction);
         }
-        let record = &array.members[member];
-        if record.state == MemberState::Lost && has_place && own.event >= record.since_event {
+        let is_lost = |record: &&MemberRecord| record.state == MemberState::Lost;
+        if record.filter(is_lost).is_some_and(|record| own.event >= record.since_event) {
             return Err(MetadataError::Diverged { device: candidate.position });
         }
         if own.event == array.event && own != array {
@@ -229,7 +239,8 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
 /// event behind it (see [`durable`](crate::durable)).
 fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
     let uuid = own.array.members[own.member].uuid;
-    array.members[own.member].uuid == uuid
+    let has_place = array.members.get(own.member).is_some_and(|record| record.uuid == uuid);
+    has_place
         && (canary::is(Canary::StaleBelieved)
             || array.is_in_service(own.member)
             || array.is_rebuilding(own.member))
@@ -340,9 +351,9 @@ async fn examine_all<D: BlockDevice>(
             members.insert(member, candidate);
         } else {
             // In service and older than it can be: what it is told to be, it is not.
-            let state = match array.members[member].state {
-                MemberState::InService | MemberState::Rebuilding => MemberState::Lost,
-                state => state,
+            let state = match array.members.get(member).map(|record| record.state) {
+                Some(MemberState::InService | MemberState::Rebuilding) => MemberState::Lost,
+                state => state.unwrap_or(MemberState::Absent),
             };
             left_out.push(LeftOut { device, member, state });
         }
@@ -372,7 +383,9 @@ async fn examine_all<D: BlockDevice>(
         true => lacking.iter().any(|region| in_doubt.has(region)),
         false => true,
     };
-    let missing: Vec<usize> = all.filter(lacks).collect();
+    // Parity alone is made anew from data, of which none is computed without these members.
+    let holds_data = |member: &usize| array.geometry.holds_data(*member);
+    let missing: Vec<usize> = all.filter(lacks).filter(holds_data).collect();
     // Copies are whole blocks, old or new: none of them is computed from others.
     let is_surprise = !missing.is_empty() && !in_doubt.is_empty() && !array.geometry.is_mirror();
     if is_surprise && !options.force {
@@ -432,7 +445,7 @@ impl<D: BlockDevice> Array<D> {
             consistency: array.consistency,
             has_journal: journal.is_some(),
             data_start: array.places.data.start.0,
-            durable: Some(Durable::new(array, marks)),
+            durable: Some(Rc::new(Durable::new(array, marks))),
         };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;

@@ -13,6 +13,7 @@ use voltier_block::{BlockDevice, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, Se
 use voltier_ring::Signal;
 
 use crate::array::{Array, Inner};
+use crate::generations::in_service;
 use crate::geometry::{Geometry, Stripe};
 use crate::pace::{Foreground, Pace, Pacer, Progress, Turn};
 use crate::rebuild::RebuildState;
@@ -107,6 +108,16 @@ impl<D> Background<D> {
         }
     }
 
+    /// The same for an array that takes over: paces and spares.
+    pub(crate) fn moved(&self, geometry: &Geometry) -> Self {
+        let moved = Self::new(geometry);
+        for (own, next) in self.tasks.iter().zip(&moved.tasks) {
+            next.pacer.set_pace(own.pacer.pace());
+        }
+        moved.spares.swap(&self.spares);
+        moved
+    }
+
     pub(crate) fn membership_changed(&self) {
         self.generation.set(self.generation.get() + 1);
     }
@@ -130,6 +141,10 @@ enum Step {
 impl<D> Inner<D> {
     pub(crate) fn task(&self, task: BackgroundTask) -> &TaskState<D> {
         &self.background.tasks[task as usize]
+    }
+
+    pub(crate) fn is_at_work(&self, task: BackgroundTask) -> bool {
+        self.task(task).is_running.get()
     }
 
     /// The region of a stripe. A bare array has them too; all of them count as written.
@@ -206,7 +221,7 @@ impl<D: BlockDevice> Inner<D> {
         state.pacer.start(self.handle.now());
         let (handle, inner) = (self.handle.clone(), Rc::downgrade(self));
         drop(self.handle.spawn(async move {
-            let step = async |inner: &Weak<Self>| match inner.upgrade() {
+            let step = async |inner: &Weak<Self>| match in_service(inner) {
                 Some(inner) => inner.step(task).await,
                 None => Step::End,
             };
@@ -281,7 +296,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// What all devices of a group take at once.
     fn run_bytes_max(&self, group: usize) -> u64 {
-        let members = self.members[self.geometry.members_of(group)].iter();
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
         let device = |member: &crate::members::Member<D>| {
             let beside = member.succeeding();
             [member.device().ok(), beside].into_iter().flatten()

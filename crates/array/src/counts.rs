@@ -42,6 +42,10 @@ pub struct Counts {
 pub(crate) struct Counters(Cell<Counts>);
 
 impl Counters {
+    pub(crate) fn of(counts: Counts) -> Self {
+        Self(Cell::new(counts))
+    }
+
     pub(crate) fn get(&self) -> Counts {
         self.0.get()
     }

@@ -2,6 +2,7 @@
 //! takes as long for large members as for small ones.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
@@ -162,7 +163,7 @@ impl<D: BlockDevice> Array<D> {
             consistency,
             has_journal: rings.is_some(),
             data_start: record.places.data.start.0,
-            durable: Some(Durable::new(record, marks)),
+            durable: Some(Rc::new(Durable::new(record, marks))),
         };
         let members = devices.into_iter().map(Some).collect();
         let array = Self::build(handle, geometry, members, foundation)?;

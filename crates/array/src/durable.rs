@@ -18,7 +18,7 @@ use crate::canary::{self, Canary};
 use crate::copies::write_superblock;
 use crate::journal::device::{JournalRecord, JournalState};
 use crate::marks::Marks;
-use crate::members::together;
+use crate::members::{Member, together};
 use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// The durable state of an array in service.
@@ -203,8 +203,17 @@ impl<D: BlockDevice> Inner<D> {
         let mut next = durable.record();
         next.event += u64::from(!canary::is(Canary::EventNotRaised));
         next.usage = durable.usage.get();
-        let mut is_news =
-            durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
+        let is_grown = next.geometry != self.geometry;
+        if is_grown {
+            next.geometry = self.geometry.clone();
+            let (known, since_event) = (next.members.len(), next.event);
+            let added = self.members[known..].iter().map(Member::uuid);
+            let state = MemberState::Absent;
+            next.members.extend(added.map(|uuid| MemberRecord { uuid, state, since_event }));
+        }
+        let mut is_news = durable.is_due.replace(false)
+            || is_grown
+            || next.usage != durable.record.borrow().usage;
         let journal = durable.journal.get();
         let is_same = |one: JournalRecord, other: JournalRecord| {
             (one.uuid, one.state) == (other.uuid, other.state)
@@ -219,7 +228,7 @@ impl<D: BlockDevice> Inner<D> {
             is_news = true;
         }
         next.is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
-        let (mut is_loss, mut is_join) = (false, false);
+        let (mut is_loss, mut is_join) = (false, is_grown);
         for (member, record) in self.members.iter().zip(&mut next.members) {
             let (state, uuid) = (member.state(record.state), member.uuid());
             if (record.state, record.uuid) != (state, uuid) {
@@ -241,7 +250,9 @@ impl<D: BlockDevice> Inner<D> {
             self.store_whole_map().await?;
         }
         let before = durable.record();
-        let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
+        let is_new = |member: &usize| {
+            before.members.get(*member).map(|it| it.uuid) != Some(next.members[*member].uuid)
+        };
         // Before any member says that it has the journal, or may be started without it.
         self.write_journal_label(&next).await;
         // Nobody is sent away on record before the one in his place can be known by his.

@@ -116,6 +116,7 @@ impl Geometry {
         member_sectors: u64,
     ) -> Result<Self, GeometryError> {
         let shape = level.shape(members)?;
+        layout.check(shape)?;
         let in_range = (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes);
         if !in_range || !chunk_bytes.is_power_of_two() {
             return Err(GeometryError::Chunk { chunk_bytes });
@@ -224,9 +225,48 @@ impl Geometry {
         stripe.0 / self.shape.groups as u64
     }
 
-    /// The members of a group: all stripes of the group are on these.
-    pub const fn members_of(&self, group: usize) -> std::ops::Range<usize> {
-        group * self.shape.width..(group + 1) * self.shape.width
+    /// The members of a group, ascending: all stripes of the group are on these.
+    pub fn members_of(&self, group: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
+        let added = (groups * base + group..self.member_count()).step_by(groups);
+        (group * base..(group + 1) * base).chain(added)
+    }
+
+    /// The group of a member.
+    pub const fn group_of_member(&self, member: usize) -> usize {
+        self.place_in_group(member).0
+    }
+
+    /// Whether a member has data, and not parities alone.
+    pub const fn holds_data(&self, member: usize) -> bool {
+        let is_shared = self.is_mirror() || self.shape.rows == 0;
+        is_shared || self.place_in_group(member).1 < self.rotating()
+    }
+
+    /// Rows that were added, each whole on a member of its own behind all others.
+    const fn added(&self) -> usize {
+        match self.layout {
+            Layout::AddedRows { rotating } => self.shape.rows - rotating,
+            Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 0,
+        }
+    }
+
+    /// The member, of all, that has this place in its group.
+    const fn member_at(&self, group: usize, index: usize) -> usize {
+        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
+        match index.checked_sub(base) {
+            None => group * base + index,
+            Some(added) => groups * base + added * groups + group,
+        }
+    }
+
+    /// The group of a member and its place in it.
+    const fn place_in_group(&self, member: usize) -> (usize, usize) {
+        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
+        match member.checked_sub(groups * base) {
+            None => (member / base, member % base),
+            Some(added) => (added % groups, base + added / groups),
+        }
     }
 
     /// Members over which the first parity rotates; one if it does not.
@@ -235,9 +275,14 @@ impl Geometry {
             return 1;
         }
         match self.layout {
-            Layout::LeftSymmetric => self.shape.width,
+            Layout::LeftSymmetric | Layout::AddedRows { .. } => self.shape.width - self.added(),
             Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.rows - 1),
         }
+    }
+
+    /// Whether the code numbers data as the members stand, not as the data go on.
+    const fn numbers_by_member(&self) -> bool {
+        self.rotating() > 1 && matches!(self.layout, Layout::LeftSymmetricFixedRows)
     }
 
     /// The place of the first parity in the group.
@@ -248,11 +293,10 @@ impl Geometry {
 
     /// The slot that holds a column.
     pub fn slot_of_column(&self, stripe: Stripe, column: usize) -> usize {
-        let rotating = self.rotating();
-        if rotating == 1 || self.layout == Layout::LeftSymmetric {
+        if !self.numbers_by_member() {
             return column;
         }
-        // With fixed rows the code numbers data as the members stand, not as the data go on.
+        let rotating = self.rotating();
         let parity = self.first_parity(stripe);
         let index = (parity + 1 + column) % rotating;
         if index < parity { index } else { index - 1 }
@@ -260,10 +304,10 @@ impl Geometry {
 
     /// The column in a slot, which must be one of data.
     pub fn column_of_slot(&self, stripe: Stripe, slot: usize) -> usize {
-        let rotating = self.rotating();
-        if rotating == 1 || self.layout == Layout::LeftSymmetric {
+        if !self.numbers_by_member() {
             return slot;
         }
+        let rotating = self.rotating();
         let parity = self.first_parity(stripe);
         let index = if slot < parity { slot } else { slot + 1 };
         (index + rotating - parity - 1) % rotating
@@ -271,38 +315,51 @@ impl Geometry {
 
     /// The member, of all, that has a slot of a stripe.
     pub fn member_of(&self, stripe: Stripe, slot: usize) -> usize {
-        let (data, width) = (self.data_chunks(), self.shape.width);
-        let base = self.group_of(stripe) * width;
-        if self.rotating() == 1 {
-            return base + slot;
+        self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
+    }
+
+    /// The place in the group of a slot of a stripe.
+    fn index_of(&self, stripe: Stripe, slot: usize) -> usize {
+        let rotating = self.rotating();
+        if rotating == 1 {
+            return slot;
         }
+        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
         let parity = self.first_parity(stripe);
-        base + match (self.layout, slot.checked_sub(data)) {
-            (Layout::LeftSymmetric, None) => (parity + self.shape.rows + slot) % width,
-            (Layout::LeftSymmetric, Some(row)) => (parity + row) % width,
-            (Layout::LeftSymmetricFixedRows, None) if slot < parity => slot,
-            (Layout::LeftSymmetricFixedRows, None) => slot + 1,
-            (Layout::LeftSymmetricFixedRows, Some(0)) => parity,
-            (Layout::LeftSymmetricFixedRows, Some(_)) => slot,
+        match (self.numbers_by_member(), slot.checked_sub(data)) {
+            (false, None) => (parity + turning + slot) % rotating,
+            (false, Some(row)) if row < turning => (parity + row) % rotating,
+            (false, Some(row)) => rotating + row - turning,
+            (true, None) if slot < parity => slot,
+            (true, None) => slot + 1,
+            (true, Some(0)) => parity,
+            (true, Some(_)) => slot,
         }
     }
 
     /// The slot that a member has of a stripe; none if the stripe is on another group.
     pub fn slot_of(&self, stripe: Stripe, member: usize) -> Option<usize> {
-        let (data, width) = (self.data_chunks(), self.shape.width);
-        let index = member.checked_sub(self.group_of(stripe) * width).filter(|at| *at < width)?;
-        if self.rotating() == 1 {
+        let (group, index) = self.place_in_group(member);
+        if group != self.group_of(stripe) || index >= self.shape.width {
+            return None;
+        }
+        let rotating = self.rotating();
+        if rotating == 1 {
             return Some(index);
         }
+        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
         let parity = self.first_parity(stripe);
-        Some(match self.layout {
-            Layout::LeftSymmetric => {
-                let behind = (index + width - parity) % width;
-                if behind < self.shape.rows { data + behind } else { behind - self.shape.rows }
+        Some(if self.numbers_by_member() {
+            match index {
+                _ if index == parity => data,
+                _ if index > data => index,
+                _ => index - usize::from(index > parity),
             }
-            Layout::LeftSymmetricFixedRows if index == parity => data,
-            Layout::LeftSymmetricFixedRows if index > data => index,
-            Layout::LeftSymmetricFixedRows => index - usize::from(index > parity),
+        } else if index >= rotating {
+            data + turning + (index - rotating)
+        } else {
+            let behind = (index + rotating - parity) % rotating;
+            if behind < turning { data + behind } else { behind - turning }
         })
     }
 
@@ -316,7 +373,7 @@ impl Geometry {
         if member >= self.member_count() || at.0 >= self.member_sectors() {
             return None;
         }
-        let group = (member / self.shape.width) as u64;
+        let group = self.group_of_member(member) as u64;
         let row = at.0 / self.chunk_sectors;
         let stripe = Stripe(row * self.shape.groups as u64 + group);
         let slot = self.slot_of(stripe, member)?;

@@ -58,6 +58,28 @@ pub enum Layout {
     /// Linux md's `left-symmetric-6`: the first parity rotates over all members but the last ones,
     /// which hold the further rows. It is what a row added to a RAID 5 without moving data gives.
     LeftSymmetricFixedRows,
+    /// What rows added to an array of several parities, or of groups, give: so many parities as by
+    /// [`LeftSymmetric`](Self::LeftSymmetric) over the members that were there first, and each further
+    /// row on members of its own, one for each group, behind all others.
+    AddedRows {
+        /// Parities that rotate, of each group.
+        rotating: usize,
+    },
+}
+
+impl Layout {
+    /// # Errors
+    /// When an array of this shape cannot have it.
+    pub(crate) const fn check(self, shape: Shape) -> Result<(), GeometryError> {
+        match self {
+            Self::AddedRows { rotating }
+                if rotating == 0 || rotating >= shape.rows || shape.width == shape.rows + 1 =>
+            {
+                Err(GeometryError::Layout { rotating, parity: shape.rows })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why an array of this shape is not possible: one line for the user.
@@ -88,6 +110,14 @@ pub enum GeometryError {
         parity: usize,
         /// The most that is possible.
         most: usize,
+    },
+    /// So many rotating parities do not go with the level.
+    #[error("{rotating} of {parity} parities rotating: give 1 or more and fewer than all")]
+    Layout {
+        /// What was asked for.
+        rotating: usize,
+        /// The parities of the level.
+        parity: usize,
     },
     /// The chunk is not a power of two in the range.
     #[error("chunk of {chunk_bytes} bytes: give a power of two from 4K to 1M")]

@@ -41,9 +41,11 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::scrub`] finds what members return wrong. Each goes at a
-//! [`Pace`]: beside requests as its priority says, never under its floor.
+//! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::scrub`] finds what
+//! members return wrong. Each goes at a [`Pace`]: beside requests as its priority says, never under its
+//! floor.
 
+mod added_row;
 mod array;
 mod assemble;
 mod background;
@@ -56,7 +58,9 @@ mod counts;
 mod create;
 mod durable;
 mod errors;
+mod generations;
 mod geometry;
+mod grow;
 mod health;
 mod journal;
 mod latency;
@@ -89,6 +93,7 @@ pub use counts::Counts;
 pub use create::CreateOptions;
 pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use grow::GrowError;
 pub use health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use journal::device::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
 pub use journal::home::JournalError;

@@ -20,6 +20,7 @@ use crate::array::Inner;
 use crate::bits::Bits;
 use crate::canary::{self, Canary};
 use crate::consistency::Consistency;
+use crate::generations::in_service;
 use crate::geometry::Stripe;
 use crate::member_layout::MAP_START_BYTES;
 use crate::members::{Clear, Member, together};
@@ -98,6 +99,11 @@ impl Marks {
             last_error: Cell::new(IoError::Gone),
             has_rounds: Cell::new(false),
         }
+    }
+
+    /// The rounds belong to an array that is superseded; the next one begins its own.
+    pub(crate) fn leave_rounds(&self) {
+        self.has_rounds.set(false);
     }
 
     /// Sectors of a region on a member.
@@ -470,7 +476,7 @@ impl<D: BlockDevice> Inner<D> {
         let (handle, inner) = (self.handle.clone(), Rc::downgrade(self));
         drop(self.handle.spawn(async move {
             let round = |inner: Weak<Inner<D>>| async move {
-                let Some(inner) = inner.upgrade() else { return false };
+                let Some(inner) = in_service(&inner) else { return false };
                 inner.take_marks_back().await
             };
             loop {

@@ -6,7 +6,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload,
+    SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle, join_all};
 
@@ -64,6 +65,16 @@ impl<D> Member<D> {
             watch: MemberWatch::default(),
             departed: RefCell::default(),
         }
+    }
+
+    /// The same member in an array that takes over; nothing is left of this one.
+    pub(crate) fn moved(&self) -> Self {
+        let moved = Self::new(None);
+        moved.device.swap(&self.device);
+        moved.uuid.set(self.uuid.get());
+        moved.missing.swap(&self.missing);
+        moved.successor.swap(&self.successor);
+        moved
     }
 
     /// # Errors
@@ -284,17 +295,31 @@ impl<D: BlockDevice> Inner<D> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
         let range = SectorRange::new(self.on_device(range.start), range.count);
+        let suited = self.members[member].succeeding().map(|device| self.suited(&device, clear));
         let beside = self.beside(member, move |device: Rc<D>| async move {
-            clear_device(&*device, range, clear).await
+            clear_device(&*device, range, suited.unwrap_or(clear)).await
         });
-        let mut result = clear_device(&*device, range, clear).await;
+        let own = self.suited(&device, clear);
+        let mut result = clear_device(&*device, range, own).await;
         if let Err(error) = result
             && self.may_try_again(member, &device, error)
         {
-            result = Box::pin(clear_device(&*device, range, clear)).await;
+            result = Box::pin(clear_device(&*device, range, own)).await;
         }
         self.finish_beside(member, beside).await;
         self.settle(member, &device, result)
+    }
+
+    /// A discard goes into parity as zeroes: a device that came later and does not return them is
+    /// written zeroes.
+    fn suited(&self, device: &Rc<D>, clear: Clear) -> Clear {
+        let returns_zeroes = device.limits().after_discard == AfterDiscard::Zeroes;
+        match clear {
+            Clear::Discard if self.geometry.parity_chunks() > 0 && !returns_zeroes => {
+                Clear::Zeroes(Durability::Cached)
+            }
+            clear => clear,
+        }
     }
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
@@ -374,7 +399,7 @@ impl<D: BlockDevice> Inner<D> {
         result: IoResult<()>,
     ) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
-        let group = member / self.geometry.width();
+        let group = self.geometry.group_of_member(member);
         let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
         if !self.members[member].is_device(device) {
             return Ok(());
@@ -434,8 +459,8 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Members of a group that are lost, or do not have all of it yet.
     pub(crate) fn lost_in(&self, group: usize) -> usize {
-        let members = &self.members[self.geometry.members_of(group)];
-        members.iter().filter(|member| !member.is_online()).count()
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        members.filter(|member| !member.is_online()).count()
     }
 
     /// # Errors

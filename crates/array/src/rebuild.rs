@@ -130,14 +130,14 @@ impl<D: BlockDevice> Inner<D> {
                 from = region + 1;
             }
         };
-        let members = &self.members[self.geometry.members_of(group)];
-        members.iter().filter_map(|member| filling(member, |_, it| next(it)).flatten()).min()
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        members.filter_map(|member| filling(member, |_, it| next(it)).flatten()).min()
     }
 
     /// Members of a group that do not have a region.
     fn exposure(&self, group: usize, region: u64) -> usize {
-        let members = &self.members[self.geometry.members_of(group)];
-        members.iter().filter(|member| !member.has_region(region)).count()
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        members.filter(|member| !member.has_region(region)).count()
     }
 
     fn begin_rebuild_unit(&self, group: usize, region: u64) -> Unit<D> {
@@ -179,7 +179,9 @@ impl<D: BlockDevice> Inner<D> {
         let unit = &run.unit;
         // Degraded readers may go on: nobody reads what is written here.
         let _guards = self.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
-        let is_whole = !self.has_half_written(unit.group, run.rows.clone());
+        // Stripe by stripe the data come first, of which a parity in doubt is made anew.
+        let is_in_doubt = self.is_in_doubt(self.stripe_of(unit.group, run.rows.start));
+        let is_whole = !is_in_doubt && !self.has_half_written(unit.group, run.rows.clone());
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }

@@ -100,7 +100,7 @@ pub(crate) struct Spare<D> {
 }
 
 impl<D: BlockDevice> Inner<D> {
-    fn check_device(&self, device: &D, uuid: &[u8; 16]) -> Result<(), ReplaceError> {
+    pub(crate) fn check_device(&self, device: &D, uuid: &[u8; 16]) -> Result<(), ReplaceError> {
         let limits = device.limits();
         let needed = self.data_start + self.geometry.member_sectors();
         let [_, second_copy] = MemberLayout::superblock_lbas(limits.sectors);
@@ -138,7 +138,7 @@ impl<D: BlockDevice> Inner<D> {
         if own.is_rebuilding() || own.successor().borrow().is_some() {
             return Err(ReplaceError::Busy { member });
         }
-        let group = member / self.geometry.width();
+        let group = self.geometry.group_of_member(member);
         if !own.has_device() && self.check_group(group).is_err() {
             return Err(ReplaceError::Hopeless { member });
         }
@@ -247,7 +247,7 @@ impl<D: BlockDevice> Inner<D> {
         let is_place = |member: &usize| {
             !self.members[*member].has_device() && self.check_place(*member).is_ok()
         };
-        let exposed = |member: &usize| self.lost_in(member / self.geometry.width());
+        let exposed = |member: &usize| self.lost_in(self.geometry.group_of_member(*member));
         (0..self.members.len()).rev().filter(is_place).max_by_key(exposed)
     }
 }
@@ -269,7 +269,7 @@ impl<D: BlockDevice> Array<D> {
         device: D,
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
-        self.0.replace(member, Rc::new(device), uuid).await
+        self.0.enter().await.replace(member, Rc::new(device), uuid).await
     }
 
     /// Keeps a device for the next member that is lost, or takes it for one that is. It holds nothing of

@@ -11,6 +11,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult};
 use voltier_parity::Stores;
 
 use crate::array::Inner;
+use crate::generations::in_service;
 use crate::geometry::{Span, Stripe};
 use crate::locks::Access;
 use crate::members::together;
@@ -30,7 +31,7 @@ impl<D: BlockDevice> Inner<D> {
         drop(self.handle.spawn(async move {
             let mut from = 0;
             // Between two regions nothing keeps the array.
-            while let Some(inner) = inner.upgrade() {
+            while let Some(inner) = in_service(&inner) {
                 match inner.resync_next(from).await {
                     Some(next) => from = next,
                     None => return inner.end_resync(),

@@ -144,7 +144,7 @@ impl<D: BlockDevice> Array<D> {
     /// # Errors
     /// When a member does not take its last state: the array is then not called clean.
     pub async fn stop(&self) -> Result<(), ArrayError> {
-        self.0.stop().await.map_err(ArrayError::Io)
+        self.0.enter().await.stop().await.map_err(ArrayError::Io)
     }
 
     /// What the members say of the array.

@@ -18,8 +18,7 @@ use crate::regions::region_sectors;
 
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
-/// Readers refuse a newer version. Without a journal device version 1 is written, which programs before
-/// them read.
+/// Readers refuse a newer version. Version 1 is written where it says all, which programs before 2 read.
 pub const SUPERBLOCK_VERSION: u32 = 2;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
@@ -246,12 +245,31 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
 }
 
-/// The first version that has what this array needs.
-fn version_of(array: &ArrayRecord) -> u32 {
-    if array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
+/// The code of a layout: its number, and above it the one that it has with it.
+fn layout_code(layout: Layout) -> u32 {
+    match layout {
+        Layout::LeftSymmetric => 1,
+        Layout::LeftSymmetricFixedRows => 2,
+        Layout::AddedRows { rotating } => 3 | (rotating as u32) << 8,
+    }
 }
 
-const LAYOUTS: [Layout; 2] = [Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows];
+fn layout_of(code: u32) -> Option<Layout> {
+    let layout = match code & 0xff {
+        1 => Layout::LeftSymmetric,
+        2 => Layout::LeftSymmetricFixedRows,
+        3 => Layout::AddedRows { rotating: (code >> 8) as usize },
+        _ => return None,
+    };
+    (layout_code(layout) == code).then_some(layout)
+}
+
+/// The first version that has what this array needs.
+fn version_of(array: &ArrayRecord) -> u32 {
+    let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
+    if has_rows || array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
+}
+
 const CONSISTENCIES: [Consistency; 3] =
     [Consistency::Journal, Consistency::Bitmap, Consistency::None];
 
@@ -305,7 +323,7 @@ impl Superblock {
         raw.level = level.into();
         raw.level_first = (first as u32).into();
         raw.level_second = (second as u32).into();
-        raw.layout = position(LAYOUTS.iter().position(|it| *it == geometry.layout()));
+        raw.layout = layout_code(geometry.layout()).into();
         raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
         raw.member_count = (array.members.len() as u32).into();
         raw.member = (self.member as u32).into();
@@ -349,9 +367,11 @@ impl Superblock {
         }
         // Place and meaning of magic, version and CRC are the same in every version.
         match raw.version.get() {
-            1..=SUPERBLOCK_VERSION => raw.checked(copy).ok_or(Rejected::Damaged),
-            0 => Err(Rejected::Damaged),
-            newer => Err(Rejected::Newer(newer)),
+            newer if newer > SUPERBLOCK_VERSION => Err(Rejected::Newer(newer)),
+            version => {
+                let read = raw.checked(copy).filter(|read| version_of(&read.array) == version);
+                read.ok_or(Rejected::Damaged)
+            }
         }
     }
 }
@@ -389,7 +409,7 @@ impl Raw {
         let places = self.places()?;
         let numbers = [self.level_first, self.level_second].map(|number| number.get() as usize);
         let level = level_of((self.level.get(), numbers[0], numbers[1]))?;
-        let layout = coded(&LAYOUTS, self.layout)?;
+        let layout = layout_of(self.layout.get())?;
         let chunk_bytes = self.chunk_bytes.get().into();
         let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');

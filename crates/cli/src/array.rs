@@ -1,14 +1,14 @@
 //! `voltier array ...`: ask the daemon, print.
 
-use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Repair, Request};
+use voltier_control::protocol::{ArrayRequest, Growth, MemberName, NewArray, Repair, Request};
 use voltier_control::{
     ArrayLevel, ArrayName, ArraySettings, ArrayState, ArrayStatus, Client, ControlError,
     ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency,
 };
 
 use crate::array_args::{
-    AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow, PoolAdd,
-    PoolRemove, PoolShow, PoolVerb, ReplaceMember, Scrub, SetArray, ShowArrays,
+    AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow, GrowArray,
+    PoolAdd, PoolRemove, PoolShow, PoolVerb, ReplaceMember, Scrub, SetArray, ShowArrays,
 };
 use crate::array_table;
 use crate::progress::{self, Task};
@@ -26,6 +26,7 @@ pub(crate) fn run(verb: &ArrayVerb, session: &Session<'_>) -> ControlResult<()> 
         ArrayVerb::Fail(args) => fail(args, session),
         ArrayVerb::Replace(args) => replace(args, session),
         ArrayVerb::AddSpare(args) => add_spare(args, session),
+        ArrayVerb::Grow(args) => grow(args, session),
         ArrayVerb::Rebuild(args) => rebuild(args, session),
         ArrayVerb::Scrub(args) => scrub(args, session),
         ArrayVerb::Set(args) => set(args, session),
@@ -79,6 +80,21 @@ fn replace(args: &ReplaceMember, session: &Session<'_>) -> ControlResult<()> {
 fn add_spare(args: &AddSpare, session: &Session<'_>) -> ControlResult<()> {
     let (name, spare) = (args.name.parse()?, device(&args.spare)?);
     change(session, ArrayRequest::AddSpare { name, spare, force: args.force }, "spare added")
+}
+
+fn grow(args: &GrowArray, session: &Session<'_>) -> ControlResult<()> {
+    let name: ArrayName = args.name.parse()?;
+    let (by, devices) = match &args.member {
+        Some(member) => (Growth::Member, vec![device(member)?]),
+        None => (Growth::Parity, devices(&args.parity)?),
+    };
+    let mut client = session.client()?;
+    let ask = ArrayRequest::Grow { name, by, devices, force: args.force };
+    let (array, notes) = client.array(ask)?;
+    for note in &notes {
+        eprintln!("voltier: {note}");
+    }
+    finish(session, &mut client, array, Task::Grow, args.no_wait)
 }
 
 fn rebuild(args: &Follow, session: &Session<'_>) -> ControlResult<()> {
@@ -186,6 +202,7 @@ fn finish(
             task.verb()
         ),
         Task::Rebuild => format!("{name}: rebuilt ({})\n", summary(&array)),
+        Task::Grow => format!("{name}: grown ({})\n", summary(&array)),
         Task::Scrub => format!("{name}: scrubbed ({})\n", array_table::scrub_found(&array)),
     })
 }

@@ -20,6 +20,8 @@ pub(crate) enum ArrayVerb {
     Replace(ReplaceMember),
     /// Give an array a drive that takes the place of the next lost member
     AddSpare(AddSpare),
+    /// Add a parity (5 to 6, 6 to 7.3, ...), or a copy to level 1, while the array serves
+    Grow(GrowArray),
     /// Go on with a rebuild that was cut off, and follow it; follow one that is running
     Rebuild(Follow),
     /// Read everything, hold it against its parity, and repair what is wrong
@@ -118,6 +120,26 @@ pub(crate) struct AddSpare {
     /// Overwrite what it holds now
     #[arg(short = 'f', long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("by").required(true).args(["parity", "member"])))]
+pub(crate) struct GrowArray {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Add a row of parity on this drive; of levels 50 and 60, one drive for each group
+    #[arg(long, value_name = "DEV", num_args = 1..)]
+    pub(crate) parity: Vec<String>,
+    /// Add this drive as one more copy; level 1
+    #[arg(long, value_name = "DEV")]
+    pub(crate) member: Option<String>,
+    /// Overwrite what the drives hold now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
+    /// Do not wait until they are filled
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 }
 
 #[derive(Debug, Args)]

@@ -39,6 +39,7 @@ pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<Job
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Rebuild,
+    Grow,
     Scrub,
 }
 
@@ -46,13 +47,14 @@ impl Task {
     pub(crate) fn verb(self) -> &'static str {
         match self {
             Task::Rebuild => "rebuild",
+            Task::Grow => "grow",
             Task::Scrub => "scrub",
         }
     }
 
     fn of(self, array: &ArrayStatus) -> TaskStatus {
         match self {
-            Task::Rebuild => array.rebuild,
+            Task::Rebuild | Task::Grow => array.rebuild,
             Task::Scrub => array.scrub,
         }
     }
@@ -79,7 +81,7 @@ pub(crate) fn follow_array(
     }
     shown.clear();
     let stuck = array.rebuild_stuck_regions;
-    if task == Task::Rebuild && stuck > 0 {
+    if task != Task::Scrub && stuck > 0 {
         return Err(ControlError::failed(format!(
             "{name}: {stuck} regions cannot be rebuilt, too much of them cannot be read; see \
              `dmesg`, then `voltier array rebuild {name}` tries again"

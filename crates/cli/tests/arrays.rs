@@ -258,7 +258,7 @@ fn an_array_is_assembled_once_however_many_daemons_there_are() {
 #[test]
 fn wrong_usage_of_arrays_is_one_line_with_exit_code_two_and_starts_nothing() {
     let instance = Instance::new();
-    let cases: [(&str, &str); 22] = [
+    let cases: [(&str, &str); 24] = [
         ("array", "voltier array --help"),
         ("array creat", "create"),
         ("array create", "voltier array create --help"),
@@ -280,6 +280,8 @@ fn wrong_usage_of_arrays_is_one_line_with_exit_code_two_and_starts_nothing() {
         ("array create a --level 5 --chunk 12K d0 d1 d2", "power of two from 4K to 1M"),
         ("array create a --level 5 --chunk 2M d0 d1 d2", "power of two from 4K to 1M"),
         ("array create a --level 5 --consistency journl d0 d1 d2", "did you mean `journal`"),
+        ("array grow a", "--parity"),
+        ("array grow a --parity d0 --member d1", "cannot be used with"),
         ("array create a --level 5 --forse d0 d1 d2", "did you mean `--force`"),
     ];
     for (line, words) in cases {

@@ -80,6 +80,8 @@ pub struct MemberLabel {
 pub struct OpenedArray {
     /// Size of the array, in bytes.
     pub size_bytes: u64,
+    /// Its level: rows may have been added since it was made.
+    pub level: ArrayLevel,
     /// Changes of membership so far, this opening included.
     pub events: u64,
     /// The device of each place, as far as the devices given tell.
@@ -104,6 +106,8 @@ pub struct JournalDeviceLabel {
 /// What an array stands on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArrayDevices {
+    /// Its level.
+    pub level: ArrayLevel,
     /// Changes of membership so far.
     pub events: u64,
     /// The device of each place, as far as it is known.
@@ -344,6 +348,14 @@ pub trait Engine: 'static {
     /// # Errors
     /// Why it does not.
     fn check_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it.
+    ///
+    /// # Errors
+    /// The array is as before then, unless a device failed while it was taken in.
+    fn grow_array(&mut self, _: &ArrayName, _: &[DeviceSpec]) -> ControlResult<()> {
         Err(no_arrays())
     }
 

@@ -65,6 +65,16 @@ pub enum MemberName {
     Place(u32),
 }
 
+/// What an array is given more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Growth {
+    /// A row of parity.
+    Parity,
+    /// A member: of a mirror one more copy.
+    Member,
+}
+
 /// What a scrub does about blocks that do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -124,6 +134,17 @@ pub enum ArrayRequest {
         /// The device.
         spare: DeviceSpec,
         /// Overwrite what it holds now.
+        force: bool,
+    },
+    /// Add a row of redundancy.
+    Grow {
+        /// Which array.
+        name: ArrayName,
+        /// What it is given more of.
+        by: Growth,
+        /// The devices, one for each group.
+        devices: Vec<DeviceSpec>,
+        /// Overwrite what they hold now.
         force: bool,
     },
     /// Go on with a rebuild.

@@ -77,13 +77,15 @@ impl BookEngine {
         assert!(is_open, "{name} is not open");
     }
 
-    fn opened(&self, name: &ArrayName, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    fn opened(&self, record: &ArrayRecord, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+        let (name, level) = (&record.name, record.level);
         let devices =
-            ArrayDevices { events: 1, members: members.clone(), ..ArrayDevices::default() };
+            ArrayDevices { level, events: 1, members: members.clone(), ..ArrayDevices::default() };
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
         assert!(before.is_none(), "{name} is opened twice");
         OpenedArray {
             size_bytes: ARRAY_BYTES,
+            level,
             events: 1,
             members,
             journal: None,
@@ -244,7 +246,7 @@ impl Engine for BookEngine {
         };
         let mut labels = self.labels.lock().expect("no call panics");
         labels.extend(record.devices().map(|member| (member.to_string(), label.clone())));
-        Ok(self.opened(&record.name, record.members.clone()))
+        Ok(self.opened(record, record.members.clone()))
     }
 
     fn open_array(
@@ -261,7 +263,7 @@ impl Engine for BookEngine {
         // A level of that many members, as it was made.
         let members = devices.iter().cloned().map(Some).collect::<Vec<_>>();
         record.level.check(members.len(), record.chunk_bytes)?;
-        Ok(self.opened(&record.name, members))
+        Ok(self.opened(record, members))
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -302,6 +304,21 @@ impl Engine for BookEngine {
         self.array(name);
         self.call()?;
         self.stand(name, |devices| devices.spares.push(device.clone()));
+        Ok(())
+    }
+
+    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+        self.array(name);
+        self.call()?;
+        let five = self.array_devices(name).filter(|now| now.level.to_string() == "5");
+        let ([device], Some(_)) = (devices, five) else {
+            return Err(ControlError::failed("it does not grow"));
+        };
+        let six = "6".parse().expect("a level");
+        self.stand(name, |now| {
+            now.level = six;
+            now.members.push(Some(device.clone()));
+        });
         Ok(())
     }
 

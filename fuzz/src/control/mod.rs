@@ -138,6 +138,10 @@ impl Daemon {
             ArrayRequest::Replace { name, old, new, force } => {
                 ArrayRequest::Replace { name, old: member(old), new: device(new), force }
             }
+            ArrayRequest::Grow { name, by, devices, force } => {
+                let devices = devices.into_iter().map(device).collect();
+                ArrayRequest::Grow { name, by, devices, force }
+            }
             ArrayRequest::AddSpare { name, spare, force } => {
                 ArrayRequest::AddSpare { name, spare: device(spare), force }
             }

@@ -26,6 +26,25 @@ impl Drop for Pause<'_> {
     }
 }
 
+impl Journal {
+    /// The journal of an array that takes over with further members, which have no ring yet. Nothing is
+    /// under way in this one, and nothing is left of it.
+    pub(crate) fn grown(&self, members: usize) -> Self {
+        let mut options = self.options.clone();
+        let place = options.places[0];
+        options.places.resize(members, place);
+        let life = self.rings[0].borrow().life();
+        let empty = || Ring::new(place, 1, life, 0);
+        let mut rings: Vec<Ring> = self.rings.iter().map(|ring| ring.replace(empty())).collect();
+        rings.resize_with(members, empty);
+        let next_number = self.transactions.borrow().next_number;
+        let grown = Self::new(options, rings, next_number);
+        grown.transactions.swap(&self.transactions);
+        grown.failed.set(self.failed.get());
+        grown
+    }
+}
+
 impl<D: BlockDevice> Inner<D> {
     /// Keeps transactions from beginning, and waits until all are durable in place.
     ///

@@ -128,7 +128,18 @@ pub(crate) fn at_every_step<F: Future<Output = ()> + 'static>(
     before: impl Fn() -> Story,
     scenario: impl Fn(World, Story) -> F,
 ) -> Vec<Medium> {
-    for cut in 0.. {
+    at_steps(name, 1, media, before, scenario)
+}
+
+/// The same at every so many steps.
+pub(crate) fn at_steps<F: Future<Output = ()> + 'static>(
+    name: &str,
+    stride: usize,
+    media: &[Medium],
+    before: impl Fn() -> Story,
+    scenario: impl Fn(World, Story) -> F,
+) -> Vec<Medium> {
+    for cut in (0..).step_by(stride) {
         let story = before();
         let (is_through, after) = boot(media, cut, &story, &scenario);
         if is_through {

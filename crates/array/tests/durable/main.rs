@@ -3,6 +3,7 @@
 mod assemble;
 mod crash;
 mod drive;
+mod grow;
 mod journal_device;
 mod rebuild;
 mod service;

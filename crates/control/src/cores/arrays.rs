@@ -134,7 +134,10 @@ pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult
     Ok(keep(&record.name, array, devices, known_journal, Vec::new()))
 }
 
-fn open_all(handle: &Handle, devices: &[DeviceSpec]) -> ControlResult<(Vec<Leaf>, Vec<Known>)> {
+pub(super) fn open_all(
+    handle: &Handle,
+    devices: &[DeviceSpec],
+) -> ControlResult<(Vec<Leaf>, Vec<Known>)> {
     let mut leaves = Vec::with_capacity(devices.len());
     let mut known = Vec::with_capacity(devices.len());
     for device in devices {
@@ -160,6 +163,7 @@ fn keep(
     let members = members.collect();
     let opened = OpenedArray {
         size_bytes: array.limits().bytes(),
+        level: ArrayLevel(array.geometry().level()),
         events,
         members,
         journal: journal.as_ref().map(|known| known.device.clone()),
@@ -209,7 +213,10 @@ pub(super) async fn assemble(
         )));
     }
     left_out.extend(keep_newest(&mut candidates));
-    let newest = candidates.iter().map(|it| it.superblock.array.event).max().unwrap_or(0);
+    // Of those in service: one that was to come may know an event that the others never took.
+    let superblocks = candidates.iter().map(|it| &it.superblock);
+    let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
+    let newest = in_service.map(|it| it.array.event).max().unwrap_or(0);
     // What this instance has seen of the array is not newer than these: they are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
@@ -233,7 +240,10 @@ pub(super) async fn assemble(
     let journal = journals.into_iter().enumerate().find(is_taken).map(|(_, known)| known);
     let mut devices: Vec<Option<Known>> = vec![None; report.array.members.len()];
     for (place, known) in places.into_iter().zip(known) {
-        devices[place] = Some(known);
+        // One that was to be a further row, and never was, has no place.
+        if let Some(device) = devices.get_mut(place) {
+            *device = Some(known);
+        }
     }
     Ok(keep(&record.name, array, devices, journal, left_out))
 }
@@ -414,7 +424,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
     let spares = newcomers.iter().filter(|it| it.is_spare).map(|it| it.known.device.to_string());
     let (rebuild, scrub) = (array.rebuild_status(), array.scrub_status());
     let members = now.members.iter().enumerate().map(|(index, member)| {
-        let known = devices[index].as_ref();
+        let known = devices.get(index).and_then(Option::as_ref);
         let recorded = plain.members.get(index).map(|member| member.path.clone());
         MemberStatus {
             index: index as u32,

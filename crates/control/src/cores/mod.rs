@@ -463,6 +463,11 @@ impl Engine for CoreEngine {
         )
     }
 
+    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+        let (array, devices) = (name.clone(), devices.to_vec());
+        self.on_array(name, move |handle| newcomers::grow(handle, array, devices))
+    }
+
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
         let array = name.clone();
         self.on_array(name, move |_| async move { newcomers::start_rebuild(&array) })

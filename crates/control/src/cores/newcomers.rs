@@ -4,8 +4,9 @@ use voltier_array::{BackgroundTask, HealthNews, Replacement, ScrubRepair};
 use voltier_block::BlockDevice;
 use voltier_ring::Handle;
 
-use super::arrays::{Assembled, Known, assembled, open_leaf};
+use super::arrays::{Assembled, Known, assembled, open_all, open_leaf};
 use crate::array_settings::ArraySettings;
+use crate::array_spec::ArrayLevel;
 use crate::engine::{ArrayDevices, Replaced, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
@@ -64,6 +65,30 @@ pub(super) async fn replace(
             assembled.devices.borrow_mut()[place] = Some(known);
             if replaced == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
         }
+    })
+}
+
+/// Adds a row of redundancy on these devices.
+pub(super) async fn grow(
+    handle: Handle,
+    name: ArrayName,
+    devices: Vec<DeviceSpec>,
+) -> ControlResult<()> {
+    let assembled = assembled(&name)?;
+    let (leaves, known) = open_all(&handle, &devices)?;
+    let uuids = devices.iter().map(|_| Identity::random().map(|uuid| uuid.0));
+    let uuids: Vec<_> = uuids.collect::<ControlResult<_>>()?;
+    let grown = assembled.array.grow(leaves, &uuids).await;
+    let mut places = assembled.devices.borrow_mut();
+    if assembled.array.geometry().member_count() > places.len() {
+        places.extend(known.into_iter().map(Some));
+    }
+    grown.map_err(|error| {
+        let told = error.to_string();
+        let device = |at: usize| (format!("device {}: ", at + 1), format!("{}: ", devices[at]));
+        let named = (0..devices.len()).map(device).find(|(number, _)| told.starts_with(number));
+        let told = named.map_or(told.clone(), |(number, name)| told.replacen(&number, &name, 1));
+        ControlError::failed(format!("{name} does not grow: {told}"))
     })
 }
 
@@ -142,6 +167,7 @@ pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
     let array = &assembled.array;
     let news = array.take_health_news().iter().map(|news| assembled.line_of(news)).collect();
     Ok(ArrayDevices {
+        level: ArrayLevel(array.geometry().level()),
         events,
         members,
         spares: of(true),

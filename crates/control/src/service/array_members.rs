@@ -1,12 +1,14 @@
 //! Members that come and go, spares, and the background tasks of arrays.
 
+use voltier_array::Level;
+
 use super::Service;
 use super::admit::Beside;
 use super::spare_pools::Wanting;
 use crate::engine::{ArrayDevices, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
-use crate::protocol::{MemberName, Response};
+use crate::protocol::{Growth, MemberName, Response};
 use crate::records::{ArrayRecord, Identity};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
@@ -47,6 +49,39 @@ impl<E: Engine> Service<E> {
             }
         };
         self.engine.log(&format!("array {name}: {how}"));
+        Ok(self.array_response(name, vec![how]))
+    }
+
+    /// Adds a row of parity, or a copy.
+    pub(super) fn grow_array(
+        &mut self,
+        name: &ArrayName,
+        by: Growth,
+        devices: Vec<DeviceSpec>,
+        force: bool,
+    ) -> ControlResult<Response> {
+        let before = self.array_record(name)?;
+        self.size_of_array(name)?;
+        check_growth(&before, by)?;
+        for (at, device) in devices.iter().enumerate() {
+            if devices[..at].iter().any(|other| self.is_same(other, device)) {
+                return Err(ControlError::failed(format!("{device} is given twice; name it once")));
+            }
+            self.admit_to(&before, device, force)?;
+        }
+        // Before they are the array's: so they are looked at after a crash.
+        let mut record = before.clone();
+        record.incoming.extend(devices.iter().cloned());
+        self.registry.put_array(record)?;
+        let grown = self.engine.grow_array(name, &devices);
+        if grown.is_err() {
+            self.registry.put_array(before)?;
+        }
+        self.notice_array_events();
+        grown?;
+        let level = self.array_record(name)?.level;
+        let how = format!("{name} is of level {level} now; the new member is being filled");
+        self.engine.log(&how);
         Ok(self.array_response(name, vec![how]))
     }
 
@@ -287,12 +322,21 @@ impl<E: Engine> Service<E> {
         for record in self.registry.arrays().to_vec() {
             let name = record.name.clone();
             let Some(now) = self.engine.array_devices(&name) else { continue };
-            let ArrayDevices { events, members, spares, incoming, spares_wanted, may_lose, news } =
-                now;
+            let ArrayDevices {
+                level,
+                events,
+                members,
+                spares,
+                incoming,
+                spares_wanted,
+                may_lose,
+                news,
+            } = now;
             for line in news {
                 self.engine.log(&format!("array {name}: {line}"));
             }
-            let mut next = ArrayRecord { events, spares, incoming, ..record.clone() };
+            let mut next = ArrayRecord { level, events, spares, incoming, ..record.clone() };
+            next.members.resize(members.len().max(next.members.len()), None);
             for (place, device) in next.members.iter_mut().zip(members) {
                 if device.is_some() {
                     *place = device;
@@ -309,5 +353,22 @@ impl<E: Engine> Service<E> {
         }
         wanting.sort();
         wanting
+    }
+}
+
+/// Refuses what an array of this level cannot be given more of.
+fn check_growth(record: &ArrayRecord, by: Growth) -> ControlResult<()> {
+    let (name, level) = (&record.name, record.level);
+    let is_mirror = level.0 == Level::Raid1;
+    match by {
+        Growth::Parity if is_mirror => Err(ControlError::failed(format!(
+            "{name} is of level 1: it has copies and no parity; \
+             `voltier array grow {name} --member DEV` adds a copy"
+        ))),
+        Growth::Member if !is_mirror => Err(ControlError::failed(format!(
+            "{name} is of level {level}: members for more room cannot be added, only to level 1 a \
+             copy; make a larger array beside it, or `grow {name} --parity DEV` for a parity more"
+        ))),
+        Growth::Parity | Growth::Member => Ok(()),
     }
 }

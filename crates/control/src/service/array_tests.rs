@@ -8,7 +8,7 @@ use voltier_cache::Mode;
 use super::bench::{ARRAY_BYTES, Bench, name};
 use super::*;
 use crate::array_status::{ArrayState, ArrayStatus};
-use crate::protocol::{MemberName, NewArray, NewCache, Repair};
+use crate::protocol::{Growth, MemberName, NewArray, NewCache, Repair};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::{DeviceState, VolumeState};
@@ -388,6 +388,42 @@ fn a_replacement_that_fails_leaves_the_record_as_it_was() {
         assert_eq!(bench.error(request), format!("{failing} was to fail"));
         assert_eq!(bench.service.registry.arrays(), before);
     }
+}
+
+#[test]
+fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    let grow = |bench: &Bench, by, devices: &[&str]| {
+        let devices = devices.iter().map(|device| bench.device(device)).collect();
+        ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false })
+    };
+    let before = bench.service.registry.arrays().to_vec();
+    let cases = [
+        (Growth::Member, vec!["d4"], "is of level 5: members for more room cannot be added"),
+        (Growth::Parity, vec!["d1"], "already"),
+        (Growth::Parity, vec!["d4", "d4"], "given twice"),
+        (Growth::Parity, vec!["gone"], "does not exist"),
+    ];
+    bench.calls();
+    for (by, devices, words) in cases {
+        let error = bench.error(grow(&bench, by, &devices));
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    assert_eq!(bench.calls(), [""; 0]);
+    bench.steer(|books| books.failing = Some("grow"));
+    assert_eq!(bench.error(grow(&bench, Growth::Parity, &["d4"])), "grow was to fail");
+    assert_eq!(bench.service.registry.arrays(), before);
+    bench.steer(|books| books.failing = None);
+    let (array, notes) = bench.ask(grow(&bench, Growth::Parity, &["d4"]));
+    assert_eq!((array.level.as_str(), array.members.len(), notes.len()), ("6", 4, 1));
+    assert!(bench.service.registry.arrays()[0].incoming.is_empty());
+    bench.restart(false);
+    let array = bench.array();
+    assert_eq!((array.level.as_str(), array.members.len()), ("6", 4));
+    assert_eq!(bench.paths()[3], Some(bench.device("d4")));
+    let taken = Request::Create { name: name(), origin: bench.device("d4"), cache: None };
+    assert!(bench.error(taken).contains("already part of array r5"));
 }
 
 #[test]

@@ -47,6 +47,9 @@ impl<E: Engine> Service<E> {
                 self.replace_member(&name, &old, new, force)
             }
             ArrayRequest::AddSpare { name, spare, force } => self.add_spare(&name, spare, force),
+            ArrayRequest::Grow { name, by, devices, force } => {
+                self.grow_array(&name, by, devices, force)
+            }
             ArrayRequest::Rebuild { name } => self.start_task(&name, E::start_rebuild),
             ArrayRequest::Scrub { name, repair } => {
                 self.start_task(&name, |engine, name| engine.start_scrub(name, repair))
@@ -439,6 +442,7 @@ impl<E: Engine> Service<E> {
 /// What an opening tells of an array.
 fn learn(record: &mut ArrayRecord, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    record.level = opened.level;
     if opened.journal.is_some() || !opened.is_journal_lost {
         record.journal.clone_from(&opened.journal);
     }

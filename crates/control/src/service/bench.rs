@@ -9,6 +9,7 @@ use voltier_cache::Mode;
 
 use super::Service;
 use crate::array_settings::ArraySettings;
+use crate::array_spec::ArrayLevel;
 use crate::array_status::{ArrayState, ArrayStatus};
 use crate::engine::{
     ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
@@ -53,6 +54,7 @@ pub(super) struct Books {
 /// An open array.
 #[derive(Default)]
 pub(super) struct BookArray {
+    pub(super) level: Option<ArrayLevel>,
     pub(super) members: Vec<Option<DeviceSpec>>,
     pub(super) lost: Vec<u32>,
     pub(super) spares: Vec<DeviceSpec>,
@@ -193,9 +195,10 @@ impl Engine for BookEngine {
             books.labels.insert(path.to_owned(), label.clone());
         }
         let members = record.members.clone();
-        let array = BookArray { members: members.clone(), ..BookArray::default() };
+        let level = Some(record.level);
+        let array = BookArray { level, members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        Ok(OpenedArray { journal: record.journal.clone(), ..opened(members) })
+        Ok(OpenedArray { journal: record.journal.clone(), ..opened(record.level, members) })
     }
 
     fn open_array(
@@ -214,23 +217,25 @@ impl Engine for BookEngine {
             None => true,
         };
         let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
-        let missing = 3 - devices.len();
+        let count = record.members.len().max(3);
+        let missing = count.saturating_sub(devices.len());
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
         // Known ones where they were, others where there is room.
         let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
-        let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
+        let places = (0..count).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
         let mut places: Vec<Option<DeviceSpec>> = places.collect();
         for device in &devices {
             if !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
         }
-        let array = BookArray { members: places.clone(), ..BookArray::default() };
+        let level = Some(record.level);
+        let array = BookArray { level, members: places.clone(), ..BookArray::default() };
         self.books().arrays.insert(record.name.clone(), array);
         let journal = record.journal.clone();
-        Ok(OpenedArray { journal, ..opened(places) })
+        Ok(OpenedArray { journal, ..opened(record.level, places) })
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -299,6 +304,15 @@ impl Engine for BookEngine {
         }
     }
 
+    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+        self.call("grow", &format!("{name} by {}", devices.len()))?;
+        let mut books = self.0.lock().unwrap();
+        let array = books.arrays.get_mut(name).unwrap();
+        array.members.extend(devices.iter().cloned().map(Some));
+        array.level = Some("6".parse().unwrap());
+        Ok(())
+    }
+
     fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
         let on = device.map_or_else(|| "members".to_owned(), |_| "a device".to_owned());
         self.call("journal", &format!("{name} on {on}"))
@@ -322,6 +336,7 @@ impl Engine for BookEngine {
         let array = books.arrays.get(name)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
         Some(ArrayDevices {
+            level: array.level?,
             events: 1,
             members,
             spares_wanted: array.lost.len().saturating_sub(spares.len()),
@@ -344,10 +359,16 @@ impl Engine for BookEngine {
     }
 }
 
-fn opened(members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-    let (journal, left_out) = (None, Vec::new());
-    let is_journal_lost = false;
-    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, journal, is_journal_lost, left_out }
+fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    OpenedArray {
+        size_bytes: ARRAY_BYTES,
+        level,
+        events: 1,
+        members,
+        journal: None,
+        is_journal_lost: false,
+        left_out: Vec::new(),
+    }
 }
 
 pub(super) struct Bench {

@@ -1,0 +1,457 @@
+//! Rows of redundancy that are added while the array serves: what is on record when, losses, requests
+//! beside it, and power cuts at every step.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, GrowError, Layout, Level,
+    MemberState, Pace, Priority, ScrubRepair,
+};
+use voltier_block::{BlockDevice, Prng};
+
+use crate::crash::{Story, at_steps, boot};
+use crate::drive::{Drive, Medium};
+use crate::world::{Model, World, on_media, options, read, with_drives, write};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
+const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true };
+const FAST: Pace = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
+const SLOW: Pace = Pace { priority: Priority::Idle, floor_bytes_per_second: 1 << 19 };
+const FIFTY: Level = Level::Raid50 { group: 3 };
+const SIXTY: Level = Level::Raid60 { group: 4 };
+
+/// For devices that become these members.
+fn uuids(members: Range<usize>) -> Vec<[u8; 16]> {
+    members.map(|member| [200 + member as u8; 16]).collect()
+}
+
+/// Blocks in the first three regions.
+fn blocks(level: Level, members: usize) -> [u64; 6] {
+    let data = match level {
+        Level::Raid1 => 1,
+        Level::Raid5 => members - 1,
+        Level::Raid6 => members - 2,
+        _ => 4,
+    };
+    [0, 100, 300, 500, 600, 700].map(|block| block * data as u64)
+}
+
+async fn made(world: &World, level: Level, members: usize, how: Consistency) -> Array<Drive> {
+    let drives = world.drives[..members].to_vec();
+    let made = Array::create(&world.handle, &options(level, members, how), drives).await;
+    made.expect("possible")
+}
+
+/// Grows by the drives behind those of the members.
+async fn grow(world: &World, array: &Array<Drive>, count: usize) -> Result<(), ArrayError> {
+    let first = array.geometry().member_count();
+    array.grow(world.drives[first..first + count].to_vec(), &uuids(first..first + count)).await
+}
+
+async fn level_on(world: &World, drive: usize) -> Option<Level> {
+    let found = Array::examine(&world.drives[drive]).await.expect("whole");
+    found.map(|found| found.array.geometry.level())
+}
+
+/// All choices of so many of these.
+fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
+    let masks = (0_u32..1 << all).filter(|mask| mask.count_ones() as usize == count);
+    masks.map(|mask| (0..all).filter(|it| mask >> it & 1 == 1).collect()).collect()
+}
+
+/// What a stopped array holds without any so many of its members.
+async fn check_losses(world: &World, members: usize, count: usize, model: &Model) {
+    for lost in choices(members, count) {
+        let again = World::new(&world.handle, world.media(), None, 3);
+        let rest: Vec<usize> = (0..members).rev().filter(|it| !lost.contains(it)).collect();
+        let (array, _) = again.assemble(&rest, EITHER).await.unwrap_or_else(|error| {
+            panic!("without {lost:?}: {error}");
+        });
+        model.check(&array, &format!("without {lost:?}")).await;
+    }
+}
+
+#[test]
+fn from_one_parity_to_four_without_a_stop_and_as_many_members_may_be_lost() {
+    with_drives(7, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Journal).await;
+        let (mut model, size) = (Model::default(), array.limits().sectors);
+        let expected = [Level::Raid6, Level::Raid7_3, Level::NPlusM { data: 3, parity: 4 }];
+        for (step, level) in expected.into_iter().enumerate() {
+            for (index, block) in blocks(Level::Raid5, 4).into_iter().enumerate() {
+                let byte = (step * 10 + index) as u8 + 1;
+                write(&array, block, byte).await.expect("write");
+                model.acknowledge(block, byte);
+            }
+            let event = array.status().expect("it has one").event;
+            array.set_pace(BackgroundTask::Rebuild, SLOW);
+            grow(&world, &array, 1).await.expect("it can");
+            let (new, status) = (4 + step, array.status().expect("it has one"));
+            assert_eq!((status.level, status.event, status.is_degraded), (level, event + 1, true));
+            assert_eq!(status.members[new].state, MemberState::Rebuilding);
+            assert_eq!(array.limits().sectors, size);
+            for drive in 0..=new {
+                assert_eq!(level_on(&world, drive).await, Some(level));
+            }
+            model.check(&array, "while it is filled").await;
+            assert_eq!(array.pace(BackgroundTask::Rebuild), SLOW, "paces stay");
+            array.set_pace(BackgroundTask::Rebuild, FAST);
+            array.ended(BackgroundTask::Rebuild).await;
+            assert!(array.is_online(new) && !array.status().expect("it has one").is_degraded);
+        }
+        assert_eq!(array.geometry().layout(), Layout::LeftSymmetricFixedRows);
+        array.scrub(ScrubRepair::Nothing).expect("it can");
+        array.ended(BackgroundTask::Scrub).await;
+        let found = array.scrub_status();
+        assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0));
+        assert!(found.progress.done_bytes > 0);
+        array.stop().await.expect("stop");
+        drop(array);
+        check_losses(&world, 7, 4, &model).await;
+    });
+}
+
+#[test]
+fn two_parities_copies_and_groups_grow_and_lose_one_more() {
+    let cases = [
+        (Level::Raid6, 4, 1, Level::Raid7_3, Layout::AddedRows { rotating: 2 }),
+        (Level::Raid1, 2, 1, Level::Raid1, Layout::LeftSymmetric),
+        (FIFTY, 6, 2, SIXTY, Layout::AddedRows { rotating: 1 }),
+    ];
+    for (level, members, count, grown, layout) in cases {
+        for how in [Consistency::Journal, Consistency::Bitmap, Consistency::None] {
+            with_drives(members + count, move |world| async move {
+                let (array, mut model) =
+                    (made(&world, level, members, how).await, Model::default());
+                for (index, block) in blocks(level, members).into_iter().enumerate() {
+                    write(&array, block, index as u8 + 1).await.expect("write");
+                    model.acknowledge(block, index as u8 + 1);
+                }
+                grow(&world, &array, count).await.expect("it can");
+                write(&array, 8, 99).await.expect("write");
+                model.acknowledge(8, 99);
+                array.ended(BackgroundTask::Rebuild).await;
+                assert_eq!(array.geometry().layout(), layout);
+                array.stop().await.expect("stop");
+                drop(array);
+                let all: Vec<usize> = (0..members + count).rev().collect();
+                let (array, report) = world.assemble(&all, PLAIN).await.expect("all");
+                assert!(report.left_out.is_empty() && report.was_clean);
+                assert_eq!(array.geometry().level(), grown);
+                model.check(&array, "again").await;
+                array.stop().await.expect("stop");
+                let rows = array.geometry().parity_chunks();
+                drop(array);
+                if level == FIFTY {
+                    // Two of each group, of which the last ones came with the new row.
+                    for lost in [[0, 1, 3, 4], [0, 6, 5, 7], [2, 6, 3, 7]] {
+                        let rest: Vec<usize> = (0..8).filter(|it| !lost.contains(it)).collect();
+                        let again = World::new(&world.handle, world.media(), None, 3);
+                        let (array, _) = again.assemble(&rest, EITHER).await.expect("enough");
+                        model.check(&array, "without two of each").await;
+                    }
+                } else {
+                    check_losses(&world, members + count, rows, &model).await;
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn members_are_lost_while_a_row_is_filled_as_many_as_before_it_came() {
+    with_drives(5, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Journal).await;
+        let mut model = Model::default();
+        for block in blocks(Level::Raid5, 4) {
+            write(&array, block, 1).await.expect("write");
+            model.acknowledge(block, 1);
+        }
+        array.set_pace(BackgroundTask::Rebuild, SLOW);
+        grow(&world, &array, 1).await.expect("it can");
+        world.drives[2].is_gone.set(true);
+        for block in blocks(Level::Raid5, 4) {
+            write(&array, block, 2).await.expect("one may go");
+            model.acknowledge(block, 2);
+        }
+        assert!(!array.is_online(2));
+        assert!(matches!(array.fail(0), Err(ArrayError::TooManyLost { .. })));
+        model.check(&array, "degraded, while it is filled").await;
+        array.set_pace(BackgroundTask::Rebuild, FAST);
+        array.ended(BackgroundTask::Rebuild).await;
+        assert!(array.is_online(4), "it is filled from what is left");
+        array.fail(0).expect("one more may go");
+        model.check(&array, "two lost").await;
+        assert_eq!(
+            grow(&world, &array, 0).await,
+            Err(GrowError::Devices { given: 0, needed: 1 }.into())
+        );
+    });
+}
+
+#[test]
+fn a_new_member_that_fails_leaves_an_array_that_waits_for_another_one() {
+    with_drives(6, |world| async move {
+        let array = made(&world, Level::Raid6, 4, Consistency::Journal).await;
+        let mut model = Model::default();
+        for block in blocks(Level::Raid6, 4) {
+            write(&array, block, 1).await.expect("write");
+            model.acknowledge(block, 1);
+        }
+        world.drives[4].is_gone.set(true);
+        let error = grow(&world, &array, 1).await.expect_err("it does not take anything");
+        assert!(error.to_string().starts_with("device 1: "), "{error}");
+        assert_eq!(array.geometry().level(), Level::Raid6, "nothing has changed");
+        world.drives[4].is_gone.set(false);
+        array.set_pace(BackgroundTask::Rebuild, SLOW);
+        grow(&world, &array, 1).await.expect("it can");
+        world.drives[4].is_gone.set(true);
+        write(&array, 0, 3).await.expect("write");
+        model.acknowledge(0, 3);
+        array.ended(BackgroundTask::Rebuild).await;
+        assert_eq!(array.status().expect("it has one").members[4].state, MemberState::Lost);
+        array.set_pace(BackgroundTask::Rebuild, FAST);
+        array.replace(4, world.drives[5].clone(), [99; 16]).await.expect("it can");
+        array.ended(BackgroundTask::Rebuild).await;
+        array.stop().await.expect("stop");
+        drop(array);
+        let again = World::new(&world.handle, world.media(), None, 3);
+        let (array, _) = again.assemble(&[5, 3], EITHER).await.expect("three may go");
+        model.check(&array, "on two of five").await;
+    });
+}
+
+#[test]
+fn requests_go_on_beside_it_and_every_one_is_there_afterwards() {
+    for (level, members, count) in [(Level::Raid5, 3, 1), (Level::Raid6, 4, 1), (FIFTY, 6, 2)] {
+        with_drives(members + count, move |world| async move {
+            let array = made(&world, level, members, Consistency::Journal).await;
+            let model = Rc::new(RefCell::new(Model::default()));
+            let clients = (0..4_u64).map(|client| {
+                let (array, model, handle) = (array.clone(), model.clone(), world.handle.clone());
+                world.handle.spawn(async move {
+                    let mut dice = Prng::new(client + 1);
+                    for round in 0..250_u64 {
+                        // Each client has blocks of its own.
+                        let block = dice.below(150) * 4 + client;
+                        let byte = 1 + dice.below(255) as u8;
+                        model.borrow_mut().begin(block, byte);
+                        write(&array, block, byte).await.expect("write");
+                        model.borrow_mut().acknowledge(block, byte);
+                        if round % 3 == 0 {
+                            assert_eq!(read(&array, block).await, Ok(byte));
+                        }
+                        handle.sleep(dice.below(20_000)).await;
+                    }
+                })
+            });
+            let clients: Vec<_> = clients.collect();
+            world.handle.sleep(SECOND_NS / 1000).await;
+            array.set_pace(BackgroundTask::Rebuild, FAST);
+            grow(&world, &array, count).await.expect("it can");
+            array.ended(BackgroundTask::Rebuild).await;
+            let writes = array.counts().writes;
+            for client in clients {
+                client.await;
+            }
+            assert!((100..1000).contains(&writes), "it was not filled beside requests: {writes}");
+            let model = model.borrow().clone();
+            model.check(&array, "afterwards").await;
+            array.stop().await.expect("stop");
+            let rows = array.geometry().parity_chunks();
+            drop(array);
+            if level == FIFTY {
+                check_losses(&world, members + count, 1, &model).await;
+            } else {
+                check_losses(&world, members + count, rows, &model).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn what_cannot_grow_is_refused_in_one_line_and_nothing_changes() {
+    with_drives(7, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Journal).await;
+        write(&array, 0, 7).await.expect("write");
+        let before = array.status().expect("it has one");
+        let all = world.drives.clone();
+        let refused = async |drives: &[usize], uuids: &[[u8; 16]]| {
+            let given = drives.iter().map(|drive| all[*drive].clone()).collect();
+            array.grow(given, uuids).await.expect_err("refused").to_string()
+        };
+        let line = refused(&[4, 5], &uuids(4..6)).await;
+        assert_eq!(line, "2 devices given: one more row takes 1, one for each group");
+        let line = refused(&[4], &[[1; 16]]).await;
+        assert!(line.contains("has this uuid already"), "{line}");
+        let small = Drive::new(&world.handle, &world.power, 4 << 20, Medium::default(), 9);
+        let line = array.grow(vec![small], &uuids(4..5)).await.expect_err("refused").to_string();
+        assert!(line.contains("sectors are needed") || line.contains("are needed"), "{line}");
+        array.scrub(ScrubRepair::Nothing).expect("it can");
+        let line = refused(&[4], &uuids(4..5)).await;
+        assert_eq!(line, "a scrub is running: wait for it, or cancel it");
+        array.ended(BackgroundTask::Scrub).await;
+        assert_eq!(array.status().expect("it has one").event, before.event);
+        assert!(matches!(Array::examine(&all[4]).await, Ok(None)), "it was not touched");
+        array.fail(1).expect("one may go");
+        let line = refused(&[4], &uuids(4..5)).await;
+        assert!(line.starts_with("members are missing or being filled"), "{line}");
+        array.replace(1, all[5].clone(), [77; 16]).await.expect("it can");
+        assert!(refused(&[4], &uuids(4..5)).await.starts_with("members are missing"), "filled");
+        array.ended(BackgroundTask::Rebuild).await;
+        array.stop().await.expect("stop");
+        assert_eq!(refused(&[4], &uuids(4..5)).await, "the array is stopped: assemble it first");
+    });
+    for (level, members) in [(Level::Raid0, 2), (Level::Raid10, 4)] {
+        with_drives(members + 2, move |world| async move {
+            let array = made(&world, level, members, Consistency::None).await;
+            let count = array.geometry().group_count();
+            let error = grow(&world, &array, count).await.expect_err("refused").to_string();
+            assert!(error.contains("cannot be given one more row"), "{error}");
+        });
+    }
+    let nine = (Level::Raid1, 9);
+    with_drives(10, move |world| async move {
+        let array = made(&world, nine.0, nine.1, Consistency::None).await;
+        let error = grow(&world, &array, 1).await.expect_err("refused").to_string();
+        assert_eq!(error, "RAID 1 on 10 members is not possible: it takes 2 to 9");
+    });
+}
+
+/// An array with something on it, stopped, and drives that were never in it.
+fn with_some_over(level: Level, members: usize, count: usize, how: Consistency) -> Vec<Medium> {
+    on_media(vec![Medium::default(); members + count], move |world| async move {
+        let array = made(&world, level, members, how).await;
+        for block in blocks(level, members) {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.stop().await.expect("stop");
+        world.media()
+    })
+}
+
+fn story(blocks: [u64; 6]) -> Story {
+    let story = Story::default();
+    story.is_made.set(true);
+    for block in blocks {
+        story.model.borrow_mut().acknowledge(block, 1);
+    }
+    story
+}
+
+#[test]
+fn a_cut_while_a_row_is_added_is_gone_on_from_and_loses_nothing() {
+    let cases = [
+        (Level::Raid5, 3, 1, Consistency::Journal, 1),
+        (Level::Raid6, 4, 1, Consistency::Journal, 7),
+        (Level::Raid1, 2, 1, Consistency::Bitmap, 3),
+        (FIFTY, 6, 2, Consistency::Journal, 11),
+    ];
+    for (level, members, count, how, stride) in cases {
+        let media = with_some_over(level, members, count, how);
+        let blocks = blocks(level, members);
+        at_steps(
+            "grow",
+            stride,
+            &media,
+            || story(blocks),
+            move |world, story| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
+                array.set_pace(BackgroundTask::Rebuild, FAST);
+                story.write(&array, blocks[1], 9).await;
+                grow(&world, &array, count).await.expect("it can");
+                for byte in 20..23 {
+                    story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
+                    world.handle.sleep(SECOND_NS / 1000).await;
+                }
+                array.ended(BackgroundTask::Rebuild).await;
+                story.write(&array, 0, 30).await;
+                array.stop().await.expect("stop");
+                story.is_stopped.set(true);
+            },
+        );
+    }
+}
+
+/// Nothing has to be chosen after a crash: what a row lacks that is being added, no data depend on.
+#[test]
+fn a_cut_while_a_row_is_added_leaves_nothing_to_choose_without_a_journal() {
+    for (level, members) in [(Level::Raid5, 3), (Level::Raid6, 4)] {
+        let media = with_some_over(level, members, 1, Consistency::Bitmap);
+        let blocks = blocks(level, members);
+        at_steps(
+            "grow with a bitmap",
+            5,
+            &media,
+            || story(blocks),
+            move |world, story| async move {
+                let order: Vec<usize> = (0..members).collect();
+                let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
+                array.set_pace(BackgroundTask::Rebuild, FAST);
+                grow(&world, &array, 1).await.expect("it can");
+                for (index, block) in blocks.into_iter().enumerate() {
+                    story.write(&array, block + 1, 10 + index as u8).await;
+                }
+                array.ended(BackgroundTask::Rebuild).await;
+            },
+        );
+    }
+}
+
+/// A device that was to be a row and is not there at the next start belongs to nobody.
+#[test]
+fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without_that_row() {
+    let (level, members) = (Level::Raid6, 4);
+    let media = with_some_over(level, members, 1, Consistency::Journal);
+    let blocks = blocks(level, members);
+    let mut shapes = [0, 0];
+    for cut in (0..).step_by(5) {
+        let story = story(blocks);
+        let scenario = |world: World, story: Story| async move {
+            let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
+            story.write(&array, blocks[1], 9).await;
+            grow(&world, &array, 1).await.expect("it can");
+        };
+        let (is_through, after) = boot(&media, cut, &story, scenario);
+        if is_through {
+            break;
+        }
+        let mut dice = Prng::new(cut);
+        let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
+        let has_grown = on_media(left, move |world| async move {
+            let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("enough");
+            story.write(&array, blocks[2], 11).await;
+            let model = story.model.borrow().clone();
+            let first = model.check(&array, "without the new one").await;
+            let has_grown = array.geometry().level() == Level::Raid7_3;
+            assert_eq!(array.status().expect("it has one").is_degraded, has_grown);
+            array.stop().await.expect("stop");
+            drop(array);
+            if matches!(Array::examine(&world.drives[4]).await, Ok(Some(_))) {
+                let (array, report) =
+                    world.assemble(&[2, 4, 1, 0, 3], PLAIN).await.expect("all are known");
+                assert_eq!(report.left_out.len(), 1, "cut at {cut}");
+                assert_eq!(model.check(&array, "with the new one again").await, first);
+                array.stop().await.expect("stop");
+                drop(array);
+            }
+            let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
+            if has_grown {
+                array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");
+            } else {
+                grow(&world, &array, 1).await.expect("it can");
+            }
+            array.ended(BackgroundTask::Rebuild).await;
+            array.stop().await.expect("stop");
+            drop(array);
+            check_losses(&world, members + 1, 3, &model).await;
+            has_grown
+        });
+        shapes[usize::from(has_grown)] += 1;
+    }
+    assert!(shapes[0] > 5 && shapes[1] > 0, "{shapes:?}");
+}

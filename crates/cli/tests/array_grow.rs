@@ -1,0 +1,130 @@
+//! Arrays that grow, through the real binary: a parity or a copy more while clients go on.
+
+mod support;
+
+use support::nbd::NbdClient;
+use support::{Instance, fio_is_content};
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 6144;
+
+/// An instance with a volume `v` over an array `a`, exported, and the array's members.
+fn array_volume(level: &str, count: usize) -> (Instance, Vec<String>) {
+    let instance = Instance::new();
+    let members = (0..count).map(|number| instance.drive(&format!("d{number}"), 32 * MIB));
+    let members: Vec<String> = members.collect();
+    let devices = members.iter().map(String::as_str);
+    let create = ["array", "create", "a", "--level", level].into_iter().chain(devices);
+    instance.run(&create.collect::<Vec<_>>()).ok();
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+    (instance, members)
+}
+
+fn client(instance: &Instance) -> NbdClient {
+    NbdClient::connect(&instance.socket("v"), "v").unwrap()
+}
+
+fn after_start(instance: &Instance) -> NbdClient {
+    assert_eq!(instance.show("v")["state"], "running", "{:?}", instance.show("v"));
+    client(instance)
+}
+
+fn array(instance: &Instance) -> serde_json::Value {
+    instance.run(&["array", "show", "a", "--json"]).json()
+}
+
+/// Writes blocks over the first half of the volume, in an odd pattern, and flushes.
+fn fill(nbd: &mut NbdClient, seed: u8) {
+    for block in 0..200_u64 {
+        nbd.write(block * 40960 + 512, &[seed ^ block as u8; BLOCK]).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+#[track_caller]
+fn holds(nbd: &mut NbdClient, seed: u8) {
+    for block in 0..200_u64 {
+        let found = nbd.read(block * 40960 + 512, BLOCK).unwrap();
+        assert_eq!(found, [seed ^ block as u8; BLOCK], "block {block}");
+    }
+}
+
+#[test]
+fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
+    let (instance, devices) = array_volume("5", 3);
+    fill(&mut client(&instance), 16);
+    let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
+    let fio = instance.fio(
+        &uri,
+        &[
+            "--rw=randrw",
+            "--bsrange=512-128k",
+            "--iodepth=16",
+            "--offset=16M",
+            "--size=24M",
+            "--io_size=96M",
+            "--verify=crc32c",
+            "--verify_backlog=64",
+        ],
+    );
+    let more = [instance.drive("p1", 32 * MIB), instance.drive("p2", 40 * MIB)];
+    let grow = ["array", "grow", "a"];
+    let with = |args: &[&str]| instance.run(&[&grow, args].concat());
+    let small = instance.drive("small", 16 * MIB);
+    with(&["--parity", &small]).refused(1, "a does not grow: ");
+    with(&["--parity", &devices[1]]).refused(1, "in use");
+    with(&["--parity", &more[0], &more[1]]).refused(1, "one more row takes 1");
+    with(&["--parity", &more[0], &more[0]]).refused(1, "given twice");
+    with(&["--member", &more[0]]).refused(1, "members for more room cannot be added");
+    instance.run(&["array", "grow", "b", "--parity", &more[0]]).refused(1, "no array `b`");
+    let before = array(&instance);
+    assert_eq!((&before["level"], &before["may_lose"]), (&"5".into(), &1.into()));
+    let shown = with(&["--parity", &more[0], "--json"]).json();
+    assert_eq!((&shown["level"], &shown["may_lose"]), (&"6".into(), &2.into()), "{shown}");
+    assert_eq!(shown["size_bytes"], before["size_bytes"]);
+    let said = with(&["--parity", &more[1]]).ok();
+    assert!(said.out.contains("a: grown (level 7.3, 5 members"), "{said:?}");
+    fio_is_content(fio);
+    holds(&mut client(&instance), 16);
+    instance.run(&["array", "fail", "a", "0"]).ok();
+    with(&["--parity", &small]).refused(1, "members are missing or being filled");
+    instance.run(&["array", "fail", "a", &more[0]]).ok();
+    instance.run(&["array", "fail", "a", "2"]).ok();
+    holds(&mut client(&instance), 16);
+    instance.run(&["array", "fail", "a", "1"]).refused(1, "stays in a");
+    instance.kill();
+    holds(&mut after_start(&instance), 16);
+    let shown = array(&instance);
+    assert_eq!((&shown["level"], &shown["may_lose"]), (&"7.3".into(), &0.into()));
+    assert_eq!(shown["members"][4]["path"], more[1].as_str());
+}
+
+#[test]
+fn groups_take_a_parity_each_and_a_mirror_a_copy_and_a_kill_at_once_changes_nothing() {
+    let (instance, _) = array_volume("50", 6);
+    fill(&mut client(&instance), 17);
+    let more: Vec<String> = ["p1", "p2"].map(|name| instance.drive(name, 32 * MIB)).into();
+    let grow = ["array", "grow", "a", "--no-wait"];
+    instance.run(&[&grow[..], &["--parity", &more[0]]].concat()).refused(1, "takes 2");
+    instance.run(&[&grow[..], &["--parity", &more[0], &more[1]]].concat()).ok();
+    instance.kill();
+    holds(&mut after_start(&instance), 17);
+    while array(&instance)["state"] != "running" {}
+    let shown = array(&instance);
+    assert_eq!((&shown["level"], &shown["may_lose"]), (&"60".into(), &2.into()), "{shown}");
+    for lost in [0, 6, 4, 5] {
+        instance.run(&["array", "fail", "a", &lost.to_string()]).ok();
+    }
+    holds(&mut client(&instance), 17);
+    let (instance, _) = array_volume("1", 2);
+    fill(&mut client(&instance), 18);
+    let copy = instance.drive("copy", 32 * MIB);
+    let grow = |by| instance.run(&["array", "grow", "a", by, &copy]);
+    grow("--parity").refused(1, "`voltier array grow a --member DEV` adds a copy");
+    grow("--member").ok();
+    for lost in [0, 1] {
+        instance.run(&["array", "fail", "a", &lost.to_string()]).ok();
+    }
+    holds(&mut client(&instance), 18);
+}
