@@ -68,6 +68,25 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// What superblocks say: the number of a layout, and above it the one that it has with it.
+    pub(crate) const fn code(self) -> u32 {
+        match self {
+            Self::LeftSymmetric => 1,
+            Self::LeftSymmetricFixedRows => 2,
+            Self::AddedRows { rotating } => 3 | (rotating as u32) << 8,
+        }
+    }
+
+    pub(crate) fn of_code(code: u32) -> Option<Self> {
+        let layout = match code & 0xff {
+            1 => Self::LeftSymmetric,
+            2 => Self::LeftSymmetricFixedRows,
+            3 => Self::AddedRows { rotating: (code >> 8) as usize },
+            _ => return None,
+        };
+        (layout.code() == code).then_some(layout)
+    }
+
     /// # Errors
     /// When an array of this shape cannot have it.
     pub(crate) const fn check(self, shape: Shape) -> Result<(), GeometryError> {

@@ -245,25 +245,6 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
 }
 
-/// The code of a layout: its number, and above it the one that it has with it.
-fn layout_code(layout: Layout) -> u32 {
-    match layout {
-        Layout::LeftSymmetric => 1,
-        Layout::LeftSymmetricFixedRows => 2,
-        Layout::AddedRows { rotating } => 3 | (rotating as u32) << 8,
-    }
-}
-
-fn layout_of(code: u32) -> Option<Layout> {
-    let layout = match code & 0xff {
-        1 => Layout::LeftSymmetric,
-        2 => Layout::LeftSymmetricFixedRows,
-        3 => Layout::AddedRows { rotating: (code >> 8) as usize },
-        _ => return None,
-    };
-    (layout_code(layout) == code).then_some(layout)
-}
-
 /// The first version that has what this array needs.
 fn version_of(array: &ArrayRecord) -> u32 {
     let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
@@ -323,7 +304,7 @@ impl Superblock {
         raw.level = level.into();
         raw.level_first = (first as u32).into();
         raw.level_second = (second as u32).into();
-        raw.layout = layout_code(geometry.layout()).into();
+        raw.layout = geometry.layout().code().into();
         raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
         raw.member_count = (array.members.len() as u32).into();
         raw.member = (self.member as u32).into();
@@ -409,7 +390,7 @@ impl Raw {
         let places = self.places()?;
         let numbers = [self.level_first, self.level_second].map(|number| number.get() as usize);
         let level = level_of((self.level.get(), numbers[0], numbers[1]))?;
-        let layout = layout_of(self.layout.get())?;
+        let layout = Layout::of_code(self.layout.get())?;
         let chunk_bytes = self.chunk_bytes.get().into();
         let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');

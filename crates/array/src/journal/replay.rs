@@ -10,7 +10,6 @@ use voltier_block::{
 
 use crate::array::{ArrayError, Inner};
 use crate::canary::{self, Canary};
-use crate::durable::Durable;
 use crate::journal::device::read_long;
 use crate::journal::extents::{Extent, Extents};
 use crate::journal::format::{
@@ -400,7 +399,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// The ring of the journal's device cannot be used: after a stop in order it is not needed.
     fn lose_damaged_device(&self) -> Result<(), ArrayError> {
-        if self.durable.as_ref().is_none_or(Durable::is_replay_due) {
+        if self.durable.as_ref().is_none_or(|it| it.is_replay_due()) {
             return Err(JournalError::Damaged.into());
         }
         if let Ok(device) = self.device_of_ring(self.members.len()) {
