@@ -193,6 +193,7 @@ impl<D: BlockDevice> Inner<D> {
             journal_device: RefCell::default(),
             half_written: RefCell::default(),
             is_superseded: Cell::new(false),
+            watch: self.watch.moved(),
             code: Some(code),
             decoders: RefCell::default(),
             geometry,

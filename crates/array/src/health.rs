@@ -152,6 +152,16 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// The same in an array that takes over.
+    pub(crate) fn moved(&self) -> Watch {
+        Watch {
+            policy: self.policy.clone(),
+            round_ends_ns: self.round_ends_ns.clone(),
+            news: RefCell::new(self.news.take()),
+            listener: self.listener.clone(),
+        }
+    }
+
     /// Has the listener look at the array.
     pub(crate) fn tell(&self) {
         let listener = self.listener.borrow().clone();

@@ -69,6 +69,20 @@ impl Default for MemberWatch {
     }
 }
 
+impl MemberWatch {
+    /// Goes on with what another one has found, whose array makes place for this one's.
+    pub(crate) fn take_over(&self, before: &MemberWatch) {
+        self.is_avoided.set(before.is_avoided.get());
+        self.is_slow.set(before.is_slow.get());
+        self.against.set(before.against.get());
+        self.errors_read.set(before.errors_read.get());
+        self.errors_write.set(before.errors_write.get());
+        self.repaired.set(before.repaired.get());
+        self.errors_recent.set(before.errors_recent.get());
+        self.halved_at.set(before.halved_at.get());
+    }
+}
+
 /// A read of a member under way, timed or not.
 pub(crate) struct ReadUnderWay<'a> {
     watch: &'a MemberWatch,

@@ -74,6 +74,8 @@ impl<D> Member<D> {
         moved.uuid.set(self.uuid.get());
         moved.missing.swap(&self.missing);
         moved.successor.swap(&self.successor);
+        moved.departed.swap(&self.departed);
+        moved.watch.take_over(&self.watch);
         moved
     }
 

@@ -104,7 +104,7 @@ pub struct JournalDeviceLabel {
 }
 
 /// What an array stands on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayDevices {
     /// Its level.
     pub level: ArrayLevel,
@@ -122,6 +122,14 @@ pub struct ArrayDevices {
     pub may_lose: u32,
     /// What happened to members since this was last asked: a line each.
     pub news: Vec<String>,
+}
+
+impl ArrayDevices {
+    /// An array of which all is well, with these members and nothing beside them.
+    pub fn whole(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> Self {
+        let (spares, incoming, news) = (Vec::new(), Vec::new(), Vec::new());
+        Self { level, events: 1, members, spares, incoming, spares_wanted: 0, may_lose: 0, news }
+    }
 }
 
 /// How a device came into the place of a member.

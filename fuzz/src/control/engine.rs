@@ -79,8 +79,7 @@ impl BookEngine {
 
     fn opened(&self, record: &ArrayRecord, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
         let (name, level) = (&record.name, record.level);
-        let devices =
-            ArrayDevices { level, events: 1, members: members.clone(), ..ArrayDevices::default() };
+        let devices = ArrayDevices::whole(level, members.clone());
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
         assert!(before.is_none(), "{name} is opened twice");
         OpenedArray {

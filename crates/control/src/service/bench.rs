@@ -336,13 +336,10 @@ impl Engine for BookEngine {
         let array = books.arrays.get(name)?;
         let (members, spares) = (array.members.clone(), array.spares.clone());
         Some(ArrayDevices {
-            level: array.level?,
-            events: 1,
-            members,
             spares_wanted: array.lost.len().saturating_sub(spares.len()),
             spares,
             incoming: array.incoming.clone(),
-            ..ArrayDevices::default()
+            ..ArrayDevices::whole(array.level?, members)
         })
     }
 
