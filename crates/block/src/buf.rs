@@ -248,6 +248,24 @@ impl Buf {
         self.block == next.block && unsafe { self.start.add(self.len) } == next.start
     }
 
+    /// One buffer from the parts of a request: joined where they were cut, copied where a device
+    /// gave its part back in another buffer.
+    ///
+    /// # Panics
+    /// When there is no part.
+    pub fn put_together(parts: Vec<Buf>) -> Buf {
+        if parts.windows(2).all(|pair| pair[0].is_followed_by(&pair[1])) {
+            return parts.into_iter().reduce(Buf::join).expect("a request has a part");
+        }
+        let mut whole = Buf::new(parts.iter().map(|part| part.len()).sum());
+        let mut at = 0;
+        for part in parts {
+            whole[at..at + part.len()].copy_from_slice(&part);
+            at += part.len();
+        }
+        whole
+    }
+
     /// Drops everything behind the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -413,6 +431,18 @@ mod tests {
         let whole = first.join(second).join(rest);
         assert_eq!(whole.as_ptr(), start);
         assert_eq!((whole[0], whole[4096], whole[3 * 4096 - 1]), (1, 2, 3));
+    }
+
+    #[test]
+    fn parts_in_another_buffer_are_put_together_too() {
+        let mut rest = Buf::new(3 * 512);
+        let (mut first, mut last) = (rest.split_to(512), Buf::new(512));
+        let mut middle = rest.split_to(512);
+        for (part, byte) in [(&mut first, 1), (&mut middle, 2), (&mut last, 3)] {
+            part.fill(byte);
+        }
+        let whole = Buf::put_together(vec![first, middle, last]);
+        assert_eq!((whole.len(), whole[0], whole[512], whole[1535]), (1536, 1, 2, 3));
     }
 
     #[test]

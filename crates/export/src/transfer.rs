@@ -28,14 +28,15 @@ pub(crate) async fn read(device: &impl BlockDevice, at: Lba, into: Buf) -> IoRes
         return device.read(at, into).await;
     }
     let (mut rest, mut at) = (into, at);
-    let first = rest.split_to(most);
-    let mut whole = device.read(at, first).await?;
+    let mut parts = Vec::with_capacity(rest.len().div_ceil(most));
     while !rest.is_empty() {
-        at = at.plus(sectors(most));
         let piece = rest.split_to(rest.len().min(most));
-        whole = whole.join(device.read(at, piece).await?);
+        let next = at.plus(sectors(piece.len()));
+        // A device may answer in a buffer of its own.
+        parts.push(device.read(at, piece).await?);
+        at = next;
     }
-    Ok(whole)
+    Ok(Buf::put_together(parts))
 }
 
 /// Writes a run of any length.

@@ -179,7 +179,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             self.execute(run, part, keep)
         });
         let parts = join_all(parts).await.into_iter().collect::<IoResult<Vec<Buf>>>()?;
-        Ok(put_together(parts))
+        Ok(Buf::put_together(parts))
     }
 
     async fn execute(&self, run: Run, part: Buf, keep: bool) -> IoResult<Buf> {
@@ -312,21 +312,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let space = u64::from(self.geometry.segment_count) * self.geometry.segment_bytes;
         (self.state.borrow().user.bytes() as u64) < FILL_BACKLOG_BYTES.min(space / 16)
     }
-}
-
-/// One buffer from the parts of a request: joined where they were cut, copied where a part was
-/// served in another buffer.
-fn put_together(parts: Vec<Buf>) -> Buf {
-    if parts.windows(2).all(|pair| pair[0].is_followed_by(&pair[1])) {
-        return parts.into_iter().reduce(Buf::join).expect("a request has a part");
-    }
-    let mut whole = Buf::new(parts.iter().map(|part| part.len()).sum());
-    let mut at = 0;
-    for part in parts {
-        whole[at..at + part.len()].copy_from_slice(&part);
-        at += part.len();
-    }
-    whole
 }
 
 /// A short last line, padded to a whole one.
