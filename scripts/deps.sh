@@ -11,7 +11,7 @@ demo=("${build[@]}" fio:fio)
 test=("${demo[@]}"
   git:git nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin
   mkfs.xfs:xfsprogs mkfs.ext4:e2fsprogs fusermount3:fuse3 losetup:mount unshare:util-linux)
-bench=("${test[@]}" libisal.so.2:libisal2)
+bench=("${test[@]}" libisal.so.2:libisal2 mkfs.btrfs:btrfs-progs)
 witness=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
 
 case "${1:-}" in

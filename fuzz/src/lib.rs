@@ -16,6 +16,7 @@ mod control;
 mod input;
 mod nbd;
 mod registry;
+mod results;
 mod specs;
 
 /// One fuzz target.
@@ -27,13 +28,14 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "nbd_negotiation", run: nbd::negotiation },
     Target { name: "nbd_requests", run: nbd::requests },
     Target { name: "cache_image", run: cache_image::run },
     Target { name: "registry", run: registry::run },
     Target { name: "control", run: control::run },
     Target { name: "specs", run: specs::run },
+    Target { name: "results", run: results::run },
 ];
 
 /// The target of this name.

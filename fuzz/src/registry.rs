@@ -37,7 +37,8 @@ pub(crate) fn run(input: &[u8]) {
         let members = array.members.into_iter().map(home).collect();
         let [spares, incoming] = [array.spares, array.incoming]
             .map(|devices| devices.into_iter().map(|device| sandbox.device(device)).collect());
-        let array = ArrayRecord { members, spares, incoming, ..array };
+        let journal = array.journal.map(|device| sandbox.device(device));
+        let array = ArrayRecord { members, spares, incoming, journal, ..array };
         registry.put_array(array).expect("the state folder takes a file");
     }
     for volume in volumes {

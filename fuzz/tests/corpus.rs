@@ -40,4 +40,4 @@ macro_rules! replays {
     };
 }
 
-replays! { nbd_negotiation nbd_requests cache_image registry control specs }
+replays! { nbd_negotiation nbd_requests cache_image registry control specs results }

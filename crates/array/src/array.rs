@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
-    SECTOR_BYTES, SectorRange,
+    SECTOR_BYTES, SectorRange, StripeShape,
 };
 use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
@@ -17,6 +17,7 @@ use crate::counts::{Counters, Counts};
 use crate::durable::Durable;
 use crate::errors::MetadataError;
 use crate::geometry::{Geometry, Stripe};
+use crate::journal::home::{JournalDevice, JournalError};
 use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
 use crate::level::GeometryError;
 use crate::locks::StripeLocks;
@@ -105,6 +106,9 @@ pub enum ArrayError {
     /// A member cannot be replaced, or a spare not be used.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
+    /// A device cannot take the journal.
+    #[error(transparent)]
+    JournalDevice(#[from] JournalError),
     /// No such array is possible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -144,6 +148,8 @@ pub(crate) struct Inner<D> {
     pub(crate) losses: Losses,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
+    /// The device that takes the journal's records; none while they are on the members.
+    pub(crate) journal_device: RefCell<Option<JournalDevice<D>>>,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     /// None without redundancy.
@@ -277,6 +283,7 @@ impl<D: BlockDevice> Array<D> {
             durable,
             losses: Losses::default(),
             journal: OnceCell::new(),
+            journal_device: RefCell::default(),
             half_written: RefCell::default(),
             limits,
             foreground: Foreground::default(),
@@ -343,6 +350,11 @@ fn limits_of<'a>(geometry: &Geometry, members: impl Iterator<Item = &'a Limits>)
     let mut limits = Limits {
         preferred_bytes,
         max_transfer_bytes: whole_stripes.min(u64::from(u32::MAX / 4096 * 4096)) as u32,
+        stripe: (geometry.parity_chunks() > 0 && !geometry.is_mirror()).then_some(StripeShape {
+            data_bytes: stripe_bytes as u32,
+            chunk_bytes: chunk_bytes as u32,
+            parity_chunks: geometry.parity_chunks() as u32,
+        }),
         ..Limits::plain(geometry.sectors() * SECTOR_BYTES)
     };
     for member in members {

@@ -14,6 +14,7 @@ use crate::copies::{Found, read_superblock};
 use crate::durable::Durable;
 use crate::errors::{DeviceError, MetadataError};
 use crate::journal::ReplayReport;
+use crate::journal::device::{JournalLabel, JournalState, read_label};
 use crate::marks::{BLOCK_BYTES, Marks};
 use crate::member_layout::MAP_START_BYTES;
 use crate::regions::{Joined, RegionMap};
@@ -40,6 +41,13 @@ pub struct LeftOut {
     pub state: MemberState,
 }
 
+/// A journal device that was given and is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalLeftOut {
+    /// Its position among the devices given, from 0.
+    pub device: usize,
+}
+
 /// What an assembly found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssembleReport {
@@ -51,6 +59,10 @@ pub struct AssembleReport {
     pub left_out: Vec<LeftOut>,
     /// Members that were in service and are not there: they are lost now.
     pub now_lost: Vec<usize>,
+    /// Journal devices that were not taken: the array went on without them.
+    pub journal_left_out: Vec<JournalLeftOut>,
+    /// Whether the journal device was in service and is not there: the journal is on the members now.
+    pub is_journal_lost: bool,
     /// Positions of devices with one good copy of the superblock; both are good again.
     pub copies_mended: Vec<usize>,
     /// Regions whose parity is made anew in the background.
@@ -72,8 +84,19 @@ impl<D> Candidate<D> {
     }
 }
 
-/// Reads all superblocks; refuses what is no member of one array.
-async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Vec<Candidate<D>>, MetadataError> {
+/// A device with the label of a journal.
+struct JournalCandidate<D> {
+    position: usize,
+    device: D,
+    label: JournalLabel,
+}
+
+/// Members and journals.
+type Read<D> = (Vec<Candidate<D>>, Vec<JournalCandidate<D>>);
+
+/// Reads all superblocks; refuses what is no part of one array.
+async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Read<D>, MetadataError> {
+    let mut journals: Vec<JournalCandidate<D>> = Vec::new();
     let mut candidates: Vec<Candidate<D>> = Vec::with_capacity(devices.len());
     for (position, device) in devices.into_iter().enumerate() {
         let refused = |error| MetadataError::Device { device: position, error };
@@ -81,7 +104,16 @@ async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Vec<Candidate<D>>, 
             return Err(refused(DeviceError::ReadOnly));
         }
         let found = read_superblock(&device).await.map_err(refused)?;
-        let found = found.ok_or(refused(DeviceError::NoSuperblock))?;
+        let Some(found) = found else {
+            let label = read_label(&device).await.map_err(refused)?;
+            let (label, _) = label.ok_or(refused(DeviceError::NoSuperblock))?;
+            if let Some(first) = journals.iter().find(|it| it.label.uuid == label.uuid) {
+                let (first, second) = (first.position, position);
+                return Err(MetadataError::DuplicateJournal { first, second });
+            }
+            journals.push(JournalCandidate { position, device, label });
+            continue;
+        };
         let own = &found.superblock;
         if let Some(first) = candidates.first()
             && first.superblock().array.uuid != own.array.uuid
@@ -100,7 +132,68 @@ async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Vec<Candidate<D>>, 
         }
         candidates.push(Candidate { position, device, found });
     }
-    if candidates.is_empty() { Err(MetadataError::NoDevices) } else { Ok(candidates) }
+    check_journals(&candidates, &journals)?;
+    Ok((candidates, journals))
+}
+
+/// Refuses journals without members, and those of another array.
+fn check_journals<D>(
+    candidates: &[Candidate<D>],
+    journals: &[JournalCandidate<D>],
+) -> Result<(), MetadataError> {
+    let Some(member) = candidates.first() else {
+        return Err(journals.first().map_or(MetadataError::NoDevices, |journal| {
+            let (device, name) = (journal.position, journal.label.name.clone());
+            MetadataError::OnlyJournal { device, name }
+        }));
+    };
+    let array = member.superblock().array.uuid;
+    match journals.iter().find(|journal| journal.label.array != array) {
+        Some(JournalCandidate { position, label, .. }) => {
+            let (device, uuid, name) = (*position, label.array, label.name.clone());
+            Err(MetadataError::Stranger { device, uuid, name })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What there is of the journal's device.
+struct Chosen<D> {
+    /// The device and its label, if it is there and up to date.
+    journal: Option<(D, JournalLabel)>,
+    left_out: Vec<JournalLeftOut>,
+    /// Whether it was in service and is not there.
+    is_lost: bool,
+}
+
+/// The journal's device, if it is there and up to date, and those that are left out.
+///
+/// # Errors
+/// When it is needed and not there, unless the start is forced.
+fn choose_journal<D>(
+    array: &ArrayRecord,
+    journals: Vec<JournalCandidate<D>>,
+    options: AssembleOptions,
+) -> Result<Chosen<D>, MetadataError> {
+    let in_service =
+        array.journal_device.filter(|journal| journal.state == JournalState::InService);
+    let (mut chosen, mut left_out) = (None, Vec::new());
+    for JournalCandidate { position, device, label } in journals {
+        let is_it = in_service.is_some_and(|journal| journal.uuid == label.uuid);
+        if is_it && label.event > array.event + 1 {
+            return Err(MetadataError::JournalNewer { device: position });
+        }
+        if is_it && label.event + 1 >= array.event {
+            chosen = Some((device, label));
+        } else {
+            left_out.push(JournalLeftOut { device: position });
+        }
+    }
+    let is_missing = in_service.is_some() && chosen.is_none();
+    if is_missing && array.usage != Usage::Clean && !options.force {
+        return Err(MetadataError::JournalMissing);
+    }
+    Ok(Chosen { journal: chosen, left_out, is_lost: is_missing })
 }
 
 /// The newest record; refuses members that contradict it.
@@ -192,8 +285,8 @@ fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits {
     let mut in_doubt = joined.unknown.clone();
     let regions = match array.consistency {
         _ if array.usage == Usage::Clean => return in_doubt,
-        Consistency::Journal => return in_doubt,
-        Consistency::Bitmap => &map.dirty,
+        Consistency::Journal if !array.is_in_doubt => return in_doubt,
+        Consistency::Journal | Consistency::Bitmap => &map.dirty,
         Consistency::None => &map.written,
     };
     for region in regions.iter().filter(|region| map.written.has(*region)) {
@@ -214,6 +307,7 @@ struct Ready<D> {
     in_doubt: Bits,
     /// Regions that members which are being rebuilt lack.
     lacking: Bits,
+    journal: Chosen<D>,
 }
 
 /// What members that are being rebuilt lack: what the map says, of what was written. What was redone
@@ -233,8 +327,8 @@ async fn examine_all<D: BlockDevice>(
     devices: Vec<D>,
     options: AssembleOptions,
 ) -> Result<Ready<D>, ArrayError> {
-    let candidates = read_all(devices).await?;
-    let array = newest_of(&candidates)?;
+    let (candidates, journals) = read_all(devices).await?;
+    let mut array = newest_of(&candidates)?;
     if array.usage == Usage::Making {
         return Err(MetadataError::HalfMade { name: array.name }.into());
     }
@@ -262,7 +356,14 @@ async fn examine_all<D: BlockDevice>(
         maps.push(read_map(&candidate.device, &empty).await);
     }
     let maps: Vec<Option<&[u8]>> = maps.iter().map(Option::as_deref).collect();
-    let joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
+    let mut joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
+    let journal = choose_journal(&array, journals, options)?;
+    if journal.is_lost && array.usage != Usage::Clean {
+        // What was begun is not known: all that was written may not match, and says so from now on.
+        array.is_in_doubt = true;
+        joined.map.dirty = joined.map.written.clone();
+        joined.unequal = (0..joined.map.block_count()).collect();
+    }
     let in_doubt = in_doubt(&array, &joined);
     let lacking = lacking(&array, &joined);
     let all = 0..array.members.len();
@@ -278,7 +379,7 @@ async fn examine_all<D: BlockDevice>(
         return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
-    Ok(Ready { array, members, left_out, map, unequal, in_doubt, lacking })
+    Ok(Ready { array, members, left_out, map, unequal, in_doubt, lacking, journal })
 }
 
 impl<D: BlockDevice> Array<D> {
@@ -288,6 +389,14 @@ impl<D: BlockDevice> Array<D> {
     /// When it is or was one, and cannot be used.
     pub async fn examine(device: &D) -> Result<Option<Superblock>, DeviceError> {
         Ok(read_superblock(device).await?.map(|found| found.superblock))
+    }
+
+    /// What a device says of itself, if it has the journal of an array.
+    ///
+    /// # Errors
+    /// When it has or had one, and cannot be used.
+    pub async fn examine_journal(device: &D) -> Result<Option<JournalLabel>, DeviceError> {
+        Ok(read_label(device).await?.map(|(label, _)| label))
     }
 
     /// Puts an array in service: from its members, given in any order. Members that the array went on
@@ -301,8 +410,9 @@ impl<D: BlockDevice> Array<D> {
         devices: Vec<D>,
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
-        let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking } =
-            examine_all(devices, options).await?;
+        let ready = examine_all(devices, options).await?;
+        let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
+        let own_journal = ready.journal;
         let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
         let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
         let all = 0..array.members.len();
@@ -327,6 +437,7 @@ impl<D: BlockDevice> Array<D> {
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;
         assembled.0.name_members(&record);
+        assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)
                 && let Ok(device) = member.device()
@@ -340,6 +451,8 @@ impl<D: BlockDevice> Array<D> {
             was_clean,
             left_out,
             now_lost,
+            journal_left_out: own_journal.left_out,
+            is_journal_lost: own_journal.is_lost,
             copies_mended,
             regions_in_doubt,
             journal,

@@ -13,6 +13,8 @@ use crate::copies::write_superblock;
 use crate::durable::Durable;
 use crate::errors::{DeviceError, MetadataError};
 use crate::geometry::Geometry;
+use crate::journal::device::{JournalRecord, JournalState, write_label};
+use crate::journal::home::{JournalError, label_for};
 use crate::level::{Layout, Level};
 use crate::marks::{BLOCK_BYTES, Marks};
 use crate::member_layout::{MAP_START_BYTES, MemberLayout};
@@ -81,6 +83,8 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
         event: 1,
         usage: Usage::Making,
         members: options.member_uuids.iter().map(member).collect(),
+        journal_device: None,
+        is_in_doubt: false,
     })
 }
 
@@ -108,7 +112,33 @@ impl<D: BlockDevice> Array<D> {
         options: &CreateOptions,
         devices: Vec<D>,
     ) -> Result<Self, ArrayError> {
-        let record = plan(options, &devices)?;
+        Self::create_with_journal(handle, options, devices, None).await
+    }
+
+    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. Members
+    /// have room for a journal all the same: it is there when the device is lost.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), and when the device does not suit.
+    pub async fn create_with_journal(
+        handle: &Handle,
+        options: &CreateOptions,
+        devices: Vec<D>,
+        journal: Option<(D, [u8; 16])>,
+    ) -> Result<Self, ArrayError> {
+        let mut record = plan(options, &devices)?;
+        let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();
+        let journal = match journal {
+            Some((device, uuid)) => {
+                let label = label_for(&record, &device, uuid, block_bytes.unwrap_or(0))?;
+                let (state, since_event) = (JournalState::InService, 1);
+                record.journal_device = Some(JournalRecord { uuid, state, since_event });
+                let io = |error| ArrayError::from(JournalError::Device(error));
+                write_label(&device, &label).await.map_err(io)?;
+                Some((device, label))
+            }
+            None => None,
+        };
         let member_sectors = record.geometry.member_sectors();
         let map = RegionMap::new(record.uuid, member_sectors);
         // All are labelled before any of them is believed.
@@ -125,19 +155,20 @@ impl<D: BlockDevice> Array<D> {
         }
         let in_doubt = Bits::new(map.count());
         let marks = Marks::new(map, member_sectors, in_doubt, false);
-        let journal = record.journal();
+        let rings = record.journal();
         let (geometry, consistency) = (record.geometry.clone(), record.consistency);
         let named = record.clone();
         let foundation = Foundation {
             consistency,
-            has_journal: journal.is_some(),
+            has_journal: rings.is_some(),
             data_start: record.places.data.start.0,
             durable: Some(Durable::new(record, marks)),
         };
         let members = devices.into_iter().map(Some).collect();
         let array = Self::build(handle, geometry, members, foundation)?;
         array.0.name_members(&named);
-        array.0.take_into_use(journal).await?;
+        array.0.take_journal_device(journal, false);
+        array.0.take_into_use(rings).await?;
         Ok(array)
     }
 }

@@ -16,6 +16,7 @@ use voltier_ring::Signal;
 use crate::array::Inner;
 use crate::canary::{self, Canary};
 use crate::copies::write_superblock;
+use crate::journal::device::{JournalRecord, JournalState};
 use crate::marks::Marks;
 use crate::members::together;
 use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
@@ -26,6 +27,12 @@ pub(crate) struct Durable {
     record: RefCell<ArrayRecord>,
     /// What the record is to say of its use.
     usage: Cell<Usage>,
+    /// And of the journal's device; the event of a change is the record's.
+    journal: Cell<Option<JournalRecord>>,
+    /// Whether members may not be what the journal says they are to be.
+    is_replay_due: Cell<bool>,
+    /// Whether parity may not match although there is a journal.
+    is_in_doubt: Cell<bool>,
     /// Grows with everything the record does not say yet.
     changes: Cell<u64>,
     /// The changes that it says durably.
@@ -47,6 +54,9 @@ impl Durable {
     pub(crate) fn new(record: ArrayRecord, marks: Marks) -> Self {
         Self {
             usage: Cell::new(record.usage),
+            journal: Cell::new(record.journal_device),
+            is_replay_due: Cell::new(record.usage == Usage::InUse),
+            is_in_doubt: Cell::new(record.is_in_doubt),
             record: RefCell::new(record),
             changes: Cell::new(0),
             stored: Cell::new(0),
@@ -73,6 +83,33 @@ impl Durable {
     pub(crate) fn set_usage(&self, usage: Usage) {
         self.usage.set(usage);
         self.note_change();
+    }
+
+    pub(crate) fn journal(&self) -> Option<JournalRecord> {
+        self.journal.get()
+    }
+
+    /// The journal is on this device from now on, or on the members.
+    pub(crate) fn set_journal(&self, device: Option<[u8; 16]>) {
+        let state = JournalState::InService;
+        let record = |uuid| JournalRecord { uuid, state, since_event: 0 };
+        self.journal.set(device.map(record));
+        self.note_change();
+    }
+
+    /// The journal was on a device, and is on the members from now on.
+    pub(crate) fn lose_journal(&self) {
+        let lost = |it| JournalRecord { state: JournalState::Lost, ..it };
+        self.journal.set(self.journal.get().map(lost));
+        self.note_change();
+    }
+
+    pub(crate) fn is_replay_due(&self) -> bool {
+        self.is_replay_due.get()
+    }
+
+    pub(crate) fn replay_is_done(&self) {
+        self.is_replay_due.set(false);
     }
 
     /// Has the record stored whatever it says: a member may be an event behind, or have one copy.
@@ -155,6 +192,7 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn store_record(self: &Rc<Self>) -> IoResult<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
+        self.leave_failing_device().await?;
         // Members often go together, with their shelf. Nothing is acknowledged any more without those
         // that cannot be spared: then none of them is lost on record, and all may come back.
         if self.has_unrecorded_loss() {
@@ -166,6 +204,20 @@ impl<D: BlockDevice> Inner<D> {
         next.usage = durable.usage.get();
         let mut is_news =
             durable.is_due.replace(false) || next.usage != durable.record.borrow().usage;
+        let journal = durable.journal.get();
+        let is_same = |one: JournalRecord, other: JournalRecord| {
+            (one.uuid, one.state) == (other.uuid, other.state)
+        };
+        let is_as_before = match (journal, next.journal_device) {
+            (Some(now), Some(before)) => is_same(now, before),
+            (now, before) => now.is_none() && before.is_none(),
+        };
+        if !is_as_before {
+            let since_event = next.event;
+            next.journal_device = journal.map(|it| JournalRecord { since_event, ..it });
+            is_news = true;
+        }
+        next.is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
         let (mut is_loss, mut is_join) = (false, false);
         for (member, record) in self.members.iter().zip(&mut next.members) {
             let (state, uuid) = (member.state(record.state), member.uuid());
@@ -189,6 +241,8 @@ impl<D: BlockDevice> Inner<D> {
         }
         let before = durable.record();
         let is_new = |member: &usize| before.members[*member].uuid != next.members[*member].uuid;
+        // Before any member says that it has the journal, or may be started without it.
+        self.write_journal_label(&next).await;
         // Nobody is sent away on record before the one in his place can be known by his.
         let (new, old): (Vec<usize>, Vec<usize>) = (0..next.members.len()).partition(is_new);
         self.write_record(&next, new.clone()).await?;

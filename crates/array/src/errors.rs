@@ -113,6 +113,37 @@ pub enum MetadataError {
         /// The position of the other.
         second: usize,
     },
+    /// Devices were given, and no member among them.
+    #[error("device {} is the journal of array {name}: name the members of the array as well", .device + 1)]
+    OnlyJournal {
+        /// The position of the device.
+        device: usize,
+        /// The name of its array.
+        name: String,
+    },
+    /// Two devices are the same journal.
+    #[error("devices {} and {} are both the journal: leave the copy out", .first + 1, .second + 1)]
+    DuplicateJournal {
+        /// The position of one.
+        first: usize,
+        /// The position of the other.
+        second: usize,
+    },
+    /// The journal knows more of the array than its members.
+    #[error(
+        "device {}, the journal, knows newer events than the members: connect those that are \
+         missing, or leave it out", .device + 1
+    )]
+    JournalNewer {
+        /// The position of the device.
+        device: usize,
+    },
+    /// What was begun is on a device that is not there.
+    #[error(
+        "not stopped cleanly and its journal device is not there: connect it, or force the start, \
+         which makes parity anew, and check the data"
+    )]
+    JournalMissing,
     /// A member was given up, and went on by itself.
     #[error(
         "device {} was given up by the others and used without them: choose, and leave it or them out",

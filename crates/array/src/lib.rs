@@ -79,13 +79,15 @@ mod superblock;
 mod write;
 
 pub use array::{Array, ArrayError};
-pub use assemble::{AssembleOptions, AssembleReport, LeftOut};
+pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
 pub use background::BackgroundTask;
 pub use consistency::Consistency;
 pub use counts::Counts;
 pub use create::CreateOptions;
 pub use errors::{DeviceError, MetadataError};
 pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use journal::device::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
+pub use journal::home::JournalError;
 pub use journal::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
     journal_sectors_min,

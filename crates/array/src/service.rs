@@ -7,6 +7,8 @@ use voltier_block::{BlockDevice, IoError, IoResult, SECTOR_BYTES};
 use crate::array::{Array, ArrayError, Inner};
 use crate::consistency::Consistency;
 use crate::counts::Counts;
+use crate::journal::device::JournalRecord;
+use crate::journal::home::JournalError;
 use crate::journal::{JournalOptions, JournalStart, ReplayReport};
 use crate::level::Level;
 use crate::rebuild::RebuildStatus;
@@ -47,6 +49,8 @@ pub struct ArrayStatus {
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberStatus>,
+    /// The device that has the journal, or had it and was given up; none when it is on the members.
+    pub journal_device: Option<JournalRecord>,
     /// Whether members are missing, or do not have everything yet.
     pub is_degraded: bool,
     /// A region, in bytes of a member.
@@ -82,6 +86,10 @@ impl<D: BlockDevice> Inner<D> {
         durable.set_usage(Usage::InUse);
         self.settled().await.map_err(ArrayError::Io)?;
         // A new array without one of its members is not what was asked for.
+        let is_journal_lost = self.journal_now().is_some() && !self.is_journal_on_device();
+        if is_journal_lost {
+            return Err(JournalError::Device(IoError::Gone).into());
+        }
         if self.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
     }
 
@@ -167,6 +175,7 @@ impl<D: BlockDevice> Array<D> {
             event: record.event,
             usage: record.usage,
             members: record.members.iter().enumerate().map(member).collect(),
+            journal_device: self.0.journal_now(),
             is_degraded: self.0.is_degraded(),
             region_bytes: durable.marks.region_sectors() * SECTOR_BYTES,
             regions,

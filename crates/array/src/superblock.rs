@@ -10,6 +10,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::consistency::Consistency;
 use crate::geometry::Geometry;
+use crate::journal::device::{JournalRecord, JournalState};
 use crate::journal::{JournalOptions, JournalPlace};
 use crate::level::{Layout, Level};
 use crate::member_layout::{AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES};
@@ -17,8 +18,9 @@ use crate::regions::region_sectors;
 
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
-/// Readers refuse a newer version.
-pub const SUPERBLOCK_VERSION: u32 = 1;
+/// Readers refuse a newer version. Without a journal device version 1 is written, which programs before
+/// them read.
+pub const SUPERBLOCK_VERSION: u32 = 2;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -30,6 +32,8 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
 const CRC_AT: usize = 12;
+/// Where it is said which device has the journal.
+const JOURNAL_AT: usize = 3968;
 
 /// CRC-32C of a structure whose CRC field, at bytes `at..at + 4`, counts as zero.
 pub(crate) fn crc_without(bytes: &[u8], at: usize) -> u32 {
@@ -123,6 +127,11 @@ pub struct ArrayRecord {
     pub usage: Usage,
     /// All members, in the order of their numbers.
     pub members: Vec<MemberRecord>,
+    /// The device that has the journal; none while it is on the members.
+    pub journal_device: Option<JournalRecord>,
+    /// Whether the parity of what is marked may not match although there is a journal: it was started
+    /// without its device.
+    pub is_in_doubt: bool,
 }
 
 /// A superblock: what is said of the array, and by whom.
@@ -187,7 +196,13 @@ struct Raw {
     region_sectors: U64,
     name: [u8; NAME_BYTES_MAX],
     table: [Entry; MEMBERS_MAX],
-    reserved: [u8; BLOCK_BYTES - 2272],
+    reserved: [u8; JOURNAL_AT - 2272],
+    /// From here on since version 2.
+    journal_uuid: [u8; 16],
+    journal_since: U64,
+    journal_state: U32,
+    in_doubt: U32,
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 32],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -229,6 +244,11 @@ fn level_of((code, first, second): (u32, usize, usize)) -> Option<Level> {
 /// The one of `all` with this code: they are numbered from 1.
 fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
+}
+
+/// The first version that has what this array needs.
+fn version_of(array: &ArrayRecord) -> u32 {
+    if array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
 }
 
 const LAYOUTS: [Layout; 2] = [Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows];
@@ -274,7 +294,7 @@ impl Superblock {
         let position = |found: Option<usize>| found.map_or(0, |index| index as u32 + 1).into();
         let mut raw = Raw::new_zeroed();
         raw.magic = SUPERBLOCK_MAGIC;
-        raw.version = SUPERBLOCK_VERSION.into();
+        raw.version = version_of(array).into();
         raw.array_uuid = array.uuid;
         raw.member_uuid = array.members[self.member].uuid;
         raw.event = array.event.into();
@@ -303,6 +323,12 @@ impl Superblock {
             entry.state = member.state.code().into();
             entry.since_event = member.since_event.into();
         }
+        if let Some(journal) = &array.journal_device {
+            raw.journal_uuid = journal.uuid;
+            raw.journal_since = journal.since_event.into();
+            raw.journal_state = journal.state.code().into();
+        }
+        raw.in_doubt = u32::from(array.is_in_doubt).into();
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
         let crc = crc_without(&block, CRC_AT);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -323,7 +349,7 @@ impl Superblock {
         }
         // Place and meaning of magic, version and CRC are the same in every version.
         match raw.version.get() {
-            SUPERBLOCK_VERSION => raw.checked(copy).ok_or(Rejected::Damaged),
+            1..=SUPERBLOCK_VERSION => raw.checked(copy).ok_or(Rejected::Damaged),
             0 => Err(Rejected::Damaged),
             newer => Err(Rejected::Newer(newer)),
         }
@@ -368,6 +394,10 @@ impl Raw {
         let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');
         let consistency = coded(&CONSISTENCIES, self.consistency)?;
+        let has_ring = !places.journal.is_empty();
+        let (journal_device, is_in_doubt) = self
+            .journal()
+            .filter(|(device, in_doubt)| has_ring || (device.is_none() && !in_doubt))?;
         let usage = coded(&Usage::ALL, self.usage)?;
         let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
         is_whole.then(|| Superblock {
@@ -380,10 +410,33 @@ impl Raw {
                 event,
                 usage,
                 members,
+                journal_device,
+                is_in_doubt,
             },
             member,
             device_sectors: self.device_sectors.get(),
         })
+    }
+
+    /// Which device has the journal, and whether parity is in doubt nevertheless.
+    fn journal(&self) -> Option<(Option<JournalRecord>, bool)> {
+        if self.version.get() < 2 {
+            return Some((None, false));
+        }
+        let is_in_doubt = match self.in_doubt.get() {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let since_event = self.journal_since.get();
+        let is_none = self.journal_state.get() == 0;
+        if is_none && (since_event, self.journal_uuid) == (0, [0; 16]) {
+            return Some((None, is_in_doubt));
+        }
+        let state = coded(&JournalState::ALL, self.journal_state)?;
+        let uuid = self.journal_uuid;
+        (since_event <= self.event.get())
+            .then_some((Some(JournalRecord { uuid, state, since_event }), is_in_doubt))
     }
 
     /// The places, if they are where this version puts them and the device has room for them.
@@ -435,6 +488,8 @@ mod tests {
             event: 77,
             usage: Usage::InUse,
             members: (0..members).map(member).collect(),
+            journal_device: None,
+            is_in_doubt: false,
         };
         Superblock { array, member: members - 1, device_sectors }
     }
@@ -471,6 +526,26 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
+        for state in JournalState::ALL {
+            for is_in_doubt in [false, true] {
+                let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
+                let device = JournalRecord { uuid: [9; 16], state, since_event: 70 };
+                superblock.array.journal_device = Some(device);
+                superblock.array.is_in_doubt = is_in_doubt;
+                let mut block = superblock.encode(1);
+                assert_eq!(block[8], 2);
+                assert_eq!(Superblock::decode(&block, 1), Ok(superblock));
+                // Of an event that is still to come.
+                block[JOURNAL_AT + 16] = 78;
+                reseal(&mut block);
+                assert_eq!(Superblock::decode(&block, 1), Err(Rejected::Damaged));
+            }
+        }
+        assert_eq!(superblock(Level::Raid6, 5, 16 << 10).encode(0)[8], 1);
+    }
+
+    #[test]
     fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
         let good = superblock(Level::Raid60 { group: 5 }, 10, 64 << 10).encode(0);
         let mut dice = Prng::new(4);
@@ -478,7 +553,11 @@ mod tests {
             let mut block = good;
             // Every byte of the head in turn, then several at random, often to extremes.
             for change in 0..=dice.below(3) {
-                let at = if change == 0 { round % 640 } else { dice.below(2400) as usize };
+                let at = match change {
+                    0 => round % 640,
+                    1 => JOURNAL_AT + dice.below(40) as usize,
+                    _ => dice.below(2400) as usize,
+                };
                 block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
             }
             reseal(&mut block);
@@ -500,10 +579,10 @@ mod tests {
         assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
         let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
         assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
-        block[8] = 2;
+        block[8] = 3;
         assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
         reseal(&mut block);
-        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(2)));
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(3)));
         block[8] = 0;
         reseal(&mut block);
         assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));

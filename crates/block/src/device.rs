@@ -22,6 +22,20 @@ pub enum Durability {
     Durable,
 }
 
+/// Stripes of a device that keeps parity of what they hold.
+///
+/// Stripes lie one behind the other from the first sector on. A write of a whole one reads nothing; one of
+/// a part reads either what it replaces and the parities, or what it leaves of the stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StripeShape {
+    /// What a stripe holds, in bytes: a multiple of the chunk.
+    pub data_bytes: u32,
+    /// What lies together on one drive, in bytes.
+    pub chunk_bytes: u32,
+    /// Chunks of parity in each stripe.
+    pub parity_chunks: u32,
+}
+
 /// Facts about a device, fixed for as long as it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -33,6 +47,8 @@ pub struct Limits {
     pub preferred_bytes: u32,
     /// Longest single transfer, in bytes.
     pub max_transfer_bytes: u32,
+    /// Its stripes, if writes of whole ones are cheaper.
+    pub stripe: Option<StripeShape>,
     /// What a discard leaves behind.
     pub after_discard: AfterDiscard,
     /// Whether completed writes can be lost by a power cut before a flush.
@@ -49,6 +65,7 @@ impl Limits {
             block_bytes: 512,
             preferred_bytes: 4096,
             max_transfer_bytes: 32 << 20,
+            stripe: None,
             after_discard: AfterDiscard::Zeroes,
             volatile_cache: false,
             read_only: false,

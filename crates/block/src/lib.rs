@@ -10,7 +10,7 @@ mod prng;
 mod range;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload, blocks_out};
-pub use device::{AfterDiscard, BlockDevice, Durability, Limits};
+pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
 pub use error::{IoError, IoResult};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};

@@ -22,6 +22,7 @@ use crate::policy::PolicyKind;
 use crate::recover::{insert_into_policy, policy_for, policy_number};
 use crate::status::{Counters, Status};
 use crate::stream::StreamDetector;
+use crate::stripes::Stripes;
 
 /// Called once when the SSD is given up; requests wait for it before they touch the origin.
 type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>>>;
@@ -34,6 +35,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) origin: O,
     pub(crate) limits: Limits,
     pub(crate) geometry: Geometry,
+    /// None if the origin has none that matter.
+    pub(crate) stripes: Option<Stripes>,
     pub(crate) superblock: RefCell<Superblock>,
     pub(crate) state: RefCell<State>,
     pub(crate) settings: RefCell<Settings>,
@@ -303,6 +306,7 @@ pub(crate) fn limits_over(origin: &Limits, line_bytes: u64) -> Limits {
         block_bytes: 512,
         preferred_bytes: line_bytes as u32,
         max_transfer_bytes: 1 << 20,
+        stripe: None,
         after_discard: AfterDiscard::Anything,
         volatile_cache: true,
         read_only: origin.read_only,

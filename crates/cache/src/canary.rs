@@ -44,6 +44,8 @@ pub enum Canary {
     PinLeaked,
     /// A miss keeps its buffer for ever.
     BufferLeaked,
+    /// What lies between the dirty lines of a stripe is written back without its locks.
+    HolesUnlocked,
 }
 
 voltier_ring::canary_switch!(Canary);

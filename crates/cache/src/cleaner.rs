@@ -7,26 +7,27 @@
 //! called clean when the origin has flushed it, and unless a newer copy arrived meanwhile.
 
 use std::future::Future;
+use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Payload, SectorRange};
+use voltier_block::{BlockDevice, IoError, IoResult};
 use voltier_ring::{Semaphore, join_all};
 
 use crate::cache::Inner;
 use crate::canary::{self, Canary};
-use crate::changes::Change;
-use crate::format::crc32c;
+use crate::destage::Dirty;
 use crate::index::LINES_PER_STRETCH;
-use crate::locks::Access;
 use crate::log::State;
-use crate::ordered::{OrderedQueue, Version};
+use crate::ordered::OrderedQueue;
 use crate::status::add;
 
 /// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
 /// rotation or two) is small beside its writes, small enough to follow the thresholds.
 const BATCH_LINES: usize = 1024;
-/// Longest single write to the origin.
-const RUN_BYTES_MAX: u64 = 1 << 20;
+/// Stretches that a choosy sweep looks at before others have their turn.
+const CHOOSY_STRETCHES: u64 = 256;
+/// Sweeps that take everything after one that chose and found little.
+const PLAIN_SWEEPS: u32 = 3;
 /// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
 const RUNS_IN_FLIGHT_MAX: u64 = 32;
 /// Least share of the time between the thresholds.
@@ -50,29 +51,41 @@ enum Pace {
     Work(f64),
 }
 
-/// A line to be written out: from the slot it is in, or (in ordered mode) a kept version of it.
-#[derive(Clone, Copy)]
-struct Dirty {
+/// A sweep over the origin.
+#[derive(Default)]
+struct Sweep {
+    /// Where it goes on; 0 when the next one begins.
     line: u64,
-    slot: u32,
-    version: Option<Version>,
+    /// Dirty lines when it began, and those that it took.
+    dirty: u64,
+    taken: u64,
+    /// Whether it is one that leaves stripes of which little is dirty for later: more of them may become
+    /// dirty until then. Nobody must be waiting.
+    has_choice: bool,
+    is_choosy: bool,
+    /// So many sweeps will not be.
+    plain_left: u32,
 }
 
-/// Lines that are neighbours on the origin.
-type LineRun = Vec<Dirty>;
-
-/// A dirty line read back from the SSD.
-struct DirtyLine {
-    of: Dirty,
-    mask: Option<u128>,
-    crc_bits: u32,
-    data: Bytes,
+impl Sweep {
+    fn begin_batch(&mut self, may_choose: bool, dirty: u64) {
+        if self.line == 0 {
+            self.plain_left = if self.has_choice && self.taken * 4 < self.dirty {
+                PLAIN_SWEEPS
+            } else {
+                self.plain_left.saturating_sub(1)
+            };
+            self.has_choice = may_choose && self.plain_left == 0;
+            (self.dirty, self.taken) = (dirty, 0);
+        }
+        self.is_choosy = self.has_choice && may_choose;
+    }
 }
 
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// The task that cleans.
     pub(crate) async fn clean(self: Rc<Self>) {
-        let mut stretch = 0;
+        let mut sweep = Sweep::default();
         loop {
             if self.failed() || self.stopping.get() {
                 return;
@@ -90,7 +103,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
                 }
             };
             let begun = self.handle.now();
-            let Some(cleaned) = self.clean_some(&mut stretch).await else { continue };
+            let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
             if cleaned.is_err() {
                 self.destage_errors.set(self.destage_errors.get() + 1);
             }
@@ -111,17 +124,22 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// One batch; `None` when nothing could be done, after waiting for a change of that.
-    async fn clean_some(self: &Rc<Self>, stretch: &mut u64) -> Option<IoResult<()>> {
+    async fn clean_some(self: &Rc<Self>, sweep: &mut Sweep, share: f64) -> Option<IoResult<()>> {
         let in_order = self.order_waits();
-        let from = *stretch;
+        let from = sweep.line;
         let (batch, last_sequence) = if in_order {
             self.oldest_epoch()
         } else {
-            let (batch, next) = self.gather_batch(*stretch);
-            *stretch = next;
-            (batch, 0)
+            let dirty = self.state.borrow().index.dirty_lines();
+            sweep.begin_batch(self.stripes.is_some() && share < 1.0, dirty);
+            (self.gather_batch(sweep), 0)
         };
         if batch.is_empty() && last_sequence == 0 {
+            if sweep.is_choosy {
+                // What there is can wait for more of its stripes.
+                self.handle.yield_now().await;
+                return None;
+            }
             if from > 0 {
                 // Only the rest of this sweep was clean: the next one begins at the front.
                 self.sweeps.set(self.sweeps.get() + 1);
@@ -142,7 +160,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             }
         }
         let cleaned = self.clean_batch(batch, last_sequence).await;
-        if !in_order && *stretch == 0 {
+        if !in_order && sweep.line == 0 {
             self.sweeps.set(self.sweeps.get() + 1);
         }
         Some(cleaned)
@@ -188,29 +206,51 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     pub(crate) fn dirty_in_stretch(&self, state: &State, stretch: u64) -> Vec<(u64, u32)> {
         let first = stretch * LINES_PER_STRETCH;
         let end = (first + LINES_PER_STRETCH).min(self.geometry.origin_lines());
+        self.dirty_among(state, first..end)
+    }
+
+    fn dirty_among(&self, state: &State, lines: Range<u64>) -> Vec<(u64, u32)> {
         let dirty = |line| {
             let slot = state.index.lookup(line)?;
             let ready = state.index.is_dirty(slot) && !state.index.is_pending(slot);
             ready.then_some((line, slot))
         };
-        (first..end).filter_map(dirty).collect()
+        lines.filter_map(dirty).collect()
     }
 
-    /// The next lines of the sweep, and the stretch where it goes on: 0 after the last.
-    fn gather_batch(&self, mut stretch: u64) -> (LineRun, u64) {
+    /// The next lines of the sweep, windows of stripes never in parts.
+    fn gather_batch(&self, sweep: &mut Sweep) -> Vec<Dirty> {
         let state = self.state.borrow();
         let damaged = self.damaged.borrow();
+        let window_of = |line| match &self.stripes {
+            Some(stripes) => stripes.window_of(line),
+            None => line..line + 1,
+        };
         let mut batch = Vec::new();
-        while let Some(found) = state.index.next_dirty_stretch(stretch) {
-            let dirty = self.dirty_in_stretch(&state, found);
-            let whole = dirty.into_iter().filter(|(line, _)| !damaged.contains(line));
-            batch.extend(whole.map(|(line, slot)| Dirty { line, slot, version: None }));
-            stretch = found + 1;
-            if batch.len() >= BATCH_LINES {
-                return (batch, stretch);
+        let mut stretches = 0;
+        while let Some(found) = state.index.next_dirty_stretch(sweep.line / LINES_PER_STRETCH) {
+            let last = ((found + 1) * LINES_PER_STRETCH).min(self.geometry.origin_lines()) - 1;
+            let start = window_of(sweep.line.max(found * LINES_PER_STRETCH)).start;
+            let lines = start..window_of(last).end;
+            sweep.line = lines.end;
+            let mut dirty = self.dirty_among(&state, lines);
+            dirty.retain(|(line, _)| !damaged.contains(line));
+            if let (true, Some(stripes)) = (sweep.is_choosy, &self.stripes) {
+                dirty = stripes.mostly_dirty(dirty);
+            }
+            batch.extend(dirty.into_iter().map(|(line, slot)| Dirty { line, slot, version: None }));
+            stretches += 1;
+            if sweep.line == self.geometry.origin_lines() {
+                break;
+            }
+            if batch.len() >= BATCH_LINES || (sweep.is_choosy && stretches == CHOOSY_STRETCHES) {
+                sweep.taken += batch.len() as u64;
+                return batch;
             }
         }
-        (batch, 0)
+        sweep.taken += batch.len() as u64;
+        sweep.line = 0;
+        batch
     }
 
     pub(crate) fn order_waits(&self) -> bool {
@@ -218,7 +258,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// The oldest epoch, or a part of it, and the last record in that.
-    fn oldest_epoch(&self) -> (LineRun, u64) {
+    fn oldest_epoch(&self) -> (Vec<Dirty>, u64) {
         let state = self.state.borrow();
         let ordered = state.ordered.as_ref();
         let Some(batch) =
@@ -267,7 +307,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`.
-    async fn clean_batch(self: &Rc<Self>, batch: LineRun, last_sequence: u64) -> IoResult<()> {
+    async fn clean_batch(self: &Rc<Self>, batch: Vec<Dirty>, last_sequence: u64) -> IoResult<()> {
         if batch.is_empty() {
             self.order_written(last_sequence);
             return Ok(());
@@ -308,112 +348,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         self.order_written(last_sequence);
         Ok(())
-    }
-
-    /// Cuts ascending lines into runs of neighbours.
-    fn runs_of(&self, lines: LineRun) -> Vec<LineRun> {
-        let lines_max = (RUN_BYTES_MAX / self.geometry.line_bytes) as usize;
-        let mut runs: Vec<LineRun> = Vec::new();
-        for dirty in lines {
-            match runs.last_mut() {
-                Some(run) if run.len() < lines_max && run[run.len() - 1].line + 1 == dirty.line => {
-                    run.push(dirty);
-                }
-                _ => runs.push(vec![dirty]),
-            }
-        }
-        runs
-    }
-
-    /// Writes a run of neighbours to the origin; the lines that were written.
-    ///
-    /// # Errors
-    /// The origin's. Lines that are damaged on the SSD are left out and remembered.
-    async fn destage_run(&self, run: LineRun) -> IoResult<Vec<Change>> {
-        let (first, last) = (run[0].line, run[run.len() - 1].line);
-        let _order = self.origin_locks.lock(first, last, Access::Exclusive).await;
-        let reads = run.into_iter().map(|dirty| async move {
-            match dirty.version {
-                None => self.read_dirty(dirty).await,
-                Some(version) => self.read_version(dirty, version).await,
-            }
-        });
-        let lines: Vec<_> = join_all(reads).await.into_iter().flatten().collect();
-        if self.failed() {
-            return Err(IoError::Gone);
-        }
-        let mut pending: Option<(SectorRange, Vec<Bytes>)> = None;
-        for DirtyLine { of, mask, data, .. } in &lines {
-            let start = self.line_range(of.line).start;
-            for valid in self.valid_runs(of.line, *mask) {
-                let from = (valid.start.0 - start.0) as usize * 512;
-                let piece = data.slice(from..from + valid.bytes() as usize);
-                match &mut pending {
-                    Some((range, pieces)) if range.end() == valid.start => {
-                        range.count += valid.count;
-                        pieces.push(piece);
-                    }
-                    _ => {
-                        self.write_pending(pending.take()).await?;
-                        pending = Some((valid, vec![piece]));
-                    }
-                }
-            }
-        }
-        self.write_pending(pending).await?;
-        let news = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| Change::Clean {
-            line: of.line,
-            slot: of.slot,
-            crc_bits,
-            mask,
-        };
-        Ok(lines.into_iter().map(news).collect())
-    }
-
-    async fn write_pending(&self, pending: Option<(SectorRange, Vec<Bytes>)>) -> IoResult<()> {
-        let Some((range, pieces)) = pending else { return Ok(()) };
-        self.write_origin(range.start, Payload::Many(pieces), Durability::Cached).await
-    }
-
-    /// The data of a dirty line if it is still in this slot, and whole.
-    async fn read_dirty(&self, of: Dirty) -> Option<DirtyLine> {
-        let (mask, crc_bits) = {
-            let state = self.state.borrow();
-            if state.index.lookup(of.line) != Some(of.slot) || !state.index.is_dirty(of.slot) {
-                return None;
-            }
-            (state.index.mask(of.slot), state.index.crc_bits(of.slot))
-        };
-        match self.read_slot(of.slot).await {
-            Ok(data) => Some(DirtyLine { of, mask, crc_bits, data: data.freeze() }),
-            Err(_) => {
-                // A damaged dirty line is remembered by this; a clean one cannot be here.
-                let _ = self.give_up_line(of.line, of.slot);
-                None
-            }
-        }
-    }
-
-    /// The data of a version that the log keeps, whether or not it is the newest.
-    async fn read_version(&self, of: Dirty, version: Version) -> Option<DirtyLine> {
-        let at = self.state.borrow().index.lba_of(version.slot);
-        let line = Buf::new(self.geometry.line_bytes as usize);
-        match self.read_ssd(at, line).await {
-            Ok(data) if crc32c(&data) == version.crc => {
-                let (mask, crc_bits) = (version.mask, version.crc & 0xff_ffff);
-                Some(DirtyLine { of, mask, crc_bits, data: data.freeze() })
-            }
-            read => {
-                if let Err(error) = read {
-                    self.count_ssd_error(error);
-                }
-                // Only if it is the newest: a damaged older version is a step that the origin skips.
-                if self.state.borrow().index.lookup(of.line) == Some(of.slot) {
-                    let _ = self.give_up_line(of.line, of.slot);
-                }
-                None
-            }
-        }
     }
 
     /// Ends a rest of the cleaner when much is dirty: a small cache fills up within one.

@@ -130,6 +130,11 @@ impl Index {
         self.word(slot) & DIRTY != 0
     }
 
+    /// Whether the newest copy of the line is in this slot, and the origin does not have it.
+    pub(crate) fn is_dirty_in(&self, line: u64, slot: u32) -> bool {
+        self.lookup(line) == Some(slot) && self.is_dirty(slot)
+    }
+
     pub(crate) fn is_pending(&self, slot: u32) -> bool {
         self.word(slot) & PENDING != 0
     }

@@ -23,6 +23,7 @@ mod changes;
 mod checkpoint;
 mod cleaner;
 mod config;
+mod destage;
 mod engine;
 mod fingerprint;
 mod format;
@@ -42,6 +43,7 @@ mod segments;
 mod status;
 mod store;
 pub mod stream;
+mod stripes;
 mod table;
 
 pub use cache::Cache;

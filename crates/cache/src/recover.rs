@@ -26,6 +26,7 @@ use crate::replay::replay;
 use crate::status::Counters;
 use crate::store::store_superblock;
 use crate::stream::StreamDetector;
+use crate::stripes::Stripes;
 
 /// Why a cache cannot be made or brought back. Each is one line for the user.
 #[derive(Debug, thiserror::Error)]
@@ -372,6 +373,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
     Rc::new_cyclic(|me| Inner {
         me: me.clone(),
         limits: limits_over(origin.limits(), geometry.line_bytes),
+        stripes: Stripes::of(origin.limits(), &geometry),
         admission: RefCell::new(Admission::new(settings.admission, geometry.capacity_lines())),
         requests_seen: Cell::new((0, handle.now())),
         handle,

@@ -2,8 +2,8 @@
 
 use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Repair, Request};
 use voltier_control::{
-    ArrayLevel, ArrayName, ArraySettings, ArrayState, ArrayStatus, Client, ControlResult,
-    DeviceSpec, parse_chunk_bytes, parse_consistency,
+    ArrayLevel, ArrayName, ArraySettings, ArrayState, ArrayStatus, Client, ControlError,
+    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency,
 };
 
 use crate::array_args::{
@@ -47,8 +47,9 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
         None => level.default_consistency(),
     };
     let (members, spares) = (devices(&args.members)?, devices(&args.spare)?);
+    let journal = args.journal.as_deref().map(device).transpose()?;
     let force = args.force;
-    let array = NewArray { name, level, chunk_bytes, consistency, members, spares, force };
+    let array = NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force };
     change(session, ArrayRequest::Create { array }, "created")
 }
 
@@ -104,13 +105,36 @@ fn scrub(args: &Scrub, session: &Session<'_>) -> ControlResult<()> {
 }
 
 fn set(args: &SetArray, session: &Session<'_>) -> ControlResult<()> {
-    let name = args.name.parse()?;
+    let name: ArrayName = args.name.parse()?;
     let mut tried = ArraySettings::default();
     let changes = key_values(&args.changes, "rebuild_priority=low")?;
+    let (moves, changes): (Vec<_>, Vec<_>) =
+        changes.into_iter().partition(|(key, _)| key == JOURNAL_KEY);
     for (key, value) in &changes {
         tried.apply(key, value)?;
     }
-    change(session, ArrayRequest::Set { name, changes }, "set")
+    let journals: Vec<Option<DeviceSpec>> =
+        moves.iter().map(|(_, value)| journal_of(value)).collect::<ControlResult<_>>()?;
+    if journals.len() > 1 {
+        return Err(ControlError::usage("journal is given twice; give it once"));
+    }
+    let force = args.force;
+    if force && journals.is_empty() {
+        return Err(ControlError::usage("-f goes with journal=DEV"));
+    }
+    let set = ArrayRequest::Set { name: name.clone(), changes: changes.clone() };
+    let Some(journal) = journals.into_iter().next() else {
+        return change(session, set, "set");
+    };
+    if !changes.is_empty() {
+        session.client()?.array(set)?;
+    }
+    change(session, ArrayRequest::SetJournal { name, journal, force }, "set")
+}
+
+/// Where a journal is to be: on a device, or on the members.
+fn journal_of(value: &str) -> ControlResult<Option<DeviceSpec>> {
+    if value == "members" { Ok(None) } else { device(value).map(Some) }
 }
 
 /// Waits for the end of a background task, unless told not to, and says how it went.

@@ -24,7 +24,7 @@ pub(crate) enum ArrayVerb {
     Rebuild(Follow),
     /// Read everything, hold it against its parity, and repair what is wrong
     Scrub(Scrub),
-    /// Change the paces of background tasks
+    /// Change the paces of background tasks, or where the journal is
     Set(SetArray),
     /// Stop an array and forget it; its members keep their data and their labels
     Delete(DeleteArray),
@@ -52,6 +52,9 @@ pub(crate) struct CreateArray {
     /// What keeps data and parity together over a crash: journal, bitmap, none [default: journal]
     #[arg(long, value_name = "WORD")]
     pub(crate) consistency: Option<String>,
+    /// A fast drive for the journal, which is on the members without it
+    #[arg(long, value_name = "DEV")]
+    pub(crate) journal: Option<String>,
     /// A drive that takes the place of the next lost member; may be given again
     #[arg(long, value_name = "DEV")]
     pub(crate) spare: Vec<String>,
@@ -140,7 +143,8 @@ pub(crate) struct Scrub {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Keys: rebuild_priority=idle|low|normal|high, rebuild_floor=SIZE (bytes of a \
-    member per second),\nscrub_priority=idle|low|normal|high, scrub_floor=SIZE."
+    member per second),\nscrub_priority=idle|low|normal|high, scrub_floor=SIZE,\n\
+    journal=DEV|members (the journal on a device of its own, or on the members)."
 )]
 pub(crate) struct SetArray {
     /// Name of the array
@@ -149,6 +153,9 @@ pub(crate) struct SetArray {
     /// What to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) changes: Vec<String>,
+    /// Overwrite what the device of journal=DEV holds now
+    #[arg(short = 'f', long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Debug, Args)]
@@ -156,7 +163,7 @@ pub(crate) struct DeleteArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Erase the labels of its members: the array and its data can never be brought back
+    /// Erase the labels of its members and its journal: the array and its data can never be brought back
     #[arg(long)]
     pub(crate) erase: bool,
 }

@@ -63,6 +63,13 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     for member in &array.members {
         line(&format!("member {}", member.index), member_text(member));
     }
+    if let Some(journal) = &array.journal_device {
+        let size = match journal.size_bytes {
+            0 => String::new(),
+            bytes => format!(", {}", format_size(bytes)),
+        };
+        line("journal", format!("{}{size} ({})", journal.path, journal.state));
+    }
     for spare in &array.spares {
         line("spare", spare.clone());
     }
@@ -137,9 +144,17 @@ fn member_text(member: &MemberStatus) -> String {
 }
 
 /// What is wrong: the error, and each device that was left out.
-fn problems(array: &ArrayStatus) -> impl Iterator<Item = &str> {
-    let error = Some(array.error.as_str()).filter(|error| !error.is_empty());
-    error.into_iter().chain(array.left_out.iter().map(String::as_str))
+fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
+    let error = Some(array.error.clone()).filter(|error| !error.is_empty());
+    let lost = array.journal_device.as_ref().filter(|journal| journal.state == "lost");
+    let lost = lost.map(|journal| {
+        let (path, name) = (&journal.path, &array.name);
+        format!(
+            "its journal device {path} was given up and the journal is on the members; \
+             `voltier array set {name} journal=DEV` (or journal=members)"
+        )
+    });
+    error.into_iter().chain(array.left_out.iter().cloned()).chain(lost)
 }
 
 fn level(array: &ArrayStatus) -> String {

@@ -12,6 +12,9 @@ use crate::suggest;
 pub const ARRAY_KEYS: [&str; 4] =
     ["rebuild_priority", "rebuild_floor", "scrub_priority", "scrub_floor"];
 
+/// One more key of `voltier array set`, which is no setting: where the journal is.
+pub const JOURNAL_KEY: &str = "journal";
+
 /// How fast a background task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,7 +66,7 @@ impl ArraySettings {
                 return Err(ControlError::usage(format!(
                     "`{}` is not a key of an array; {}",
                     key.escape_default(),
-                    suggest::hint(key, &ARRAY_KEYS)
+                    suggest::hint(key, &[&ARRAY_KEYS[..], &[JOURNAL_KEY]].concat())
                 )));
             }
         }

@@ -39,6 +39,20 @@ pub struct MemberStatus {
     pub size_bytes: u64,
 }
 
+/// The device of a journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalStatus {
+    /// The device, as the command line named it.
+    pub path: String,
+    /// Its identity, 32 hexadecimal digits; empty while the array is not assembled.
+    pub uuid: String,
+    /// `online`; `lost` (it was given up, the journal is on the members); `unknown` while the array is not
+    /// assembled.
+    pub state: String,
+    /// Size of the device, in bytes; 0 when it is not there.
+    pub size_bytes: u64,
+}
+
 /// A background task of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskStatus {
@@ -122,6 +136,9 @@ pub struct ArrayStatus {
     pub uuid: String,
     /// Places of the array, in their order.
     pub members: Vec<MemberStatus>,
+    /// The device of the journal, if it has one of its own.
+    #[serde(default)]
+    pub journal_device: Option<JournalStatus>,
     /// Devices that wait to replace a lost member.
     #[serde(default)]
     pub spares: Vec<String>,
@@ -164,6 +181,12 @@ impl ArrayStatus {
             size_bytes: record.size_bytes,
             uuid: record.uuid.to_string(),
             members: record.members.iter().enumerate().map(recorded_member).collect(),
+            journal_device: record.journal.as_ref().map(|device| JournalStatus {
+                path: device.to_string(),
+                uuid: String::new(),
+                state: "unknown".to_owned(),
+                size_bytes: 0,
+            }),
             spares: record.spares.iter().map(ToString::to_string).collect(),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
             rebuild_stuck_regions: 0,

@@ -84,8 +84,21 @@ pub struct OpenedArray {
     pub events: u64,
     /// The device of each place, as far as the devices given tell.
     pub members: Vec<Option<DeviceSpec>>,
+    /// The device of the journal; none when it is on the members.
+    pub journal: Option<DeviceSpec>,
+    /// Whether a device had the journal and was given up.
+    pub is_journal_lost: bool,
     /// Devices that were not taken into service, and why: a line each.
     pub left_out: Vec<String>,
+}
+
+/// What the label of a journal device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalDeviceLabel {
+    /// Identity of the array.
+    pub array: Identity,
+    /// Name of the array, as it was made.
+    pub name: String,
 }
 
 /// What an array stands on.
@@ -233,7 +246,16 @@ pub trait Engine: 'static {
         Err(no_arrays())
     }
 
-    /// Makes an array of the record's members, in their order, and opens it.
+    /// The same for the label of a device that has the journal of an array.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged or of a newer version.
+    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
+    }
+
+    /// Makes an array of the record's members, in their order, with its journal on the record's device
+    /// if there is one, and opens it.
     ///
     /// # Errors
     /// Nothing is open then. What cannot be is told apart before anything is written.
@@ -307,6 +329,14 @@ pub trait Engine: 'static {
     /// # Errors
     /// When the device does not suit.
     fn add_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        Err(no_arrays())
+    }
+
+    /// Puts the journal of an open array on another device, or back on the members.
+    ///
+    /// # Errors
+    /// The array serves on; the journal is where it was, or on the members.
+    fn set_journal(&mut self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
         Err(no_arrays())
     }
 

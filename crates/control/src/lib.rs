@@ -34,10 +34,10 @@ mod state_dir;
 mod status;
 mod suggest;
 
-pub use array_settings::{ARRAY_KEYS, ArraySettings, TaskPace};
+pub use array_settings::{ARRAY_KEYS, ArraySettings, JOURNAL_KEY, TaskPace};
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
 pub use array_status::{
-    ArrayCounts, ArrayState, ArrayStatus, MemberStatus, ScrubFound, TaskStatus,
+    ArrayCounts, ArrayState, ArrayStatus, JournalStatus, MemberStatus, ScrubFound, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};

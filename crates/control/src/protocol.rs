@@ -48,6 +48,9 @@ pub struct NewArray {
     /// Devices that are to wait for a loss.
     #[serde(default)]
     pub spares: Vec<DeviceSpec>,
+    /// A device for the journal; on the members without one.
+    #[serde(default)]
+    pub journal: Option<DeviceSpec>,
     /// Overwrite what they hold now.
     pub force: bool,
 }
@@ -141,6 +144,15 @@ pub enum ArrayRequest {
         name: ArrayName,
         /// Keys and values, in order.
         changes: Vec<(String, String)>,
+    },
+    /// Put the journal on another device, or back on the members.
+    SetJournal {
+        /// Which array.
+        name: ArrayName,
+        /// The device; on the members without one.
+        journal: Option<DeviceSpec>,
+        /// Overwrite what it holds now.
+        force: bool,
     },
     /// Stop and forget an array.
     Delete {

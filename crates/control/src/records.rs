@@ -155,9 +155,12 @@ pub struct ArrayRecord {
     /// Devices that wait to replace a lost member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spares: Vec<DeviceSpec>,
-    /// Devices that are being filled beside a member in service, which they are to replace.
+    /// Devices that are on their way: filled beside a member in service, or to have the journal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incoming: Vec<DeviceSpec>,
+    /// The device of the journal, also when it is lost; none while it is on the members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<DeviceSpec>,
     /// Choices.
     #[serde(default)]
     pub settings: ArraySettings,
@@ -166,7 +169,8 @@ pub struct ArrayRecord {
 impl ArrayRecord {
     /// What the array stands on.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
-        self.members.iter().flatten().chain(&self.spares).chain(&self.incoming)
+        let members = self.members.iter().flatten();
+        members.chain(&self.spares).chain(&self.incoming).chain(&self.journal)
     }
 }
 

@@ -351,6 +351,7 @@ mod tests {
             members: vec![Some("/dev/sdb".parse().unwrap()), None, Some("mem:1G".parse().unwrap())],
             spares: vec!["/dev/sdd".parse().unwrap()],
             incoming: Vec::new(),
+            journal: None,
             settings: ArraySettings::default(),
         }
     }

@@ -46,6 +46,14 @@ pub enum LabError {
         /// What was expected and not found.
         detail: String,
     },
+    /// A result of another program that cannot be used.
+    #[error("{path} cannot be used: {why}", path = path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A setting given by the user.
     #[error("{name}={value} is not usable: {why}")]
     Setting {

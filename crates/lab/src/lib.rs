@@ -4,15 +4,20 @@
 //! on its doors ([`fio`]), and what they measured as tables and pages ([`table`], [`chart`]).
 //! Nothing here is part of the data path.
 //!
-//! Reading route: [`demo`] is one whole plan from drives to report; the other modules are what it
-//! is made of.
+//! Reading route: [`result`] is the file of a run, where everything meets; [`import`] and
+//! [`published`] make runs of others' figures, [`analysis`] judges them. [`demo`] is one whole plan
+//! from drives to report.
 
+pub mod analysis;
 pub mod chart;
+mod csv;
 pub mod demo;
 pub mod error;
 pub mod fio;
+pub mod import;
 pub mod machine;
 pub mod process;
+pub mod published;
 pub mod result;
 pub mod size;
 pub mod table;

@@ -108,6 +108,19 @@ pub struct CacheSpec<'a> {
     pub line_bytes: u32,
 }
 
+/// An array to be made. The words are those of the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct ArraySpec<'a> {
+    /// Its level.
+    pub level: &'a str,
+    /// What lies together on one member, as a size.
+    pub chunk: &'a str,
+    /// What keeps data and parity together over a crash.
+    pub consistency: &'a str,
+    /// The members, in their order.
+    pub members: &'a [&'a str],
+}
+
 impl Counters {
     /// What was counted since `before`.
     #[must_use]
@@ -151,6 +164,16 @@ impl Instance {
         let CacheSpec { ssd, hdd, policy, mode, .. } = *cache;
         self.run(&["create", "-s", ssd, "-p", hdd, "-r", policy, "-t", mode, "-b", &line, name])
             .map(drop)
+    }
+
+    /// `voltier array create NAME ... DEV...`.
+    ///
+    /// # Errors
+    /// `Failed` with the command's own message.
+    pub fn create_array(&self, name: &str, array: &ArraySpec<'_>) -> Result<(), LabError> {
+        let ArraySpec { level, chunk, consistency, members } = *array;
+        let options = ["--level", level, "--chunk", chunk, "--consistency", consistency];
+        self.run(&[&["array", "create", name], &options[..], members].concat()).map(drop)
     }
 
     /// `voltier set NAME KEY=VALUE`.
@@ -271,12 +294,16 @@ mod tests {
             CacheSpec { ssd: "mem:2M", hdd: "mem:1M", policy: "lru", mode: "wb", line_bytes: 4096 };
         instance.create_cached("fast", &cache).unwrap();
         assert_eq!(instance.export_nbd("fast").unwrap(), uri);
+        let array =
+            ArraySpec { level: "6", chunk: "64K", consistency: "bitmap", members: &["/a", "/b"] };
+        instance.create_array("r6", &array).unwrap();
         let calls = fs::read_to_string(folder.path().join("calls")).unwrap();
         let expected = format!(
             "create -p mem:1M plain\n\
              create -s mem:2M -p mem:1M -r lru -t wb -b 4096 fast\n\
              export fast --nbd unix:{}/fast.nbd\n\
-             show fast --json\n",
+             show fast --json\n\
+             array create r6 --level 6 --chunk 64K --consistency bitmap /a /b\n",
             folder.path().display()
         );
         assert_eq!(calls, expected);

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
-    Payload, Prng, SectorRange,
+    Payload, Prng, SectorRange, StripeShape,
 };
 use voltier_drive::model::{Clockwork, ModelOp, Profile};
 
@@ -45,6 +45,8 @@ pub struct DiskSpec {
     pub lies: bool,
     /// What is discarded reads as zeroes; else as anything.
     pub zeroing_discards: bool,
+    /// What it says of stripes.
+    pub stripe: Option<StripeShape>,
 }
 
 struct Inner {
@@ -97,6 +99,7 @@ impl SimDisk {
                 AfterDiscard::Anything
             },
             volatile_cache: true,
+            stripe: spec.stripe,
             ..Limits::plain(spec.bytes)
         };
         let mechanism = spec.model.map(|name| {

@@ -1,6 +1,6 @@
 //! What each seed draws: cache, drives, clients, and what goes wrong.
 
-use voltier_block::{KIB, MIB, Nanos, Prng};
+use voltier_block::{KIB, MIB, Nanos, Prng, StripeShape};
 use voltier_cache::Settings;
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
@@ -41,6 +41,7 @@ pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
             model: None,
             lies: false,
             zeroing_discards: false,
+            stripe: None,
         },
         origin: draw_origin(prng),
         modes,
@@ -69,7 +70,17 @@ fn draw_origin(prng: &mut Prng) -> DiskSpec {
         model,
         lies: false,
         zeroing_discards: false,
+        stripe: draw_stripe(&mut Prng::new(bytes)),
     }
+}
+
+/// Half of the origins say that they are arrays with parity.
+fn draw_stripe(prng: &mut Prng) -> Option<StripeShape> {
+    let (chunks, chunk_bytes) =
+        (1 + prng.below(8) as u32, *prng.pick(&[4 << 10, 16 << 10, 64 << 10]));
+    let parity_chunks = 1 + prng.below(3) as u32;
+    let shape = StripeShape { data_bytes: chunks * chunk_bytes, chunk_bytes, parity_chunks };
+    prng.one_in(2).then_some(shape)
 }
 
 fn draw_settings(prng: &mut Prng) -> Settings {

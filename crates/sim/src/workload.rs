@@ -77,6 +77,7 @@ impl Profile {
                 model: None,
                 lies: false,
                 zeroing_discards: false,
+                stripe: None,
             },
             origin: DiskSpec {
                 number: 2,
@@ -86,6 +87,7 @@ impl Profile {
                 model: None,
                 lies: false,
                 zeroing_discards: false,
+                stripe: None,
             },
             modes: modes.to_vec(),
             ordered: false,

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Once;
 
+use voltier_block::StripeShape;
 use voltier_cache::Mode;
 use voltier_cache::canary::{Canary, choose};
 use voltier_sim::crash::{Plan, run_in};
@@ -42,10 +43,12 @@ enum Scenario {
     Rot,
     /// Ordered destaging, watched from the origin's side.
     Ordered,
+    /// No crash: stripes are completed beside writes past the log.
+    Stripes,
 }
 
 impl Scenario {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -57,11 +60,12 @@ impl Scenario {
         Self::Past,
         Self::Rot,
         Self::Ordered,
+        Self::Stripes,
     ];
 
     fn seeds(self) -> u64 {
         match self {
-            Self::Spikes | Self::Pinned => 60,
+            Self::Spikes | Self::Pinned | Self::Stripes => 60,
             Self::WriteBack
             | Self::Small
             | Self::Busy
@@ -81,7 +85,7 @@ impl Scenario {
             | Self::Busy
             | Self::LongLog
             | Self::Pinned => &[Mode::WriteBack],
-            Self::Mixed | Self::Spikes => &MODES,
+            Self::Mixed | Self::Spikes | Self::Stripes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
@@ -117,13 +121,22 @@ impl Scenario {
             (profile.ssd.latency_ns, profile.origin.latency_ns) = (200_000, 20_000);
             profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 30)];
         }
+        if self == Self::Stripes {
+            (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
+            (profile.sectors_max, profile.window_bytes) = (32, 256 << 10);
+            (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
+            let (data_bytes, chunk_bytes, parity_chunks) = (64 << 10, 16 << 10, 2);
+            profile.origin.stripe = Some(StripeShape { data_bytes, chunk_bytes, parity_chunks });
+            profile.origin_faults.rates = vec![(FaultKind::LatencySpike, 30)];
+        }
         let only = number("VOLTIER_SIM_EVENT");
         let place = Place(Rc::new(only.map_or_else(Ledger::default, |_| Ledger::telling())));
         run_in(&Plan { profile, seed, one_in, warm_up_steps, only }, &place.0);
     }
 }
 
-const CANARIES: [(Canary, Scenario); 20] = [
+const CANARIES: [(Canary, Scenario); 21] = [
+    (Canary::HolesUnlocked, Scenario::Stripes),
     (Canary::FlushSkipped, Scenario::WriteBack),
     (Canary::RecordChecksumIgnored, Scenario::Busy),
     (Canary::TornDataTaken, Scenario::WriteBack),

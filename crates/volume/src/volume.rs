@@ -22,6 +22,19 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 /// long request does not hold every line lock of a neighbour's.
 const PIECE_SECTORS: u64 = 2048;
 
+/// Where longer requests to a device are cut, at multiples of this: its stripes stay whole.
+fn piece_sectors(device: &Limits) -> u64 {
+    let Some(shape) = device.stripe else { return PIECE_SECTORS };
+    let stripe = u64::from(shape.data_bytes) / SECTOR_BYTES;
+    if stripe <= PIECE_SECTORS {
+        PIECE_SECTORS / stripe * stripe
+    } else if shape.data_bytes <= device.max_transfer_bytes {
+        stripe
+    } else {
+        PIECE_SECTORS
+    }
+}
+
 /// Why the cache of a volume cannot be changed: one line for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -53,6 +66,7 @@ struct Inner<D> {
     handle: Handle,
     origin: Rc<D>,
     limits: Limits,
+    piece_sectors: u64,
     stack: RefCell<Stack<D>>,
     gate: Rc<Gate>,
     /// Closed while everything is written back and the cache is about to go.
@@ -102,6 +116,7 @@ impl<D: BlockDevice> Volume<D> {
         };
         Self(Rc::new(Inner {
             handle: handle.clone(),
+            piece_sectors: piece_sectors(origin.limits()),
             origin: Rc::new(origin),
             limits,
             stack: RefCell::new(Stack::Plain),
@@ -299,6 +314,15 @@ impl<D: BlockDevice> Volume<D> {
         }
     }
 
+    /// Where long requests are cut. A cache takes no more than the usual piece at once.
+    fn piece_sectors(&self) -> u64 {
+        let of_origin = self.0.piece_sectors;
+        match &*self.0.stack.borrow() {
+            Stack::Cached(_) if of_origin > PIECE_SECTORS => PIECE_SECTORS,
+            _ => of_origin,
+        }
+    }
+
     fn count_plain(&self, of: &Cell<DirectionCounts>, bytes: u64) {
         let mut counts = of.get();
         counts.requests += 1;
@@ -362,7 +386,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
         }
         let mut whole = Buf::new(into.len());
         let mut filled = 0;
-        for piece in range.split_at_multiples(PIECE_SECTORS) {
+        for piece in range.split_at_multiples(self.piece_sectors()) {
             let part = into.split_to(piece.bytes() as usize);
             let part = self.read_piece(piece.start, part).await?;
             whole[filled..filled + part.len()].copy_from_slice(&part);
@@ -386,7 +410,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
                 self.write_piece(at, data, durability).await
             };
         }
-        for piece in range.split_at_multiples(PIECE_SECTORS) {
+        for piece in range.split_at_multiples(self.piece_sectors()) {
             let from = (piece.start.0 - at.0) * SECTOR_BYTES;
             let part = cut(&data, from as usize, piece.bytes() as usize);
             self.write_piece(piece.start, part, durability).await?;
@@ -405,7 +429,7 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         self.check_extent(range)?;
         let _inside = self.0.gate.enter().await;
-        for piece in range.split_at_multiples(PIECE_SECTORS) {
+        for piece in range.split_at_multiples(self.piece_sectors()) {
             let discarded = match self.cache() {
                 Some(cache) => cache.discard(piece).await,
                 None => self.0.origin.discard(piece).await,

@@ -86,7 +86,14 @@ impl BookEngine {
         };
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
         assert!(before.is_none(), "{name} is opened twice");
-        OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+        OpenedArray {
+            size_bytes: ARRAY_BYTES,
+            events: 1,
+            members,
+            journal: None,
+            is_journal_lost: false,
+            left_out: Vec::new(),
+        }
     }
 
     pub(crate) fn open_arrays(&self) -> BTreeSet<ArrayName> {

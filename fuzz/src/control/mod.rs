@@ -125,7 +125,8 @@ impl Daemon {
             ArrayRequest::Create { array } => {
                 let members = array.members.into_iter().map(device).collect();
                 let spares = array.spares.into_iter().map(device).collect();
-                ArrayRequest::Create { array: NewArray { members, spares, ..array } }
+                let journal = array.journal.map(device);
+                ArrayRequest::Create { array: NewArray { members, spares, journal, ..array } }
             }
             ArrayRequest::Assemble { devices, force } => {
                 let devices = devices.into_iter().map(device).collect();
@@ -139,6 +140,9 @@ impl Daemon {
             }
             ArrayRequest::AddSpare { name, spare, force } => {
                 ArrayRequest::AddSpare { name, spare: device(spare), force }
+            }
+            ArrayRequest::SetJournal { name, journal, force } => {
+                ArrayRequest::SetJournal { name, journal: journal.map(device), force }
             }
             other => other,
         }

@@ -4,6 +4,8 @@
 //! come from that crate's examples `bench` and `start`, which print one JSON line a case (see
 //! [`report::Measured`]).
 
+mod array;
+mod btrfs;
 mod cache;
 mod nbd;
 mod report;
@@ -43,12 +45,13 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     let effort = Effort::from_env()?;
     let rows = match name {
         "cache" => cache::measure(effort)?,
-        "start" => in_process("voltier-cache", "start", Effort { rounds: 1, ..effort })?,
-        "parity" => in_process("voltier-parity", "bench", effort)?,
-        "array" => in_process("voltier-array", "bench", effort)?,
+        "start" => in_process("voltier-cache", "start", &[], Effort { rounds: 1, ..effort })?,
+        "parity" => in_process("voltier-parity", "bench", &[], effort)?,
+        "array" => array::measure(effort)?,
+        "btrfs" => btrfs::measure(effort)?,
         _ => {
             let message =
-                format!("there is no benchmark {name}: try cache, start, parity or array");
+                format!("there is no benchmark {name}: try cache, start, parity, array or btrfs");
             return Err(message.into());
         }
     };
@@ -70,14 +73,20 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
 }
 
 /// Runs an example of `package` once for each round and takes the median of each case.
-fn in_process(package: &str, example: &str, effort: Effort) -> Result<Vec<Row>, Failure> {
+fn in_process(
+    package: &str,
+    example: &str,
+    words: &[&str],
+    effort: Effort,
+) -> Result<Vec<Row>, Failure> {
     let what = format!("cargo run --package {package} --example {example}");
     let mut rounds = Vec::new();
     for round in 1..=effort.rounds {
         eprintln!("{package}: {example}, round {round} of {}", effort.rounds);
         let mut command: Command = workspace::cargo();
         command.args(["run", "--quiet", "--locked", "--release", "--package", package]);
-        command.args(["--example", example]).env("BENCH_SECONDS", effort.seconds.to_string());
+        command.args(["--example", example, "--"]).args(words);
+        command.env("BENCH_SECONDS", effort.seconds.to_string());
         let output = command.stderr(Stdio::inherit()).output()?;
         workspace::succeeded(&what, output.status)?;
         rounds.push(report::parse_lines(&String::from_utf8(output.stdout)?)?);

@@ -17,6 +17,8 @@ use crate::canary::{self, Canary};
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// The same in sectors.
 pub(crate) const BLOCK_SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
+/// Who the ring of a device of its own belongs to, where a label or batch names a member.
+pub(crate) const DEVICE_RING: usize = u32::MAX as usize;
 /// Copies of the label: written in turns, so one is whole at any moment.
 pub(crate) const LABEL_COPIES: u64 = 2;
 /// Entries that a batch has room for.
@@ -160,13 +162,16 @@ pub(crate) struct Entry {
     /// Length, in sectors.
     pub(crate) sectors: U32,
     /// [`KIND_DATA`] or [`KIND_ZEROES`].
-    kind: U32,
+    kind: u8,
+    /// The member, in the ring of a device of its own; zero in a member's.
+    member: u8,
+    reserved: [u8; 2],
 }
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-const KIND_DATA: u32 = 1;
-const KIND_ZEROES: u32 = 2;
+const KIND_DATA: u8 = 1;
+const KIND_ZEROES: u8 = 2;
 
 impl Entry {
     pub(crate) fn new(number: u64, participants: u64, at: u64, sectors: u64, data: bool) -> Self {
@@ -176,21 +181,37 @@ impl Entry {
             participants: participants.into(),
             at: at.into(),
             sectors: (sectors as u32).into(),
-            kind: kind.into(),
+            kind,
+            member: 0,
+            reserved: [0; 2],
         }
+    }
+
+    /// The same in the ring of a device, where it names its member.
+    pub(crate) fn on_device(self, member: usize) -> Self {
+        Self { member: member as u8, ..self }
+    }
+
+    /// The member that it is for, in the ring of this owner.
+    pub(crate) fn member_in(&self, owner: usize) -> usize {
+        if owner == DEVICE_RING { self.member.into() } else { owner }
     }
 
     /// Whether its new content follows the head; else it is zeroes.
     pub(crate) fn has_data(&self) -> bool {
-        self.kind.get() == KIND_DATA
+        self.kind == KIND_DATA
     }
 
-    fn is_sensible(&self, member: usize, member_sectors: u64) -> bool {
+    fn is_sensible(&self, owner: usize, member_sectors: u64) -> bool {
         let (at, sectors) = (self.at.get(), u64::from(self.sectors.get()));
+        let member = self.member_in(owner);
         sectors > 0
             && at.checked_add(sectors).is_some_and(|end| end <= member_sectors)
+            && member < u64::BITS as usize
             && self.participants.get() >> member & 1 == 1
-            && matches!(self.kind.get(), KIND_DATA | KIND_ZEROES)
+            && (owner == DEVICE_RING || self.member == 0)
+            && self.reserved == [0; 2]
+            && matches!(self.kind, KIND_DATA | KIND_ZEROES)
             && are_counters(&[self.number])
     }
 }
@@ -271,10 +292,19 @@ pub(crate) fn length_of_batch(head: &[u8], owner: Owner, place: BatchPlace) -> O
     may_be.then_some(blocks)
 }
 
+/// Whether this block is the head of a batch of the same life as `place`, written behind the one that
+/// was to be there: then that one was whole once.
+pub(crate) fn is_later_batch(head: &[u8], owner: Owner, block: u64, place: BatchPlace) -> bool {
+    let Ok((own, _)) = BatchHead::read_from_prefix(head) else { return false };
+    let sequence = own.sequence.get();
+    let at = BatchPlace { block, sequence, ..place };
+    sequence > place.sequence && length_of_batch(head, owner, at).is_some()
+}
+
 /// What a whole batch says: `batch` is as long as [`length_of_batch`] has it. None if it is torn.
 pub(crate) fn decode_batch(
     batch: &[u8],
-    member: usize,
+    owner: usize,
     member_sectors: u64,
 ) -> Option<(Bounds, Vec<Entry>)> {
     let head = BatchHead::read_from_prefix(batch).ok()?.0;
@@ -287,7 +317,7 @@ pub(crate) fn decode_batch(
         <[Entry]>::ref_from_prefix_with_elems(entries, head.entry_count.get() as usize).ok()?;
     let data = entries.iter().filter(|entry| entry.has_data());
     let data_sectors = data.map(|entry| u64::from(entry.sectors.get())).sum();
-    let is_sensible = entries.iter().all(|entry| entry.is_sensible(member, member_sectors))
+    let is_sensible = entries.iter().all(|entry| entry.is_sensible(owner, member_sectors))
         && batch_blocks(data_sectors) == u64::from(head.blocks.get())
         && are_counters(&[head.watermark, head.recorded_below]);
     let (watermark, recorded_below) = (head.watermark.get(), head.recorded_below.get());

@@ -39,7 +39,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.check()?;
         let candidate = journal.transactions.borrow().candidate();
         self.flush_all().await?;
-        journal.transactions.borrow_mut().watermark = candidate;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
         Ok(pause)
     }
 
@@ -57,7 +57,8 @@ impl<D: BlockDevice> Inner<D> {
         let watermark = journal.transactions.borrow().watermark;
         for number in [1, 2] {
             let start = Start { life, number, tail: (0, 1), watermark };
-            let label = Payload::One(Label::encode(journal.owner(member), start));
+            let owner = journal.options.owner(member, place);
+            let label = Payload::One(Label::encode(owner, start));
             self.counters.add(|counts| counts.journal_writes += 1);
             device.write(place.label_lba(number), label, Durability::Durable).await?;
         }

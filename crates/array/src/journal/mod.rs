@@ -7,10 +7,14 @@
 //! - `pump`: the tasks that write batches, labels, and raise the watermark.
 //! - `replay`: what an array does before it serves.
 //! - `join`: a member that comes into service.
+//! - `device`: the label of a device that takes the records of all members.
+//! - `home`: from the members' rings to such a device, and back.
 //! - `extents`: of overlapping records the last one.
 
+pub(crate) mod device;
 mod extents;
 pub(crate) mod format;
+pub(crate) mod home;
 mod join;
 mod pump;
 mod replay;
@@ -26,7 +30,7 @@ use voltier_ring::Signal;
 use crate::array::{ArrayError, Inner};
 use crate::canary::{self, Canary};
 use crate::geometry::Geometry;
-use format::{BLOCK_BYTES, BLOCK_SECTORS, Bounds, LABEL_COPIES, Owner, batch_blocks};
+use format::{BLOCK_BYTES, BLOCK_SECTORS, Bounds, DEVICE_RING, LABEL_COPIES, Owner, batch_blocks};
 use ring::{Outstanding, Pending, Piece, Ring};
 
 /// Members that a transaction can name: the bits of its mask.
@@ -47,6 +51,13 @@ pub struct JournalPlace {
 /// longest records.
 pub fn journal_sectors_min(geometry: &Geometry) -> u64 {
     (LABEL_COPIES + 4 * batch_blocks(geometry.chunk_sectors())) * BLOCK_SECTORS
+}
+
+/// The shortest ring of a device that takes the records of all members, in sectors: room for four of
+/// the longest transactions.
+pub(crate) fn device_ring_sectors_min(geometry: &Geometry) -> u64 {
+    let transaction = geometry.width() as u64 * geometry.chunk_sectors();
+    (LABEL_COPIES + 4 * batch_blocks(transaction)) * BLOCK_SECTORS
 }
 
 /// Where the journal is, and whose.
@@ -97,6 +108,31 @@ impl Transactions {
         self.open.first().copied().unwrap_or(self.next_number)
     }
 
+    fn begin(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.unrecorded.insert(number);
+        self.open.insert(number);
+        number
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.unrecorded.remove(&number);
+        self.open.remove(&number);
+    }
+
+    /// Every transaction so far is durable in place, or nothing of it is.
+    fn settle_all(&mut self) -> u64 {
+        self.unrecorded.clear();
+        self.open.clear();
+        self.watermark = self.next_number;
+        self.watermark
+    }
+
+    fn raise_watermark(&mut self, to: u64) {
+        self.watermark = self.watermark.max(to);
+    }
+
     fn bounds(&self) -> Bounds {
         let recorded_below = self.unrecorded.first().copied().unwrap_or(self.next_number);
         Bounds { watermark: self.watermark, recorded_below }
@@ -109,6 +145,12 @@ pub(crate) struct Journal {
     transactions: RefCell<Transactions>,
     /// One a member.
     rings: Vec<RefCell<Ring>>,
+    /// That of a device of its own, without room while there is none.
+    device_ring: RefCell<Ring>,
+    /// Grows when transactions go elsewhere: records from before are not looked at any more.
+    epoch: Cell<u64>,
+    /// Transactions whose in-place writes are under way.
+    committing: Cell<u64>,
     /// A transaction has ended, the watermark has risen, a member or the journal is lost.
     progress: Signal,
     is_advancing: Cell<bool>,
@@ -118,7 +160,7 @@ pub(crate) struct Journal {
     failed: Cell<Option<IoError>>,
 }
 
-/// A transaction that is in the rings; it is to be ended.
+/// A transaction that is in the journal; it is to be ended.
 #[must_use]
 pub(crate) struct Transaction(Option<u64>);
 
@@ -141,6 +183,9 @@ impl Journal {
             options,
             transactions: RefCell::new(transactions),
             rings: rings.into_iter().map(RefCell::new).collect(),
+            device_ring: RefCell::new(Ring::new(JournalPlace::NONE, 1, 0, 0)),
+            epoch: Cell::new(0),
+            committing: Cell::new(0),
             progress: Signal::new(),
             is_advancing: Cell::new(false),
             pauses: Cell::new(0),
@@ -148,8 +193,20 @@ impl Journal {
         }
     }
 
-    fn owner(&self, member: usize) -> Owner {
-        self.options.owner(member)
+    /// A life that no ring has had.
+    fn next_life(&self) -> u64 {
+        let all = self.rings.iter().chain([&self.device_ring]);
+        let lives = all.map(|ring| ring.borrow().life());
+        lives.max().unwrap_or(0) + 1
+    }
+
+    /// The ring of a member, or that of the device: it has the number behind the last member's.
+    fn ring(&self, ring: usize) -> &RefCell<Ring> {
+        self.rings.get(ring).unwrap_or(&self.device_ring)
+    }
+
+    fn owner(&self, ring: usize) -> Owner {
+        self.options.owner(ring, self.ring(ring).borrow().place())
     }
 
     /// # Errors
@@ -176,7 +233,8 @@ impl Journal {
 
     /// Whether no transaction is under way, nor anything for one.
     fn is_at_rest(&self) -> bool {
-        let rings = self.rings.iter().all(|ring| ring.borrow().is_at_rest());
+        let mut all = self.rings.iter().chain([&self.device_ring]);
+        let rings = all.all(|ring| ring.borrow().is_at_rest());
         rings && !self.is_advancing.get() && self.transactions.borrow().open.is_empty()
     }
 
@@ -187,8 +245,9 @@ impl Journal {
 }
 
 impl JournalOptions {
-    fn owner(&self, member: usize) -> Owner {
-        Owner { array: self.array, member, blocks: self.places[member].blocks() }
+    fn owner(&self, ring: usize, place: JournalPlace) -> Owner {
+        let member = if ring == self.places.len() { DEVICE_RING } else { ring };
+        Owner { array: self.array, member, blocks: place.blocks() }
     }
 
     /// # Errors
@@ -245,38 +304,53 @@ impl<D: BlockDevice> Inner<D> {
         let Some(journal) = self.journal.get() else { return Ok(Transaction(None)) };
         // A record names the members that have a part of it. If one is left out that a replay takes
         // to be in service, the replay would leave it as it was.
+        let mut pieces = Some(pieces);
         loop {
-            if !canary::is(Canary::LossNotRecorded) {
-                self.losses_recorded().await?;
+            loop {
+                if !canary::is(Canary::LossNotRecorded) {
+                    self.losses_recorded().await?;
+                }
+                if journal.pauses.get() == 0 {
+                    break;
+                }
+                journal.progress.until(|| journal.pauses.get() == 0).await;
             }
-            if journal.pauses.get() == 0 {
-                break;
+            journal.check()?;
+            self.check_group(group)?;
+            // A device may be lost with the records, the members' rings only with their members.
+            let is_on_device = self.is_journal_on_device();
+            let epoch = journal.epoch.get();
+            let own = if is_on_device { pieces.clone() } else { pieces.take() };
+            let own = own.expect("records in the members' rings are never given up");
+            // Nothing waits from here to the queues: who is in service now has the record, and numbers
+            // ascend in every ring.
+            let (number, outstanding) = self.queue_pieces(journal, own);
+            if !canary::is(Canary::CommitBeforeRecord) {
+                outstanding.wait().await;
             }
-            journal.progress.until(|| journal.pauses.get() == 0).await;
-        }
-        journal.check()?;
-        self.check_group(group)?;
-        // Nothing waits from here to the queues: who is in service now has the record, and numbers
-        // ascend in every ring.
-        let (number, outstanding) = self.queue_pieces(journal, pieces);
-        if !canary::is(Canary::CommitBeforeRecord) {
-            outstanding.wait().await;
-        }
-        let result = self.losses_recorded().await;
-        let result = result.and_then(|()| self.check_group(group)).and_then(|()| journal.check());
-        match result {
-            Ok(()) => {
-                journal.transactions.borrow_mut().unrecorded.remove(&number);
-                Ok(Transaction(Some(number)))
-            }
-            Err(error) => {
-                journal.fail(error);
-                Err(error)
+            let result = self.losses_recorded().await;
+            let result = result.and_then(|()| self.check_group(group));
+            let result = result.and_then(|()| journal.check());
+            match result {
+                Ok(()) if journal.epoch.get() == epoch => {
+                    journal.transactions.borrow_mut().unrecorded.remove(&number);
+                    journal.committing.set(journal.committing.get() + 1);
+                    return Ok(Transaction(Some(number)));
+                }
+                Ok(()) => {
+                    // Nobody looks any more where it is recorded, and nothing of it is in place.
+                    journal.transactions.borrow_mut().forget(number);
+                    journal.notify();
+                }
+                Err(error) => {
+                    journal.fail(error);
+                    return Err(error);
+                }
             }
         }
     }
 
-    /// Hands pieces to the rings of the members in service.
+    /// Hands pieces to the rings of the members in service, or to that of the device.
     fn queue_pieces(
         self: &Rc<Self>,
         journal: &Journal,
@@ -285,19 +359,15 @@ impl<D: BlockDevice> Inner<D> {
         pieces.retain(|piece| self.members[piece.member].is_online());
         let participants = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.member);
         let outstanding = Outstanding::of(pieces.len());
-        let number = {
-            let mut transactions = journal.transactions.borrow_mut();
-            let number = transactions.next_number;
-            transactions.next_number += 1;
-            transactions.unrecorded.insert(number);
-            transactions.open.insert(number);
-            number
-        };
+        let number = journal.transactions.borrow_mut().begin();
         for Piece { member, at, content } in pieces {
             let outstanding = outstanding.clone();
-            let pending = Pending { number, participants, at, content, outstanding };
-            if journal.rings[member].borrow_mut().push(pending) {
-                self.handle.spawn(self.clone().pump(member));
+            let is_on_device = self.is_journal_on_device();
+            let ring = if is_on_device { self.members.len() } else { member };
+            let member = is_on_device.then_some(member);
+            let pending = Pending { number, member, participants, at, content, outstanding };
+            if journal.ring(ring).borrow_mut().push(pending) {
+                self.handle.spawn(self.clone().pump(ring));
             }
         }
         (number, outstanding)
@@ -310,18 +380,28 @@ impl<D: BlockDevice> Inner<D> {
         transaction: Transaction,
         result: IoResult<()>,
     ) -> IoResult<()> {
+        let (Some(journal), Some(number)) = (self.journal.get(), transaction.0) else {
+            return match result {
+                Ok(()) => self.losses_recorded().await,
+                Err(error) => Err(error),
+            };
+        };
+        if let Err(error) = result {
+            journal.fail(error);
+        }
+        // What is in place is flushed when the journal leaves its device, which is news: waited for below.
+        journal.committing.set(journal.committing.get() - 1);
+        journal.notify();
         let result = match result {
             Ok(()) => self.losses_recorded().await,
             Err(error) => Err(error),
         };
-        if let (Some(journal), Some(number)) = (self.journal.get(), transaction.0) {
-            match result {
-                Ok(()) => {
-                    journal.transactions.borrow_mut().open.remove(&number);
-                    journal.progress.notify();
-                }
-                Err(error) => journal.fail(error),
+        match result {
+            Ok(()) => {
+                journal.transactions.borrow_mut().open.remove(&number);
+                journal.notify();
             }
+            Err(error) => journal.fail(error),
         }
         result
     }

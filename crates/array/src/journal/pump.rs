@@ -7,6 +7,7 @@ use voltier_block::{BlockDevice, Durability, IoResult, Payload, SECTOR_BYTES};
 use crate::array::Inner;
 use crate::canary::{self, Canary};
 use crate::journal::Journal;
+use crate::journal::device::write_long;
 use crate::journal::format::{BatchPlace, Entry, Label, Start, batch_blocks, encode_batch};
 use crate::journal::ring::{Content, Pending};
 
@@ -15,31 +16,31 @@ impl<D: BlockDevice> Inner<D> {
         self.journal.get().expect("only an array with a journal has rings")
     }
 
-    /// Writes what waits for a member's ring, batch after batch: what arrives while one is on its way
+    /// Writes what waits for a ring, batch after batch: what arrives while one is on its way
     /// goes out with the next.
-    pub(super) async fn pump(self: Rc<Self>, member: usize) {
+    pub(super) async fn pump(self: Rc<Self>, ring: usize) {
         loop {
             let journal = self.journal_in_service();
-            let batch = journal.rings[member].borrow_mut().take_batch();
+            let batch = journal.ring(ring).borrow_mut().take_batch();
             if batch.is_empty() {
                 journal.progress.notify();
                 return;
             }
-            let device = self.device_of(member);
-            if let Err(error) = self.write_batch(member, &batch).await {
+            let device = self.device_of_ring(ring);
+            if let Err(error) = self.write_batch(ring, &batch).await {
                 // Without its ring a member is of no use: it is lost, or the journal is.
                 if let (Ok(device), Ok(())) = (device, journal.check()) {
-                    let settled = self.settle(member, &device, Err(error));
+                    let settled = self.settle_ring(ring, &device, Err(error));
                     settled.unwrap_or_else(|error| journal.fail(error));
                 }
-                let waiting = journal.rings[member].borrow_mut().close();
+                let waiting = journal.ring(ring).borrow_mut().close();
                 drop(waiting);
             }
             drop(batch);
         }
     }
 
-    async fn write_batch(self: &Rc<Self>, member: usize, batch: &[Pending]) -> IoResult<()> {
+    async fn write_batch(self: &Rc<Self>, ring: usize, batch: &[Pending]) -> IoResult<()> {
         let journal = self.journal_in_service();
         let data: Vec<_> = batch
             .iter()
@@ -50,11 +51,11 @@ impl<D: BlockDevice> Inner<D> {
             .collect();
         let bytes: usize = data.iter().map(|piece| piece.len()).sum();
         let blocks = batch_blocks(bytes as u64 / SECTOR_BYTES);
-        let block = self.make_room(member, blocks).await?;
+        let block = self.make_room(ring, blocks).await?;
         let entries: Vec<Entry> = batch.iter().map(Pending::entry).collect();
         let last_number = batch.last().map_or(0, |last| last.number);
         let (place, range, is_half_full) = {
-            let mut ring = journal.rings[member].borrow_mut();
+            let mut ring = journal.ring(ring).borrow_mut();
             let sequence = ring.append(block, blocks, last_number);
             let place = BatchPlace { block, life: ring.life(), sequence };
             (place, ring.place().range_of(block, blocks), ring.is_half_full())
@@ -64,23 +65,23 @@ impl<D: BlockDevice> Inner<D> {
             self.handle.spawn(self.clone().advance_watermark());
         }
         let bounds = journal.transactions.borrow().bounds();
-        let payload = encode_batch(journal.owner(member), place, bounds, &entries, data);
+        let payload = encode_batch(journal.owner(ring), place, bounds, &entries, data);
         let durability = if canary::is(Canary::RecordNotDurable) {
             Durability::Cached
         } else {
             Durability::Durable
         };
         self.counters.add(|counts| counts.journal_writes += 1);
-        self.device_of(member)?.write(range.start, payload, durability).await
+        write_long(&*self.device_of_ring(ring)?, range.start, payload, durability).await
     }
 
     /// Waits until so many blocks of a ring may be written over; the first of them.
-    async fn make_room(self: &Rc<Self>, member: usize, blocks: u64) -> IoResult<u64> {
+    async fn make_room(self: &Rc<Self>, ring: usize, blocks: u64) -> IoResult<u64> {
         let journal = self.journal_in_service();
         loop {
             journal.check()?;
-            self.device_of(member)?;
-            if let Some(block) = journal.rings[member].borrow().room_for(blocks) {
+            self.device_of_ring(ring)?;
+            if let Some(block) = journal.ring(ring).borrow().room_for(blocks) {
                 return Ok(block);
             }
             let watermark = if canary::is(Canary::RoomReusedEarly) {
@@ -88,15 +89,15 @@ impl<D: BlockDevice> Inner<D> {
             } else {
                 journal.transactions.borrow().watermark
             };
-            let has_dead = journal.rings[member].borrow().has_dead(watermark);
+            let has_dead = journal.ring(ring).borrow().has_dead(watermark);
             if has_dead {
                 // Durable before the room is used again: else a replay would miss records of some
                 // members of transactions that it takes to be needed.
-                let start = journal.rings[member].borrow_mut().free_below(watermark);
+                let start = journal.ring(ring).borrow_mut().free_below(watermark);
                 if canary::is(Canary::RoomReusedEarly) {
                     continue;
                 }
-                self.write_label(member, start).await?;
+                self.write_label(ring, start).await?;
             } else if journal.can_advance() {
                 self.clone().advance_watermark().await;
             } else {
@@ -105,12 +106,12 @@ impl<D: BlockDevice> Inner<D> {
         }
     }
 
-    async fn write_label(self: &Rc<Self>, member: usize, start: Start) -> IoResult<()> {
+    pub(super) async fn write_label(self: &Rc<Self>, ring: usize, start: Start) -> IoResult<()> {
         let journal = self.journal_in_service();
-        let label = Label::encode(journal.owner(member), start);
-        let at = journal.options.places[member].label_lba(start.number);
+        let label = Label::encode(journal.owner(ring), start);
+        let at = journal.ring(ring).borrow().place().label_lba(start.number);
         self.counters.add(|counts| counts.journal_writes += 1);
-        self.device_of(member)?.write(at, Payload::One(label), Durability::Durable).await
+        self.device_of_ring(ring)?.write(at, Payload::One(label), Durability::Durable).await
     }
 
     /// Flushes the members, so that the room of what is in place may be used again.
@@ -126,7 +127,7 @@ impl<D: BlockDevice> Inner<D> {
             if canary::is(Canary::WatermarkBeforeFlush) { Ok(()) } else { self.flush_all().await };
         journal.is_advancing.set(false);
         match result {
-            Ok(()) => journal.transactions.borrow_mut().watermark = candidate,
+            Ok(()) => journal.transactions.borrow_mut().raise_watermark(candidate),
             Err(error) => journal.fail(error),
         }
         journal.progress.notify();
@@ -143,14 +144,12 @@ impl<D: BlockDevice> Inner<D> {
         journal.check()?;
         let candidate = journal.transactions.borrow().candidate();
         self.flush_all().await?;
-        journal.transactions.borrow_mut().watermark = candidate;
-        for member in 0..self.members.len() {
-            if !self.members[member].is_online() {
-                continue;
-            }
-            let start = journal.rings[member].borrow_mut().free_below(candidate);
-            let written = self.write_label(member, start).await;
-            self.settle_now(member, written)?;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
+        for ring in self.rings_in_use() {
+            let Ok(device) = self.device_of_ring(ring) else { continue };
+            let start = journal.ring(ring).borrow_mut().free_below(candidate);
+            let written = self.write_label(ring, start).await;
+            self.settle_ring(ring, &device, written)?;
         }
         self.losses_recorded().await
     }

@@ -10,19 +10,26 @@ use voltier_block::{
 
 use crate::array::{ArrayError, Inner};
 use crate::canary::{self, Canary};
+use crate::durable::Durable;
+use crate::journal::device::read_long;
 use crate::journal::extents::{Extent, Extents};
 use crate::journal::format::{
-    BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, Entry, Label, Start, decode_batch,
-    length_of_batch,
+    BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, DEVICE_RING, Entry, Label, Owner, Start,
+    decode_batch, is_later_batch, length_of_batch,
 };
+use crate::journal::home::JournalError;
 use crate::journal::ring::Ring;
-use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, batch_blocks_max};
+use crate::journal::{
+    Journal, JournalOptions, JournalPlace, JournalStart, ReplayReport, batch_blocks_max,
+};
 use crate::members::{Clear, together};
 
 /// Writes to one member that a replay has under way.
 const REDO_DEPTH: usize = 16;
 /// Longest write of a replay, in sectors: bounds its memory.
 const REDO_SECTORS: u64 = 2048;
+/// What is read at once of a ring that is looked through, in blocks.
+const LOOK_BLOCKS: u64 = 256;
 
 /// What was found in one ring.
 #[derive(Default)]
@@ -40,6 +47,20 @@ struct Record {
     data: Option<u64>,
 }
 
+/// Where a walk has come to.
+#[derive(Clone, Copy)]
+struct Walk<'a> {
+    options: &'a JournalOptions,
+    ring: usize,
+    place: JournalPlace,
+}
+
+impl Walk<'_> {
+    fn owner(&self) -> Owner {
+        self.options.owner(self.ring, self.place)
+    }
+}
+
 /// All rings together.
 struct Gathered {
     /// Transactions below are in the rings of all their members.
@@ -52,7 +73,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn of(found: &[Option<Found>]) -> Self {
+    fn of(found: &[Option<Found>], members: usize) -> Self {
         let rings = || found.iter().flatten();
         let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
         let watermark = highest(|ring| ring.bounds.watermark);
@@ -64,8 +85,10 @@ impl Gathered {
                 next_number = next_number.max(number);
                 if number >= watermark {
                     let seen = transactions.entry(number).or_insert((0, 0));
-                    seen.0 |= record.entry.participants.get();
-                    seen.1 |= 1 << member;
+                    let participants = record.entry.participants.get();
+                    seen.0 |= participants;
+                    // On a device it is all of it, in one batch.
+                    seen.1 |= if member < members { 1 << member } else { participants };
                 }
             }
         }
@@ -119,9 +142,13 @@ impl<D: BlockDevice> Inner<D> {
             // After a mere kill records may be in volatile caches: what is redone must stay there.
             self.flush_all().await.map_err(ArrayError::Journal)?;
         }
+        self.flush_journal_device().await?;
         let mut found = self.walk_all(&options).await;
         self.lose_damaged(&found, &mut report)?;
-        let gathered = Gathered::of(&found);
+        if self.is_journal_on_device() && found[self.members.len()].is_none() {
+            self.lose_damaged_device()?;
+        }
+        let gathered = Gathered::of(&found, self.members.len());
         let damaged = gathered.damaged(self.present());
         for member in (0..self.members.len()).filter(|member| damaged >> member & 1 == 1) {
             found[member] = None;
@@ -144,8 +171,8 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Makes the rings of a new array ready; what was there is void.
     async fn create_journal(self: &Rc<Self>, options: JournalOptions) -> Result<(), ArrayError> {
-        let numbers = vec![0; self.members.len()];
-        let begun = self.begin_life(options, &Gathered::of(&[]), numbers).await;
+        let numbers = vec![0; self.members.len() + 1];
+        let begun = self.begin_life(options, &Gathered::of(&[], 0), numbers).await;
         begun.map_err(ArrayError::Journal)
     }
 
@@ -160,7 +187,7 @@ impl<D: BlockDevice> Inner<D> {
         found: &[Option<Found>],
         report: &mut ReplayReport,
     ) -> Result<(), ArrayError> {
-        for (member, found) in found.iter().enumerate() {
+        for (member, found) in found.iter().enumerate().take(self.members.len()) {
             if self.members[member].is_online() && found.is_none() {
                 self.settle_now(member, Err(IoError::Medium))
                     .map_err(|_| ArrayError::JournalDamaged { member })?;
@@ -173,20 +200,22 @@ impl<D: BlockDevice> Inner<D> {
     /// What every ring has; none for those of lost members and those that cannot be read.
     async fn walk_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
         let options = Rc::new(options.clone());
-        let walk = |member| {
+        let walk = |ring| {
             let (inner, options) = (self.clone(), options.clone());
-            async move { inner.walk(member, &options).await.ok() }
+            async move { inner.walk(ring, &options).await.ok() }
         };
-        together(&self.handle, (0..self.members.len()).map(walk).collect()).await
+        together(&self.handle, (0..=self.members.len()).map(walk).collect()).await
     }
 
-    async fn walk(self: Rc<Self>, member: usize, options: &JournalOptions) -> IoResult<Found> {
-        let device = self.device_of(member)?;
-        if !self.members[member].is_online() {
+    async fn walk(self: Rc<Self>, ring: usize, options: &JournalOptions) -> IoResult<Found> {
+        let device = self.device_of_ring(ring)?;
+        if self.members.get(ring).is_some_and(|member| !member.is_online()) {
             // One that is being rebuilt takes no part: what is redone it lacks.
             return Err(IoError::Gone);
         }
-        let (owner, place) = (options.owner(member), options.places[member]);
+        let place = self.ring_place(options, ring);
+        let walk = Walk { options, ring, place };
+        let owner = walk.owner();
         let mut newest: Option<Label> = None;
         for copy in 0..2 {
             let block = device.read(place.label_lba(copy), Buf::new(BLOCK_BYTES)).await?;
@@ -209,36 +238,64 @@ impl<D: BlockDevice> Inner<D> {
             let mut next = None;
             for block in [block, 0].into_iter().filter(|block| *block < owner.blocks) {
                 let at = BatchPlace { block, life: found.life, sequence };
-                next = self.walk_batch(&device, member, options, at, &mut found).await?;
+                next = self.walk_batch(&device, walk, at, &mut found).await?;
                 if next.is_some() {
                     break;
                 }
             }
-            let Some(next) = next else { return Ok(found) };
+            let Some(next) = next else { break };
             (block, sequence) = (next, sequence + 1);
         }
+        let is_alone = ring == self.members.len();
+        if is_alone && self.has_later_batch(&device, walk, found.life, sequence).await? {
+            // No other ring proves what this one has lost.
+            return Err(IoError::Medium);
+        }
+        Ok(found)
+    }
+
+    /// Whether a ring has a batch behind the one where its walk ended: that one was whole then, because no
+    /// batch is begun before the one in front of it is durable.
+    async fn has_later_batch(
+        &self,
+        device: &Rc<D>,
+        walk: Walk<'_>,
+        life: u64,
+        sequence: u64,
+    ) -> IoResult<bool> {
+        let owner = walk.owner();
+        let end = BatchPlace { block: 0, life, sequence };
+        for start in (0..owner.blocks).step_by(LOOK_BLOCKS as usize) {
+            let range = walk.place.range_of(start, LOOK_BLOCKS.min(owner.blocks - start));
+            let blocks = read_long(&**device, range.start, range.bytes() as usize).await?;
+            let mut blocks = blocks.chunks_exact(BLOCK_BYTES).zip(start..);
+            if blocks.any(|(head, block)| is_later_batch(head, owner, block, end)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Takes one batch; the block behind it, or none if there is no whole batch here.
     async fn walk_batch(
         &self,
         device: &Rc<D>,
-        member: usize,
-        options: &JournalOptions,
+        walk: Walk<'_>,
         at: BatchPlace,
         found: &mut Found,
     ) -> IoResult<Option<u64>> {
-        let (owner, place) = (options.owner(member), options.places[member]);
-        let first = place.range_of(at.block, 1);
+        let owner = walk.owner();
+        let first = walk.place.range_of(at.block, 1);
         let head = device.read(first.start, Buf::new(BLOCK_BYTES)).await?;
         let Some(blocks) = length_of_batch(&head, owner, at) else { return Ok(None) };
         let bytes = blocks as usize * BLOCK_BYTES;
-        if bytes as u64 > u64::from(device.limits().max_transfer_bytes) {
+        let batch = read_long(&**device, first.start, bytes).await?;
+        let decoded = decode_batch(&batch, owner.member, self.geometry.member_sectors());
+        let Some((bounds, entries)) = decoded else { return Ok(None) };
+        let is_known = |entry: &Entry| entry.member_in(owner.member) < self.members.len();
+        if !entries.iter().all(is_known) {
             return Ok(None);
         }
-        let batch = device.read(first.start, Buf::new(bytes)).await?;
-        let decoded = decode_batch(&batch, member, self.geometry.member_sectors());
-        let Some((bounds, entries)) = decoded else { return Ok(None) };
         found.bounds.watermark = found.bounds.watermark.max(bounds.watermark);
         found.bounds.recorded_below = found.bounds.recorded_below.max(bounds.recorded_below);
         let mut data = first.start.0 + BLOCK_SECTORS;
@@ -258,16 +315,21 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<u64> {
         let present = self.present();
         let mut redone = Vec::new();
-        for (member, ring) in found.iter().enumerate() {
+        let is_on_device = self.is_journal_on_device();
+        for member in 0..self.members.len() {
             let mut extents = Extents::default();
+            // The members' rings are empty while a device has the records.
+            let source = if is_on_device { self.members.len() } else { member };
+            let owner = if is_on_device { DEVICE_RING } else { member };
             // Records of a ring ascend: later ones are put over earlier ones.
-            for Record { entry, data } in ring.iter().flat_map(|ring| &ring.records) {
-                if gathered.is_complete(entry.number.get(), present) {
+            for Record { entry, data } in found[source].iter().flat_map(|ring| &ring.records) {
+                let is_own = entry.member_in(owner) == member;
+                if is_own && gathered.is_complete(entry.number.get(), present) {
                     let (at, sectors) = (entry.at.get(), u64::from(entry.sectors.get()));
                     extents.put(Extent { at, sectors, from: *data });
                 }
             }
-            redone.push(self.clone().redo(member, extents.into_vec()));
+            redone.push(self.clone().redo(member, source, extents.into_vec()));
         }
         let results = together(&self.handle, redone).await;
         let sectors = results.into_iter().sum::<IoResult<u64>>()?;
@@ -276,7 +338,15 @@ impl<D: BlockDevice> Inner<D> {
         Ok(sectors)
     }
 
-    async fn redo(self: Rc<Self>, member: usize, extents: Vec<Extent>) -> IoResult<u64> {
+    async fn redo(
+        self: Rc<Self>,
+        member: usize,
+        source: usize,
+        extents: Vec<Extent>,
+    ) -> IoResult<u64> {
+        if !self.members[member].is_online() {
+            return Ok(0);
+        }
         let short = extents.iter().flat_map(|extent| {
             // Zeroes carry no data: one command, however long.
             let most = if extent.from.is_some() { REDO_SECTORS } else { u64::MAX };
@@ -287,25 +357,61 @@ impl<D: BlockDevice> Inner<D> {
         while writes.peek().is_some() {
             let some: Vec<Extent> = writes.by_ref().take(REDO_DEPTH).collect();
             sectors += some.iter().map(|extent| extent.sectors).sum::<u64>();
-            let some = some.into_iter().map(|extent| self.clone().redo_extent(member, extent));
+            let some =
+                some.into_iter().map(|extent| self.clone().redo_extent(member, source, extent));
             let results = together(&self.handle, some.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
         }
         Ok(sectors)
     }
 
-    async fn redo_extent(self: Rc<Self>, member: usize, extent: Extent) -> IoResult<()> {
+    async fn redo_extent(
+        self: Rc<Self>,
+        member: usize,
+        source: usize,
+        extent: Extent,
+    ) -> IoResult<()> {
         let at = Lba(extent.at);
         let Some(from) = extent.from else {
             let range = SectorRange::new(at, extent.sectors);
             return self.clear_member(member, range, Clear::Zeroes(Durability::Cached)).await;
         };
-        let Ok(device) = self.device_of(member) else { return Ok(()) };
-        let data = Buf::new((extent.sectors * SECTOR_BYTES) as usize);
-        match device.read(Lba(from), data).await {
+        let device = match self.device_of_ring(source) {
+            Ok(device) => device,
+            Err(error) if source == self.members.len() => return Err(error),
+            Err(_) => return Ok(()),
+        };
+        match read_long(&*device, Lba(from), (extent.sectors * SECTOR_BYTES) as usize).await {
             Ok(data) => self.write_member(member, at, data.freeze(), Durability::Cached).await,
+            Err(error) if source == self.members.len() => Err(error),
             Err(error) => self.settle(member, &device, Err(error)),
         }
+    }
+
+    /// After a kill records may be in its volatile cache: what is redone must stay there.
+    async fn flush_journal_device(self: &Rc<Self>) -> Result<(), ArrayError> {
+        let ring = self.members.len();
+        let Ok(device) = self.device_of_ring(ring) else { return Ok(()) };
+        if device.flush().await.is_err() {
+            self.lose_damaged_device()?;
+        }
+        Ok(())
+    }
+
+    /// The ring of the journal's device cannot be used: after a stop in order it is not needed.
+    fn lose_damaged_device(&self) -> Result<(), ArrayError> {
+        if self.durable.as_ref().is_none_or(Durable::is_replay_due) {
+            return Err(JournalError::Damaged.into());
+        }
+        if let Ok(device) = self.device_of_ring(self.members.len()) {
+            self.lose_journal_device(&device);
+        }
+        Ok(())
+    }
+
+    fn ring_place(&self, options: &JournalOptions, ring: usize) -> JournalPlace {
+        let own = self.journal_device.borrow().as_ref().map(|it| it.place);
+        options.places.get(ring).copied().or(own).unwrap_or(JournalPlace::NONE)
     }
 
     /// Labels on all members in service, by which all that the rings hold is void. A start that is cut
@@ -320,25 +426,30 @@ impl<D: BlockDevice> Inner<D> {
         let is_left = canary::is(Canary::LifeNotBegun) && gathered.life > 0;
         let life = if is_left { gathered.life } else { gathered.life + 1 };
         let options = Rc::new(options);
-        let label = |member: usize| {
+        let label = |ring: usize| {
             let (inner, options) = (self.clone(), options.clone());
-            let number = label_numbers[member] + 1;
+            let number = label_numbers[ring] + 1;
             let start = Start { life, number, tail: (0, 1), watermark: next_number };
-            async move { inner.begin_ring(member, &options, start).await }
+            async move { inner.begin_ring(ring, &options, start).await }
         };
-        let begun = if is_left { 0 } else { self.members.len() };
+        let begun = if is_left { 0 } else { self.members.len() + 1 };
+        if let Some(durable) = &self.durable {
+            // All of it is in place: from here on the journal may leave its device.
+            durable.replay_is_done();
+        }
         let labels = (0..begun).map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.losses_recorded().await?;
-        let ring = |member: usize| {
-            let place = options.places[member];
+        let ring = |ring: usize| {
+            let place = self.ring_place(&options, ring);
             let limit =
-                self.members[member].device().map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
-            Ring::new(place, batch_blocks_max(place, limit), life, label_numbers[member] + 2)
+                self.device_of_ring(ring).map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
+            Ring::new(place, batch_blocks_max(place, limit), life, label_numbers[ring] + 2)
         };
         let rings = (0..self.members.len()).map(ring).collect();
         let journal = Journal::new((*options).clone(), rings, next_number);
+        journal.device_ring.replace(ring(self.members.len()));
         assert!(self.journal.set(journal).is_ok(), "an array has one journal");
         Ok(())
     }
@@ -346,16 +457,17 @@ impl<D: BlockDevice> Inner<D> {
     /// Both copies of the label, one after the other.
     async fn begin_ring(
         self: Rc<Self>,
-        member: usize,
+        ring: usize,
         options: &JournalOptions,
         start: Start,
     ) -> IoResult<()> {
         for number in [start.number, start.number + 1] {
-            let Ok(device) = self.device_of(member) else { return Ok(()) };
-            let label = Label::encode(options.owner(member), Start { number, ..start });
-            let at = options.places[member].label_lba(number);
+            let Ok(device) = self.device_of_ring(ring) else { return Ok(()) };
+            let place = self.ring_place(options, ring);
+            let label = Label::encode(options.owner(ring, place), Start { number, ..start });
+            let at = place.label_lba(number);
             let written = device.write(at, Payload::One(label), Durability::Durable).await;
-            self.settle(member, &device, written)?;
+            self.settle_ring(ring, &device, written)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ pub(crate) enum Content {
 }
 
 /// What a transaction does to one member.
+#[derive(Clone)]
 pub(crate) struct Piece {
     pub(crate) member: usize,
     /// Where in the member's data area.
@@ -57,6 +58,8 @@ impl Outstanding {
 /// A piece on its way to a ring. Dropped when it is there, or never will be.
 pub(crate) struct Pending {
     pub(crate) number: u64,
+    /// The member that it is for, in the ring of a device; none in that member's own.
+    pub(crate) member: Option<usize>,
     pub(crate) participants: u64,
     pub(crate) at: Lba,
     pub(crate) content: Content,
@@ -82,7 +85,8 @@ impl Pending {
             Content::Data(data) => (data.len() as u64 / SECTOR_BYTES, true),
             Content::Zeroes { sectors } => (*sectors, false),
         };
-        Entry::new(self.number, self.participants, self.at.0, sectors, has_data)
+        let entry = Entry::new(self.number, self.participants, self.at.0, sectors, has_data);
+        self.member.map_or(entry, |member| entry.on_device(member))
     }
 }
 
@@ -143,14 +147,19 @@ impl Ring {
     pub(crate) fn take_batch(&mut self) -> Vec<Pending> {
         let mut batch = Vec::new();
         let mut sectors = 0;
-        while let Some(next) = self.queue.front() {
-            sectors += next.data_sectors();
+        while let Some(number) = self.queue.front().map(|next| next.number) {
+            // What a ring has of a transaction is in one batch: all of it is there, or nothing.
+            let whole = self.queue.iter().take_while(|pending| pending.number == number);
+            let (count, more) = whole.fold((0, 0), |(count, sectors), pending| {
+                (count + 1, sectors + pending.data_sectors())
+            });
+            sectors += more;
             let is_full =
-                batch.len() == ENTRIES_MAX || batch_blocks(sectors) > self.batch_blocks_max;
+                batch.len() + count > ENTRIES_MAX || batch_blocks(sectors) > self.batch_blocks_max;
             if is_full && !batch.is_empty() {
                 break;
             }
-            batch.extend(self.queue.pop_front());
+            batch.extend(self.queue.drain(..count));
         }
         self.is_pumped = !batch.is_empty();
         batch
@@ -215,6 +224,15 @@ impl Ring {
         Start { life: self.life, number: self.label_number, tail, watermark }
     }
 
+    /// Begins anew in another life, with nothing in it that is needed; the label that says so.
+    pub(crate) fn begin_life(&mut self, life: u64, watermark: u64) -> Start {
+        assert!(self.is_at_rest(), "nothing is on its way to a ring that begins anew");
+        (self.life, self.head, self.next_sequence) = (life, 0, 1);
+        self.live.clear();
+        self.label_number += 1;
+        Start { life, number: self.label_number, tail: (0, 1), watermark }
+    }
+
     pub(crate) fn life(&self) -> u64 {
         self.life
     }
@@ -225,6 +243,9 @@ impl Ring {
 }
 
 impl JournalPlace {
+    /// No room at all.
+    pub(crate) const NONE: Self = Self { start: Lba(0), sectors: 0 };
+
     /// Blocks behind the labels.
     pub(crate) const fn blocks(self) -> u64 {
         (self.sectors / BLOCK_SECTORS).saturating_sub(LABEL_COPIES)

@@ -38,7 +38,7 @@ impl Story {
 }
 
 /// Runs a scenario until it is through or the power is cut; whether it was through.
-fn boot<F: Future<Output = ()> + 'static>(
+pub(crate) fn boot<F: Future<Output = ()> + 'static>(
     media: &[Medium],
     cut: u64,
     story: &Story,
@@ -62,13 +62,15 @@ fn boot<F: Future<Output = ()> + 'static>(
 }
 
 /// Starts the array from these media, and holds it against the story.
-fn check(media: Vec<Medium>, story: &Story, when: &str) {
+pub(crate) fn check(media: Vec<Medium>, story: &Story, when: &str) {
     let (story, when) = (story.clone(), when.to_owned());
     on_media(media, move |world| async move {
         let mut order = Vec::new();
         for (number, drive) in world.drives.iter().enumerate() {
             // A drive that is to be a member may not have heard of it yet.
-            if !story.is_made.get() || matches!(Array::examine(drive).await, Ok(Some(_))) {
+            let is_of_it = matches!(Array::examine(drive).await, Ok(Some(_)))
+                || matches!(Array::examine_journal(drive).await, Ok(Some(_)));
+            if !story.is_made.get() || is_of_it {
                 order.push(number);
             }
         }
@@ -161,7 +163,7 @@ fn made(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
     })
 }
 
-fn made_story() -> Story {
+pub(crate) fn made_story() -> Story {
     let story = Story::default();
     story.is_made.set(true);
     story

@@ -3,6 +3,7 @@
 mod assemble;
 mod crash;
 mod drive;
+mod journal_device;
 mod rebuild;
 mod service;
 mod world;

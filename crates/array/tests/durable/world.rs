@@ -16,6 +16,8 @@ use crate::drive::{Drive, Medium, Power};
 pub(crate) const DRIVE_BYTES: u64 = 5 * MIB + 4096;
 pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 pub(crate) const BLOCK: usize = 512;
+/// The uuid of a device that has the journal.
+pub(crate) const JOURNAL_UUID: [u8; 16] = [0x77; 16];
 
 pub(crate) fn options(level: Level, members: usize, consistency: Consistency) -> CreateOptions {
     CreateOptions {
@@ -56,6 +58,16 @@ impl World {
         options: &CreateOptions,
     ) -> Result<Array<Drive>, ArrayError> {
         Array::create(&self.handle, options, self.drives.clone()).await
+    }
+
+    /// Of all drives but the last, which has the journal.
+    pub(crate) async fn create_with_journal(
+        &self,
+        options: &CreateOptions,
+    ) -> Result<Array<Drive>, ArrayError> {
+        let (journal, members) = self.drives.split_last().expect("there are drives");
+        let journal = Some((journal.clone(), JOURNAL_UUID));
+        Array::create_with_journal(&self.handle, options, members.to_vec(), journal).await
     }
 
     /// From these drives, in this order.

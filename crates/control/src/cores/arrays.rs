@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, Layout, LeftOut,
-    MemberLayout, MemberState, MetadataError, Progress, Superblock,
+    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, JournalState, Layout,
+    LeftOut, MemberLayout, MemberState, MetadataError, Progress, Superblock,
 };
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
 use voltier_ring::Handle;
 use voltier_volume::{Drive, DriveSpec, Leaf};
 
+use super::journals;
 use super::newcomers::Newcomer;
 use super::on_core::one_line;
 use crate::array_settings::TaskPace;
@@ -32,6 +33,8 @@ pub(super) struct Assembled {
     /// The devices of the places, as far as they are known: also of members that are lost.
     pub(super) devices: RefCell<Vec<Option<Known>>>,
     pub(super) newcomers: RefCell<Vec<Newcomer>>,
+    /// The device of the journal, if it has one.
+    pub(super) journal: RefCell<Option<Known>>,
 }
 
 /// A device of an array.
@@ -110,8 +113,9 @@ pub(super) async fn label_of(
 
 /// Makes an array of the record's members.
 pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult<OpenedArray> {
-    let given: Vec<DeviceSpec> = record.devices().cloned().collect();
+    let given: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
     let (leaves, known) = open_all(&handle, &given)?;
+    let journal = journals::open(&handle, record.journal.as_ref())?;
     let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let options = CreateOptions {
         name: record.name.to_string(),
@@ -122,10 +126,11 @@ pub(super) async fn create(handle: Handle, record: ArrayRecord) -> ControlResult
         uuid: record.uuid.0,
         member_uuids: uuids.collect::<ControlResult<_>>()?,
     };
-    let made = Array::create(&handle, &options, leaves).await;
+    let (journal, known_journal) = journal.unzip();
+    let made = Array::create_with_journal(&handle, &options, leaves, journal).await;
     let array = made.map_err(|error| refusal(&error, &given, &record))?;
     let devices = known.into_iter().map(Some).collect();
-    Ok(keep(&record.name, array, devices, Vec::new()))
+    Ok(keep(&record.name, array, devices, known_journal, Vec::new()))
 }
 
 fn open_all(handle: &Handle, devices: &[DeviceSpec]) -> ControlResult<(Vec<Leaf>, Vec<Known>)> {
@@ -143,16 +148,34 @@ fn keep(
     name: &ArrayName,
     array: Array<Leaf>,
     devices: Vec<Option<Known>>,
+    journal: Option<Known>,
     left_out: Vec<String>,
 ) -> OpenedArray {
+    let is_journal_lost = array.status().is_some_and(|status| {
+        status.journal_device.is_some_and(|it| it.state == JournalState::Lost)
+    });
     let events = array.status().map_or(0, |status| status.event);
     let members = devices.iter().map(|known| known.as_ref().map(|it| it.device.clone()));
     let members = members.collect();
-    let opened = OpenedArray { size_bytes: array.limits().bytes(), events, members, left_out };
+    let opened = OpenedArray {
+        size_bytes: array.limits().bytes(),
+        events,
+        members,
+        journal: journal.as_ref().map(|known| known.device.clone()),
+        is_journal_lost,
+        left_out,
+    };
     let (devices, newcomers) = (RefCell::new(devices), RefCell::default());
-    let assembled = Rc::new(Assembled { array, devices, newcomers });
+    let journal = RefCell::new(journal);
+    let assembled = Rc::new(Assembled { array, devices, newcomers, journal });
     ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), assembled));
     opened
+}
+
+/// A device that says it is of the array that is wanted.
+enum Part {
+    Member(Box<Candidate>),
+    Journal(Leaf, Known),
 }
 
 /// A device that says it is a member of the array that is wanted.
@@ -169,10 +192,11 @@ pub(super) async fn assemble(
     devices: Vec<DeviceSpec>,
     force: bool,
 ) -> ControlResult<OpenedArray> {
-    let (mut candidates, mut left_out) = (Vec::new(), Vec::new());
+    let (mut candidates, mut journals, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
     for device in devices {
         match candidate(&handle, &record, device).await {
-            Ok(candidate) => candidates.push(candidate),
+            Ok(Part::Member(candidate)) => candidates.push(*candidate),
+            Ok(Part::Journal(leaf, known)) => journals.push((leaf, known)),
             Err(error) => left_out.push(error.message),
         }
     }
@@ -189,8 +213,8 @@ pub(super) async fn assemble(
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
     let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
-    let (leaves, known): (Vec<Leaf>, Vec<Known>) =
-        candidates.into_iter().map(|it| (it.leaf, it.known)).unzip();
+    let members = candidates.into_iter().map(|it| (it.leaf, it.known));
+    let (leaves, mut known): (Vec<Leaf>, Vec<Known>) = members.chain(journals).unzip();
     let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
     let assembled = Array::assemble(&handle, leaves, options).await;
     let (array, report) = assembled.map_err(|error| {
@@ -198,12 +222,19 @@ pub(super) async fn assemble(
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
     left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
+    left_out.extend(journals::left_out(&report, &given));
     left_out.extend(news(&report));
+    let journals = known.split_off(places.len());
+    let is_taken = |(at, _): &(usize, Known)| {
+        let device = places.len() + at;
+        !report.journal_left_out.iter().any(|left| left.device == device)
+    };
+    let journal = journals.into_iter().enumerate().find(is_taken).map(|(_, known)| known);
     let mut devices: Vec<Option<Known>> = vec![None; report.array.members.len()];
     for (place, known) in places.into_iter().zip(known) {
         devices[place] = Some(known);
     }
-    Ok(keep(&record.name, array, devices, left_out))
+    Ok(keep(&record.name, array, devices, journal, left_out))
 }
 
 /// Of two devices that were the same member, one after the other, the newer one stays.
@@ -230,19 +261,29 @@ async fn candidate(
     handle: &Handle,
     record: &ArrayRecord,
     device: DeviceSpec,
-) -> ControlResult<Candidate> {
+) -> ControlResult<Part> {
     let leaf = open_leaf(handle, &device)?;
     let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
     match Array::examine(&leaf).await {
         Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {
             let known = Known { device, size_bytes: leaf.limits().bytes() };
-            Ok(Candidate { leaf, known, superblock })
+            Ok(Part::Member(Box::new(Candidate { leaf, known, superblock })))
         }
         Ok(Some(other)) => {
             let name = other.array.name;
             Err(why_not(format!("it is a member of another array, {name}")))
         }
-        Ok(None) => Err(why_not("no superblock of an array is on it".into())),
+        Ok(None) => match Array::examine_journal(&leaf).await {
+            Ok(Some(label)) if label.array == record.uuid.0 => {
+                let known = Known { device, size_bytes: leaf.limits().bytes() };
+                Ok(Part::Journal(leaf, known))
+            }
+            Ok(Some(label)) => {
+                Err(why_not(format!("it is the journal of another array, {}", label.name)))
+            }
+            Ok(None) => Err(why_not("no superblock of an array is on it".into())),
+            Err(error) => Err(why_not(error.to_string())),
+        },
         Err(error) => Err(why_not(error.to_string())),
     }
 }
@@ -289,8 +330,16 @@ fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &ArrayRecord) -> Co
     ControlError::failed(match error {
         MetadataError::Device { device, .. }
         | MetadataError::Stranger { device, .. }
+        | MetadataError::JournalNewer { device }
+        | MetadataError::OnlyJournal { device, .. }
         | MetadataError::Diverged { device } => one(device),
+        MetadataError::JournalMissing => {
+            let was = record.journal.as_ref().map(|it| format!(" (last seen as {it})"));
+            let force = "the choice is `voltier array assemble -f DEV...`";
+            format!("{told}{}; {force}", was.unwrap_or_default())
+        }
         MetadataError::Duplicate { first, second, .. }
+        | MetadataError::DuplicateJournal { first, second }
         | MetadataError::Contradiction { first, second } => two(first, second),
         MetadataError::TooFew { missing, .. } => format!("{told}{}", were(missing)),
         MetadataError::MayBeOld { missing } | MetadataError::DirtyDegraded { missing, .. } => {
@@ -379,6 +428,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         }
     });
     let members = members.collect();
+    let journal_device = journals::status(&assembled, &now, plain.journal_device.as_ref());
     let counts = now.counts;
     Ok(ArrayStatus {
         state: if now.is_degraded { ArrayState::Degraded } else { ArrayState::Running },
@@ -386,6 +436,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         may_lose: geometry.parity_chunks().saturating_sub(lost_most.unwrap_or(0)) as u32,
         events: now.event,
         spares: spares.collect(),
+        journal_device,
         rebuild: task(&rebuild.progress, plain.rebuild.pace),
         rebuild_stuck_regions: rebuild.stuck_regions,
         scrub: task(&scrub.progress, plain.scrub.pace),

@@ -8,6 +8,7 @@
 
 mod arrays;
 mod doors;
+mod journals;
 mod newcomers;
 mod on_core;
 mod status;
@@ -22,8 +23,8 @@ use voltier_ring::{Core, Handle, Remote};
 use crate::array_settings::ArraySettings;
 use crate::array_status::ArrayStatus;
 use crate::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, Waker,
+    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel, MemberLabel,
+    OpenedArray, OpenedVolume, Replaced, Waker,
 };
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -126,10 +127,11 @@ impl CoreEngine {
                 "the array {name} is filling {device}; try again when that is done"
             )));
         }
-        let members: Vec<DeviceSpec> = now.members.into_iter().flatten().collect();
+        let members = now.members.into_iter().flatten();
+        let devices: Vec<DeviceSpec> = members.chain(record.journal.clone()).collect();
         let settings = record.settings;
         self.close_array(name)?;
-        self.assemble_on(core, &record, &members, false)?;
+        self.assemble_on(core, &record, &devices, false)?;
         self.set_paces(name, &settings);
         now.spares.iter().try_for_each(|spare| self.add_spare(name, spare))
     }
@@ -145,8 +147,11 @@ impl CoreEngine {
         let opened = call(&self.cores[core].remote(), move |handle| {
             arrays::assemble(handle, plan, present, force)
         })?;
-        let home = ArrayHome { core, record: record.clone() };
-        self.arrays.insert(record.name.clone(), home);
+        let mut record = record.clone();
+        if opened.journal.is_some() {
+            record.journal.clone_from(&opened.journal);
+        }
+        self.arrays.insert(record.name.clone(), ArrayHome { core, record });
         Ok(opened)
     }
 
@@ -370,6 +375,23 @@ impl Engine for CoreEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let device = device.clone();
         call(&self.cores[0].remote(), move |handle| arrays::label_of(handle, device))
+    }
+
+    fn journal_label_of(
+        &mut self,
+        device: &DeviceSpec,
+    ) -> ControlResult<Option<JournalDeviceLabel>> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| journals::label_of(handle, device))
+    }
+
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let (array, new) = (name.clone(), device.cloned());
+        self.on_array(name, move |handle| journals::set(handle, array, new))?;
+        if let Some(home) = self.arrays.get_mut(name) {
+            home.record.journal = device.cloned();
+        }
+        Ok(())
     }
 
     fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {

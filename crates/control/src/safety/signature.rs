@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use voltier_array::{MemberLayout, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
+use voltier_array::{JOURNAL_MAGIC, MemberLayout, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
 use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
@@ -51,8 +51,8 @@ pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>
     let length = read_up_to(file, &mut first, 0)?;
     first.truncate(length);
     let mut found = own_marks(&first);
-    if found.is_empty() && has_last_copy(file)? {
-        found.push(array_member());
+    if found.is_empty() {
+        found.extend(last_copy(file)?);
     }
     if found.is_empty() {
         found.extend(blkid(path));
@@ -64,12 +64,21 @@ fn array_member() -> Content {
     Content { what: "a member of a Voltier array".into(), is_ours: true }
 }
 
-/// Whether the copy of a member's superblock at its end is there, its start being overwritten.
-fn has_last_copy(mut file: &File) -> std::io::Result<bool> {
+fn array_journal() -> Content {
+    Content { what: "the journal of a Voltier array".into(), is_ours: true }
+}
+
+/// What the copy of a superblock at the end says, its start being overwritten.
+fn last_copy(mut file: &File) -> std::io::Result<Option<Content>> {
     let sectors = file.seek(SeekFrom::End(0))? / SECTOR_BYTES;
     let [_, last] = MemberLayout::superblock_lbas(sectors);
     let mut mark = [0; ARRAY_MAGIC.len()];
-    Ok(read_up_to(file, &mut mark, last.bytes())? == mark.len() && mark == ARRAY_MAGIC)
+    let is_whole = read_up_to(file, &mut mark, last.bytes())? == mark.len();
+    Ok(match mark {
+        ARRAY_MAGIC if is_whole => Some(array_member()),
+        JOURNAL_MAGIC if is_whole => Some(array_journal()),
+        _ => None,
+    })
 }
 
 /// What the first bytes of a device, or of an array, show.
@@ -77,6 +86,9 @@ pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
     let mut found = Vec::new();
     if first.starts_with(&ARRAY_MAGIC) {
         found.push(array_member());
+    }
+    if first.starts_with(&JOURNAL_MAGIC) {
+        found.push(array_journal());
     }
     let ours = |offset: u64| {
         first.get(offset as usize..).is_some_and(|rest| rest.starts_with(&SUPERBLOCK_MAGIC))

@@ -108,11 +108,29 @@ impl<E: Engine> Service<E> {
                 "{device} cannot be a member: arrays do not stand on arrays"
             )));
         }
-        let was_member = record.members.iter().flatten().any(|known| self.is_same(known, device));
-        if !was_member {
+        let known = record.members.iter().map(|known| known.as_ref());
+        let mut is_it = |known: &DeviceSpec| self.is_same(known, device);
+        let place = known.map(|known| known.is_some_and(&mut is_it)).position(|is_it| is_it);
+        let Some(place) = place else {
             return self.admit(device, Role::Cache, force, Beside::None).map(drop);
+        };
+        let status = self.array_status(record);
+        let name = &record.name;
+        match status.members.get(place).map(|member| member.state.as_str()) {
+            Some("online") => {
+                return Err(ControlError::failed(format!(
+                    "{device} is member {place} of {name}, and in service; name another device, or \
+                     take it out with `voltier array fail {name} {place}` first"
+                )));
+            }
+            Some("rebuilding") => {
+                return Err(ControlError::failed(format!(
+                    "{device} is member {place} of {name}, and being rebuilt; \
+                     `voltier array rebuild {name}` follows that"
+                )));
+            }
+            _ => {}
         }
-        // While it is in service it is in use, and that is what is said.
         self.look_at(device, 0, "member")?;
         match (self.engine.label_of(device), device.path()) {
             (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
@@ -122,6 +140,64 @@ impl<E: Engine> Service<E> {
                 safety::judge(path, &examined, force)
             }
         }
+    }
+
+    pub(super) fn set_journal(
+        &mut self,
+        name: &ArrayName,
+        journal: Option<DeviceSpec>,
+        force: bool,
+    ) -> ControlResult<Response> {
+        let before = self.array_record(name)?;
+        self.size_of_array(name)?;
+        if let Some(device) = &journal {
+            self.admit_journal(&before, device, force)?;
+        }
+        // Before it is the array's: so it is looked at after a crash.
+        let mut record = before.clone();
+        record.incoming.extend(journal.clone());
+        self.registry.put_array(record)?;
+        let moved = self.engine.set_journal(name, journal.as_ref());
+        let mut after = before.clone();
+        if moved.is_ok() {
+            after.journal.clone_from(&journal);
+        }
+        self.registry.put_array(after)?;
+        moved?;
+        self.notice_array_events();
+        let place = journal.map_or_else(|| "its members".to_owned(), |device| device.to_string());
+        self.engine.log(&format!("array {name}: its journal is on {place} on request"));
+        Ok(self.array_response(name, Vec::new()))
+    }
+
+    /// Checks a device that is to have the journal. One that was given up may come back.
+    fn admit_journal(
+        &mut self,
+        record: &ArrayRecord,
+        device: &DeviceSpec,
+        force: bool,
+    ) -> ControlResult<()> {
+        if device.array().is_some() {
+            return Err(ControlError::usage(format!(
+                "{device} cannot have a journal: arrays do not stand on arrays"
+            )));
+        }
+        let name = &record.name;
+        let is_own = record.journal.as_ref().is_some_and(|known| self.is_same(known, device));
+        if !is_own {
+            return self.admit(device, Role::Cache, force, Beside::None).map(drop);
+        }
+        let status = self.array_status(record);
+        if status.journal_device.is_some_and(|journal| journal.state == "online") {
+            return Err(ControlError::failed(format!(
+                "the journal of {name} is on {device} already; name another device, or `members`"
+            )));
+        }
+        let Some(path) = device.path() else { return Ok(()) };
+        let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
+        let label = self.engine.journal_label_of(device);
+        let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
+        safety::judge(path, &examined, force || is_ours)
     }
 
     /// Starts a background task.

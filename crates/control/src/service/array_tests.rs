@@ -38,6 +38,7 @@ impl Bench {
             consistency: voltier_array::Consistency::Journal,
             members: members.iter().map(|member| self.device(member)).collect(),
             spares: Vec::new(),
+            journal: None,
             force: false,
         }
     }
@@ -86,6 +87,34 @@ fn an_array_is_made_and_back_before_its_volume_after_a_restart_of_either_kind() 
         bench.service.stop();
         assert_eq!(bench.calls(), ["close v", "stop r5"], "the array goes last");
     }
+}
+
+#[test]
+fn a_journal_device_is_on_record_before_it_is_the_arrays_and_looked_at_after_a_crash() {
+    let mut bench = Bench::new();
+    let mut new = bench.new_array(&["d1", "d2", "d3"]);
+    new.journal = Some(bench.device("d4"));
+    bench.ask(Request::Array { ask: ArrayRequest::Create { array: new } });
+    bench.restart(false);
+    assert_eq!(bench.calls(), ["assemble r5 of 4", "pace r5 normal"]);
+    let set = |journal, force| Request::Array {
+        ask: ArrayRequest::SetJournal { name: r5(), journal, force },
+    };
+    bench.ask(set(None, false));
+    assert_eq!(bench.calls(), ["journal r5 on members"]);
+    assert_eq!(bench.array().journal_device, None);
+    let d4 = bench.device("d4");
+    let before = bench.service.registry.arrays().to_vec();
+    bench.steer(|books| books.failing = Some("journal"));
+    assert_eq!(bench.error(set(Some(d4.clone()), false)), "journal was to fail");
+    assert_eq!(bench.service.registry.arrays(), before);
+    bench.steer(|books| books.failing = None);
+    bench.ask(set(Some(d4), false));
+    let shown = bench.array().journal_device.map(|journal| journal.path);
+    assert_eq!(shown, Some(bench.path("d4").display().to_string()));
+    let member = bench.device("d1");
+    let error = bench.error(set(Some(member), true));
+    assert!(error.contains("already part of array r5"), "{error}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Making, assembling, changing and deleting arrays.
 
+use voltier_array::Consistency;
+
 use super::Service;
 use super::admit::Beside;
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayState, ArrayStatus};
-use crate::engine::{Engine, MemberLabel, OpenedArray};
+use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, MemberName, NewArray, Response};
@@ -50,11 +52,15 @@ impl<E: Engine> Service<E> {
                 self.start_task(&name, |engine, name| engine.start_scrub(name, repair))
             }
             ArrayRequest::Set { name, changes } => self.set_array(&name, &changes),
+            ArrayRequest::SetJournal { name, journal, force } => {
+                self.set_journal(&name, journal, force)
+            }
         }
     }
 
     fn create_array(&mut self, new: NewArray) -> ControlResult<Response> {
-        let NewArray { name, level, chunk_bytes, consistency, members, spares, force } = new;
+        let NewArray { name, level, chunk_bytes, consistency, members, spares, journal, force } =
+            new;
         if self.registry.find_array(&name).is_some() {
             return Err(ControlError::failed(format!(
                 "an array `{name}` exists; choose another name or `voltier array delete {name}` \
@@ -62,7 +68,12 @@ impl<E: Engine> Service<E> {
             )));
         }
         level.check(members.len(), chunk_bytes)?;
-        let all = [members.as_slice(), &spares].concat();
+        if journal.is_some() && consistency != Consistency::Journal {
+            return Err(ControlError::usage(format!(
+                "--journal goes with --consistency journal, not {consistency}"
+            )));
+        }
+        let all: Vec<DeviceSpec> = members.iter().chain(&spares).chain(&journal).cloned().collect();
         let sizes = self.admit_members(&all, force)?;
         let notes = unequal(&members, &sizes[..members.len()]);
         let uuid = Identity::random()?;
@@ -79,6 +90,7 @@ impl<E: Engine> Service<E> {
             members,
             spares: Vec::new(),
             incoming: Vec::new(),
+            journal,
             settings: ArraySettings::default(),
         };
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
@@ -152,6 +164,7 @@ impl<E: Engine> Service<E> {
             members: Vec::new(),
             spares: Vec::new(),
             incoming: Vec::new(),
+            journal: None,
             settings: ArraySettings::default(),
         });
         let opened = self.engine.open_array(&record, &devices, force)?;
@@ -171,6 +184,7 @@ impl<E: Engine> Service<E> {
     /// What all these devices say of their array; they are the members of one, and free.
     fn labels(&mut self, devices: &[DeviceSpec]) -> ControlResult<MemberLabel> {
         let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
+        let mut journals = Vec::new();
         for (at, device) in devices.iter().enumerate() {
             let twice = devices[..at].iter().any(|other| self.is_same(other, device));
             if twice {
@@ -178,9 +192,14 @@ impl<E: Engine> Service<E> {
             }
             self.look_at(device, 0, "member")?;
             let Some(label) = self.engine.label_of(device)? else {
-                return Err(ControlError::failed(format!(
-                    "{device} is no member of an array; leave it out"
-                )));
+                let Some(journal) = self.engine.journal_label_of(device)? else {
+                    return Err(ControlError::failed(format!(
+                        "{device} is no member of an array; leave it out"
+                    )));
+                };
+                self.is_nobody_elses(device, journal.array)?;
+                journals.push((journal, device));
+                continue;
             };
             self.is_nobody_elses(device, label.array)?;
             match &found {
@@ -195,8 +214,22 @@ impl<E: Engine> Service<E> {
                 None => found = Some((label, device)),
             }
         }
-        let found = found.map(|(label, _)| label);
-        found.ok_or_else(|| ControlError::usage("no devices given; name the members of the array"))
+        let of_another = |(journal, _): &&(JournalDeviceLabel, &DeviceSpec)| {
+            found.as_ref().is_none_or(|(label, _)| label.array != journal.array)
+        };
+        match journals.iter().find(of_another) {
+            Some((journal, device)) if found.is_none() => Err(ControlError::failed(format!(
+                "{device} is the journal of the array {} ({}); name its members as well",
+                journal.name, journal.array
+            ))),
+            Some((journal, device)) => Err(ControlError::failed(format!(
+                "{device} is the journal of another array, {} ({}); leave it out",
+                journal.name, journal.array
+            ))),
+            None => found.map(|(label, _)| label).ok_or_else(|| {
+                ControlError::usage("no devices given; name the members of the array")
+            }),
+        }
     }
 
     /// The name that a label gives, if no other array has it.
@@ -262,6 +295,10 @@ impl<E: Engine> Service<E> {
         // Whatever stands there now may be somebody else's.
         match self.engine.label_of(member) {
             Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
+            Ok(None) => match self.engine.journal_label_of(member) {
+                Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
+                _ => Ok(()),
+            },
             _ => Ok(()),
         }
     }
@@ -277,7 +314,8 @@ impl<E: Engine> Service<E> {
         let name = record.name.clone();
         let mut live = LiveArray::default();
         let mut present = Vec::new();
-        for member in record.members.iter().flatten().chain(&record.incoming) {
+        let journal = &record.journal;
+        for member in record.members.iter().flatten().chain(&record.incoming).chain(journal) {
             let looked = if member.is_volatile() {
                 Err(ControlError::failed(format!("{member} ended with the daemon before")))
             } else {
@@ -384,6 +422,9 @@ impl<E: Engine> Service<E> {
 /// What an opening tells of an array.
 fn learn(record: &mut ArrayRecord, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
+    if opened.journal.is_some() || !opened.is_journal_lost {
+        record.journal.clone_from(&opened.journal);
+    }
     record.members.resize(opened.members.len(), None);
     // A device has one place: where it was found, whatever was in it before.
     let found: Vec<&DeviceSpec> = opened.members.iter().flatten().collect();

@@ -180,7 +180,7 @@ impl Engine for BookEngine {
         let members = record.members.clone();
         let array = BookArray { members: members.clone(), ..BookArray::default() };
         books.arrays.insert(record.name.clone(), array);
-        Ok(opened(members))
+        Ok(OpenedArray { journal: record.journal.clone(), ..opened(members) })
     }
 
     fn open_array(
@@ -191,6 +191,8 @@ impl Engine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
+        let devices: Vec<DeviceSpec> =
+            devices.iter().filter(|it| record.journal.as_ref() != Some(*it)).cloned().collect();
         let missing = 3 - devices.len();
         if missing > 1 {
             return Err(ControlError::failed(format!("{missing} members are missing")));
@@ -199,14 +201,15 @@ impl Engine for BookEngine {
         let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
         let places = (0..3).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
         let mut places: Vec<Option<DeviceSpec>> = places.collect();
-        for device in devices {
+        for device in &devices {
             if !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
         }
         let array = BookArray { members: places.clone(), ..BookArray::default() };
         self.0.lock().unwrap().arrays.insert(record.name.clone(), array);
-        Ok(opened(places))
+        let journal = record.journal.clone();
+        Ok(OpenedArray { journal, ..opened(places) })
     }
 
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
@@ -254,6 +257,11 @@ impl Engine for BookEngine {
         Ok(())
     }
 
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let on = device.map_or_else(|| "members".to_owned(), |_| "a device".to_owned());
+        self.call("journal", &format!("{name} on {on}"))
+    }
+
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
         self.call("rebuild", name.as_str())
     }
@@ -288,7 +296,9 @@ impl Engine for BookEngine {
 }
 
 fn opened(members: Vec<Option<DeviceSpec>>) -> OpenedArray {
-    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, left_out: Vec::new() }
+    let (journal, left_out) = (None, Vec::new());
+    let is_journal_lost = false;
+    OpenedArray { size_bytes: ARRAY_BYTES, events: 1, members, journal, is_journal_lost, left_out }
 }
 
 pub(super) struct Bench {

@@ -201,8 +201,8 @@ impl Report {
             ),
             "Before the jobs each volume is written once in sequence, and the accelerated one again \
              until its SSD was written from end to end, and flushed: so no run waits for fresh \
-             memory, and the cache reuses its space. It is not emptied between jobs. The document says it empties \
-             its cache before each test, but its hit rates are those of a warm one."
+             memory, and the cache reuses its space. It is not emptied between jobs. The document \
+             says it empties its cache before each test, but its hit rates are those of a warm one."
                 .to_owned(),
             format!(
                 "HDD: one run a job. SSD and accelerated: {TURNS} runs a job, in turns; the table \

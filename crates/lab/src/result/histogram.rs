@@ -16,9 +16,30 @@ const GROUP_BITS: u32 = 6;
 
 /// Counts of latencies per bin; only bins that hold something are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "BTreeMap<u16, u64>", into = "BTreeMap<u16, u64>")]
 pub struct Histogram {
     counts: BTreeMap<u16, u64>,
+}
+
+impl TryFrom<BTreeMap<u16, u64>> for Histogram {
+    type Error = String;
+
+    fn try_from(counts: BTreeMap<u16, u64>) -> Result<Self, String> {
+        if let Some(bin) = counts.keys().find(|bin| usize::from(**bin) >= BINS) {
+            return Err(format!("a histogram has no bin {bin}"));
+        }
+        let total = counts.values().try_fold(0_u64, |sum, count| sum.checked_add(*count));
+        if total.is_none() {
+            return Err("a histogram counts more than 2^64".to_owned());
+        }
+        Ok(Histogram { counts })
+    }
+}
+
+impl From<Histogram> for BTreeMap<u16, u64> {
+    fn from(histogram: Histogram) -> Self {
+        histogram.counts
+    }
 }
 
 impl Histogram {
@@ -55,20 +76,22 @@ impl Histogram {
     pub fn add(&mut self, bin: usize, count: u64) {
         assert!(bin < BINS, "bin {bin} of {BINS}");
         if count > 0 {
-            *self.counts.entry(bin as u16).or_default() += count;
+            let sum = self.counts.entry(bin as u16).or_default();
+            *sum = sum.saturating_add(count);
         }
     }
 
     /// Adds another histogram: the result is that of all latencies together.
     pub fn merge(&mut self, other: &Histogram) {
         for (bin, count) in &other.counts {
-            *self.counts.entry(*bin).or_default() += count;
+            let sum = self.counts.entry(*bin).or_default();
+            *sum = sum.saturating_add(*count);
         }
     }
 
     /// Latencies counted.
     pub fn total(&self) -> u64 {
-        self.counts.values().sum()
+        self.counts.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// Bins that hold something, in order: bin and count.
@@ -80,10 +103,10 @@ impl Histogram {
     /// computes it; `None` of an empty histogram.
     pub fn percentile_ns(&self, percent: f64) -> Option<u64> {
         let wanted = percent / 100.0 * self.total() as f64;
-        let mut seen = 0;
+        let mut seen = 0_u64;
         let mut last = None;
         for (bin, count) in self.bins() {
-            seen += count;
+            seen = seen.saturating_add(count);
             last = Some(Histogram::midpoint_ns(bin));
             if seen as f64 >= wanted {
                 break;

@@ -196,14 +196,17 @@ impl Point {
         self.sum(|flow| flow.bytes_per_second)
     }
 
-    /// Mean latency of both directions, weighted by requests.
+    /// Mean latency of both directions, weighted by requests (by their rate, or equally, where a
+    /// source has no counts); `None` when no direction has one.
     pub fn latency_mean_ns(&self) -> Option<f64> {
-        let requests: u64 = self.flows().map(|flow| flow.requests).sum();
-        if requests == 0 {
-            return None;
-        }
-        let total: f64 = self.flows().map(|f| f.latency.mean_ns * f.requests as f64).sum();
-        Some(total / requests as f64)
+        let known: Vec<&Flow> = self.flows().filter(|flow| flow.latency.mean_ns > 0.0).collect();
+        let weights: [fn(&Flow) -> f64; 3] =
+            [|flow| flow.requests as f64, |flow| flow.iops, |_| 1.0];
+        weights.iter().find_map(|weight| {
+            let all: f64 = known.iter().map(|flow| weight(flow)).sum();
+            let sum: f64 = known.iter().map(|flow| flow.latency.mean_ns * weight(flow)).sum();
+            (all > 0.0).then(|| sum / all)
+        })
     }
 
     /// The directions that were measured.
@@ -212,6 +215,8 @@ impl Point {
     }
 
     fn sum(&self, of: impl Fn(&Flow) -> f64) -> Option<f64> {
-        self.flows().map(of).reduce(|sum, value| sum + value)
+        // A source may have one figure and not the other: what it lacks is not zero.
+        let known = self.flows().map(of).filter(|value| *value > 0.0);
+        known.reduce(|sum, value| sum + value)
     }
 }

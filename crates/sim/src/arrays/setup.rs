@@ -163,6 +163,7 @@ impl Setup {
             model: None,
             lies: false,
             zeroing_discards: self.zeroing_discards,
+            stripe: None,
         }
     }
 

@@ -50,6 +50,7 @@ impl Drives {
             model: None,
             lies: false,
             zeroing_discards: false,
+            stripe: None,
         };
         Self {
             hdd: spec(2, 17 * MIB + tail, hdd_block_bytes, 100_000),

@@ -1,7 +1,5 @@
 //! Rebuild rate and what requests feel of it, in virtual time on modelled drives: RAID 6 over eight
 //! D3700, 4 KiB requests of which seven in ten are reads, priorities and floors side by side.
-//!
-//! `cargo run --release -p voltier-array --example rebuild`
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,6 +9,8 @@ use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_drive::model::Profile;
 use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
+
+use crate::emit;
 
 const MEMBERS: usize = 8;
 const MEMBER_BYTES: u64 = 256 * MIB;
@@ -50,8 +50,16 @@ fn drive(handle: &Handle) -> ModelDevice<MemoryDevice> {
     ModelDevice::new(handle.clone(), profile, MemoryDevice::new(MEMBER_BYTES))
 }
 
-/// One row: without a rebuild if there is no pace.
-fn measure(clients: u64, pace: Option<Pace>) {
+/// What a rebuild did, and what clients had beside it.
+#[derive(Default)]
+struct Figures {
+    rebuilt_mb_per_s: f64,
+    requests_per_s: f64,
+    p99_us: f64,
+}
+
+/// Clients on an array of which a member is lost or, with a pace, being rebuilt.
+fn measure(clients: u64, is_lost: bool, pace: Option<Pace>) -> Figures {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
     executor.block_on(async move {
@@ -64,8 +72,10 @@ fn measure(clients: u64, pace: Option<Pace>) {
         let tasks: Vec<_> = (0..clients)
             .map(|seed| handle.spawn(client(handle.clone(), array.clone(), seed, seen.clone())))
             .collect();
-        if let Some(pace) = pace {
+        if is_lost {
             array.fail(3).expect("two may go");
+        }
+        if let Some(pace) = pace {
             array.set_pace(BackgroundTask::Rebuild, pace);
             array.replace(3, drive(&handle), [0; 16]).await.expect("it suits");
         }
@@ -83,42 +93,52 @@ fn measure(clients: u64, pace: Option<Pace>) {
         let status = array.rebuild_status().progress;
         let done = if status.is_running { status.done_bytes } else { MEMBER_BYTES } - done;
         let seconds = (handle.now() - from) as f64 / 1e9;
-        let rebuilt = if pace.is_some() { done as f64 / 1e6 / seconds } else { 0.0 };
         seen.is_over.set(true);
         for task in tasks {
             task.await;
         }
-        let mut latencies = seen.latencies_ns.take();
-        latencies.sort_unstable();
-        let percentile = |part: usize| {
-            latencies.get(latencies.len() * part / 1000).map_or(0.0, |ns| *ns as f64 / 1e3)
-        };
-        let name = pace.map_or("no rebuild".to_owned(), |pace| {
-            format!("{}, {} MB/s", pace.priority.name(), pace.floor_bytes_per_second / 1_000_000)
-        });
-        println!(
-            "{clients:>7} | {name:<18} | {rebuilt:>12.0} | {:>10.0} | {:>9.0} | {:>9.0}",
-            latencies.len() as f64 / seconds,
-            percentile(500),
-            percentile(990),
-        );
         array.cancel(BackgroundTask::Rebuild);
         array.ended(BackgroundTask::Rebuild).await;
-    });
+        let mut latencies = seen.latencies_ns.take();
+        latencies.sort_unstable();
+        let p99 = latencies.get(latencies.len() * 99 / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
+        Figures {
+            rebuilt_mb_per_s: if pace.is_some() { done as f64 / 1e6 / seconds } else { 0.0 },
+            requests_per_s: latencies.len() as f64 / seconds,
+            p99_us: p99,
+        }
+    })
 }
 
-fn main() {
-    println!("clients | priority and floor | rebuild MB/s | requests/s | median us |    p99 us");
-    measure(CLIENTS, None);
+pub(crate) fn cases() {
+    let healthy = measure(CLIENTS, false, None);
+    let degraded = measure(CLIENTS, true, None);
+    let place = "RAID 6 6+2, 8 modelled D3700, 32 clients 70:30";
+    let case = format!("requests 4k, 1 lost, {place}");
+    let none_lost = "none lost";
+    emit(&case, "requests/s", degraded.requests_per_s, none_lost, healthy.requests_per_s);
+    emit(&format!("p99, {case}"), "us", degraded.p99_us, none_lost, healthy.p99_us);
     for (priority, floor_bytes_per_second) in [
-        (Priority::Idle, 10_000_000),
+        (Priority::Idle, 50_000_000),
         (Priority::Low, 50_000_000),
-        (Priority::Low, 100_000_000),
         (Priority::Low, 200_000_000),
-        (Priority::Normal, 10_000_000),
-        (Priority::High, 0),
+        (Priority::Normal, 50_000_000),
+        (Priority::High, 50_000_000),
     ] {
-        measure(CLIENTS, Some(Pace { priority, floor_bytes_per_second }));
+        let floor = floor_bytes_per_second as f64 / 1e6;
+        let pace = Pace { priority, floor_bytes_per_second };
+        let beside = measure(CLIENTS, true, Some(pace));
+        let case = |what: &str| {
+            format!("{what}, {} priority, {floor:.0} MB/s, {place}", pace.priority.name())
+        };
+        emit(&case("rebuild"), "MB/s", beside.rebuilt_mb_per_s, "its floor", floor);
+        let alone = "no rebuild, 1 lost";
+        emit(&case("p99 beside a rebuild"), "us", beside.p99_us, alone, degraded.p99_us);
+        let name = case("requests beside a rebuild");
+        emit(&name, "requests/s", beside.requests_per_s, alone, degraded.requests_per_s);
     }
-    measure(0, Some(Pace { priority: Priority::High, floor_bytes_per_second: 0 }));
+    let pace = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
+    let alone = measure(0, true, Some(pace)).rebuilt_mb_per_s;
+    let case = "rebuild, no clients, RAID 6 6+2, 8 modelled D3700";
+    emit(case, "MB/s", alone, "sequential writes of one drive", 660.0);
 }

@@ -1,0 +1,19 @@
+//! Arrays: in-process on memory and on modelled drives, then through NBD beside btrfs.
+
+use super::report::Row;
+use super::{Effort, btrfs, in_process};
+use crate::Failure;
+
+/// All cases of arrays, in the order of the table.
+pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {
+    // In virtual time one round is as good as many.
+    let once = Effort { rounds: 1, ..effort };
+    let mut rows = in_process("voltier-array", "bench", &["memory"], effort)?;
+    rows.extend(in_process("voltier-array", "bench", &["drives", "rebuild"], once)?);
+    rows.extend(in_process("voltier-volume", "destage", &[], once)?);
+    match btrfs::why_not() {
+        Some(why) => eprintln!("the cases beside btrfs are left out: {why}"),
+        None => rows.extend(btrfs::measure(effort)?),
+    }
+    Ok(rows)
+}
