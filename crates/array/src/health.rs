@@ -189,11 +189,12 @@ struct Means(Vec<Option<Nanos>>);
 impl Means {
     /// The median of the others with which a member is compared: those of its group, or of all groups if
     /// there are not two others in its own.
-    fn of_others(&self, member: usize, width: usize) -> Option<Nanos> {
-        let group = member / width * width..(member / width + 1) * width;
-        let range = if width > 2 { group } else { 0..self.0.len() };
-        let others = range.filter(|other| *other != member);
-        let mut means: Vec<Nanos> = others.filter_map(|other| self.0[other]).collect();
+    fn of_others(&self, member: usize, group: impl Iterator<Item = usize>) -> Option<Nanos> {
+        let mut others: Vec<usize> = group.filter(|other| *other != member).collect();
+        if others.len() < 2 {
+            others = (0..self.0.len()).filter(|other| *other != member).collect();
+        }
+        let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self.0[other]).collect();
         means.sort_unstable();
         // Of an even number the slower one: when in doubt, nobody is blamed.
         means.get(means.len() / 2).copied()
@@ -245,8 +246,9 @@ impl<D> Inner<D> {
         let is_slow_now = self.members[member].watch().is_slow();
         let mut verdict: Option<Verdict> = None;
         for means in means {
+            let group = self.geometry.members_of(self.geometry.group_of_member(member));
             let (Some(mean_ns), Some(others_ns)) =
-                (means.0[member], means.of_others(member, self.geometry.width()))
+                (means.0[member], means.of_others(member, group))
             else {
                 continue;
             };
@@ -500,9 +502,10 @@ mod tests {
     #[test]
     fn the_median_of_the_others_is_of_the_group_or_of_all_if_that_is_a_pair() {
         let means = Means([1, 9, 5, 4, 100, 6].map(Some).into());
-        assert_eq!(means.of_others(0, 3), Some(9));
-        assert_eq!(means.of_others(4, 3), Some(6));
-        assert_eq!(means.of_others(4, 2), Some(5));
-        assert_eq!(Means(vec![Some(1), None]).of_others(0, 2), None);
+        assert_eq!(means.of_others(0, 0..3), Some(9));
+        assert_eq!(means.of_others(4, 3..6), Some(6));
+        assert_eq!(means.of_others(4, 4..6), Some(5));
+        assert_eq!(means.of_others(1, [1, 3, 5].into_iter()), Some(6));
+        assert_eq!(Means(vec![Some(1), None]).of_others(0, 0..2), None);
     }
 }
