@@ -1,7 +1,7 @@
 //! What the figures of a run mean, and whether they can be true.
 //!
 //! Everything is computed from a [`Run`] alone, ours or imported: [`judge`] gives the [`Verdicts`]
-//! of one, [`compare`] sets several side by side. Figures that are missing stay missing (`None`).
+//! of one, [`compare()`] sets several side by side. Figures that are missing stay missing (`None`).
 //!
 //! - [`steady`]: steady state by the standard's two criteria
 //! - [`knee`], [`kneedle`], [`usl`]: load curves
