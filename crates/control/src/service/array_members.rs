@@ -67,7 +67,7 @@ impl<E: Engine> Service<E> {
             if devices[..at].iter().any(|other| self.is_same(other, device)) {
                 return Err(ControlError::failed(format!("{device} is given twice; name it once")));
             }
-            self.admit_to(&before, device, force)?;
+            self.admit_new(device, force)?;
         }
         // Before they are the array's: so they are looked at after a crash.
         let mut record = before.clone();
@@ -138,6 +138,16 @@ impl<E: Engine> Service<E> {
         safety::judge(path, &examined, false)
     }
 
+    /// Checks a device that is to come to an array and was never there.
+    fn admit_new(&mut self, device: &DeviceSpec, force: bool) -> ControlResult<()> {
+        if device.array().is_some() {
+            return Err(ControlError::usage(format!(
+                "{device} cannot be a member: arrays do not stand on arrays"
+            )));
+        }
+        self.admit(device, Role::Cache, force, Beside::None).map(drop)
+    }
+
     /// Checks a device that is to come to an array. A member that was lost may come back.
     fn admit_to(
         &mut self,
@@ -145,16 +155,11 @@ impl<E: Engine> Service<E> {
         device: &DeviceSpec,
         force: bool,
     ) -> ControlResult<()> {
-        if device.array().is_some() {
-            return Err(ControlError::usage(format!(
-                "{device} cannot be a member: arrays do not stand on arrays"
-            )));
-        }
         let known = record.members.iter().map(|known| known.as_ref());
         let mut is_it = |known: &DeviceSpec| self.is_same(known, device);
         let place = known.map(|known| known.is_some_and(&mut is_it)).position(|is_it| is_it);
         let Some(place) = place else {
-            return self.admit(device, Role::Cache, force, Beside::None).map(drop);
+            return self.admit_new(device, force);
         };
         let status = self.array_status(record);
         let name = &record.name;
