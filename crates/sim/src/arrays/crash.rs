@@ -263,8 +263,8 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
 /// A drive that is no member is refused, whatever else is given.
 async fn try_with_a_stranger(rig: &Rc<Rig>, trial: &Trial, dice: &mut Prng) {
     let known = rig.known();
-    let strangers = (0..rig.disks.len()).filter(|drive| known.0[*drive].is_none());
-    let Some(stranger) = strangers.last().filter(|_| rig.is_made()) else { return };
+    let mut strangers = (0..rig.disks.len()).filter(|drive| known.0[*drive].is_none());
+    let Some(stranger) = strangers.next_back().filter(|_| rig.is_made()) else { return };
     let order = shuffled(trial.given | 1 << stranger, dice);
     let refused = rig.assemble(&order, trial.options).await.err();
     let is_refused = matches!(refused, Some(ArrayError::Metadata(MetadataError::Device { .. })));
