@@ -44,8 +44,6 @@ pub enum Canary {
     MarksForgotten,
     /// A scrub takes the data for right where it knows which block is wrong.
     ScrubRewritesParity,
-    /// Copies are read while they are written.
-    CopiesReadUnlocked,
 }
 
 voltier_ring::canary_switch!(Canary);

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, SectorRange};
 
 use crate::array::Inner;
-use crate::canary::{self, Canary};
 use crate::geometry::{Part, Span, Stripe};
 use crate::locks::Access;
 use crate::members::{at_once, together};
@@ -131,8 +130,7 @@ impl<D: BlockDevice> Inner<D> {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
             // Copies change one after the other: without a lock a read of one may return what is being
             // written, and a later one of another copy what was there before.
-            let is_locked = !canary::is(Canary::CopiesReadUnlocked);
-            let guard = if self.geometry.is_mirror() && is_locked {
+            let guard = if self.geometry.is_mirror() {
                 Some(self.locks.lock(stripe, wanted.span, Access::Shared).await)
             } else {
                 None

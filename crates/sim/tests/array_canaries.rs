@@ -9,9 +9,11 @@ use voltier_sim::budget;
 use voltier_sim::swarm::{Story, catch_panics};
 
 /// Seeds in which each must be found.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 1500;
+/// Seeds in which nothing may be found without one.
+const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 21] = [
+const CANARIES: [Canary; 20] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -32,7 +34,6 @@ const CANARIES: [Canary; 21] = [
     Canary::CopyMissesWrites,
     Canary::MarksForgotten,
     Canary::ScrubRewritesParity,
-    Canary::CopiesReadUnlocked,
 ];
 
 /// Which oracle said this.
@@ -57,7 +58,9 @@ fn every_canary_of_arrays_is_found_within_its_budget() {
     let mut missed = Vec::new();
     println!("| canary | seeds | worlds | oracle | what it said |");
     println!("| --- | --- | --- | --- | --- |");
-    for canary in CANARIES {
+    let only = std::env::var("VOLTIER_SIM_CANARY").ok();
+    let chosen = |canary: &Canary| only.as_ref().is_none_or(|only| format!("{canary:?}") == *only);
+    for canary in CANARIES.into_iter().filter(chosen) {
         budget::take_worlds();
         choose(Some(canary));
         let found = (0..SEEDS).find_map(|seed| {
@@ -82,7 +85,7 @@ fn every_canary_of_arrays_is_found_within_its_budget() {
 #[test]
 fn nothing_is_found_without_a_canary_of_arrays() {
     catch_panics();
-    for seed in 0..SEEDS {
+    for seed in 0..QUIET_SEEDS {
         let outcome = Story::of_array_seed(seed).run(false);
         assert!(outcome.failure.is_none(), "seed {seed}: {:?}", outcome.failure);
     }

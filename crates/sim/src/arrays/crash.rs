@@ -182,12 +182,15 @@ fn verify(
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     let was_stopped = left.is_stopped;
+    // What a start does with caches shows when the power goes.
+    let is_next = left.is_cached || prng.one_in(2);
     let rig = Rig::new(&world, setup, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
-    if depth < DEPTH_MAX && prng.one_in(2) {
+    if depth < DEPTH_MAX && is_next {
         let (watched, next, ledger) = (Rc::downgrade(&rig), next.clone(), ledger.clone());
         let mut dice = Prng::new(prng.next_u64());
-        let most = *dice.pick(&[60, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]);
+        // Most of a start, all of it, or what follows.
+        let most = *dice.pick(&[NEXT_CUT_EVENTS / 2, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]);
         let cut_at = dice.below(most);
         let dice = RefCell::new(dice);
         world.watch(move |event| {

@@ -26,6 +26,8 @@ pub(crate) struct Left {
     pub(crate) life: u64,
     /// For each drive the last life that it was part of.
     pub(crate) lives: Vec<u64>,
+    /// Whether the drives kept what they had in their caches.
+    pub(crate) is_cached: bool,
     /// Whether the making of the array was acknowledged.
     pub(crate) is_made: bool,
     /// Whether the stop was.
@@ -51,6 +53,7 @@ impl Left {
             media: (0..count).map(|number| new_medium(setup, number, &mut dice)).collect(),
             model: Model::new(setup.geometry.sectors()),
             life: 0,
+            is_cached: false,
             lives: vec![0; count],
             is_made: false,
             is_stopped: false,

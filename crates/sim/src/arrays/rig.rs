@@ -124,6 +124,7 @@ impl Rig {
             media,
             model,
             life: self.life,
+            is_cached: cut == Cut::Kill,
             lives,
             is_made: self.is_made.get(),
             is_stopped: self.is_stopped.get(),
