@@ -65,7 +65,8 @@ impl Scenario {
 
     fn seeds(self) -> u64 {
         match self {
-            Self::Spikes | Self::Pinned | Self::Stripes => 60,
+            Self::Pinned => 400,
+            Self::Spikes | Self::Stripes => 60,
             Self::WriteBack
             | Self::Small
             | Self::Busy
@@ -113,7 +114,7 @@ impl Scenario {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 16, 400);
             (profile.window_bytes, profile.sectors_max) = (128 << 10, 96);
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
-            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 400)];
+            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 100)];
         }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
