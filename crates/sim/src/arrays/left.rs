@@ -14,7 +14,7 @@ use voltier_block::{
 use crate::arrays::open::Open;
 use crate::arrays::rot::Rot;
 use crate::arrays::setup::Setup;
-use crate::medium::Medium;
+use crate::medium::{Medium, Snapshot};
 use crate::model::Model;
 
 /// What is left of a life: the drives, and what they may hold.
@@ -69,7 +69,7 @@ impl Left {
     pub(crate) fn known(&self, setup: &Setup) -> Known {
         let bytes = setup.drives.iter().map(|drive| drive.bytes);
         let media = self.media.iter().zip(bytes);
-        Known(media.map(|(medium, bytes)| superblock_on(medium, bytes)).collect())
+        Known(media.map(|(medium, bytes)| superblock_on(medium.snapshot(), bytes)).collect())
     }
 }
 
@@ -174,8 +174,8 @@ impl Known {
     }
 }
 
-/// A medium without a drive around it: requests take no time.
-struct Still(Medium, Limits);
+/// What is on a medium, without a drive around it: requests take no time.
+struct Still(Snapshot, Limits);
 
 impl BlockDevice for Still {
     fn limits(&self) -> &Limits {
@@ -205,8 +205,8 @@ impl BlockDevice for Still {
 }
 
 /// The superblock on a medium, if there is one that can be believed.
-pub(crate) fn superblock_on(medium: &Medium, bytes: u64) -> Option<Superblock> {
-    let still = Still(medium.clone(), Limits::plain(bytes));
+pub(crate) fn superblock_on(medium: Snapshot, bytes: u64) -> Option<Superblock> {
+    let still = Still(medium, Limits::plain(bytes));
     let examined = pin!(Array::examine(&still));
     match examined.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(found) => found.ok().flatten(),

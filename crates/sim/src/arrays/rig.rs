@@ -18,7 +18,7 @@ use crate::arrays::setup::{Drive, Setup};
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
-use crate::medium::{Cut, Medium};
+use crate::medium::{Cut, Medium, Snapshot};
 use crate::model::{Model, Since};
 use crate::world::World;
 
@@ -109,7 +109,7 @@ impl Rig {
         self.look_again();
         let media: Vec<Medium> = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         let mut lives = self.lives();
-        self.note_come(&mut lives, |drive| &media[drive]);
+        self.note_come(&mut lives, |drive| media[drive].snapshot());
         let mut model = self.model.borrow().clone();
         ledger.count(|counts| counts.crash_points += 1);
         match cut {
@@ -236,13 +236,13 @@ impl Rig {
     pub(crate) fn come(&self, drive: usize) -> [u8; 16] {
         let uuid = self.bay.name();
         self.bay.give(drive, uuid);
-        let medium = self.disks[drive].medium();
-        self.bay.note_come(drive, superblock_on(&medium, self.setup.drives[drive].bytes));
+        let medium = self.disks[drive].snapshot();
+        self.bay.note_come(drive, superblock_on(medium, self.setup.drives[drive].bytes));
         uuid
     }
 
     /// Drives that came are part of this life as soon as they say so.
-    fn note_come<'a>(&self, lives: &mut [u64], medium: impl Fn(usize) -> &'a Medium) {
+    fn note_come(&self, lives: &mut [u64], medium: impl Fn(usize) -> Snapshot) {
         let says = |drive| superblock_on(medium(drive), self.setup.drives[drive].bytes);
         for drive in self.bay.changed(says) {
             lives[drive] = self.life;
@@ -276,7 +276,7 @@ impl Rig {
     /// What the superblocks say now.
     pub(crate) fn known(&self) -> Known {
         let superblock =
-            |(disk, drive): (&SimDisk, &Drive)| superblock_on(&disk.medium(), drive.bytes);
+            |(disk, drive): (&SimDisk, &Drive)| superblock_on(disk.snapshot(), drive.bytes);
         Known(self.disks.iter().zip(&self.setup.drives).map(superblock).collect())
     }
 
@@ -325,8 +325,7 @@ impl Rig {
 
     /// Ends the life in memory: nothing of the array is left but its tasks.
     pub(crate) fn drop_array(&self) {
-        let media: Vec<Medium> = self.disks.iter().map(SimDisk::medium).collect();
-        self.note_come(&mut self.lives.borrow_mut(), |drive| &media[drive]);
+        self.note_come(&mut self.lives.borrow_mut(), |drive| self.disks[drive].snapshot());
         self.array.replace(None);
     }
 
@@ -343,7 +342,7 @@ impl Rig {
     pub(crate) async fn check_all(&self, when: &str) {
         let array = self.array();
         let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;
-        let mut volume = Vec::new();
+        let mut contents = Vec::new();
         for window in self.windows.clone() {
             let read = self.model.borrow_mut().begin_read();
             let into = Buf::new(window.bytes() as usize);
@@ -352,7 +351,7 @@ impl Rig {
                 Err(error) => panic!("reading {window} fails {when}: {error}"),
             };
             self.check_read(read, window, &content, when);
-            volume.extend(content.chunks_exact(stripe_bytes).map(<[u8]>::to_vec));
+            contents.push(content);
         }
         if self.is_in_doubt() {
             return;
@@ -361,7 +360,8 @@ impl Rig {
         let drives: Vec<Option<usize>> =
             members.map(|member| self.bay.drive_of(&array, member)).collect();
         let chunk_bytes = self.setup.geometry.chunk_sectors() as usize * SECTOR;
-        for (stripe, content) in self.stripes.iter().zip(&volume) {
+        let volume = contents.iter().flat_map(|content| content.chunks_exact(stripe_bytes));
+        for (stripe, content) in self.stripes.iter().zip(volume) {
             let is_written = self.written.borrow().contains(&self.setup.region_of(*stripe));
             if !is_written || self.rotten() == Some(*stripe) {
                 continue;
