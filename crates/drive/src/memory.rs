@@ -94,6 +94,7 @@ impl BlockDevice for MemoryDevice {
     }
 
     async fn read_vectored(&self, mut at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+        transfer_range(&self.0.limits, at, into.iter().map(|buf| buf.len()).sum())?;
         let mut filled = Vec::with_capacity(into.len());
         for buf in into {
             let next = at.plus(buf.len() as u64 / SECTOR_BYTES);

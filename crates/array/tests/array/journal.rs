@@ -96,6 +96,20 @@ fn writes_at_once_share_their_batches() {
 }
 
 #[test]
+fn half_a_ring_is_flushed_for_once() {
+    with_journal(Level::Raid6, 10, None, |_, world| async move {
+        let data = Bytes::copy_of(&[1; BLOCK]);
+        for number in 0..2000_u64 {
+            let at = Lba(number * 7 % 2048 * 8);
+            world.array.write(at, data.clone().into(), Durability::Cached).await.expect("write");
+        }
+        // Two blocks for each record, 600 records in each ring of 254 blocks: 4.7 times round.
+        let flushes = world.array.counts().watermark_flushes;
+        assert!((9..=20).contains(&flushes), "{flushes}");
+    });
+}
+
+#[test]
 fn in_place_writes_and_flushes_of_clients_leave_durability_to_the_journal() {
     with_journal(Level::Raid5, 4, None, |_, world| async move {
         assert!(!world.array.limits().volatile_cache);

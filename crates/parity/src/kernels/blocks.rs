@@ -342,7 +342,8 @@ macro_rules! kernels {
         $name:literal, $feature:literal, $vector:ty, update: $update:literal,
         $($rows:literal rows: $encode:literal, $combine:literal;)*
     ) => {
-        pub(in crate::kernels) static KERNELS: Kernels = Kernels { name: $name, encode, check, combine, update };
+        pub(in crate::kernels) static KERNELS: Kernels =
+            Kernels { name: $name, encode, check, combine, update };
 
         #[target_feature(enable = $feature)]
         fn encode(extra: &[u8], data: &[&[u8]], parity: &mut [&mut [u8]], stores: Stores) {
