@@ -316,6 +316,7 @@ pub fn id(axes: &Axes) -> String {
     add("small", axes.small.map(u64::from));
     add("large", axes.large.map(u64::from));
     add("idle", axes.idle_s.map(u64::from));
+    add("cache", axes.cache_bytes);
     parts.retain(|part| !part.is_empty());
     parts.join("/")
 }
