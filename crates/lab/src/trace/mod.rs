@@ -15,6 +15,7 @@ mod lines;
 pub mod make;
 pub mod mrc;
 pub mod read;
+pub mod replay;
 pub mod stats;
 
 pub use read::{Format, Op, ReadOptions, Request, Source};
