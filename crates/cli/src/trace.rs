@@ -91,8 +91,11 @@ fn keep(curves: &Curves, folder: &Path) -> ControlResult<()> {
 /// The plan `trace` with what the command line says.
 fn replay(args: &TraceReplay, state: &StateDir, json: bool) -> ControlResult<()> {
     let text = |text: &str| Value::String(text.to_owned()).to_string();
-    let files =
-        args.trace.files.iter().map(|path| std::path::absolute(path).unwrap_or(path.clone()));
+    let files = args
+        .trace
+        .files
+        .iter()
+        .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     let files: Vec<Value> =
         files.map(|path| Value::String(path.to_string_lossy().into_owned())).collect();
     let mut settings = vec![

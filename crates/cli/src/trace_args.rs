@@ -75,8 +75,9 @@ pub(crate) struct TraceStats {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "CURVE is exact (LRU by stack distances), shards:RATE or shards-max:LINES (LRU by a sample),\n\
-    or a policy of the cache, replayed: lru, fifo, rand, s3fifo. Without --size the footprint is halved ten times."
+    after_help = "CURVE is exact (LRU by stack distances), shards:RATE or shards-max:LINES (LRU by a\n\
+    sample), or a policy of the cache, replayed: lru, fifo, rand, s3fifo. Without --size the footprint\n\
+    is halved ten times."
 )]
 pub(crate) struct TraceMrc {
     #[command(flatten)]
@@ -105,7 +106,7 @@ pub(crate) struct TraceMrc {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Print the points as CSV
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     pub(crate) csv: bool,
     /// Keep the curves as a run (run.jsonl, mrc.csv) in a new folder, for `voltier lab compare`
     #[arg(long, value_name = "DIR")]
@@ -114,9 +115,9 @@ pub(crate) struct TraceMrc {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "TARGET as in `voltier lab run`. A target that holds anything is not written until --destroy\n\
-    names it again. With model:PROFILE the replay runs in virtual time, and --cache model:SSD[:SIZE] puts a cache\n\
-    before the drive."
+    after_help = "TARGET as in `voltier lab run`. A target that holds anything is not written until\n\
+    --destroy names it again. With model:PROFILE the replay runs in virtual time, and --cache\n\
+    model:SSD[:SIZE] puts a cache before the drive."
 )]
 pub(crate) struct TraceReplay {
     #[command(flatten)]
@@ -173,8 +174,8 @@ pub(crate) struct TraceConvert {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "PATTERN is uniform, zipf[:ALPHA], loop, scan, or mixed[:ALPHA] (three fifths Zipf, a fifth\n\
-    loop, a fifth scan). Requests have 4 KiB."
+    after_help = "PATTERN is uniform, zipf[:ALPHA], loop, scan, or mixed[:ALPHA] (three fifths Zipf,\n\
+    a fifth loop, a fifth scan). Requests have 4 KiB."
 )]
 pub(crate) struct TraceMake {
     /// In what order blocks are touched

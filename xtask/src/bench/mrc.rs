@@ -85,7 +85,7 @@ struct TheirPoint {
 
 /// Measures everything; fails when an exact policy differs, or a drawn one by more than chance.
 pub(super) fn measure() -> Result<Vec<Row>, Failure> {
-    let voltier = workspace::build_voltier(true)?;
+    let voltier = workspace::build_voltier(false)?;
     let python = python()?;
     let folder = tempfile::tempdir()?;
     let mut traces = Vec::new();

@@ -158,24 +158,24 @@ async fn all(
         handle.sleep_until(begin + request.at_ns).await;
         let permit = room.acquire(1).await;
         tally.borrow_mut().scheduled.push(request.at_ns as f64);
-        let (volume, tally, clock) = (volume.clone(), tally.clone(), handle.clone());
+        let (volume, kept, clock) = (volume.clone(), tally.clone(), handle.clone());
         handle.spawn(async move {
             let made = clock.now();
             let outcome = one(&volume, request.op, request.offset, request.bytes).await;
-            let (now, mut tally) = (clock.now(), tally.borrow_mut());
+            let (now, mut kept) = (clock.now(), kept.borrow_mut());
             match outcome {
                 Ok(()) if request.op == Op::Discard => {}
                 Ok(()) => {
                     let direction = usize::from(request.op == Op::Write);
-                    tally.sums[direction].add(now - made, request.bytes);
+                    kept.sums[direction].add(now - made, request.bytes);
                 }
                 Err(error) => {
                     let what = "a request of the replay".to_owned();
-                    tally.error = Some(LabError::Failed { what, detail: error.to_string() });
+                    kept.error = Some(LabError::Failed { what, detail: error.to_string() });
                 }
             }
             let (at_ns, took_ns) = ((now - begin) as f64, (now - made) as f64);
-            tally.completed.push(Completed { at_ns, took_ns, bytes: request.bytes });
+            kept.completed.push(Completed { at_ns, took_ns, bytes: request.bytes });
             drop(permit);
         });
         if tally.borrow().error.is_some() {
