@@ -283,7 +283,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let member = self.geometry.member_of(mismatch.stripe, slot);
         let at: Lba = self.place_on_member(mismatch).start;
-        self.clone().write_member(member, at, right, Durability::Cached).await
+        self.clone().write_member(member, at, right.into(), Durability::Cached).await
     }
 
     fn note(&self, mismatch: &Mismatch<'_>, member: Option<usize>, is_repaired: bool) {
