@@ -170,7 +170,8 @@ impl Operator {
         rig.journal.set(JournalFate { moves: fate.moves + 1, ..fate });
         rig.world.tell(|| format!("care: the journal went to {new:?}: {moved:?}"));
         // Started without its only member with large blocks an array has small ones.
-        let has_larger = |drive: usize| rig.disks[drive].limits().block_bytes > rig.limits().block_bytes;
+        let has_larger =
+            |drive: usize| rig.disks[drive].limits().block_bytes > rig.limits().block_bytes;
         let is_refused =
             matches!(moved, Err(ArrayError::JournalDevice(JournalError::Blocks { .. })));
         let is_right = moved.is_ok() || (is_refused && new.is_some_and(has_larger));
