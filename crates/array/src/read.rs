@@ -38,7 +38,7 @@ struct Chunks {
 
 impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
-        if let Some(mut part) = self.geometry.only_part(range) {
+        if let Some(mut part) = self.only_part(range) {
             if self.is_blank(part.stripe) {
                 into.fill(0);
                 return Ok(into);
@@ -50,7 +50,7 @@ impl<D: BlockDevice> Inner<D> {
                 .read_part(part.stripe, Wanted { slot: part.slot, span: part.span, into })
                 .await;
         }
-        let mut parts: Vec<Part> = self.geometry.parts(range).collect();
+        let mut parts: Vec<Part> = self.parts(range);
         let mut rest = into;
         let mut units = Vec::with_capacity(parts.len());
         for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
@@ -80,12 +80,12 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
-        self.members[self.geometry.member_of(stripe, slot)].has_region(self.region_of(stripe))
+        self.members[self.shape(stripe).member_of(stripe, slot)].has_region(self.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
     fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
-        let member = &self.members[self.geometry.member_of(stripe, slot)];
+        let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
         member.has_region(self.region_of(stripe)) && !is_avoided
@@ -101,7 +101,7 @@ impl<D: BlockDevice> Inner<D> {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
-            let member = &self.members[self.geometry.member_of(stripe, slot)];
+            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
             let watch = member.watch();
             (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
         };
@@ -124,7 +124,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// One part, from its member if that has it.
     async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
-        let member = self.geometry.member_of(stripe, wanted.slot);
+        let member = self.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
@@ -210,7 +210,7 @@ impl<D: BlockDevice> Inner<D> {
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
         let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
-        let decoder = computed.map(|span| (span, self.decoder(&unusable)));
+        let decoder = computed.map(|span| (span, self.decoder(stripe, &unusable)));
         let mut reads = Vec::new();
         for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
             let is_source = |span| {
@@ -255,7 +255,7 @@ impl<D: BlockDevice> Inner<D> {
                 // Of a member that is being rebuilt.
                 continue;
             }
-            let member = self.geometry.member_of(stripe, slot);
+            let member = self.shape(stripe).member_of(stripe, slot);
             self.note_repair(member);
             let at = self.geometry.member_lba(stripe, span.start);
             writes.push(self.clone().write_member(member, at, buf.freeze(), Durability::Cached));

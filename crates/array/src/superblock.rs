@@ -15,11 +15,13 @@ use crate::journal::{JournalOptions, JournalPlace};
 use crate::level::{Layout, Level};
 use crate::member_layout::{AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES};
 use crate::regions::region_sectors;
+use crate::reshape::ReshapeRecord;
+use crate::reshape::shapes::Shapes;
 
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
-/// Readers refuse a newer version. Version 1 is written where it says all, which programs before 2 read.
-pub const SUPERBLOCK_VERSION: u32 = 2;
+/// Readers refuse a newer version. The lowest that says all is written, for programs from before the others.
+pub const SUPERBLOCK_VERSION: u32 = 3;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -131,6 +133,8 @@ pub struct ArrayRecord {
     /// Whether the parity of what is marked may not match although there is a journal: it was started
     /// without its device.
     pub is_in_doubt: bool,
+    /// Set while the array moves to this geometry from one with a member less.
+    pub reshape: Option<ReshapeRecord>,
 }
 
 /// A superblock: what is said of the array, and by whom.
@@ -201,7 +205,14 @@ struct Raw {
     journal_since: U64,
     journal_state: U32,
     in_doubt: U32,
-    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 32],
+    /// From here on since version 3.
+    is_reshaping: U32,
+    reserved_reshape: U32,
+    reshape_position: U64,
+    reshape_moved: U64,
+    reshape_staged: U64,
+    reshape_settled: U64,
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -247,6 +258,9 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
 
 /// The first version that has what this array needs.
 fn version_of(array: &ArrayRecord) -> u32 {
+    if array.reshape.is_some() {
+        return 3;
+    }
     let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
     if has_rows || array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
 }
@@ -271,6 +285,12 @@ impl ArrayRecord {
         let place = JournalPlace { start: journal.start, sectors: journal.count };
         let places = vec![place; self.members.len()];
         (!journal.is_empty()).then_some(JournalOptions { array: self.uuid, places })
+    }
+
+    /// The size of the volume, in sectors: while it moves to more members what it was before.
+    pub fn sectors(&self) -> u64 {
+        let before = self.reshape.and_then(|_| self.geometry.without_member());
+        before.as_ref().unwrap_or(&self.geometry).sectors()
     }
 
     /// Whether a member is in service.
@@ -328,6 +348,13 @@ impl Superblock {
             raw.journal_state = journal.state.code().into();
         }
         raw.in_doubt = u32::from(array.is_in_doubt).into();
+        if let Some(reshape) = array.reshape {
+            raw.is_reshaping = 1.into();
+            raw.reshape_position = reshape.position.into();
+            raw.reshape_moved = reshape.moved_sectors.into();
+            raw.reshape_staged = reshape.staged_sectors.into();
+            raw.reshape_settled = reshape.settled_below.into();
+        }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
         let crc = crc_without(&block, CRC_AT);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -400,6 +427,7 @@ impl Raw {
             .journal()
             .filter(|(device, in_doubt)| has_ring || (device.is_none() && !in_doubt))?;
         let usage = coded(&Usage::ALL, self.usage)?;
+        let reshape = self.reshape(&geometry)?;
         let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
         is_whole.then(|| Superblock {
             array: ArrayRecord {
@@ -413,6 +441,7 @@ impl Raw {
                 members,
                 journal_device,
                 is_in_doubt,
+                reshape,
             },
             member,
             device_sectors: self.device_sectors.get(),
@@ -438,6 +467,24 @@ impl Raw {
         let uuid = self.journal_uuid;
         (since_event <= self.event.get())
             .then_some((Some(JournalRecord { uuid, state, since_event }), is_in_doubt))
+    }
+
+    /// Where a move to this geometry is; none inside if there is none.
+    fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
+        match self.is_reshaping.get() {
+            _ if self.version.get() < 3 => return Some(None),
+            1 => {}
+            _ => return None,
+        }
+        let record = ReshapeRecord {
+            position: self.reshape_position.get(),
+            moved_sectors: self.reshape_moved.get(),
+            staged_sectors: self.reshape_staged.get(),
+            settled_below: self.reshape_settled.get(),
+        };
+        let shapes = Shapes::of(geometry)?;
+        let is_possible = record.is_possible(&shapes) && record.settled_below < COUNTER_MAX;
+        is_possible.then_some(Some(record))
     }
 
     /// The places, if they are where this version puts them and the device has room for them.
@@ -491,6 +538,7 @@ mod tests {
             members: (0..members).map(member).collect(),
             journal_device: None,
             is_in_doubt: false,
+            reshape: None,
         };
         Superblock { array, member: members - 1, device_sectors }
     }
@@ -547,6 +595,38 @@ mod tests {
     }
 
     #[test]
+    fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
+        let at = JOURNAL_AT + 32;
+        for (moved_sectors, staged_sectors, position) in [(0, 0, 0), (8, 120, 2), (0, 8, 1), (0, 0, 9)] {
+            let mut superblock = superblock(Level::Raid6, 6, 64 << 10);
+            let settled_below = 1000;
+            let record = ReshapeRecord { position, moved_sectors, staged_sectors, settled_below };
+            superblock.array.reshape = Some(record);
+            let good = superblock.encode(0);
+            assert_eq!(good[8], 3);
+            assert_eq!(Superblock::decode(&good, 0), Ok(superblock.clone()));
+            assert!(superblock.array.sectors() < superblock.array.geometry.sectors());
+            // No other number, behind the end, between two shapes where none is, no whole blocks.
+            for (byte, value) in [(at, 2), (at + 12, 1), (at + 8, 3), (at + 17, 1), (at + 24, 1)] {
+                let mut block = good;
+                let was_plain = !record.is_between();
+                if byte == at + 8 && was_plain {
+                    continue;
+                }
+                block[byte] = value;
+                reseal(&mut block);
+                assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged), "{byte}");
+            }
+        }
+        // Nothing can have come to three members, nor to copies.
+        for (level, members) in [(Level::Raid5, 3), (Level::Raid1, 3), (Level::Raid0, 4)] {
+            let mut superblock = superblock(level, members, 64 << 10);
+            superblock.array.reshape = Some(ReshapeRecord::default());
+            assert_eq!(Superblock::decode(&superblock.encode(0), 0), Err(Rejected::Damaged));
+        }
+    }
+
+    #[test]
     fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
         let good = superblock(Level::Raid60 { group: 5 }, 10, 64 << 10).encode(0);
         let mut dice = Prng::new(4);
@@ -556,7 +636,7 @@ mod tests {
             for change in 0..=dice.below(3) {
                 let at = match change {
                     0 => round % 640,
-                    1 => JOURNAL_AT + dice.below(40) as usize,
+                    1 => JOURNAL_AT + dice.below(80) as usize,
                     _ => dice.below(2400) as usize,
                 };
                 block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
@@ -580,10 +660,10 @@ mod tests {
         assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
         let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
         assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
-        block[8] = 3;
+        block[8] = 4;
         assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
         reseal(&mut block);
-        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(3)));
+        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(4)));
         block[8] = 0;
         reseal(&mut block);
         assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
