@@ -231,8 +231,7 @@ impl<D: BlockDevice> Array<D> {
         let has_journal = geometry.parity_chunks() > 0;
         let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
         let (data_start, durable, reshape) = (0, None, None);
-        let foundation =
-            Foundation { consistency, has_journal, data_start, durable, reshape };
+        let foundation = Foundation { consistency, has_journal, data_start, durable, reshape };
         let array = Self::build(handle, geometry, members, foundation)?;
         array.0.losses.set_record(record);
         if !has_journal {
@@ -368,7 +367,10 @@ impl<D: BlockDevice> Array<D> {
 }
 
 /// The limits of the array, from those of the members that are there.
-pub(crate) fn limits_of<'a>(geometry: &Geometry, members: impl Iterator<Item = &'a Limits>) -> Limits {
+pub(crate) fn limits_of<'a>(
+    geometry: &Geometry,
+    members: impl Iterator<Item = &'a Limits>,
+) -> Limits {
     let stripe_bytes = geometry.stripe_sectors() * SECTOR_BYTES;
     let chunk_bytes = geometry.chunk_sectors() * SECTOR_BYTES;
     let preferred_bytes =

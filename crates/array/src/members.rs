@@ -498,11 +498,12 @@ impl<D: BlockDevice> Inner<D> {
         let region = self.region_of(stripe);
         let half_written = self.half_written.borrow();
         let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
-        let state =
-            |slot| match self.members[self.shape(stripe).member_of(stripe, slot)].slot_state(region) {
-                SlotState::Online if is_bad(slot) => SlotState::Unreadable,
-                state => state,
-            };
+        let state = |slot| match self.members[self.shape(stripe).member_of(stripe, slot)]
+            .slot_state(region)
+        {
+            SlotState::Online if is_bad(slot) => SlotState::Unreadable,
+            state => state,
+        };
         let states: Vec<SlotState> = (0..self.shape(stripe).width()).map(state).collect();
         let count = |wanted| states.iter().filter(|state| **state == wanted).count();
         let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));

@@ -113,10 +113,8 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
 fn moved(reshape: &ReshapeStatus) -> String {
     let ReshapeStatus { from_members, to_members, .. } = reshape;
     let after = format_size(reshape.size_bytes_after);
-    let mut text = format!(
-        "{from_members} to {to_members} members, then {after}: {}",
-        task(&reshape.task)
-    );
+    let mut text =
+        format!("{from_members} to {to_members} members, then {after}: {}", task(&reshape.task));
     if let Some(wait) = &reshape.waits_for {
         text += &format!("; waits for {}", wait.replace('_', " "));
     } else if let Some(error) = &reshape.error {

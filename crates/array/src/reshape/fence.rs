@@ -131,14 +131,8 @@ mod tests {
             pass("open again", range(7, 1)).await;
             assert!(fence.inside.borrow().is_empty(), "nothing is kept of what is over");
         });
-        let expected = [
-            "beside it",
-            "the one inside ends",
-            "closed",
-            "behind it",
-            "refused",
-            "open again",
-        ];
+        let expected =
+            ["beside it", "the one inside ends", "closed", "behind it", "refused", "open again"];
         assert_eq!(*seen.borrow(), expected);
     }
 }

@@ -167,9 +167,7 @@ impl<D> Inner<D> {
     /// The code of a stripe; asked only where there is redundancy.
     pub(crate) fn code_of(&self, stripe: Stripe) -> &Code {
         match &self.moving {
-            Some(moving) if std::ptr::eq(self.shape(stripe), &moving.shapes.before) => {
-                &moving.code
-            }
+            Some(moving) if std::ptr::eq(self.shape(stripe), &moving.shapes.before) => &moving.code,
             _ => self.code(),
         }
     }

@@ -136,9 +136,8 @@ impl<D: BlockDevice> Inner<D> {
     fn blank_units(&self, moving: &Moving) -> u64 {
         let Some(durable) = &self.durable else { return 0 };
         let (shapes, position) = (&moving.shapes, moving.position.get());
-        let row_of = |region: u64| {
-            durable.marks.sectors_of(region).start.0 / self.geometry.chunk_sectors()
-        };
+        let row_of =
+            |region: u64| durable.marks.sectors_of(region).start.0 / self.geometry.chunk_sectors();
         let next_written = |row: u64| {
             let region = self.region_of(Stripe(row.min(shapes.before.stripe_count() - 1)));
             durable.marks.next_written(region).map(row_of)

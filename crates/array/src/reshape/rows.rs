@@ -202,9 +202,8 @@ impl<D: BlockDevice> Inner<D> {
             let pieces = self.pieces_of_rows(filled, bytes);
             pieces.into_iter().map(move |(at, piece)| (member, at, piece))
         });
-        let write = |(member, at, piece)| {
-            self.clone().write_member(member, at, piece, Durability::Cached)
-        };
+        let write =
+            |(member, at, piece)| self.clone().write_member(member, at, piece, Durability::Cached);
         let results = together(&self.handle, writes.map(write).collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_group(0)

@@ -3,7 +3,9 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, SECTOR_BYTES};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES,
+};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -109,7 +111,7 @@ impl<D: BlockDevice> Inner<D> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.metadata_writes += 1);
         let at = Lba::from_bytes(STAGING_START_BYTES);
-        let payload = || whole.clone().into();
+        let payload = || Payload::One(whole.clone());
         let mut result = write_long(&*device, at, payload(), Durability::Durable).await;
         if let Err(error) = result
             && self.may_try_again(member, &device, error)
@@ -133,7 +135,7 @@ impl<D: BlockDevice> Inner<D> {
         let start = record.moved_sectors;
         let span = Span { start, end: start + record.staged_sectors };
         let members = 0..self.members.len();
-        let restore = |member| {
+        let restore = |member: usize| {
             let (inner, rows) = (self.clone(), window.new_rows.clone());
             async move {
                 let Ok(device) = inner.members[member].device() else { return Ok(()) };
@@ -194,14 +196,14 @@ mod tests {
             (owner, 5, Span { start: 8, end: 40 }, 1),
         ];
         for (owner, position, span, rows) in others {
-            assert_eq!(decode(whole.clone(), owner, position, span, rows), None);
+            assert!(decode(whole.clone(), owner, position, span, rows).is_none());
         }
         for at in [0, 9, 13, 64, HEAD_BYTES, whole.len() - 1] {
             let mut damaged = Buf::copy_of(&whole);
             damaged[at] ^= 1;
-            assert_eq!(decode(damaged.freeze(), owner, 5, span, 2), None, "byte {at}");
+            assert!(decode(damaged.freeze(), owner, 5, span, 2).is_none(), "byte {at}");
         }
-        assert_eq!(decode(whole.slice(0..whole.len() - 512), owner, 5, span, 2), None);
+        assert!(decode(whole.slice(0..whole.len() - 512), owner, 5, span, 2).is_none());
     }
 
     #[test]

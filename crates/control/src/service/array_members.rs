@@ -413,10 +413,8 @@ impl<E: Engine> Service<E> {
 fn check_growth(record: &ArrayRecord, by: Growth, devices: usize) -> ControlResult<()> {
     let (name, level) = (&record.name, record.level);
     let is_mirror = level.0 == Level::Raid1;
-    let has_room = matches!(
-        level.0,
-        Level::Raid5 | Level::Raid6 | Level::Raid7_3 | Level::NPlusM { .. }
-    );
+    let has_room =
+        matches!(level.0, Level::Raid5 | Level::Raid6 | Level::Raid7_3 | Level::NPlusM { .. });
     match by {
         Growth::Parity if is_mirror => Err(ControlError::failed(format!(
             "{name} is of level 1: it has copies and no parity; \
