@@ -391,6 +391,9 @@ fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usi
         let first = model.check(&array, &when).await;
         if lost.is_none() && when.len().is_multiple_of(2) {
             // A stop in order in the middle, and any one goes missing.
+            while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+                world.handle.sleep(10_000_000).await;
+            }
             array.stop().await.unwrap_or_else(|error| panic!("{when}: {error}"));
             drop(array);
             for without in order.clone() {
