@@ -5,6 +5,8 @@ mod support;
 use support::arrays::{MIB, after_start, array, array_volume, client, fill, holds};
 use support::fio_is_content;
 
+const BLOCK: usize = 6144;
+
 #[test]
 fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
     let (instance, devices) = array_volume(&["5"], 3);
@@ -86,7 +88,7 @@ fn groups_take_a_parity_each_and_a_mirror_a_copy_and_a_kill_at_once_changes_noth
 
 #[test]
 fn members_for_room_come_under_load_and_over_a_kill_and_the_volume_is_larger_after_a_start() {
-    let (instance, devices) = array_volume("5", 3);
+    let (instance, devices) = array_volume(&["5"], 3);
     fill(&mut client(&instance), 19);
     instance.run(&["array", "set", "a", "rebuild_priority=high"]).ok();
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();

@@ -12,7 +12,8 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Prng, SectorRange}
 
 use crate::crash::{Story, boot};
 use crate::drive::{Drive, Medium};
-use crate::world::{Model, World, on_media, options, read, with_drives, write};
+use crate::grow::choices;
+use crate::world::{Model, World, made, on_media, options, read, with_drives, write};
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true };
@@ -23,12 +24,6 @@ const CHUNK_BLOCKS: u64 = 16;
 
 fn uuid(member: usize) -> [u8; 16] {
     [200 + member as u8; 16]
-}
-
-async fn made(world: &World, level: Level, members: usize, how: Consistency) -> Array<Drive> {
-    let drives = world.drives[..members].to_vec();
-    let made = Array::create(&world.handle, &options(level, members, how), drives).await;
-    made.expect("possible")
 }
 
 async fn grow(world: &World, array: &Array<Drive>) -> Result<(), ArrayError> {
@@ -52,12 +47,6 @@ async fn fill(array: &Array<Drive>, from: usize, step: usize) -> Model {
         model.acknowledge(block, byte);
     }
     model
-}
-
-/// All choices of so many of these.
-fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
-    let masks = (0_u32..1 << all).filter(|mask| mask.count_ones() as usize == count);
-    masks.map(|mask| (0..all).filter(|it| mask >> it & 1 == 1).collect()).collect()
 }
 
 /// What a stopped array holds on these drives without any so many of them.
