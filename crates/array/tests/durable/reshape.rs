@@ -434,12 +434,12 @@ fn at_steps(level: Level, members: usize, how: Consistency, step: usize, stride:
 
 #[test]
 fn a_cut_at_any_step_of_a_move_of_one_parity_loses_nothing() {
-    at_steps(Level::Raid5, 3, Consistency::Journal, 1, 3);
+    at_steps(Level::Raid5, 3, Consistency::Journal, 1, 5);
 }
 
 #[test]
 fn a_cut_at_any_step_of_a_move_of_two_parities_loses_nothing() {
-    at_steps(Level::Raid6, 4, Consistency::Journal, 2, 7);
+    at_steps(Level::Raid6, 4, Consistency::Journal, 2, 13);
 }
 
 #[test]
