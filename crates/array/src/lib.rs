@@ -81,6 +81,7 @@ mod replace;
 mod reshape;
 mod resync;
 mod rows;
+mod runs;
 mod scrub;
 mod service;
 mod superblock;

@@ -337,6 +337,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit or fails: the array serves on, with the journal where it was or,
     /// if the device failed in the last moment, on the members.
     pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
+        // The shape stays as it is meanwhile: its rings would be those of another array.
         let inner = self.0.enter().await;
         if inner.moving.is_some() {
             return Err(GrowError::Reshaping.into());

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, SECTOR_BYTES};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
+};
 use voltier_parity::Stores;
 
 use super::Moving;
@@ -202,8 +204,9 @@ impl<D: BlockDevice> Inner<D> {
             let pieces = self.pieces_of_rows(filled, bytes);
             pieces.into_iter().map(move |(at, piece)| (member, at, piece))
         });
-        let write =
-            |(member, at, piece)| self.clone().write_member(member, at, piece, Durability::Cached);
+        let write = |(member, at, piece)| {
+            self.clone().write_member(member, at, Payload::One(piece), Durability::Cached)
+        };
         let results = together(&self.handle, writes.map(write).collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.check_group(0)

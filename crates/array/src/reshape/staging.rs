@@ -172,7 +172,7 @@ impl<D: BlockDevice> Inner<D> {
         for (start, row) in (0..data.len()).step_by(span.bytes()).zip(first_row..) {
             let at = Lba(row * self.geometry.chunk_sectors() + span.start);
             let piece = data.slice(start..start + span.bytes());
-            self.clone().write_member(member, at, piece, Durability::Cached).await?;
+            self.clone().write_member(member, at, piece.into(), Durability::Cached).await?;
         }
         Ok(())
     }
