@@ -20,6 +20,7 @@ use crate::journal::device::{JournalLabel, JournalState, read_label};
 use crate::marks::{BLOCK_BYTES, Marks};
 use crate::member_layout::MAP_START_BYTES;
 use crate::regions::{Joined, RegionMap};
+use crate::reshape::mover::begin_reshape;
 use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// What may be done when not everything is as it should be.
@@ -465,6 +466,7 @@ impl<D: BlockDevice> Array<D> {
             consistency: array.consistency,
             has_journal: journal.is_some(),
             data_start: array.places.data.start.0,
+            reshape: array.reshape,
             durable: Some(Rc::new(Durable::new(array, marks))),
         };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
@@ -479,6 +481,7 @@ impl<D: BlockDevice> Array<D> {
             }
         }
         let journal = assembled.0.start(&unequal, journal).await?;
+        begin_reshape(&assembled.0);
         let report = AssembleReport {
             array: assembled.record(),
             was_clean,

@@ -229,6 +229,9 @@ impl<D: BlockDevice> Inner<D> {
             is_news = true;
         }
         next.is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
+        let reshape = self.moving.as_ref().map(|moving| moving.record());
+        is_news |= next.reshape != reshape;
+        next.reshape = reshape;
         let (mut is_loss, mut is_join) = (false, is_grown);
         for (member, record) in self.members.iter().zip(&mut next.members) {
             let (state, uuid) = (member.state(record.state), member.uuid());

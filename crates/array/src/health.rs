@@ -444,7 +444,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         let mut left = self.geometry.parity_chunks() - unusable(states).len();
         for (slot, state) in states.iter_mut().enumerate() {
-            let member = &self.members[self.geometry.member_of(stripe, slot)];
+            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
             let is_avoided = *state == SlotState::Online && member.watch().is_avoided();
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;

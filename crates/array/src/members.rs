@@ -153,6 +153,12 @@ impl<D> Member<D> {
         self.device.replace(Some(device));
     }
 
+    /// A device of which nothing is needed yet: it lacks nothing.
+    pub(crate) fn begin(&self, device: Rc<D>, uuid: [u8; 16]) {
+        self.uuid.set(uuid);
+        self.device.replace(Some(device));
+    }
+
     /// The successor, which lacks nothing any more, takes the place of the device.
     pub(crate) fn succeed(&self) {
         let Some(successor) = self.successor.take() else { return };
@@ -452,7 +458,9 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
-            if let Some(place) = self.geometry.member_place(member, piece.start) {
+            // Two shapes are of one group, whose stripes are its rows.
+            let row = Stripe(piece.start.0 / self.geometry.chunk_sectors());
+            if let Some(place) = self.shape(row).member_place(member, piece.start) {
                 half_written.insert((place.stripe, place.slot));
             }
         }
@@ -513,12 +521,13 @@ impl<D: BlockDevice> Inner<D> {
         let region = self.region_of(stripe);
         let half_written = self.half_written.borrow();
         let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
-        let state =
-            |slot| match self.members[self.geometry.member_of(stripe, slot)].slot_state(region) {
-                SlotState::Online if is_bad(slot) => SlotState::Unreadable,
-                state => state,
-            };
-        let states: Vec<SlotState> = (0..self.geometry.width()).map(state).collect();
+        let state = |slot| match self.members[self.shape(stripe).member_of(stripe, slot)]
+            .slot_state(region)
+        {
+            SlotState::Online if is_bad(slot) => SlotState::Unreadable,
+            state => state,
+        };
+        let states: Vec<SlotState> = (0..self.shape(stripe).width()).map(state).collect();
         let count = |wanted| states.iter().filter(|state| **state == wanted).count();
         let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
         if lost > self.geometry.parity_chunks() {
@@ -537,7 +546,7 @@ impl<D: BlockDevice> Inner<D> {
         reads: &[(usize, Span)],
     ) -> Result<Vec<Buf>, Vec<usize>> {
         let read = |(slot, span): &(usize, Span)| {
-            let member = self.geometry.member_of(stripe, *slot);
+            let member = self.shape(stripe).member_of(stripe, *slot);
             let at = self.geometry.member_lba(stripe, span.start);
             self.clone().read_member(member, at, Buf::new(span.bytes()))
         };

@@ -153,6 +153,13 @@ impl Pacer {
         self.due_ns.set(0);
     }
 
+    /// The same, if it is not its pace already: what is due stays so.
+    pub(crate) fn set_pace_if_new(&self, pace: Pace) {
+        if self.pace.get() != pace {
+            self.set_pace(pace);
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }

@@ -75,7 +75,7 @@ struct Chunks {
 
 impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
-        if let Some(mut part) = self.geometry.only_part(range) {
+        if let Some(mut part) = self.only_part(range) {
             if self.is_blank(part.stripe) {
                 into.fill(0);
                 return Ok(into);
@@ -86,7 +86,7 @@ impl<D: BlockDevice> Inner<D> {
             let wanted = Wanted { number: 0, slot: part.slot, span: part.span, into };
             return self.read_part(part.stripe, wanted).await;
         }
-        let mut parts: Vec<Part> = self.geometry.parts(range).collect();
+        let mut parts: Vec<Part> = self.parts(range);
         let mut rest = into;
         let (mut units, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
         for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
@@ -105,7 +105,7 @@ impl<D: BlockDevice> Inner<D> {
                 units.push(Unit::Blank(wanted.collect()));
             } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
                 for wanted in wanted {
-                    let member = self.geometry.member_of(stripe, wanted.slot);
+                    let member = self.shape(stripe).member_of(stripe, wanted.slot);
                     let at = self.geometry.member_lba(stripe, wanted.span.start);
                     runs.add(member, at, stripe, wanted, self.run_sectors_max(member));
                 }
@@ -135,12 +135,12 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
-        self.members[self.geometry.member_of(stripe, slot)].has_region(self.region_of(stripe))
+        self.members[self.shape(stripe).member_of(stripe, slot)].has_region(self.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
     fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
-        let member = &self.members[self.geometry.member_of(stripe, slot)];
+        let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
         member.has_region(self.region_of(stripe)) && !is_avoided
@@ -156,7 +156,7 @@ impl<D: BlockDevice> Inner<D> {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
-            let member = &self.members[self.geometry.member_of(stripe, slot)];
+            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
             let watch = member.watch();
             (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
         };
@@ -189,7 +189,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<Vec<(usize, Buf)>> {
         if run.len() > 1 {
             let (first, part) = &run[0];
-            let member = self.geometry.member_of(*first, part.slot);
+            let member = self.shape(*first).member_of(*first, part.slot);
             let at = self.geometry.member_lba(*first, part.span.start);
             let taken =
                 run.iter_mut().map(|(_, part)| std::mem::replace(&mut part.into, Buf::new(0)));
@@ -209,7 +209,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// One part, from its member if that has it.
     async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
-        let member = self.geometry.member_of(stripe, wanted.slot);
+        let member = self.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
@@ -295,7 +295,7 @@ impl<D: BlockDevice> Inner<D> {
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
         let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
-        let decoder = computed.map(|span| (span, self.decoder(&unusable)));
+        let decoder = computed.map(|span| (span, self.decoder(stripe, &unusable)));
         let mut reads = Vec::new();
         for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
             let is_source = |span| {
@@ -340,7 +340,7 @@ impl<D: BlockDevice> Inner<D> {
                 // Of a member that is being rebuilt.
                 continue;
             }
-            let member = self.geometry.member_of(stripe, slot);
+            let member = self.shape(stripe).member_of(stripe, slot);
             self.note_repair(member);
             let at = self.geometry.member_lba(stripe, span.start);
             writes.push(self.clone().write_member(member, at, buf.into(), Durability::Cached));

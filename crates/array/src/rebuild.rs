@@ -19,6 +19,7 @@ use crate::array::{Array, ArrayError, Inner};
 use crate::background::{BackgroundTask, Run, Unit};
 use crate::bits::Bits;
 use crate::canary::{self, Canary};
+use crate::geometry::Span;
 use crate::locks::Access;
 use crate::members::{Member, Missing, Successor};
 use crate::pace::Progress;
@@ -181,15 +182,25 @@ impl<D: BlockDevice> Inner<D> {
         let _guards = self.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
         // Stripe by stripe the data come first, of which a parity in doubt is made anew.
         let is_in_doubt = self.is_in_doubt(self.stripe_of(unit.group, run.rows.start));
-        let is_whole = !is_in_doubt && !self.has_half_written(unit.group, run.rows.clone());
+        let is_whole = !is_in_doubt
+            && !self.has_half_written(unit.group, run.rows.clone())
+            && self.moving.is_none();
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
         self.check_group(unit.group)?;
         let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
+        if self.has_rows_between(&run.rows) {
+            return Err(IoError::Medium);
+        }
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut result = Ok(());
         for row in run.rows.clone() {
-            let mended = self.mend_stripe(self.stripe_of(unit.group, row), &copies).await;
+            let stripe = self.stripe_of(unit.group, row);
+            if self.is_idle(stripe) {
+                continue;
+            }
+            let mended = self.mend_stripe(stripe, whole, &copies).await;
             result = result.and(mended.map(drop));
         }
         result
@@ -279,7 +290,7 @@ impl<D: BlockDevice> Inner<D> {
             let mut lost: Vec<usize> = others.map(slot).collect();
             lost.sort_unstable();
             let wanted: Vec<usize> = filled.keys().map(|member| slot(*member)).collect();
-            let decoder = self.decoder_of(&lost, &wanted);
+            let decoder = self.decoder_of(stripe, &lost, &wanted);
             let source =
                 |slot: &usize| &known[&self.geometry.member_of(stripe, *slot)][place.clone()];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();

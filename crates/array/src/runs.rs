@@ -58,13 +58,13 @@ impl<D: BlockDevice> Inner<D> {
             // The last run of the group, if it ends with the row before.
             let before = stripe.0.checked_sub(groups).map(Stripe);
             let is_before = |run: &&mut Run| run.last().map(|(last, _)| *last) == before;
-            let may_join = rows_max > 1 && self.is_whole(&new);
+            let may_join = rows_max > 1 && self.is_whole(stripe, &new);
             let open = runs.iter_mut().rev().take(groups as usize).find(is_before);
             let open = open.filter(|run| {
                 let (first, last) = (&run[0], &run[run.len() - 1]);
                 may_join
                     && run.len() < rows_max
-                    && self.is_whole(&last.1)
+                    && self.is_whole(last.0, &last.1)
                     && self.region_of(first.0) == self.region_of(stripe)
             });
             match open {
@@ -76,9 +76,9 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Whether these are all data of a stripe.
-    fn is_whole(&self, new: &[NewData]) -> bool {
+    fn is_whole(&self, stripe: Stripe, new: &[NewData]) -> bool {
         let chunk_sectors = self.geometry.chunk_sectors();
-        new.len() == self.geometry.data_chunks()
+        new.len() == self.shape(stripe).data_chunks()
             && new.iter().all(|part| part.span.count() == chunk_sectors)
     }
 

@@ -61,12 +61,12 @@ impl<D: BlockDevice> Inner<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        if let Some(part) = self.geometry.only_part(range) {
+        if let Some(part) = self.only_part(range) {
             let data = Pieces::whole(data);
             let new = vec![NewData { slot: part.slot, span: part.span, data }];
             return self.write_to_the_end(part.stripe, new, durability).await;
         }
-        let parts: Vec<Part> = self.geometry.parts(range).collect();
+        let parts: Vec<Part> = self.parts(range);
         let mut pieces = Pieces::of(data);
         let mut new_data = |part: &Part| NewData {
             slot: part.slot,
@@ -175,7 +175,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.slot_states(stripe, &unreadable)?;
-            let plan = plan(self.geometry.data_chunks(), written.clone(), hull, &states);
+            let plan = plan(self.shape(stripe).data_chunks(), written.clone(), hull, &states);
             match self.read_slots(stripe, &plan.reads).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {
@@ -200,20 +200,20 @@ impl<D: BlockDevice> Inner<D> {
         hull: Span,
         old: OldData,
     ) -> Vec<MemberWrite> {
-        let data_chunks = self.geometry.data_chunks();
+        let data_chunks = self.shape(stripe).data_chunks();
         let parities: Vec<SlotWrite> = match old.plan.method {
             Method::Plain => Vec::new(),
             Method::FullStripe if self.geometry.is_mirror() => {
                 let copy = |slot| SlotWrite { slot, span: hull, data: new[0].data.clone() };
-                (data_chunks..self.geometry.width()).map(copy).collect()
+                (data_chunks..self.shape(stripe).width()).map(copy).collect()
             }
-            Method::Modify => self.modified_parity(&new, hull, old),
+            Method::Modify => self.modified_parity(stripe, &new, hull, old),
             Method::FullStripe | Method::Reconstruct | Method::Recover => {
                 self.parity_of_all(stripe, &mut new, hull, old)
             }
         };
         let write = |slot, span: Span, data| MemberWrite {
-            member: self.geometry.member_of(stripe, slot),
+            member: self.shape(stripe).member_of(stripe, slot),
             at: self.geometry.member_lba(stripe, span.start),
             data: Payload::One(data),
         };
@@ -224,8 +224,14 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// The old parity, changed by what each part of the data changes.
-    fn modified_parity(&self, new: &[NewData], hull: Span, mut old: OldData) -> Vec<SlotWrite> {
-        let data_chunks = self.geometry.data_chunks();
+    fn modified_parity(
+        &self,
+        stripe: Stripe,
+        new: &[NewData],
+        hull: Span,
+        mut old: OldData,
+    ) -> Vec<SlotWrite> {
+        let data_chunks = self.shape(stripe).data_chunks();
         // The plan reads the parts in their order, then the parities.
         let slots = old.plan.reads[new.len()..].iter().map(|(slot, _)| *slot);
         let (old_data, parities) = old.read.split_at_mut(new.len());
@@ -237,7 +243,7 @@ impl<D: BlockDevice> Inner<D> {
             {
                 *row = (slot - data_chunks, &mut parity[inside.clone()]);
             }
-            self.code().update(part.slot, before, &part.data, &mut rows[..count]);
+            self.code_of(stripe).update(part.slot, before, &part.data, &mut rows[..count]);
         }
         let parities = old.read.drain(new.len()..).map(Buf::freeze);
         slots.zip(parities).map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
@@ -251,11 +257,11 @@ impl<D: BlockDevice> Inner<D> {
         hull: Span,
         old: OldData,
     ) -> Vec<SlotWrite> {
-        let data_chunks = self.geometry.data_chunks();
+        let data_chunks = self.shape(stripe).data_chunks();
         let OldData { states, plan, mut read } = old;
         let mut reads = plan.reads;
         if plan.method == Method::Recover {
-            let decoder = self.decoder(&unusable(&states));
+            let decoder = self.decoder(stripe, &unusable(&states));
             let sources: Vec<&[u8]> = read.iter().map(|buf| &buf[..]).collect();
             let mut lost: Vec<Buf> =
                 decoder.targets().iter().map(|_| Buf::new(hull.bytes())).collect();
@@ -278,7 +284,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let whole = column.insert(whole.freeze());
             if states[slot] == SlotState::Unreadable {
-                self.note_repair(self.geometry.member_of(stripe, slot));
+                self.note_repair(self.shape(stripe).member_of(stripe, slot));
                 new.retain(|part| part.slot != slot);
                 new.push(NewData { slot, span: hull, data: whole.clone() });
             }
@@ -288,8 +294,8 @@ impl<D: BlockDevice> Inner<D> {
         let rows = self.geometry.parity_chunks();
         let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(hull.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
-        self.code().encode(&data, &mut slices, Stores::Cached);
-        let slots = data_chunks..self.geometry.width();
+        self.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
+        let slots = data_chunks..self.shape(stripe).width();
         let parities = slots.zip(parities.into_iter().map(Buf::freeze));
         parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }

@@ -42,7 +42,7 @@ async fn level_on(world: &World, drive: usize) -> Option<Level> {
 }
 
 /// All choices of so many of these.
-fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
+pub(crate) fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
     let masks = (0_u32..1 << all).filter(|mask| mask.count_ones() as usize == count);
     masks.map(|mask| (0..all).filter(|it| mask >> it & 1 == 1).collect()).collect()
 }

@@ -13,7 +13,7 @@ use voltier_control::engine::{
     ArrayDevices, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel, MemberLabel,
     OpenedArray, OpenedVolume, Replaced, Waker,
 };
-use voltier_control::protocol::Repair;
+use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
     ArrayLevel, ArrayName, ArrayRecord, ArraySettings, ArrayState, ArrayStatus, CacheRecord,
@@ -292,11 +292,21 @@ impl Engine for ArrayEngine {
         self.array()?.check_spare(&self.disk(device)?).map_err(failed)
     }
 
-    fn grow_array(&mut self, _: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+    fn grow_array(
+        &mut self,
+        _: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()> {
         let disks = devices.iter().map(|device| self.disk(device));
-        let disks = disks.collect::<ControlResult<Vec<_>>>()?;
+        let mut disks = disks.collect::<ControlResult<Vec<_>>>()?;
         let uuids: Vec<[u8; 16]> = devices.iter().map(|_| self.0.name()).collect();
-        self.run(move |array| async move { array.grow(disks, &uuids).await })?;
+        self.run(move |array| async move {
+            match (by, disks.len()) {
+                (Growth::Capacity, 1) => array.grow_capacity(disks.remove(0), uuids[0]).await,
+                _ => array.grow(disks, &uuids).await,
+            }
+        })?;
         self.with_open(|open| open.devices.extend(devices.iter().cloned().map(Some)))
     }
 
@@ -348,6 +358,7 @@ impl Engine for ArrayEngine {
         let lost = status.members.iter().filter(|it| it.state != MemberState::InService).count();
         Some(ArrayDevices {
             level: ArrayLevel(array.geometry().level()),
+            size_bytes: status.bytes,
             events: status.event,
             members: devices.clone(),
             spares: of(true),
