@@ -41,8 +41,8 @@ pub const RUN_FILE: &str = "run.jsonl";
 /// Folder of raw results beside it.
 pub const RAW_FOLDER: &str = "raw";
 
-/// Room that results need at least.
-const RESULTS_BYTES: u64 = 1 << 20;
+/// Room that results need at least, the report with its chart library among them.
+const RESULTS_BYTES: u64 = 8 << 20;
 
 /// Room for the raw result and the line of a point, about.
 const POINT_BYTES: u64 = 24 << 10;
@@ -71,6 +71,8 @@ pub trait Progress {
 pub struct Ended {
     /// Its folder.
     pub folder: PathBuf,
+    /// Its report; empty when no point was planned.
+    pub report: PathBuf,
     /// Points measured.
     pub measured: usize,
     /// Points that failed: how many, and what the first one said.
