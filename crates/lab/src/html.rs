@@ -23,16 +23,31 @@ pub(crate) fn line(page: &mut String, element: &str, text: &str) {
     writeln!(page, "<{element}>{}</{element}>", escape(text)).expect("a string takes any text");
 }
 
-/// A table in a frame that scrolls; the keyboard reaches it.
+/// Whether a cell is a number with at most a unit: those stand to the right.
+pub(crate) fn is_figure(cell: &str) -> bool {
+    let starts = cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+    cell.is_empty() || starts && cell.split(' ').count() <= 2
+}
+
+/// A table in a frame that scrolls; the keyboard reaches it. Columns with words have a class.
 pub(crate) fn table<H: AsRef<str>>(headings: &[H], rows: &[Vec<String>]) -> String {
+    let class = |column: usize| {
+        let has_words = rows.iter().any(|row| row.get(column).is_some_and(|cell| !is_figure(cell)));
+        if has_words { " class=\"words\"" } else { "" }
+    };
+    let classes: Vec<&str> = (0..headings.len()).map(class).collect();
     let mut html = String::from("<div class=\"scroll\" tabindex=\"0\">\n<table>\n<thead><tr>");
-    for heading in headings {
-        html.push_str(&format!("<th scope=\"col\">{}</th>", escape(heading.as_ref())));
+    for (heading, class) in headings.iter().zip(&classes) {
+        let text = escape(heading.as_ref());
+        html.push_str(&format!("<th scope=\"col\"{class}>{text}</th>"));
     }
     html.push_str("</tr></thead>\n<tbody>\n");
-    for cells in rows {
-        let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        html.push_str(&format!("<tr>{cells}</tr>\n"));
+    for row in rows {
+        html.push_str("<tr>");
+        for (cell, class) in row.iter().zip(&classes) {
+            html.push_str(&format!("<td{class}>{}</td>", escape(cell)));
+        }
+        html.push_str("</tr>\n");
     }
     html.push_str("</tbody>\n</table>\n</div>\n");
     html

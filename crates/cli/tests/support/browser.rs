@@ -124,10 +124,12 @@ impl Browser {
         for event in std::mem::take(&mut self.events) {
             let detail = &event["params"];
             match event["method"].as_str().unwrap_or_default() {
-                "Runtime.exceptionThrown" | "Log.entryAdded" => {
+                "Runtime.exceptionThrown" => seen.complaints.push(detail.to_string()),
+                // The browser's advice on speed is no complaint.
+                "Log.entryAdded" if detail["entry"]["level"] == "error" => {
                     seen.complaints.push(detail.to_string());
                 }
-                "Runtime.consoleAPICalled" if detail["type"] != "log" => {
+                "Runtime.consoleAPICalled" if detail["type"] == "error" => {
                     seen.complaints.push(detail["args"].to_string());
                 }
                 "Network.requestWillBeSent" => {

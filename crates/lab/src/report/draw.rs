@@ -5,8 +5,8 @@ use plotly::common::{
     MarkerSymbol, Mode, Orientation, Side, Title,
 };
 use plotly::layout::{
-    Annotation, Axis, AxisType, BarMode, HoverMode, Legend, Margin, Shape, ShapeLayer,
-    ShapeLine, ShapeType,
+    Annotation, Axis, AxisType, BarMode, HoverMode, Legend, Margin, Shape, ShapeLayer, ShapeLine,
+    ShapeType,
 };
 use plotly::{HeatMap, Layout, Scatter};
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub(super) fn layout() -> Layout {
         .font(Font::new().family("system-ui, sans-serif").size(12).color(INK))
         .paper_background_color("#ffffff")
         .plot_background_color("#ffffff")
-        .margin(Margin::new().left(62).right(20).top(18).bottom(46).auto_expand(true))
+        .margin(Margin::new().left(62).right(20).top(34).bottom(46).auto_expand(true))
         .legend(legend)
         .colorway(PALETTE.to_vec())
         .hover_mode(HoverMode::Closest)
@@ -79,7 +79,8 @@ pub(super) fn from_zero(title: &str) -> Axis {
 
 /// A logarithmic axis.
 pub(super) fn log_axis(title: &str) -> Axis {
-    axis(title).type_(AxisType::Log).n_ticks(6)
+    // Whole figures at every tick: "200k", not "2".
+    axis(title).type_(AxisType::Log).n_ticks(6).tick_format("~s")
 }
 
 /// An axis to the right, for a second kind of figure.
@@ -174,28 +175,23 @@ pub(super) fn words_at(x: f64, text: &str) -> Annotation {
         .font(Font::new().size(12).color(MARK))
 }
 
-/// A heat map of rows from below to above; its figures stand in the cells where there is room.
-pub(super) fn heat(
-    columns: Vec<String>,
-    rows: Vec<String>,
-    cells: Vec<Vec<Option<f64>>>,
-    unit: &str,
-) -> (Value, Vec<Annotation>) {
+/// A heat map of rows from below to above; its figures stand in the cells where there is room. Both
+/// axes count from 0: [`steps`] gives them their names.
+pub(super) fn heat(cells: Vec<Vec<Option<f64>>>, unit: &str) -> (Value, Vec<Annotation>) {
     let known = || cells.iter().flatten().flatten().copied();
     let (low, high) = (known().fold(f64::MAX, f64::min), known().fold(f64::MIN, f64::max));
+    let columns = cells.first().map_or(0, Vec::len);
     let mut words = Vec::new();
-    let columns_shown: Vec<String> = columns.iter().map(|name| plain(name)).collect();
-    let rows_shown: Vec<String> = rows.iter().map(|name| plain(name)).collect();
-    if columns.len() <= 12 && rows.len() <= 20 {
-        for (row, values) in rows_shown.iter().zip(&cells) {
-            for (column, value) in columns_shown.iter().zip(values) {
+    if columns <= 12 && cells.len() <= 20 {
+        for (row, values) in cells.iter().enumerate() {
+            for (column, value) in values.iter().enumerate() {
                 let Some(value) = value else { continue };
                 let is_light = (value - low) > 0.55 * (high - low);
-                let color = if is_light { "#1f2933" } else { "#ffffff" };
+                let color = if is_light { INK } else { "#ffffff" };
                 words.push(
                     Annotation::new()
-                        .x(column.as_str())
-                        .y(row.as_str())
+                        .x(column)
+                        .y(row)
                         .x_ref("x")
                         .y_ref("y")
                         .text(short(*value))
@@ -209,9 +205,17 @@ pub(super) fn heat(
         .title(Title::with_text(plain(unit)).side(Side::Right))
         .thickness(12)
         .outline_width(0);
-    let map = HeatMap::new(columns_shown, rows_shown, cells)
+    let count = |n: usize| (0..n).map(|index| index as f64).collect::<Vec<f64>>();
+    let map = HeatMap::new(count(columns), count(cells.len()), cells)
         .color_scale(ColorScale::Palette(ColorScalePalette::Cividis))
         .color_bar(bar)
         .hover_on_gaps(false);
     (trace(&*map), words)
+}
+
+/// An axis of named steps, counted from 0.
+pub(super) fn steps(title: &str, names: &[String]) -> Axis {
+    let shown: Vec<String> = names.iter().map(|name| plain(name)).collect();
+    let at = (0..names.len()).map(|index| index as f64).collect();
+    axis(title).tick_values(at).tick_text(shown).show_grid(false)
 }

@@ -6,9 +6,8 @@ use std::collections::BTreeSet;
 use plotly::Surface;
 use plotly::common::{ColorScale, ColorScalePalette};
 use plotly::layout::{AspectMode, Camera, Eye, LayoutScene};
-use serde_json::Value;
 
-use super::draw::{self, LINES_MAX, axis, layout, log_axis, places as named, plain};
+use super::draw::{self, LINES_MAX, axis, layout, log_axis};
 use super::page::{Chart, Section, Table, or_dash};
 use super::places::Place;
 use crate::import::orion_export;
@@ -257,10 +256,10 @@ fn title(grid: &Grid<'_>, measure: &Measure) -> String {
 
 fn map(grid: &Grid<'_>, measure: &Measure) -> Chart {
     let (columns, rows) = grid.names();
-    let (trace, words) = draw::heat(columns, rows, grid.values(measure), measure.unit);
+    let (trace, words) = draw::heat(grid.values(measure), measure.unit);
     let layout = layout()
-        .x_axis(named(grid.pair.columns.title).show_grid(false))
-        .y_axis(named(grid.pair.rows.title).show_grid(false))
+        .x_axis(draw::steps(grid.pair.columns.title, &columns))
+        .y_axis(draw::steps(grid.pair.rows.title, &rows))
         .annotations(words)
         .show_legend(false);
     let rounds = grid.cells.iter().map(|place| place.points.len()).max().unwrap_or(1);
@@ -337,7 +336,7 @@ fn demand_intensity(grid: &Grid<'_>) -> Chart {
     for (number, jobs) in grid.rows.iter().enumerate().take(LINES_MAX) {
         let point = |depth: &u64| {
             let place = grid.cell(*jobs, *depth)?;
-            Some((place.rate()?, place.latency_ns()? / 1e6))
+            Some((place.rate()?, place.latency_ns()? / 1e3))
         };
         let points = grid.columns.iter().filter_map(point);
         traces.push(draw::trace(&*draw::line(&format!("{jobs} threads"), points, number)));
@@ -350,7 +349,7 @@ fn demand_intensity(grid: &Grid<'_>) -> Chart {
         traces,
         layout: layout()
             .x_axis(draw::from_zero("requests/s"))
-            .y_axis(log_axis("response time, ms")),
+            .y_axis(log_axis("response time, us")),
         table: grid.table(&LATENCY),
         is_3d: false,
     }
@@ -360,25 +359,15 @@ fn demand_intensity(grid: &Grid<'_>) -> Chart {
 fn surface(grid: &Grid<'_>, measure: &Measure) -> Chart {
     let (columns, rows) = grid.names();
     let values = grid.values(measure);
-    let all = |names: &[String]| -> (Vec<f64>, Vec<String>) {
-        let shown = names.iter().map(|name| plain(name)).collect();
-        ((0..names.len()).map(|index| index as f64).collect(), shown)
-    };
-    let ((x, x_names), (y, y_names)) = (all(&columns), all(&rows));
-    let trace: Value = {
-        let surface = Surface::new(values)
-            .x(x.clone())
-            .y(y.clone())
-            .color_scale(ColorScale::Palette(ColorScalePalette::Cividis))
-            .show_scale(false);
-        draw::trace(&*surface)
-    };
-    let side = |title: &str, ticks: Vec<f64>, texts: Vec<String>| {
-        axis(title).tick_values(ticks).tick_text(texts)
-    };
+    let count = |n: usize| (0..n).map(|index| index as f64).collect::<Vec<f64>>();
+    let surface = Surface::new(values)
+        .x(count(columns.len()))
+        .y(count(rows.len()))
+        .color_scale(ColorScale::Palette(ColorScalePalette::Cividis))
+        .show_scale(false);
     let scene = LayoutScene::new()
-        .x_axis(side(grid.pair.columns.title, x, x_names))
-        .y_axis(side(grid.pair.rows.title, y, y_names))
+        .x_axis(draw::steps(grid.pair.columns.title, &columns))
+        .y_axis(draw::steps(grid.pair.rows.title, &rows))
         .z_axis(axis(&format!("{}, {}", measure.title, measure.unit)))
         .aspect_mode(AspectMode::Cube)
         .camera(Camera::new().eye(Eye::new().x(1.7).y(-1.6).z(0.9)));
@@ -388,7 +377,7 @@ fn surface(grid: &Grid<'_>, measure: &Measure) -> Chart {
             "The same figures as in the map, as the surface that the standard asks for. It can \
                   be turned."
                 .to_owned(),
-        traces: vec![trace],
+        traces: vec![draw::trace(&*surface)],
         layout: layout().scene(scene).show_legend(false),
         table: grid.table(measure),
         is_3d: true,

@@ -129,15 +129,33 @@ fn folded(page: &mut String, title: &str, rows: &Table) {
 fn figure(page: &mut String, chart: &Chart, charts: &mut Vec<Value>) {
     let index = charts.len();
     let deep = if chart.is_3d { " deep" } else { "" };
+    let layout = json!(chart.layout);
+    let more = 1.3 * legend_rows(chart, &layout).saturating_sub(2) as f64;
     page.push_str("<figure>\n<figcaption>");
     line(page, "h3", &chart.title);
     line(page, "p", &chart.caption);
     let described = escape(&format!("{}. {}", chart.title, chart.caption));
     page.push_str(&format!(
         "</figcaption>\n<div class=\"plot{deep}\" id=\"chart-{index}\" role=\"img\" \
-         aria-label=\"{described}\"></div>\n"
+         style=\"--more:{more:.1}rem\" aria-label=\"{described}\"></div>\n"
     ));
     folded(page, "Figures of this chart", &chart.table);
     page.push_str("</figure>\n");
-    charts.push(json!({ "data": chart.traces, "layout": chart.layout, "is_3d": chart.is_3d }));
+    charts.push(json!({ "data": chart.traces, "layout": layout, "is_3d": chart.is_3d }));
+}
+
+/// Lines that the legend takes below the chart, about: the chart grows by them.
+fn legend_rows(chart: &Chart, layout: &Value) -> usize {
+    if layout["showlegend"] == false {
+        return 0;
+    }
+    let shown = chart.traces.iter().filter(|trace| trace["showlegend"] != false);
+    let names: Vec<usize> =
+        shown.filter_map(|trace| trace["name"].as_str()).map(|name| name.chars().count()).collect();
+    let in_a_row = match names.iter().max() {
+        Some(0..=14) => 3,
+        Some(15..=22) => 2,
+        _ => 1,
+    };
+    names.len().div_ceil(in_a_row)
 }

@@ -5,10 +5,9 @@ use plotly::Scatter;
 use plotly::common::{Line, Marker, Mode};
 use plotly::layout::Annotation;
 
-use super::draw::{
-    self, LINES_MAX, MARK, PALETTE, from_zero, ladder_axis, layout, log_axis, plain,
-};
+use super::draw::{self, LINES_MAX, MARK, from_zero, ladder_axis, layout, log_axis, plain};
 use super::page::{Chart, Section, Table, latency, or_dash};
+use super::places;
 use crate::analysis::Verdicts;
 use crate::analysis::knee::{Confidence, CurveVerdict, LoadPoint};
 use crate::analysis::usl::Usl;
@@ -32,7 +31,7 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
          for it; how far they agree is the verdict. Below the knee a load is answered soon, above it \
          only latency grows.",
     );
-    section.table(verdict_table(curves));
+    section.table_or_folded("Estimates and verdicts", verdict_table(curves));
     let shown = curves.len().min(CHARTS_MAX);
     section.charts(curves.iter().take(shown).map(|curve| over_load(curve)));
     if curves.len() > shown {
@@ -230,12 +229,14 @@ fn against(curves: &[&CurveVerdict]) -> Chart {
     let mut traces = Vec::new();
     let mut table = Table::new(["curve", "in flight", "requests/s", "mean latency"]);
     let mut knees = (Vec::new(), Vec::new());
+    let labels: Vec<String> = curves.iter().map(|curve| curve.label.clone()).collect();
+    let names = places::short(&labels);
     for (number, curve) in curves.iter().enumerate() {
         let known = curve.ladder.iter().filter_map(|p| Some((p, p.latency_ns?)));
         let known: Vec<(&LoadPoint, f64)> = known.collect();
         let points = known.iter().map(|(point, ns)| (point.iops, ns / 1e3));
         let loads = known.iter().map(|(point, _)| format!("N={}", point.outstanding));
-        let line = draw::line(&curve.label, points, number).hover_text_array(loads.collect());
+        let line = draw::line(&names[number], points, number).hover_text_array(loads.collect());
         traces.push(draw::trace(&*line));
         let at = curve.knee.at.as_ref().and_then(|at| Some((at.iops, at.latency_ns? / 1e3)));
         if let Some((x, y)) = at {
@@ -272,7 +273,7 @@ fn against(curves: &[&CurveVerdict]) -> Chart {
                   latency, not throughput; rings mark the knees."
             .to_owned(),
         traces,
-        layout: layout.colorway(PALETTE.to_vec()),
+        layout: layout.show_legend(curves.len() > 1),
         table,
         is_3d: false,
     }

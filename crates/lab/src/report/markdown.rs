@@ -1,6 +1,7 @@
 //! The report as GitHub's Markdown: charts are captions and tables.
 
 use super::page::{Block, Report, Table};
+use crate::html::is_figure;
 
 /// Rows of a table that is not folded.
 const ROWS_MAX: usize = 200;
@@ -51,8 +52,9 @@ fn rows(table: &Table) -> String {
         format!("| {} |\n", cells.join(" | "))
     };
     let mut text = line(&table.headings);
-    let mut rule = vec!["---"];
-    rule.resize(table.headings.len(), "---:");
+    let has_words = |column: &usize| table.rows.iter().any(|row| !is_figure(&row[*column]));
+    let side = |column: usize| if has_words(&column) { "---" } else { "---:" };
+    let rule: Vec<&str> = (0..table.headings.len()).map(side).collect();
     text.push_str(&format!("| {} |\n", rule.join(" | ")));
     table.rows.iter().take(ROWS_MAX).for_each(|row| text.push_str(&line(row)));
     if table.rows.len() > ROWS_MAX {

@@ -90,7 +90,7 @@ fn compose(run: &Run, verdicts: &Verdicts, comparisons: &[Comparison]) -> Report
     sections.extend(passes::warm_up(run, verdicts));
     sections.extend(scaling::section(verdicts));
     sections.extend(passes::repeats(run, verdicts));
-    sections.extend(timeline::section(run));
+    sections.extend(timeline::section(run, verdicts));
     sections.extend(tables::cpu(verdicts));
     sections.push(subject::section(run));
     sections.push(tables::points(run));

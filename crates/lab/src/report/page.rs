@@ -4,6 +4,9 @@
 use serde::Serialize;
 use serde_json::Value;
 
+/// A table with more rows is looked up, not read.
+const OPEN_MAX: usize = 24;
+
 /// How a line of the summary is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -72,6 +75,14 @@ impl Section {
 
     pub(super) fn charts(&mut self, charts: impl IntoIterator<Item = Chart>) {
         self.blocks.extend(charts.into_iter().map(|chart| Block::Chart(Box::new(chart))));
+    }
+
+    /// Open while it is short, folded under a title when it is not.
+    pub(super) fn table_or_folded(&mut self, title: &str, table: Table) {
+        match table.rows.len() {
+            0..=OPEN_MAX => self.table(table),
+            rows => self.folded(format!("{title} ({rows} rows)"), table),
+        }
     }
 
     /// What is long and looked up, not read.

@@ -65,9 +65,11 @@ fn curve(learned: &[WarmUpVerdict]) -> Chart {
     let mut traces = Vec::new();
     let mut rows = BTreeMap::<u32, Vec<Option<f64>>>::new();
     let mut said = Vec::new();
+    let labels: Vec<String> = learned.iter().map(|verdict| verdict.label.clone()).collect();
+    let names = places::short(&labels);
     for (number, verdict) in learned.iter().enumerate() {
         let points = verdict.passes.iter().map(|(pass, rate)| (f64::from(*pass), *rate));
-        traces.push(draw::trace(&*draw::line(&verdict.label, points, number)));
+        traces.push(draw::trace(&*draw::line(&names[number], points, number)));
         let ends = verdict.passes.first().zip(verdict.passes.last());
         if let Some(((first, _), (last, _))) = ends {
             let plateau = Scatter::new(
@@ -86,7 +88,7 @@ fn curve(learned: &[WarmUpVerdict]) -> Chart {
         said.push(format!("{}: {}", verdict.label, verdict.text));
     }
     let mut headings = vec!["pass".to_owned()];
-    headings.extend(learned.iter().map(|verdict| verdict.label.clone()));
+    headings.extend(names);
     let mut table = Table::new(headings);
     for (pass, rates) in rows {
         let mut row = vec![pass.to_string()];
@@ -183,11 +185,7 @@ pub(super) fn repeats(run: &Run, verdicts: &Verdicts) -> Option<Section> {
     for verdict in &verdicts.repeats {
         table.row(row(verdict));
     }
-    if table.rows.len() > 24 {
-        section.folded("Mean and interval of every place", table);
-    } else {
-        section.table(table);
-    }
+    section.table_or_folded("Mean and interval of every place", table);
     (!section.blocks.is_empty()).then_some(section)
 }
 
@@ -318,6 +316,7 @@ fn bars(
             .name(draw::plain(target))
             .text_array(texts)
             .text_position(plotly::common::TextPosition::Outside)
+            .clip_on_axis(false)
             .marker(plotly::common::Marker::new().color(PALETTE[number % 8]));
         traces.push(draw::trace(&*bar));
     }

@@ -136,6 +136,19 @@ pub(super) fn names(all: &[Axes]) -> (Vec<String>, String) {
     (names.collect(), series::label(&shared))
 }
 
+/// Labels among each other: the words that all share are left out.
+pub(super) fn short(labels: &[String]) -> Vec<String> {
+    let parts = |label: &String| label.split(", ").map(str::to_owned).collect::<Vec<String>>();
+    let all: Vec<Vec<String>> = labels.iter().map(parts).collect();
+    let is_shared = |word: &String| all.len() > 1 && all.iter().all(|label| label.contains(word));
+    let own = all.iter().zip(labels).map(|(words, label)| {
+        let own: Vec<&str> =
+            words.iter().filter(|word| !is_shared(word)).map(String::as_str).collect();
+        if own.is_empty() { label.clone() } else { own.join(", ") }
+    });
+    own.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +168,7 @@ mod tests {
         );
         let (own, _) = names(&[axes(1)]);
         assert_eq!(own, ["disk, 50 % reads, depth 1"]);
+        assert_eq!(short(&["a, b, c".to_owned(), "a, d".to_owned()]), ["b, c", "d"]);
+        assert_eq!(short(&["a, b".to_owned(), "a, b".to_owned()]), ["a, b", "a, b"]);
     }
 }

@@ -125,7 +125,7 @@ fn chart(comparison: &Comparison) -> Option<Chart> {
         traces: vec![draw::trace(&*dots)],
         layout: layout()
             .x_axis(draw::places("place by number"))
-            .y_axis(log_axis("ratio"))
+            .y_axis(log_axis("ratio").tick_format("~g"))
             .shapes(vec![one]),
         table,
         is_3d: false,

@@ -7,6 +7,7 @@ use plotly::common::{DashType, Line, Mode};
 
 use super::draw::{self, LINES_MAX, MARK, axis, from_zero, layout};
 use super::page::{Chart, Section, Table, latency, megabytes, or_dash};
+use super::places;
 use crate::analysis::Verdicts;
 use crate::analysis::steady::{SteadyVerdict, Variable, Window};
 use crate::table::figure;
@@ -131,16 +132,18 @@ fn convergence(verdicts: &Verdicts, tracked: &SteadyVerdict) -> Chart {
     let variable = tracked.variable;
     let mut traces = Vec::new();
     let mut rounds = BTreeMap::<u32, Vec<Option<f64>>>::new();
+    let labels: Vec<String> = of_step.iter().map(|steady| steady.label.clone()).collect();
+    let names = places::short(&labels);
     for (number, steady) in of_step.iter().enumerate() {
         let points = steady.rounds.iter().map(|(r, y)| (f64::from(*r), scaled(variable, *y)));
-        traces.push(draw::trace(&*draw::line(&steady.label, points, number)));
+        traces.push(draw::trace(&*draw::line(&names[number], points, number)));
         for (round, value) in &steady.rounds {
             let row = rounds.entry(*round).or_insert_with(|| vec![None; of_step.len()]);
             row[number] = Some(*value);
         }
     }
     let mut headings = vec!["round".to_owned()];
-    headings.extend(of_step.iter().map(|steady| steady.label.clone()));
+    headings.extend(names);
     let mut table = Table::new(headings);
     for (round, values) in rounds {
         let mut row = vec![round.to_string()];

@@ -5,6 +5,7 @@ use plotly::common::{DashType, Line, Mode};
 
 use super::draw::{self, LINES_MAX, from_zero, ladder_axis, layout};
 use super::page::{Chart, Section, Table, or_dash};
+use super::places;
 use crate::analysis::Verdicts;
 use crate::analysis::scaling::ScalingVerdict;
 use crate::table::figure;
@@ -25,7 +26,7 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
     );
     let mut table = Table::new(["series", "verdict"]);
     all.iter().for_each(|verdict| table.row(vec![verdict.label.clone(), verdict.text.clone()]));
-    section.table(table);
+    section.table_or_folded("Verdicts", table);
     let charts = all.chunks(LINES_MAX).take(CHARTS_MAX);
     section.charts(charts.flat_map(|some| [rates(some), efficiency(some)]));
     section.folded("Every number of clients", points(all));
@@ -59,14 +60,20 @@ fn points(all: &[ScalingVerdict]) -> Table {
     table
 }
 
+fn names(some: &[ScalingVerdict]) -> Vec<String> {
+    let labels: Vec<String> = some.iter().map(|verdict| verdict.label.clone()).collect();
+    places::short(&labels)
+}
+
 fn ladder(some: &[ScalingVerdict]) -> Vec<f64> {
     some.iter().flat_map(|verdict| &verdict.points).map(|p| f64::from(p.clients)).collect()
 }
 
 fn rates(some: &[ScalingVerdict]) -> Chart {
+    let names = names(some);
     let line = |(number, verdict): (usize, &ScalingVerdict)| {
         let points = verdict.points.iter().map(|p| (f64::from(p.clients), p.rate));
-        draw::trace(&*draw::line(&verdict.label, points, number))
+        draw::trace(&*draw::line(&names[number], points, number))
     };
     Chart {
         title: format!("Throughput over clients: {}", some[0].target),
@@ -81,9 +88,10 @@ fn rates(some: &[ScalingVerdict]) -> Chart {
 }
 
 fn efficiency(some: &[ScalingVerdict]) -> Chart {
+    let names = names(some);
     let line = |(number, verdict): (usize, &ScalingVerdict)| {
         let points = verdict.points.iter().map(|p| (f64::from(p.clients), p.efficiency));
-        draw::trace(&*draw::line(&verdict.label, points, number))
+        draw::trace(&*draw::line(&names[number], points, number))
     };
     let mut traces: Vec<_> = some.iter().enumerate().map(line).collect();
     let fair = some.iter().flat_map(|verdict| &verdict.points);

@@ -39,8 +39,10 @@ pub(super) fn subtitle(run: &Run) -> String {
     if !manifest.environment.host.is_empty() {
         parts.push(format!("host {}", manifest.environment.host));
     }
-    if !manifest.tool.is_empty() {
-        parts.push(format!("measured by {}", manifest.tool));
+    match manifest.tool.as_str() {
+        "" => {}
+        "published" => parts.push("a published table".to_owned()),
+        tool => parts.push(format!("measured by {tool}")),
     }
     parts.join(" · ")
 }

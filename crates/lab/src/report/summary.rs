@@ -8,7 +8,7 @@ use crate::result::{Access, Run, Status};
 use crate::table::{figure, percent};
 
 /// Answers of one kind that are said; the others stand in their sections.
-const SAID_MAX: usize = 4;
+const SAID_MAX: usize = 3;
 
 /// What a status is called, in the order in which it is told.
 const STATES: [(&str, &str); 7] = [

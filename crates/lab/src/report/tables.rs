@@ -8,9 +8,6 @@ use crate::result::{Point, Run};
 use crate::size::format_bytes;
 use crate::table::{figure, percent};
 
-/// More points than this are folded.
-const OPEN_MAX: usize = 40;
-
 fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
@@ -69,11 +66,7 @@ pub(super) fn limits(verdicts: &Verdicts) -> Option<Section> {
     for limit in &verdicts.limits {
         outer.row(vec![limit.point.clone(), limit.text.clone(), percent(limit.share)]);
     }
-    if outer.rows.len() > OPEN_MAX {
-        section.folded("Points near an outer limit", outer);
-    } else {
-        section.table(outer);
-    }
+    section.table_or_folded("Points near an outer limit", outer);
     (!section.blocks.is_empty()).then_some(section)
 }
 
@@ -130,11 +123,7 @@ pub(super) fn cpu(verdicts: &Verdicts) -> Option<Section> {
             or_dash(cost.iops_per_core.map(figure)),
         ]);
     }
-    if table.rows.len() > OPEN_MAX {
-        section.folded(format!("{} points", table.rows.len()), table);
-    } else {
-        section.table(table);
-    }
+    section.table_or_folded("Every point", table);
     Some(section)
 }
 
@@ -155,11 +144,7 @@ pub(super) fn points(run: &Run) -> Section {
         "remark",
     ]);
     run.points.iter().for_each(|point| table.row(row(point)));
-    if run.points.len() > OPEN_MAX {
-        section.folded(format!("{} points", run.points.len()), table);
-    } else {
-        section.table(table);
-    }
+    section.table_or_folded("Figures of every point", table);
     let metrics = metrics(run);
     section.folded("Further figures by name", metrics);
     let with_commands: Vec<&Point> = run.points.iter().filter(|p| !p.command.is_empty()).collect();

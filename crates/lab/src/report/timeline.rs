@@ -6,7 +6,9 @@ use plotly::common::{Line, Mode};
 use super::draw::{self, LINES_MAX, PALETTE, axis, from_zero, layout, log_axis};
 use super::page::{Chart, Section, Table, latency, megabytes, or_dash};
 use super::places;
+use crate::analysis::Verdicts;
 use crate::analysis::series::is_usable;
+use crate::analysis::steady::SteadyVerdict;
 use crate::result::{Access, Point, Run, Sample};
 use crate::table::figure;
 
@@ -20,7 +22,7 @@ const SAMPLES_MAX: usize = 600;
 const ROWS_MAX: usize = 60;
 
 /// The section of time lines; `None` when no point kept one.
-pub(super) fn section(run: &Run) -> Option<Section> {
+pub(super) fn section(run: &Run, verdicts: &Verdicts) -> Option<Section> {
     let mut steps = Vec::<Vec<&Point>>::new();
     for point in run.points.iter().filter(|point| is_usable(point) && point.series.len() > 1) {
         let is_same = |step: &&mut Vec<&Point>| {
@@ -40,7 +42,7 @@ pub(super) fn section(run: &Run) -> Option<Section> {
         "What a point did while it ran, sample by sample. A gap in a line is a gap between points.",
     );
     for step in steps.iter().take(STEPS_MAX) {
-        section.charts(of_step(step));
+        section.charts(of_step(step, verdicts));
     }
     if steps.len() > STEPS_MAX {
         section.text(format!("{STEPS_MAX} of {} steps are drawn.", steps.len()));
@@ -49,7 +51,7 @@ pub(super) fn section(run: &Run) -> Option<Section> {
 }
 
 /// Points of one step, one after the other.
-fn of_step(points: &[&Point]) -> Vec<Chart> {
+fn of_step(points: &[&Point], verdicts: &Verdicts) -> Vec<Chart> {
     let is_sequential = points[0].axes.access == Some(Access::Sequential)
         && points.iter().all(|point| point.axes.access == points[0].axes.access);
     let (unit, value): (&str, fn(&Sample) -> f64) = match is_sequential {
@@ -58,10 +60,11 @@ fn of_step(points: &[&Point]) -> Vec<Chart> {
     };
     let lines = in_turn(points);
     let has_latency = points.iter().any(|p| p.series.iter().any(|s| s.latency_mean_ns > 0.0));
-    let mut charts = vec![chart(points, &lines, unit, value, false)];
+    let window = window(points, &lines, verdicts);
+    let mut charts = vec![chart(points, &lines, window, (unit, false), value)];
     if has_latency {
         let latency = |sample: &Sample| sample.latency_mean_ns / 1e3;
-        charts.push(chart(points, &lines, "mean latency, us", latency, true));
+        charts.push(chart(points, &lines, window, ("mean latency, us", true), latency));
     }
     charts
 }
@@ -83,19 +86,44 @@ fn in_turn(points: &[&Point]) -> Vec<Vec<(f64, Sample)>> {
     lines
 }
 
+/// The seconds of the rounds of the measurement window, where it is steady.
+fn window(
+    points: &[&Point],
+    lines: &[Vec<(f64, Sample)>],
+    verdicts: &Verdicts,
+) -> Option<(f64, f64)> {
+    let axes = &points[0].axes;
+    let is_here =
+        |s: &&SteadyVerdict| s.is_tracking && s.target == axes.target && s.phase == axes.phase;
+    let window = verdicts.steady.iter().find(is_here)?.window.filter(|w| w.is_steady)?;
+    let rounds = window.first_round..=window.last_round;
+    let inside = points.iter().zip(lines).filter(|(point, line)| {
+        point.axes.round.is_some_and(|round| rounds.contains(&round)) && !line.is_empty()
+    });
+    let ends = inside.map(|(_, line)| (line[0].0, line[line.len() - 1].0));
+    ends.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
+}
+
 fn chart(
     points: &[&Point],
     lines: &[Vec<(f64, Sample)>],
-    unit: &str,
+    window: Option<(f64, f64)>,
+    (unit, is_log): (&str, bool),
     value: impl Fn(&Sample) -> f64,
-    is_log: bool,
 ) -> Chart {
     let total: usize = lines.iter().map(Vec::len).sum();
     let every = total.div_ceil(SAMPLES_MAX).max(1);
     let axes: Vec<_> = points.iter().map(|point| point.axes.clone()).collect();
     let (names, shared) = places::names(&axes);
     let mut traces = Vec::new();
-    for (number, (line, name)) in lines.iter().zip(&names).enumerate() {
+    // One colour for each place, however many rounds it has.
+    let mut seen = Vec::<&String>::new();
+    for (line, name) in lines.iter().zip(&names) {
+        let is_first = !seen.contains(&name);
+        if is_first {
+            seen.push(name);
+        }
+        let number = seen.iter().position(|known| *known == name).unwrap_or(0);
         let (x, y): (Vec<f64>, Vec<f64>) = line
             .chunks(every)
             .map(|some| {
@@ -108,7 +136,8 @@ fn chart(
             .name(draw::plain(name))
             .mode(Mode::Lines)
             .line(Line::new().color(color).width(1.6))
-            .show_legend(points.len() <= 2 * LINES_MAX);
+            .legend_group(draw::plain(name))
+            .show_legend(is_first);
         traces.push(draw::trace(&*scatter));
     }
     let y = if is_log { log_axis(unit) } else { from_zero(unit) };
@@ -116,11 +145,17 @@ fn chart(
         1 => String::new(),
         n => format!(" Lines are means of {n} samples."),
     };
+    let shaded = if window.is_some() { " The steady window is shaded." } else { "" };
+    let shapes = window.map(|(from, to)| draw::band(from, to)).into_iter().collect();
     Chart {
         title: format!("{unit} over time: {shared}"),
-        caption: format!("{} points, one after the other.{merged}", points.len()),
+        caption: format!("{} points, one after the other.{merged}{shaded}", points.len()),
         traces,
-        layout: layout().x_axis(axis("seconds")).y_axis(y),
+        layout: layout()
+            .x_axis(axis("seconds"))
+            .y_axis(y)
+            .shapes(shapes)
+            .show_legend(seen.len() > 1 && seen.len() <= LINES_MAX),
         table: table(lines, &names, total),
         is_3d: false,
     }
