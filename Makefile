@@ -22,7 +22,7 @@ SHELL := /bin/bash
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
 SIM_SEEDS ?= 400
-SIM_ARRAY_SEEDS ?= 2000
+SIM_ARRAY_SEEDS ?= 500
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:

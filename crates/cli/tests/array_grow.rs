@@ -2,57 +2,12 @@
 
 mod support;
 
-use support::nbd::NbdClient;
-use support::{Instance, fio_is_content};
-
-const MIB: u64 = 1 << 20;
-const BLOCK: usize = 6144;
-
-/// An instance with a volume `v` over an array `a`, exported, and the array's members.
-fn array_volume(level: &str, count: usize) -> (Instance, Vec<String>) {
-    let instance = Instance::new();
-    let members = (0..count).map(|number| instance.drive(&format!("d{number}"), 32 * MIB));
-    let members: Vec<String> = members.collect();
-    let devices = members.iter().map(String::as_str);
-    let create = ["array", "create", "a", "--level", level].into_iter().chain(devices);
-    instance.run(&create.collect::<Vec<_>>()).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    (instance, members)
-}
-
-fn client(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
-}
-
-fn after_start(instance: &Instance) -> NbdClient {
-    assert_eq!(instance.show("v")["state"], "running", "{:?}", instance.show("v"));
-    client(instance)
-}
-
-fn array(instance: &Instance) -> serde_json::Value {
-    instance.run(&["array", "show", "a", "--json"]).json()
-}
-
-/// Writes blocks over the first half of the volume, in an odd pattern, and flushes.
-fn fill(nbd: &mut NbdClient, seed: u8) {
-    for block in 0..200_u64 {
-        nbd.write(block * 40960 + 512, &[seed ^ block as u8; BLOCK]).unwrap();
-    }
-    nbd.flush().unwrap();
-}
-
-#[track_caller]
-fn holds(nbd: &mut NbdClient, seed: u8) {
-    for block in 0..200_u64 {
-        let found = nbd.read(block * 40960 + 512, BLOCK).unwrap();
-        assert_eq!(found, [seed ^ block as u8; BLOCK], "block {block}");
-    }
-}
+use support::arrays::{MIB, after_start, array, array_volume, client, fill, holds};
+use support::fio_is_content;
 
 #[test]
 fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
-    let (instance, devices) = array_volume("5", 3);
+    let (instance, devices) = array_volume(&["5"], 3);
     fill(&mut client(&instance), 16);
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
     let fio = instance.fio(
@@ -102,7 +57,7 @@ fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
 
 #[test]
 fn groups_take_a_parity_each_and_a_mirror_a_copy_and_a_kill_at_once_changes_nothing() {
-    let (instance, _) = array_volume("50", 6);
+    let (instance, _) = array_volume(&["50"], 6);
     fill(&mut client(&instance), 17);
     let more: Vec<String> = ["p1", "p2"].map(|name| instance.drive(name, 32 * MIB)).into();
     let grow = ["array", "grow", "a", "--no-wait"];
@@ -117,7 +72,7 @@ fn groups_take_a_parity_each_and_a_mirror_a_copy_and_a_kill_at_once_changes_noth
         instance.run(&["array", "fail", "a", &lost.to_string()]).ok();
     }
     holds(&mut client(&instance), 17);
-    let (instance, _) = array_volume("1", 2);
+    let (instance, _) = array_volume(&["1"], 2);
     fill(&mut client(&instance), 18);
     let copy = instance.drive("copy", 32 * MIB);
     let grow = |by| instance.run(&["array", "grow", "a", by, &copy]);

@@ -5,36 +5,18 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use support::nbd::NbdClient;
+use support::arrays::{MIB, after_start, array, client, drives, export, fill, holds, with};
 use support::{Answer, Instance, fio_is_content};
-
-const MIB: u64 = 1 << 20;
 
 /// A RAID 6 `a` of five members with its journal on `journal`, and a volume `v` over it, exported.
 fn journalled() -> (Instance, Vec<String>, String) {
     let instance = Instance::new();
-    let devices: Vec<String> =
-        (0..5).map(|number| instance.drive(&format!("d{number}"), 32 * MIB)).collect();
+    let devices = drives(&instance, "d", 5);
     let journal = instance.drive("journal", 24 * MIB);
-    let args = ["array", "create", "a", "--level", "6", "--journal", &journal];
-    let members = devices.iter().map(String::as_str);
-    instance.run(&args.into_iter().chain(members).collect::<Vec<_>>()).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
+    let args = ["create", "a", "--level", "6", "--journal", &journal];
+    instance.run(&with(&args, &devices)).ok();
+    export(&instance);
     (instance, devices, journal)
-}
-
-fn client(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
-}
-
-fn after_start(instance: &Instance) -> NbdClient {
-    assert_eq!(instance.show("v")["state"], "running", "{:?}", instance.show("v"));
-    client(instance)
-}
-
-fn array(instance: &Instance) -> serde_json::Value {
-    instance.run(&["array", "show", "a", "--json"]).json()
 }
 
 /// Where the journal is, and what is said of it.
@@ -53,24 +35,7 @@ fn set(instance: &Instance, args: &[&str]) -> Answer {
 }
 
 fn assemble(instance: &Instance, args: &[&str], devices: &[String]) -> Answer {
-    let devices = devices.iter().map(String::as_str);
-    let args = ["array", "assemble"].into_iter().chain(args.iter().copied());
-    instance.run(&args.chain(devices).collect::<Vec<_>>())
-}
-
-fn fill(nbd: &mut NbdClient, seed: u8) {
-    for block in 0..200_u64 {
-        nbd.write(block * 40960 + 512, &[seed ^ block as u8; 6144]).unwrap();
-    }
-    nbd.flush().unwrap();
-}
-
-#[track_caller]
-fn holds(nbd: &mut NbdClient, seed: u8) {
-    for block in 0..200_u64 {
-        let found = nbd.read(block * 40960 + 512, 6144).unwrap();
-        assert_eq!(found, [seed ^ block as u8; 6144], "block {block}");
-    }
+    instance.run(&with(&[&["assemble"], args].concat(), devices))
 }
 
 #[test]

@@ -5,55 +5,8 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use support::nbd::NbdClient;
+use support::arrays::{MIB, after_start, array, array_volume, client, drives, fill, holds, with};
 use support::{Instance, fio_is_content};
-
-const MIB: u64 = 1 << 20;
-
-/// So many sparse files of 32 MiB.
-fn members(instance: &Instance, count: usize) -> Vec<String> {
-    (0..count).map(|number| instance.drive(&format!("d{number}"), 32 * MIB)).collect()
-}
-
-/// `array VERB ARGS... DEV...`.
-fn with<'a>(args: &[&'a str], devices: &'a [String]) -> Vec<&'a str> {
-    let devices = devices.iter().map(String::as_str);
-    ["array"].into_iter().chain(args.iter().copied()).chain(devices).collect()
-}
-
-/// An instance with a volume `v` over an array `a`, exported, and the array's members.
-fn array_volume(level: &[&str], count: usize) -> (Instance, Vec<String>) {
-    let instance = Instance::new();
-    let devices = members(&instance, count);
-    instance.run(&with(&[&["create", "a", "--level"], level].concat(), &devices)).ok();
-    instance.run(&["create", "-p", "array:a", "v"]).ok();
-    instance.export("v");
-    (instance, devices)
-}
-
-fn client(instance: &Instance) -> NbdClient {
-    NbdClient::connect(&instance.socket("v"), "v").unwrap()
-}
-
-fn array(instance: &Instance) -> serde_json::Value {
-    instance.run(&["array", "show", "a", "--json"]).json()
-}
-
-/// Writes blocks over a part of the volume, in an odd pattern, and flushes.
-fn fill(nbd: &mut NbdClient, seed: u8) {
-    for block in 0..200_u64 {
-        nbd.write(block * 40960 + 512, &[seed ^ block as u8; 6144]).unwrap();
-    }
-    nbd.flush().unwrap();
-}
-
-#[track_caller]
-fn holds(nbd: &mut NbdClient, seed: u8) {
-    for block in 0..200_u64 {
-        let found = nbd.read(block * 40960 + 512, 6144).unwrap();
-        assert_eq!(found, [seed ^ block as u8; 6144], "block {block}");
-    }
-}
 
 #[test]
 fn every_level_serves_and_comes_back_after_a_stop_and_a_kill() {
@@ -85,12 +38,6 @@ fn every_level_serves_and_comes_back_after_a_stop_and_a_kill() {
         holds(&mut after_start(&instance), 2);
         assert_eq!(array(&instance)["state"], "running", "{level:?}");
     }
-}
-
-/// A client of the next daemon.
-fn after_start(instance: &Instance) -> NbdClient {
-    assert_eq!(instance.show("v")["state"], "running", "{:?}", instance.show("v"));
-    client(instance)
 }
 
 #[test]
@@ -139,7 +86,7 @@ fn fio_verifies_while_members_fail_one_after_the_other() {
 #[test]
 fn a_cache_stands_on_one_array_in_front_of_another() {
     let instance = Instance::new();
-    let (slow, fast) = (members(&instance, 6), ["m0", "m1"]);
+    let (slow, fast) = (drives(&instance, "d", 6), ["m0", "m1"]);
     let fast = fast.map(|name| instance.drive(name, 48 * MIB));
     instance.run(&with(&["create", "r6", "--level", "6"], &slow)).ok();
     instance.run(&with(&["create", "m1", "--level", "1"], &fast)).ok();
@@ -295,7 +242,7 @@ fn wrong_usage_of_arrays_is_one_line_with_exit_code_two_and_starts_nothing() {
 #[test]
 fn members_that_cannot_be_are_refused_and_nothing_is_changed() {
     let instance = Instance::new();
-    let devices = members(&instance, 4);
+    let devices = drives(&instance, "d", 4);
     let create = ["create", "a", "--level", "5"];
     let (one, two) = (&devices[0], &devices[1]);
     let three = |third: &str| {
@@ -508,7 +455,7 @@ fn a_member_in_service_is_replaced_by_its_copy() {
 #[test]
 fn a_spare_takes_the_place_of_a_lost_member_also_after_a_restart() {
     let instance = Instance::new();
-    let devices = members(&instance, 5);
+    let devices = drives(&instance, "d", 5);
     let args = ["create", "a", "--level", "5", "--spare", &devices[4]];
     instance.run(&with(&args, &devices[..3])).ok();
     instance.run(&["create", "-p", "array:a", "v"]).ok();

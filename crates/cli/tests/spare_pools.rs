@@ -6,29 +6,18 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use support::Instance;
+use support::arrays::{MIB, array_called, drives, with};
 use support::nbd::NbdClient;
-
-const MIB: u64 = 1 << 20;
-
-fn drives(instance: &Instance, prefix: &str, count: usize) -> Vec<String> {
-    (0..count).map(|number| instance.drive(&format!("{prefix}{number}"), 32 * MIB)).collect()
-}
 
 fn make(instance: &Instance, name: &str) -> Vec<String> {
     let devices = drives(instance, name, 3);
-    let args = ["array", "create", name, "--level", "5"];
-    let args: Vec<&str> = args.into_iter().chain(devices.iter().map(String::as_str)).collect();
-    instance.run(&args).ok();
+    instance.run(&with(&["create", name, "--level", "5"], &devices)).ok();
     devices
-}
-
-fn array(instance: &Instance, name: &str) -> Value {
-    instance.run(&["array", "show", name, "--json"]).json()
 }
 
 fn until_whole(instance: &Instance, name: &str) -> Value {
     loop {
-        let shown = array(instance, name);
+        let shown = array_called(instance, name);
         if shown["state"] == "running" {
             return shown;
         }
@@ -75,7 +64,7 @@ fn the_first_array_of_a_pool_that_loses_a_member_takes_the_spare_that_fits_by_it
     instance.run(&["create", "-p", "array:b", "v"]).ok();
     instance.export("v");
     fill(&instance, "v", 5);
-    let shown = array(&instance, "b");
+    let shown = array_called(&instance, "b");
     assert_eq!(
         (&shown["spare_pool"], shown["pool_spares"].as_array().unwrap().len()),
         (&"p".into(), 2)
@@ -87,7 +76,7 @@ fn the_first_array_of_a_pool_that_loses_a_member_takes_the_spare_that_fits_by_it
     // The next one finds none that is large enough, and says so; also after a kill.
     instance.run(&["array", "fail", "a", &a[0]]).ok();
     instance.kill();
-    assert_eq!(array(&instance, "a")["state"], "degraded");
+    assert_eq!(array_called(&instance, "a")["state"], "degraded");
     assert_eq!(paths(&until_whole(&instance, "b"))[1], spare);
     assert_eq!(waiting(&instance), [small]);
     // What was left behind in b is free, and serves a when it is given.
@@ -113,7 +102,7 @@ fn a_daemon_killed_while_a_spare_is_taken_gives_it_to_one_array_and_the_loss_is_
         instance.run(&["array", "fail", "a", &a[round % 3]]).ok();
         instance.run(&["array", "fail", "b", &b[round % 2]]).ok();
         for _ in 0..round {
-            array(&instance, "a");
+            array_called(&instance, "a");
         }
         instance.kill();
         let shown = ["a", "b"].map(|name| until_whole(&instance, name));
@@ -131,7 +120,7 @@ fn a_daemon_killed_while_a_spare_is_taken_gives_it_to_one_array_and_the_loss_is_
 fn limits_are_shown_survive_restarts_and_what_they_cannot_be_is_refused() {
     let instance = Instance::new();
     make(&instance, "a");
-    let limits = |instance: &Instance| array(instance, "a")["limits"].clone();
+    let limits = |instance: &Instance| array_called(instance, "a")["limits"].clone();
     let usual = serde_json::json!({
         "max_errors": 20, "error_window_s": 3600, "slow_factor": 5, "slow_window_s": 30,
         "slow_action": "show"
@@ -157,7 +146,7 @@ fn limits_are_shown_survive_restarts_and_what_they_cannot_be_is_refused() {
     }
     assert_eq!(limits(&instance), chosen);
     instance.run(&["array", "spare-pool", "show", "q"]).refused(1, "no spare pool `q`");
-    let member = &array(&instance, "a")["members"][0];
+    let member = &array_called(&instance, "a")["members"][0];
     assert_eq!((&member["errors_read"], &member["slow"]), (&0.into(), &false.into()));
 }
 
@@ -179,7 +168,7 @@ fn a_slow_copy_is_found_and_the_other_one_is_read() {
         for block in (0..16_u64).cycle().take(64) {
             assert_eq!(nbd.read(block * MIB, 4096).unwrap(), [block as u8; 4096]);
         }
-        let shown = array(&instance, "m");
+        let shown = array_called(&instance, "m");
         if shown["members"][1]["slow"] == true {
             break shown;
         }

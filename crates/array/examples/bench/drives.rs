@@ -3,11 +3,9 @@
 use std::rc::Rc;
 
 use voltier_array::{Array, Consistency, Geometry, Layout, Level, Place, Stripe};
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, SECTOR_BYTES};
 use voltier_drive::ModelDevice;
-use voltier_drive::model::Profile;
+use voltier_drive::model::{Nowhere, Profile};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 use crate::load::{Load, Work, rate};
@@ -23,40 +21,11 @@ const REGION_BYTES: u64 = 1 << 20;
 const DURABLE_BYTES: u64 = 64 << 30;
 const PUBLISHED_MD: &str = "Linux md, 12 real D3700, published";
 
-/// A store that keeps nothing, for a modelled drive of full size: only its time is of interest.
-struct Nowhere(Limits);
-
-impl BlockDevice for Nowhere {
-    fn limits(&self) -> &Limits {
-        &self.0
-    }
-
-    async fn read(&self, _at: Lba, into: Buf) -> IoResult<Buf> {
-        Ok(into)
-    }
-
-    async fn write(&self, _at: Lba, _data: Payload, _durability: Durability) -> IoResult<()> {
-        Ok(())
-    }
-
-    async fn flush(&self) -> IoResult<()> {
-        Ok(())
-    }
-
-    async fn discard(&self, _range: SectorRange) -> IoResult<()> {
-        Ok(())
-    }
-
-    async fn write_zeroes(&self, _range: SectorRange, _durability: Durability) -> IoResult<()> {
-        Ok(())
-    }
-}
-
 const SECONDS: f64 = 0.1;
 
 fn drive(handle: &Handle, bytes: u64) -> ModelDevice<Nowhere> {
     let profile = Profile::find("ssd-d3700").expect("a profile");
-    ModelDevice::new(handle.clone(), profile, Nowhere(Limits::plain(bytes)))
+    ModelDevice::new(handle.clone(), profile, Nowhere::new(bytes))
 }
 
 /// Twelve modelled D3700 of full size: bare when there is no level.

@@ -7,7 +7,7 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Bytes, Durability, Lba};
 
 use crate::drive::{Drive, Medium};
-use crate::world::{DRIVE_BYTES, World, on_media, options, read, with_drives, write};
+use crate::world::{DRIVE_BYTES, on_media, options, read, refused, with_drives, write};
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const COPY_B: u64 = DRIVE_BYTES - 4096;
@@ -22,20 +22,6 @@ fn stopped(level: Level, members: usize) -> Vec<Medium> {
         array.stop().await.expect("stop");
         world.media()
     })
-}
-
-async fn refused(world: &World, drives: &[usize], options: AssembleOptions) -> MetadataError {
-    let before: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
-    let error = match world.assemble(drives, options).await {
-        Err(ArrayError::Metadata(error)) => error,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("{drives:?} is an array"),
-    };
-    let after: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
-    assert_eq!(before, after, "a refusal writes nothing");
-    let line = error.to_string();
-    assert!(!line.contains('\n') && line.len() < 160, "{line}");
-    error
 }
 
 fn device(device: usize, error: DeviceError) -> MetadataError {

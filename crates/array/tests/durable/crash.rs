@@ -30,6 +30,16 @@ pub(crate) struct Story {
 }
 
 impl Story {
+    /// Of an array that was made and has ones in these blocks.
+    pub(crate) fn after(blocks: [u64; 6]) -> Self {
+        let story = Self::default();
+        story.is_made.set(true);
+        for block in blocks {
+            story.model.borrow_mut().acknowledge(block, 1);
+        }
+        story
+    }
+
     pub(crate) async fn write(&self, array: &Array<Drive>, block: u64, byte: u8) {
         self.model.borrow_mut().begin(block, byte);
         write(array, block, byte).await.expect("write");

@@ -13,7 +13,9 @@ use voltier_block::{BlockDevice, Prng};
 
 use crate::crash::{Story, at_steps, boot};
 use crate::drive::{Drive, Medium};
-use crate::world::{Model, World, on_media, options, read, with_drives, write};
+use crate::world::{
+    Model, World, blocks, made, on_media, read, with_drives, with_some_over, write,
+};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
@@ -26,23 +28,6 @@ const SIXTY: Level = Level::Raid60 { group: 4 };
 /// For devices that become these members.
 fn uuids(members: Range<usize>) -> Vec<[u8; 16]> {
     members.map(|member| [200 + member as u8; 16]).collect()
-}
-
-/// Blocks in the first three regions.
-fn blocks(level: Level, members: usize) -> [u64; 6] {
-    let data = match level {
-        Level::Raid1 => 1,
-        Level::Raid5 => members - 1,
-        Level::Raid6 => members - 2,
-        _ => 4,
-    };
-    [0, 100, 300, 500, 600, 700].map(|block| block * data as u64)
-}
-
-async fn made(world: &World, level: Level, members: usize, how: Consistency) -> Array<Drive> {
-    let drives = world.drives[..members].to_vec();
-    let made = Array::create(&world.handle, &options(level, members, how), drives).await;
-    made.expect("possible")
 }
 
 /// Grows by the drives behind those of the members.
@@ -62,15 +47,37 @@ fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
     masks.map(|mask| (0..all).filter(|it| mask >> it & 1 == 1).collect()).collect()
 }
 
+/// What a stopped array holds without these members.
+async fn check_without(world: &World, members: usize, lost: &[usize], model: &Model) {
+    let again = World::new(&world.handle, world.media(), None, 3);
+    let rest: Vec<usize> = (0..members).rev().filter(|it| !lost.contains(it)).collect();
+    let (array, _) = again.assemble(&rest, EITHER).await.unwrap_or_else(|error| {
+        panic!("without {lost:?}: {error}");
+    });
+    model.check(&array, &format!("without {lost:?}")).await;
+}
+
 /// What a stopped array holds without any so many of its members.
 async fn check_losses(world: &World, members: usize, count: usize, model: &Model) {
     for lost in choices(members, count) {
-        let again = World::new(&world.handle, world.media(), None, 3);
-        let rest: Vec<usize> = (0..members).rev().filter(|it| !lost.contains(it)).collect();
-        let (array, _) = again.assemble(&rest, EITHER).await.unwrap_or_else(|error| {
-            panic!("without {lost:?}: {error}");
-        });
-        model.check(&array, &format!("without {lost:?}")).await;
+        check_without(world, members, &lost, model).await;
+    }
+}
+
+/// Stops it, and looks at what it holds without as many as it may lose.
+async fn stop_and_check_losses(world: &World, array: Array<Drive>, model: &Model) {
+    array.stop().await.expect("stop");
+    let geometry = array.geometry().clone();
+    drop(array);
+    let members = geometry.member_count();
+    if geometry.level() == SIXTY {
+        check_losses(world, members, 1, model).await;
+        // Two of each group, of which the last ones came with the new row.
+        for lost in [[0, 1, 3, 4], [0, 6, 5, 7], [2, 6, 3, 7]] {
+            check_without(world, members, &lost, model).await;
+        }
+    } else {
+        check_losses(world, members, geometry.parity_chunks(), model).await;
     }
 }
 
@@ -108,9 +115,7 @@ fn from_one_parity_to_four_without_a_stop_and_as_many_members_may_be_lost() {
         let found = array.scrub_status();
         assert_eq!((found.mismatched_blocks, found.skipped_bytes), (0, 0));
         assert!(found.progress.done_bytes > 0);
-        array.stop().await.expect("stop");
-        drop(array);
-        check_losses(&world, 7, 4, &model).await;
+        stop_and_check_losses(&world, array, &model).await;
     });
 }
 
@@ -142,20 +147,7 @@ fn two_parities_copies_and_groups_grow_and_lose_one_more() {
                 assert!(report.left_out.is_empty() && report.was_clean);
                 assert_eq!(array.geometry().level(), grown);
                 model.check(&array, "again").await;
-                array.stop().await.expect("stop");
-                let rows = array.geometry().parity_chunks();
-                drop(array);
-                if level == FIFTY {
-                    // Two of each group, of which the last ones came with the new row.
-                    for lost in [[0, 1, 3, 4], [0, 6, 5, 7], [2, 6, 3, 7]] {
-                        let rest: Vec<usize> = (0..8).filter(|it| !lost.contains(it)).collect();
-                        let again = World::new(&world.handle, world.media(), None, 3);
-                        let (array, _) = again.assemble(&rest, EITHER).await.expect("enough");
-                        model.check(&array, "without two of each").await;
-                    }
-                } else {
-                    check_losses(&world, members + count, rows, &model).await;
-                }
+                stop_and_check_losses(&world, array, &model).await;
             });
         }
     }
@@ -260,14 +252,7 @@ fn requests_go_on_beside_it_and_every_one_is_there_afterwards() {
             assert!((100..1000).contains(&writes), "it was not filled beside requests: {writes}");
             let model = model.borrow().clone();
             model.check(&array, "afterwards").await;
-            array.stop().await.expect("stop");
-            let rows = array.geometry().parity_chunks();
-            drop(array);
-            if level == FIFTY {
-                check_losses(&world, members + count, 1, &model).await;
-            } else {
-                check_losses(&world, members + count, rows, &model).await;
-            }
+            stop_and_check_losses(&world, array, &model).await;
         });
     }
 }
@@ -321,27 +306,6 @@ fn what_cannot_grow_is_refused_in_one_line_and_nothing_changes() {
     });
 }
 
-/// An array with something on it, stopped, and drives that were never in it.
-fn with_some_over(level: Level, members: usize, count: usize, how: Consistency) -> Vec<Medium> {
-    on_media(vec![Medium::default(); members + count], move |world| async move {
-        let array = made(&world, level, members, how).await;
-        for block in blocks(level, members) {
-            write(&array, block, 1).await.expect("write");
-        }
-        array.stop().await.expect("stop");
-        world.media()
-    })
-}
-
-fn story(blocks: [u64; 6]) -> Story {
-    let story = Story::default();
-    story.is_made.set(true);
-    for block in blocks {
-        story.model.borrow_mut().acknowledge(block, 1);
-    }
-    story
-}
-
 #[test]
 fn a_cut_while_a_row_is_added_is_gone_on_from_and_loses_nothing() {
     let cases = [
@@ -357,7 +321,7 @@ fn a_cut_while_a_row_is_added_is_gone_on_from_and_loses_nothing() {
             "grow",
             stride,
             &media,
-            || story(blocks),
+            || Story::after(blocks),
             move |world, story| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
@@ -387,7 +351,7 @@ fn a_cut_while_a_row_is_added_leaves_nothing_to_choose_without_a_journal() {
             "grow with a bitmap",
             5,
             &media,
-            || story(blocks),
+            || Story::after(blocks),
             move |world, story| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
@@ -410,7 +374,7 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
     let blocks = blocks(level, members);
     let mut shapes = [0, 0];
     for cut in (0..).step_by(5) {
-        let story = story(blocks);
+        let story = Story::after(blocks);
         let scenario = |world: World, story: Story| async move {
             let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
             story.write(&array, blocks[1], 9).await;

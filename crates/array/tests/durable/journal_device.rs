@@ -11,7 +11,7 @@ use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng};
 
 use crate::crash::{Story, at_every_step, boot, check, made_story};
 use crate::drive::{Drive, Medium};
-use crate::world::{JOURNAL_UUID, World, on_media, options, read, with_drives, write};
+use crate::world::{JOURNAL_UUID, World, on_media, options, read, refused, with_drives, write};
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const FORCE: AssembleOptions = AssembleOptions { force: true, degraded: false };
@@ -252,20 +252,6 @@ fn a_device_that_is_used_again_after_restarts_is_never_taken_for_damaged() {
         let array = assembled(&world).await;
         assert_eq!(read(&array, 17).await, Ok(5));
     });
-}
-
-async fn refused(world: &World, drives: &[usize], options: AssembleOptions) -> MetadataError {
-    let before: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
-    let error = match world.assemble(drives, options).await {
-        Err(ArrayError::Metadata(error)) => error,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("{drives:?} is an array"),
-    };
-    let after: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
-    assert_eq!(before, after, "a refusal writes nothing");
-    let line = error.to_string();
-    assert!(!line.contains('\n') && line.len() < 160, "{line}");
-    error
 }
 
 /// Not stopped, with writes in the ring.

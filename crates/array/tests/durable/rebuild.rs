@@ -7,39 +7,15 @@ use voltier_array::{
 use voltier_block::BlockDevice;
 
 use crate::crash::{Story, at_every_step};
-use crate::drive::{Drive, Medium};
-use crate::world::{World, on_media, options, read, with_drives, write};
+use crate::drive::Drive;
+use crate::world::{
+    World, blocks, made, on_media, options, read, with_drives, with_some_over, write,
+};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const FAST: Pace = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
 const NEW: [u8; 16] = [77; 16];
-/// Blocks in the first three regions.
-fn blocks(level: Level, members: usize) -> [u64; 6] {
-    let data = match level {
-        Level::Raid1 => 1,
-        Level::Raid5 => members - 1,
-        Level::Raid6 => members - 2,
-        _ => members,
-    };
-    [0, 100, 300, 500, 600, 700].map(|block| block * data as u64)
-}
-
-/// An array over the first drives.
-async fn made(world: &World, level: Level, members: usize) -> Array<Drive> {
-    made_with(world, level, members, Consistency::Bitmap).await
-}
-
-async fn made_with(
-    world: &World,
-    level: Level,
-    members: usize,
-    consistency: Consistency,
-) -> Array<Drive> {
-    let options = options(level, members, consistency);
-    let drives = world.drives[..members].to_vec();
-    Array::create(&world.handle, &options, drives).await.expect("possible")
-}
 
 fn state(array: &Array<Drive>, member: usize) -> MemberState {
     array.status().expect("it has one").members[member].state
@@ -65,7 +41,8 @@ async fn check_without(world: &World, drives: &[usize], blocks: [u64; 6], byte: 
 fn a_replaced_member_is_on_record_as_rebuilding_then_in_service_and_the_old_one_stays_out() {
     for level in [Level::Raid1, Level::Raid5, Level::Raid6] {
         with_drives(5, move |world| async move {
-            let (array, blocks) = (made(&world, level, 4).await, blocks(level, 4));
+            let (array, blocks) =
+                (made(&world, level, 4, Consistency::Bitmap).await, blocks(level, 4));
             for block in blocks {
                 write(&array, block, 1).await.expect("write");
             }
@@ -153,7 +130,7 @@ fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
 #[test]
 fn a_rebuild_that_was_stopped_goes_on_where_it_was() {
     with_drives(5, |world| async move {
-        let array = made(&world, Level::Raid6, 4).await;
+        let array = made(&world, Level::Raid6, 4, Consistency::Bitmap).await;
         let blocks = blocks(Level::Raid6, 4);
         for block in blocks {
             write(&array, block, 2).await.expect("write");
@@ -190,7 +167,7 @@ fn a_rebuild_that_was_stopped_goes_on_where_it_was() {
 #[test]
 fn a_spare_takes_the_place_of_a_lost_member_by_itself_and_the_next_one_of_a_spare_that_fails() {
     with_drives(6, |world| async move {
-        let array = made(&world, Level::Raid5, 4).await;
+        let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
         let blocks = blocks(Level::Raid5, 4);
         for block in blocks {
             write(&array, block, 1).await.expect("write");
@@ -219,7 +196,8 @@ fn a_spare_takes_the_place_of_a_lost_member_by_itself_and_the_next_one_of_a_spar
 fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
     for level in [Level::Raid0, Level::Raid1, Level::Raid5] {
         with_drives(5, move |world| async move {
-            let (array, blocks) = (made(&world, level, 4).await, blocks(level, 4));
+            let (array, blocks) =
+                (made(&world, level, 4, Consistency::Bitmap).await, blocks(level, 4));
             for block in blocks {
                 write(&array, block, 1).await.expect("write");
             }
@@ -245,37 +223,15 @@ fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
     }
 }
 
-/// An array with something on it, stopped, and a drive that was never in it.
-fn with_one_over(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
-    on_media(vec![Medium::default(); members + 1], move |world| async move {
-        let array = made_with(&world, level, members, consistency).await;
-        let blocks = blocks(level, members);
-        for block in blocks {
-            write(&array, block, 1).await.expect("write");
-        }
-        array.stop().await.expect("stop");
-        world.media()
-    })
-}
-
-fn story(blocks: [u64; 6]) -> Story {
-    let story = Story::default();
-    story.is_made.set(true);
-    for block in blocks {
-        story.model.borrow_mut().acknowledge(block, 1);
-    }
-    story
-}
-
 #[test]
 fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
     for (level, members) in [(Level::Raid1, 2), (Level::Raid5, 3), (Level::Raid6, 4)] {
         let (media, blocks) =
-            (with_one_over(level, members, Consistency::Bitmap), blocks(level, members));
+            (with_some_over(level, members, 1, Consistency::Bitmap), blocks(level, members));
         at_every_step(
             "rebuild",
             &media,
-            || story(blocks),
+            || Story::after(blocks),
             move |world, story| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let degraded = AssembleOptions { degraded: true, ..PLAIN };
@@ -299,12 +255,12 @@ fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_jo
     for (level, members, is_copy) in
         [(Level::Raid5, 3, false), (Level::Raid5, 3, true), (Level::Raid6, 4, false)]
     {
-        let media = with_one_over(level, members, Consistency::Journal);
+        let media = with_some_over(level, members, 1, Consistency::Journal);
         let blocks = blocks(level, members);
         at_every_step(
             "rebuild and write",
             &media,
-            || story(blocks),
+            || Story::after(blocks),
             move |world, story| async move {
                 let order: Vec<usize> = (usize::from(!is_copy)..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("enough");
@@ -329,11 +285,11 @@ fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_jo
 #[test]
 fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
     let (media, blocks) =
-        (with_one_over(Level::Raid1, 2, Consistency::Bitmap), blocks(Level::Raid1, 2));
+        (with_some_over(Level::Raid1, 2, 1, Consistency::Bitmap), blocks(Level::Raid1, 2));
     at_every_step(
         "rebuild and write",
         &media,
-        || story(blocks),
+        || Story::after(blocks),
         move |world, story| async move {
             let degraded = AssembleOptions { degraded: true, ..PLAIN };
             let (array, _) = world.assemble(&[1], degraded).await.expect("enough");
@@ -353,11 +309,11 @@ fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
 fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
     for (level, members) in [(Level::Raid1, 2), (Level::Raid0, 2), (Level::Raid5, 3)] {
         let (media, blocks) =
-            (with_one_over(level, members, Consistency::Bitmap), blocks(level, members));
+            (with_some_over(level, members, 1, Consistency::Bitmap), blocks(level, members));
         at_every_step(
             "copy",
             &media,
-            || story(blocks),
+            || Story::after(blocks),
             move |world, story| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
@@ -375,7 +331,7 @@ fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
 #[test]
 fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
     let (media, blocks) =
-        (with_one_over(Level::Raid1, 2, Consistency::Bitmap), blocks(Level::Raid1, 2));
+        (with_some_over(Level::Raid1, 2, 1, Consistency::Bitmap), blocks(Level::Raid1, 2));
     let before = on_media(media, |world| async move {
         let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
         array.fail(0).expect("one may go");
@@ -384,7 +340,7 @@ fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
         world.media()
     });
     let before_story = || {
-        let story = story(blocks);
+        let story = Story::after(blocks);
         story.model.borrow_mut().acknowledge(500, 9);
         story
     };

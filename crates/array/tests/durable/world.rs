@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, Consistency, CreateOptions, Layout, Level,
+    MetadataError,
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Lba, MIB};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -112,6 +113,66 @@ pub(crate) async fn read<D: BlockDevice>(array: &Array<D>, block: u64) -> IoResu
     let read = array.read(Lba(block * 8), Buf::new(BLOCK)).await?;
     assert!(read.iter().all(|byte| *byte == read[0]), "block {block} is torn");
     Ok(read[0])
+}
+
+/// The refusal of these drives, in one line, with nothing written.
+pub(crate) async fn refused(
+    world: &World,
+    drives: &[usize],
+    options: AssembleOptions,
+) -> MetadataError {
+    let before: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
+    let error = match world.assemble(drives, options).await {
+        Err(ArrayError::Metadata(error)) => error,
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("{drives:?} is an array"),
+    };
+    let after: Vec<u64> = world.drives.iter().map(|it| it.superblock_writes.get()).collect();
+    assert_eq!(before, after, "a refusal writes nothing");
+    let line = error.to_string();
+    assert!(!line.contains('\n') && line.len() < 160, "{line}");
+    error
+}
+
+/// Blocks in the first three regions.
+pub(crate) fn blocks(level: Level, members: usize) -> [u64; 6] {
+    let data = match level {
+        Level::Raid1 => 1,
+        Level::Raid5 => members - 1,
+        Level::Raid6 => members - 2,
+        Level::Raid50 { group } => members - members / group,
+        _ => members,
+    };
+    [0, 100, 300, 500, 600, 700].map(|block| block * data as u64)
+}
+
+/// An array over the first drives.
+pub(crate) async fn made(
+    world: &World,
+    level: Level,
+    members: usize,
+    consistency: Consistency,
+) -> Array<Drive> {
+    let options = options(level, members, consistency);
+    let drives = world.drives[..members].to_vec();
+    Array::create(&world.handle, &options, drives).await.expect("possible")
+}
+
+/// An array with something on it, stopped, and so many drives that were never in it.
+pub(crate) fn with_some_over(
+    level: Level,
+    members: usize,
+    count: usize,
+    consistency: Consistency,
+) -> Vec<Medium> {
+    on_media(vec![Medium::default(); members + count], move |world| async move {
+        let array = made(&world, level, members, consistency).await;
+        for block in blocks(level, members) {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.stop().await.expect("stop");
+        world.media()
+    })
 }
 
 /// What blocks may hold: what was acknowledged, and what was on its way since.

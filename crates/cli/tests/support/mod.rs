@@ -1,6 +1,7 @@
 //! One private instance of the real binary: a temporary state folder and its daemon.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
+pub mod arrays;
 pub mod browser;
 pub mod nbd;
 

@@ -30,7 +30,7 @@ fn delete_r5(erase: bool) -> Request {
 }
 
 impl Bench {
-    fn new_array(&self, members: &[&str]) -> NewArray {
+    pub(super) fn new_array(&self, members: &[&str]) -> NewArray {
         NewArray {
             name: r5(),
             level: "5".parse().unwrap(),

@@ -19,16 +19,7 @@ fn named(name: &str) -> ArrayName {
 
 impl Bench {
     fn make_array(&mut self, name: &str, members: [&str; 3]) {
-        let array = NewArray {
-            name: named(name),
-            level: "5".parse().unwrap(),
-            chunk_bytes: 16384,
-            consistency: voltier_array::Consistency::Journal,
-            members: members.iter().map(|member| self.device(member)).collect(),
-            spares: Vec::new(),
-            journal: None,
-            force: false,
-        };
+        let array = NewArray { name: named(name), ..self.new_array(&members) };
         let made = self.service.handle(ask(ArrayRequest::Create { array }));
         assert!(matches!(made, Response::Array { .. }), "{made:?}");
     }

@@ -13,12 +13,14 @@ mod device;
 mod early;
 mod hdd;
 mod interference;
+mod nowhere;
 mod profile;
 mod ssd;
 
 pub use device::{Clockwork, ModelDevice};
 pub use hdd::{Hdd, HddParams};
 pub use interference::{Interference, InterferenceRow};
+pub use nowhere::Nowhere;
 pub use profile::{CalibrationRow, PROFILES, Profile, Timing, UnknownProfile, Workload};
 pub use ssd::{Ssd, SsdParams};
 

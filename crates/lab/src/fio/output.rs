@@ -1,11 +1,11 @@
 //! fio's JSON and JSON+ as flows: totals, latencies and bins as fio counted them.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::flow::{flow, number};
 use crate::LabError;
-use crate::result::{Flow, Histogram, Latency};
+use crate::result::Flow;
 
 /// What one reporting group of jobs measured.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,64 +62,23 @@ struct RawJob {
     usr_cpu: f64,
     #[serde(default)]
     sys_cpu: f64,
-    read: RawFlow,
-    write: RawFlow,
+    read: Value,
+    write: Value,
 }
 
-#[derive(Deserialize)]
-struct RawFlow {
-    io_bytes: u64,
-    bw_bytes: f64,
-    iops: f64,
-    runtime: u64,
-    total_ios: u64,
-    clat_ns: RawLatency,
-    lat_ns: RawLatency,
-}
+/// What the fio that was just run says of a direction; what is not there must not be read as zero.
+const FIGURES: [&str; 5] = ["total_ios", "io_bytes", "runtime", "iops", "bw_bytes"];
+const LATENCIES: [&str; 2] = ["clat_ns", "lat_ns"];
+const MOMENTS: [&str; 4] = ["min", "max", "mean", "stddev"];
 
-#[derive(Deserialize)]
-struct RawLatency {
-    min: u64,
-    max: u64,
-    mean: f64,
-    stddev: f64,
-    #[serde(default)]
-    percentile: BTreeMap<String, u64>,
-    #[serde(default)]
-    bins: BTreeMap<String, u64>,
-}
-
-impl RawFlow {
-    /// The flow; `None` of a direction in which nothing was asked for.
-    fn read(self) -> Option<Flow> {
-        if self.total_ios == 0 {
-            return None;
-        }
-        // Percentiles and bins belong to the one of the two that fio was told to count.
-        let is_whole = !self.lat_ns.percentile.is_empty() || !self.lat_ns.bins.is_empty();
-        let latency = if is_whole { self.lat_ns } else { self.clat_ns };
-        let mut histogram = Histogram::default();
-        for (midpoint, count) in &latency.bins {
-            if let Ok(midpoint) = midpoint.parse() {
-                histogram.add(Histogram::bin_of(midpoint), *count);
-            }
-        }
-        Some(Flow {
-            requests: self.total_ios,
-            bytes: self.io_bytes,
-            runtime_ns: self.runtime * 1_000_000,
-            iops: self.iops,
-            bytes_per_second: self.bw_bytes,
-            histogram: (!latency.bins.is_empty()).then_some(histogram),
-            latency: Latency {
-                min_ns: latency.min,
-                max_ns: latency.max,
-                mean_ns: latency.mean,
-                stddev_ns: latency.stddev,
-                percentiles_ns: latency.percentile,
-            },
-        })
-    }
+/// The first figure that a direction lacks.
+fn lacks(part: &Value) -> Option<&'static str> {
+    let no = |value: &Value, keys: &'static [&str]| {
+        keys.iter().copied().find(|key| number(value, key).is_none())
+    };
+    let latency =
+        |name: &&str| part.get(*name).is_none_or(|latency| no(latency, &MOMENTS).is_some());
+    no(part, &FIGURES).or_else(|| LATENCIES.into_iter().find(latency))
 }
 
 /// Reads fio's JSON: one outcome for each group, or for each client. Lines that engines print
@@ -148,6 +107,9 @@ pub fn parse(output: &str, what: &str) -> Result<Vec<Outcome>, LabError> {
             detail: format!("a request failed with errno {}", job.error),
         });
     }
+    if let Some(key) = jobs.iter().find_map(|job| lacks(&job.read).or(lacks(&job.write))) {
+        return Err(unreadable(format!("a job without `{key}`")));
+    }
     Ok(jobs.into_iter().map(outcome).collect())
 }
 
@@ -161,8 +123,8 @@ fn outcome(job: RawJob) -> Outcome {
         host,
         started_unix_ms: job.job_start,
         cpu_us: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime * 1000.0,
-        read: job.read.read(),
-        write: job.write.read(),
+        read: flow(&job.read),
+        write: flow(&job.write),
     }
 }
 
@@ -209,6 +171,15 @@ mod tests {
     fn what_is_not_a_result_is_an_error_not_a_zero() {
         for text in ["", "fio: bad option", "{}", "{\"jobs\": []}", "warning {\n"] {
             assert!(matches!(parse(text, "fio"), Err(LabError::Answer { .. })), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_figure_that_is_missing_is_an_error_not_a_zero() {
+        for key in ["iops", "lat_ns", "stddev"] {
+            let text = FILL.replace(&format!("\"{key}\""), "\"other\"");
+            let error = parse(&text, "fio").unwrap_err().to_string();
+            assert!(error.contains("a job without `"), "{error}");
         }
     }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::fio_job::{flow, merge, number, whole};
 use super::{fio_options as options, manifest, target};
 use crate::analysis::cpu;
+use crate::fio::flow::{flow, merge, number, whole};
 use crate::result::{ClientResult, Flow, Point, Run, Sample, Status};
 
 /// After so many places where an object does not begin, none will.
@@ -178,7 +178,7 @@ fn point(result: &Value, job: &str, members: &[&Value]) -> Point {
         hosts.entry(host(member)).or_default().push(member);
     }
     let flows = |members: &[&Value], direction: &str| -> Option<Flow> {
-        let parts: Vec<Flow> = members.iter().filter_map(|m| flow(m, direction)).collect();
+        let parts: Vec<Flow> = members.iter().filter_map(|m| flow(m.get(direction)?)).collect();
         merge(&parts)
     };
     let first = members[0];
@@ -271,8 +271,11 @@ fn time_line(job: &str, group: u64, earlier: &[&Value], last: &Point) -> Vec<Sam
             let (name, of, _) = key(e);
             name == job && of == group
         });
-        let flows: Vec<Flow> =
-            members.flat_map(|m| [flow(m, "read"), flow(m, "write")]).flatten().collect();
+        let flows: Vec<Flow> = members
+            .flat_map(|m| [m.get("read"), m.get("write")])
+            .flatten()
+            .filter_map(flow)
+            .collect();
         state(&flows.iter().collect::<Vec<_>>());
     }
     if earlier.is_empty() {

@@ -4,7 +4,6 @@
 //! cut off is kept as far as it goes and marked. A figure that the source lacks stays missing.
 
 mod elbencho;
-mod fio_job;
 mod fio_json;
 mod fio_log;
 mod fio_options;

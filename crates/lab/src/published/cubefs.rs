@@ -56,7 +56,13 @@ macro_rules! matrices {
 }
 
 macro_rules! metadata {
-    ($prefix:literal, $($name:literal),*) => {
+    ($prefix:literal) => {
+        metadata!(
+            $prefix: "dir_creation", "dir_removal", "dir_stat", "file_creation", "file_removal",
+            "tree_creation", "tree_removal"
+        )
+    };
+    ($prefix:literal: $($name:literal),*) => {
         [$((
             $name,
             include_str!(concat!("../../tables/upstream-extra/", $prefix, "_mdtest_", $name, ".csv")),
@@ -66,16 +72,7 @@ macro_rules! metadata {
 
 pub(super) const OF_2023: Edition = Edition {
     matrices: matrices!("cubefs_"),
-    metadata: metadata!(
-        "cubefs2023",
-        "dir_creation",
-        "dir_removal",
-        "dir_stat",
-        "file_creation",
-        "file_removal",
-        "tree_creation",
-        "tree_removal"
-    ),
+    metadata: metadata!("cubefs2023"),
     small_files: include_str!("../../tables/upstream-extra/cubefs2023_small_file.csv"),
     facts: &[
         ("nic_bits_per_second", "10000000000"),
@@ -94,16 +91,7 @@ pub(super) const OF_2023: Edition = Edition {
 
 pub(super) const OF_331: Edition = Edition {
     matrices: matrices!("upstream-extra/cubefs331_"),
-    metadata: metadata!(
-        "cubefs331",
-        "dir_creation",
-        "dir_removal",
-        "dir_stat",
-        "file_creation",
-        "file_removal",
-        "tree_creation",
-        "tree_removal"
-    ),
+    metadata: metadata!("cubefs331"),
     small_files: include_str!("../../tables/upstream-extra/cubefs331_small_file.csv"),
     facts: &[
         ("storage_nodes", "5"),

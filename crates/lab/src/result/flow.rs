@@ -53,6 +53,19 @@ impl Latency {
 }
 
 impl Flow {
+    /// Mean and standard deviation of the latencies of all of these, from those of each.
+    pub fn moments_ns<'a>(flows: impl IntoIterator<Item = &'a Flow> + Clone) -> (f64, f64) {
+        let of = |of: &dyn Fn(&Flow) -> f64| -> f64 { flows.clone().into_iter().map(of).sum() };
+        let requests = of(&|flow| flow.requests as f64).max(1.0);
+        let weighted = |moment: &dyn Fn(&Latency) -> f64| {
+            of(&|flow| moment(&flow.latency) * flow.requests as f64) / requests
+        };
+        let mean = weighted(&|latency| latency.mean_ns);
+        let variance =
+            weighted(&|latency| latency.stddev_ns.powi(2) + (latency.mean_ns - mean).powi(2));
+        (mean, variance.max(0.0).sqrt())
+    }
+
     /// The latency below which `percent` of the requests stayed: from the histogram where there is
     /// one, else the stored percentile.
     pub fn percentile_ns(&self, percent: f64) -> Option<u64> {

@@ -49,24 +49,15 @@ fn merged<'a>(flows: impl IntoIterator<Item = &'a Flow>, in_turn: bool) -> Optio
         bins.into_iter().for_each(|each| all.merge(each));
         all
     });
+    let (mean_ns, stddev_ns) = Flow::moments_ns(flows.iter().copied());
     let latency = Latency {
         min_ns: flows.iter().map(|flow| flow.latency.min_ns).min().unwrap_or(0),
         max_ns: flows.iter().map(|flow| flow.latency.max_ns).max().unwrap_or(0),
         percentiles_ns: histogram.as_ref().map(percentiles).unwrap_or_default(),
-        ..moments(&flows, requests as f64)
+        mean_ns,
+        stddev_ns,
     };
     Some(Flow { requests, bytes, runtime_ns, iops, bytes_per_second, latency, histogram })
-}
-
-/// Mean and standard deviation of all, from those of the parts.
-fn moments(flows: &[&Flow], requests: f64) -> Latency {
-    let weighted = |of: &dyn Fn(&Latency) -> f64| {
-        flows.iter().map(|flow| of(&flow.latency) * flow.requests as f64).sum::<f64>() / requests
-    };
-    let mean_ns = weighted(&|latency| latency.mean_ns);
-    let variance =
-        weighted(&|latency| latency.stddev_ns.powi(2) + (latency.mean_ns - mean_ns).powi(2));
-    Latency { mean_ns, stddev_ns: variance.sqrt(), ..Latency::default() }
 }
 
 /// The percentiles of a histogram by fio's names.

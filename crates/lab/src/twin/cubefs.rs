@@ -13,7 +13,7 @@ use voltier_block::{
     SectorRange,
 };
 use voltier_drive::ModelDevice;
-use voltier_drive::model::Profile;
+use voltier_drive::model::{Nowhere, Profile};
 use voltier_ring::{Executor, Handle, NoFiles, join_all};
 use voltier_volume::Volume;
 
@@ -22,7 +22,6 @@ use super::calibration::{Calibration, Cell as Calibrated};
 use super::load::{Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row};
-use super::store::Nowhere;
 
 const NODES: usize = 10;
 const DRIVES: usize = 16;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use voltier_array::{Array, Consistency, CreateOptions, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB};
 use voltier_drive::ModelDevice;
-use voltier_drive::model::Profile;
+use voltier_drive::model::{Nowhere, Profile};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 use super::Extent;
@@ -18,7 +18,6 @@ use super::calibration::Calibration;
 use super::load::{Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
-use super::store::Nowhere;
 use crate::table::figure;
 
 const DRIVES: usize = 12;

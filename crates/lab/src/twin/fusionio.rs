@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use voltier_block::KIB;
 use voltier_drive::ModelDevice;
-use voltier_drive::model::{Profile, Workload, closed_loop};
+use voltier_drive::model::{Nowhere, Profile, Workload, closed_loop};
 use voltier_ring::{Executor, NoFiles};
 use voltier_volume::Volume;
 
@@ -16,7 +16,6 @@ use super::calibration::Calibration;
 use super::load::{Load, Places, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
-use super::store::Nowhere;
 use crate::analysis::knee::{LoadPoint, judge};
 
 /// A test of the article.

@@ -1,4 +1,4 @@
-//! One entry of fio's `jobs` or `client_stats`: its directions, and several entries as one.
+//! One entry of fio's `jobs` or `client_stats`: a direction of it, of any version, and several as one.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,17 @@ use crate::result::{Flow, Histogram, Latency};
 /// More latencies than this in a bin were never counted by anyone.
 const COUNT_MAX: u64 = 1 << 48;
 
-pub(super) fn number(value: &Value, key: &str) -> Option<f64> {
+pub(crate) fn number(value: &Value, key: &str) -> Option<f64> {
     value.get(key)?.as_f64().filter(|number| number.is_finite() && *number >= 0.0)
 }
 
-pub(super) fn whole(value: &Value, key: &str) -> Option<u64> {
+pub(crate) fn whole(value: &Value, key: &str) -> Option<u64> {
     let found = value.get(key)?;
     found.as_u64().or_else(|| number(value, key).map(|number| number as u64))
 }
 
 /// A direction; `None` when it has no requests.
-pub(super) fn flow(job: &Value, direction: &str) -> Option<Flow> {
-    let part = job.get(direction)?;
+pub(crate) fn flow(part: &Value) -> Option<Flow> {
     let requests = whole(part, "total_ios").filter(|count| *count > 0 && *count < COUNT_MAX)?;
     // Before 3.0 `io_bytes` was KiB and there was no `bw_bytes`, only `bw` in KiB/s.
     let is_old = part.get("io_kbytes").is_none();
@@ -92,7 +91,7 @@ fn histogram(bins: &Value, unit: u64) -> Option<Histogram> {
 
 /// Several flows at the same time as one: totals over the longest window, merged latencies.
 /// Percentiles come from merged bins or not at all.
-pub(super) fn merge(flows: &[Flow]) -> Option<Flow> {
+pub(crate) fn merge(flows: &[Flow]) -> Option<Flow> {
     let [first, rest @ ..] = flows else { return None };
     if rest.is_empty() {
         return Some(first.clone());
@@ -110,14 +109,8 @@ pub(super) fn merge(flows: &[Flow]) -> Option<Flow> {
             all
         });
     }
-    let (count, seconds) = (merged.requests.max(1) as f64, merged.runtime_ns as f64 / 1e9);
-    let weighted = |of: &dyn Fn(&Flow) -> f64| -> f64 {
-        flows.iter().map(|flow| of(flow) * flow.requests as f64).sum::<f64>() / count
-    };
-    let mean = weighted(&|flow| flow.latency.mean_ns);
-    let variance = weighted(&|f| f.latency.stddev_ns.powi(2) + (f.latency.mean_ns - mean).powi(2));
-    merged.latency.mean_ns = mean;
-    merged.latency.stddev_ns = variance.max(0.0).sqrt();
+    let seconds = merged.runtime_ns as f64 / 1e9;
+    (merged.latency.mean_ns, merged.latency.stddev_ns) = Flow::moments_ns(flows);
     if seconds > 0.0 {
         merged.iops = merged.requests as f64 / seconds;
         merged.bytes_per_second = merged.bytes as f64 / seconds;

@@ -1,0 +1,72 @@
+//! An array `a` with a volume `v` over it, and what its clients write and find.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use serde_json::Value;
+
+use super::Instance;
+use super::nbd::NbdClient;
+
+pub const MIB: u64 = 1 << 20;
+const BLOCKS: u64 = 200;
+const BLOCK_BYTES: usize = 6144;
+
+/// So many sparse files of 32 MiB, called by a prefix and a number.
+pub fn drives(instance: &Instance, prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| instance.drive(&format!("{prefix}{number}"), 32 * MIB)).collect()
+}
+
+/// `array VERB ARGS... DEV...`.
+pub fn with<'a>(args: &[&'a str], devices: &'a [String]) -> Vec<&'a str> {
+    let devices = devices.iter().map(String::as_str);
+    ["array"].into_iter().chain(args.iter().copied()).chain(devices).collect()
+}
+
+/// An instance with a volume `v` over an array `a`, exported, and the array's members.
+pub fn array_volume(level: &[&str], count: usize) -> (Instance, Vec<String>) {
+    let instance = Instance::new();
+    let devices = drives(&instance, "d", count);
+    instance.run(&with(&[&["create", "a", "--level"], level].concat(), &devices)).ok();
+    export(&instance);
+    (instance, devices)
+}
+
+/// Makes a volume `v` over the array `a`, and exports it.
+pub fn export(instance: &Instance) {
+    instance.run(&["create", "-p", "array:a", "v"]).ok();
+    instance.export("v");
+}
+
+pub fn client(instance: &Instance) -> NbdClient {
+    NbdClient::connect(&instance.socket("v"), "v").unwrap()
+}
+
+/// A client of the next daemon.
+pub fn after_start(instance: &Instance) -> NbdClient {
+    assert_eq!(instance.show("v")["state"], "running", "{:?}", instance.show("v"));
+    client(instance)
+}
+
+/// What is shown of the array `a`.
+pub fn array(instance: &Instance) -> Value {
+    array_called(instance, "a")
+}
+
+pub fn array_called(instance: &Instance, name: &str) -> Value {
+    instance.run(&["array", "show", name, "--json"]).json()
+}
+
+/// Writes blocks over a part of the volume, in an odd pattern, and flushes.
+pub fn fill(nbd: &mut NbdClient, seed: u8) {
+    for block in 0..BLOCKS {
+        nbd.write(block * 40960 + 512, &[seed ^ block as u8; BLOCK_BYTES]).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+#[track_caller]
+pub fn holds(nbd: &mut NbdClient, seed: u8) {
+    for block in 0..BLOCKS {
+        let found = nbd.read(block * 40960 + 512, BLOCK_BYTES).unwrap();
+        assert_eq!(found, [seed ^ block as u8; BLOCK_BYTES], "block {block}");
+    }
+}
