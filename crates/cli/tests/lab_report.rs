@@ -178,7 +178,8 @@ fn made_up(instance: &Instance) -> PathBuf {
 fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
     let Some(mut browser) = Browser::start() else { return };
     let instance = Instance::new();
-    let pts = "--target model:ssd-pcie --seconds 0.05 --set tests=[\"iops\",\"lat\",\"dirth\"]";
+    let pts = "--target model:ssd-pcie --seconds 0.05 --set tests=[\"iops\",\"lat\",\"dirth\"] \
+               --set lat_block_sizes=[\"4K\",\"8K\"]";
     let pages = [
         Page {
             name: "mixed",
@@ -190,7 +191,7 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
             name: "pts",
             path: modelled(&instance, "pts", pts),
             charts: &["Convergence", "Measurement window", "Block size x mix", "Surface", "Demand"],
-            surfaces: 2,
+            surfaces: 3,
         },
         Page {
             name: "orion",

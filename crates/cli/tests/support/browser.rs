@@ -119,7 +119,7 @@ impl Browser {
         self.events.clear();
         let url = format!("file://{}", page.display());
         self.call("Page.navigate", json!({ "url": url }));
-        self.wait_for("document.documentElement.dataset.drawn !== undefined");
+        self.wait_for("document.documentElement?.dataset?.drawn !== undefined");
         let mut seen = Seen::default();
         for event in std::mem::take(&mut self.events) {
             let detail = &event["params"];

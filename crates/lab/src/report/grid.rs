@@ -227,8 +227,9 @@ pub(super) fn section(places: &[Place<'_>], is_pts: bool) -> Option<Section> {
                 }
             }
             section.charts(lines(&grid));
-            if is_pts && pair.title == PAIRS[1].title && surfaces < SURFACES_MAX {
-                section.charts([surface(&grid, measures(&grid)[0])]);
+            let wanted = if is_pts { asked_for(&grid) } else { Vec::new() };
+            for measure in wanted.into_iter().take(SURFACES_MAX - surfaces) {
+                section.charts([surface(&grid, measure)]);
                 surfaces += 1;
             }
         }
@@ -246,6 +247,15 @@ fn measures(grid: &Grid<'_>) -> Vec<&'static Measure> {
         "Block size x mix" if phase.starts_with("lat") => vec![&LATENCY, &LONGEST],
         "Block size x mix" => vec![&RATE, &BANDWIDTH],
         _ => vec![&RATE, &LATENCY],
+    }
+}
+
+/// What the standard asks for as a surface.
+fn asked_for(grid: &Grid<'_>) -> Vec<&'static Measure> {
+    match grid.pair.title {
+        "Block size x mix" if grid.axes.phase.starts_with("lat") => vec![&LATENCY, &LONGEST],
+        "Block size x mix" => vec![&RATE],
+        _ => Vec::new(),
     }
 }
 

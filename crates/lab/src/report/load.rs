@@ -5,7 +5,7 @@ use plotly::Scatter;
 use plotly::common::{Line, Marker, Mode};
 use plotly::layout::Annotation;
 
-use super::draw::{self, LINES_MAX, MARK, from_zero, ladder_axis, layout, log_axis, plain};
+use super::draw::{self, LINES_MAX, MARK, from_zero, ladder_axis, layout, log_axis};
 use super::page::{Chart, Section, Table, latency, or_dash};
 use super::places;
 use crate::analysis::Verdicts;
@@ -33,7 +33,7 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
     );
     section.table_or_folded("Estimates and verdicts", verdict_table(curves));
     let shown = curves.len().min(CHARTS_MAX);
-    section.charts(curves.iter().take(shown).map(|curve| over_load(curve)));
+    section.charts(curves.iter().take(shown).map(over_load));
     if curves.len() > shown {
         section.text(format!(
             "{shown} of {} curves are drawn over the load; all are in the tables.",
@@ -164,7 +164,10 @@ fn over_load(curve: &CurveVerdict) -> Chart {
     ladder.iter().for_each(|point| table.row(cells(point)));
     Chart {
         title: format!("Load curve: {}", curve.label),
-        caption: format!("{}. The shaded stretch lies between the estimates.", curve.knee.text),
+        caption: match curve.knee.at {
+            Some(_) => format!("{}. The estimates span the shaded stretch.", curve.knee.text),
+            None => format!("{}.", curve.knee.text),
+        },
         traces,
         layout: layout.shapes(shapes).annotations(words),
         table,
@@ -263,9 +266,8 @@ fn against(curves: &[&CurveVerdict]) -> Chart {
     }
     let layout = layout().x_axis(from_zero("requests/s")).y_axis(log_axis("mean latency, us"));
     let what = match curves {
-        [only] => plain(&only.label),
-        [first, ..] => first.target.clone(),
-        [] => String::new(),
+        [only] => only.label.clone(),
+        _ => places::subject(&labels),
     };
     Chart {
         title: format!("Latency against throughput: {what}"),

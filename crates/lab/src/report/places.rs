@@ -149,6 +149,16 @@ pub(super) fn short(labels: &[String]) -> Vec<String> {
     own.collect()
 }
 
+/// Target and steps of some labels, for a title: "disk: seq_read, seq_write".
+pub(super) fn subject(labels: &[String]) -> String {
+    let word = |label: &str, at: usize| label.split(", ").nth(at).unwrap_or_default().to_owned();
+    let mut steps: Vec<String> = labels.iter().map(|label| word(label, 1)).collect();
+    steps.dedup();
+    steps.truncate(3);
+    let target = labels.first().map(|label| word(label, 0)).unwrap_or_default();
+    format!("{target}: {}", steps.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

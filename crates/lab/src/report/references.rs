@@ -4,7 +4,7 @@ use plotly::Scatter;
 use plotly::common::{Marker, Mode};
 
 use super::draw::{self, PALETTE, layout, log_axis};
-use super::page::{Chart, Section, Table};
+use super::page::{Chart, Section, Table, latency, megabytes, or_dash};
 use super::passes::errors;
 use crate::analysis::compare::{Against, Difference, Row};
 use crate::analysis::{Comparison, compare};
@@ -34,28 +34,39 @@ pub(super) fn section(comparison: &Comparison) -> Section {
     let mut table =
         Table::new(["place", "figure", "other", "this run", "ratio", "95 % interval", "verdict"]);
     for (row, against) in judged(comparison) {
-        let mean = |index: usize| row.cells[index].as_ref().map(|cell| figure(cell.estimate.mean));
+        let (name, say) = unit(&row.figure);
+        let mean = |index: usize| row.cells[index].as_ref().map(|cell| say(cell.estimate.mean));
         table.row(vec![
             row.label.clone(),
-            row.figure.clone(),
-            super::page::or_dash(mean(0)),
-            super::page::or_dash(mean(1)),
+            name.to_owned(),
+            or_dash(mean(0)),
+            or_dash(mean(1)),
             format!("{:.2}", against.ratio),
-            super::page::or_dash(
-                against.interval.map(|(low, high)| format!("{low:.2} to {high:.2}")),
-            ),
+            or_dash(against.interval.map(|(low, high)| format!("{low:.2} to {high:.2}"))),
             word(against.difference).to_owned(),
         ]);
     }
     section.charts(chart(comparison));
-    section.table(table);
+    section.table_or_folded("Every figure", table);
     if !comparison.notes.is_empty() {
         section.blocks.push(super::page::Block::List(comparison.notes.clone()));
     }
     section
 }
 
-pub(super) fn judged(comparison: &Comparison) -> impl Iterator<Item = (&Row, Against)> {
+/// A figure's name and how it is said.
+fn unit(figure_name: &str) -> (&str, fn(f64) -> String) {
+    match figure_name {
+        "iops" => ("requests/s", figure),
+        "bytes_per_second" => ("MB/s", megabytes),
+        "latency_mean_ns" => ("mean latency", latency),
+        "latency_p99_ns" => ("p99 latency", latency),
+        name if name.ends_with("_ns") => (name, latency),
+        name => (name, figure),
+    }
+}
+
+fn judged(comparison: &Comparison) -> impl Iterator<Item = (&Row, Against)> {
     comparison.rows.iter().filter_map(|row| {
         let cell = row.cells.get(1)?.as_ref()?;
         Some((row, cell.against?))
@@ -116,7 +127,7 @@ fn chart(comparison: &Comparison) -> Option<Chart> {
         .y1(1.0)
         .line(plotly::layout::ShapeLine::new().color("#525252").width(1.0));
     Some(Chart {
-        title: format!("Ratios of {first} to {}", comparison.runs[0]),
+        title: format!("Ratios of {} to {}", unit(&first).0, comparison.runs[0]),
         caption: format!(
             "This run over {}: above 1 is more. Bars are 95 % intervals, where both were repeated; \
              the numbers are those of the figures below.",

@@ -60,9 +60,16 @@ fn points(all: &[ScalingVerdict]) -> Table {
     table
 }
 
+fn labels(some: &[ScalingVerdict]) -> Vec<String> {
+    some.iter().map(|verdict| verdict.label.clone()).collect()
+}
+
 fn names(some: &[ScalingVerdict]) -> Vec<String> {
-    let labels: Vec<String> = some.iter().map(|verdict| verdict.label.clone()).collect();
-    places::short(&labels)
+    places::short(&labels(some))
+}
+
+fn subject(some: &[ScalingVerdict]) -> String {
+    places::subject(&labels(some))
 }
 
 fn ladder(some: &[ScalingVerdict]) -> Vec<f64> {
@@ -76,7 +83,7 @@ fn rates(some: &[ScalingVerdict]) -> Chart {
         draw::trace(&*draw::line(&names[number], points, number))
     };
     Chart {
-        title: format!("Throughput over clients: {}", some[0].target),
+        title: format!("Throughput over clients, {}", subject(some)),
         caption: "Requests per second of all clients together.".to_owned(),
         traces: some.iter().enumerate().map(line).collect(),
         layout: layout()
@@ -109,7 +116,7 @@ fn efficiency(some: &[ScalingVerdict]) -> Chart {
         .line(Line::new().color("#525252").width(1.0).dash(DashType::Dot));
     traces.push(draw::trace(&*half));
     Chart {
-        title: format!("Efficiency over clients: {}", some[0].target),
+        title: format!("Efficiency over clients, {}", subject(some)),
         caption:
             "1 is as much for each client as the fewest had; below one half more clients are not \
                   worth it."

@@ -76,9 +76,13 @@ fn reservations(run: &Run, verdicts: &Verdicts, lines: &mut Vec<Line>) {
     let manifest = &run.manifest;
     if run.is_cut || (manifest.imported_from.is_none() && !run.is_ended) {
         let cut = if run.is_cut { " Its last line is cut off." } else { "" };
+        let how = match manifest.is_simulation {
+            true => "begin a new run",
+            false => "`voltier lab run --resume` goes on",
+        };
         let text = format!(
-            "PARTIAL: the run did not go through its plan (it was interrupted, or is still running).{cut} \
-             What is missing is not shown; `voltier lab run --resume` goes on."
+            "PARTIAL: the run did not go through its plan (it was interrupted, or is still \
+             running).{cut} What is missing is not shown; {how}."
         );
         say(lines, Tone::Error, text);
     }

@@ -52,8 +52,8 @@ pub(super) fn section(run: &Run, verdicts: &Verdicts) -> Option<Section> {
 
 /// Points of one step, one after the other.
 fn of_step(points: &[&Point], verdicts: &Verdicts) -> Vec<Chart> {
-    let is_sequential = points[0].axes.access == Some(Access::Sequential)
-        && points.iter().all(|point| point.axes.access == points[0].axes.access);
+    // Streams are told in bytes; so is what is partly a stream.
+    let is_sequential = points.iter().any(|p| p.axes.access == Some(Access::Sequential));
     let (unit, value): (&str, fn(&Sample) -> f64) = match is_sequential {
         true => ("MB/s", |sample| sample.bytes_per_second / 1e6),
         false => ("requests/s", |sample| sample.iops),

@@ -309,6 +309,7 @@ fn manifest(plan: &Plan, targets: &[Target], fio: Option<&Fio>, folder: &Path) -
     }
     notes.extend(notes_of(plan, targets));
     Manifest {
+        format: 1,
         run: name,
         plan: plan.name.clone(),
         plan_crc32c: crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text.as_bytes()) as u32,
