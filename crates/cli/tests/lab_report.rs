@@ -234,7 +234,7 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
     assert_ne!(browser.value("document.title"), "owned", "a name has become script");
     let strangers = "document.querySelectorAll('img:not(.printed), iframe, object, link').length";
     assert_eq!(browser.value(strangers), 0);
-    for page in pages.iter().filter(|page| ["pts", "cubefs", "made up"].contains(&page.name)) {
+    for page in pages.iter().filter(|page| ["mixed", "made up"].contains(&page.name)) {
         fits_a_phone(&mut browser, page);
     }
     can_be_printed(&mut browser, &pages[1]);

@@ -73,8 +73,10 @@ impl Section {
         }
     }
 
+    /// Charts without a figure are left out: an empty chart looks like zero.
     pub(super) fn charts(&mut self, charts: impl IntoIterator<Item = Chart>) {
-        self.blocks.extend(charts.into_iter().map(|chart| Block::Chart(Box::new(chart))));
+        let drawn = charts.into_iter().filter(Chart::has_figures);
+        self.blocks.extend(drawn.map(|chart| Block::Chart(Box::new(chart))));
     }
 
     /// Open while it is short, folded under a title when it is not.
@@ -134,6 +136,13 @@ pub(super) struct Chart {
     /// Its figures.
     pub(super) table: Table,
     pub(super) is_3d: bool,
+}
+
+impl Chart {
+    fn has_figures(&self) -> bool {
+        let is_filled = |values: &Value| values.as_array().is_some_and(|values| !values.is_empty());
+        self.traces.iter().any(|trace| is_filled(&trace["x"]) && !self.table.rows.is_empty())
+    }
 }
 
 /// What a source does not tell is a dash, never a zero.

@@ -43,7 +43,7 @@ pub(super) fn warm_up(run: &Run, verdicts: &Verdicts) -> Option<Section> {
             figure(verdict.plateau),
             verdict.passes_to_90.map_or("never".to_owned(), |pass| pass.to_string()),
             format!("{:.1}", verdict.learning_passes),
-            or_dash(verdict.learning_s.map(|seconds| format!("{seconds:.1}"))),
+            or_dash(verdict.learning_s.map(|seconds| format!("{seconds:.2}"))),
             or_dash(verdict.speed_up.map(|times| format!("{times:.2}"))),
             or_dash(verdict.implied_hit_rate.map(percent)),
             or_dash(verdict.counted_hit_rate.map(percent)),
@@ -251,16 +251,23 @@ pub(super) fn side_by_side(run: &Run, places: &[places::Place<'_>]) -> Option<Se
         }
     }
     let is_wide = jobs.len() > 24 || targets.len() > 6;
-    if targets.len() < 2 || jobs.is_empty() || is_wide {
+    if jobs.len() < 2 || is_wide {
         return None;
     }
     let of = |target: &str, job: &Axes| {
         let axes = Axes { target: target.to_owned(), ..job.clone() };
         places.iter().find(|place| place.axes == axes)
     };
-    let shared =
-        jobs.iter().filter(|job| targets.iter().filter(|t| of(t, job).is_some()).count() > 1);
-    if shared.count() == 0 {
+    let is_shared = |job: &&Axes| targets.iter().filter(|t| of(t, job).is_some()).count() > 1;
+    let mut steps: Vec<&str> = jobs.iter().map(|job| job.phase.as_str()).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    // Of a single system only jobs of different names are worth a bar each.
+    let is_worth_it = match targets.len() {
+        0 | 1 => steps.len() == jobs.len(),
+        _ => jobs.iter().any(|job| is_shared(&job)),
+    };
+    if !is_worth_it {
         return None;
     }
     let mut section = Section::new("Side by side");

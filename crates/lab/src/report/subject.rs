@@ -66,7 +66,7 @@ pub(super) fn section(run: &Run) -> Section {
     say("host", environment.host.clone());
     say("processor", environment.cpu.clone());
     say("processors", environment.cpus.to_string());
-    say("memory", bytes(environment.memory_bytes));
+    say("memory", memory(environment.memory_bytes));
     say("kernel", environment.kernel.clone());
     say("system", environment.system.clone());
     say("fio", environment.fio.clone());
@@ -90,6 +90,15 @@ fn words(name: &str) -> String {
 
 fn bytes(bytes: u64) -> String {
     if bytes == 0 { String::new() } else { format_bytes(bytes) }
+}
+
+/// What is left of the machine's memory is no round number.
+fn memory(bytes: u64) -> String {
+    if bytes == 0 {
+        String::new()
+    } else {
+        format!("{:.1} GiB", bytes as f64 / (1_u64 << 30) as f64)
+    }
 }
 
 fn targets(targets: &[TargetInfo]) -> Table {
@@ -183,7 +192,7 @@ fn head(
     say("capacity used", format_bytes(target.size_bytes));
     say("interface", fact(&["interface", "current_link_speed", "link_speed"]));
     say("form factor, media", fact(&["form_factor", "rotational"]));
-    let machine = [&environment.host, &environment.cpu, &bytes(environment.memory_bytes)];
+    let machine = [&environment.host, &environment.cpu, &memory(environment.memory_bytes)];
     say("server, processor, memory", machine.map(String::as_str).join(", "));
     say("host bus adapter", fact(&["hba"]));
     say("system", format!("{}, kernel {}", environment.system, environment.kernel));
