@@ -4,8 +4,9 @@
 //! so durably, with a higher event count ([`settled`](Inner::settled)): whoever comes back without
 //! them can be told from those who have everything. Many requests that meet one loss share one writing.
 //!
-//! The next event is written only when all members in service have the one before it. So a member
-//! that is one event behind the newest, and in service by it, has everything that was acknowledged.
+//! The next event is written only when all members in service have the one before it; a start tells it first
+//! to those that lack it. So a member that is one event behind the newest, and in service by it, has
+//! everything that was acknowledged.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

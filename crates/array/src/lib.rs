@@ -80,6 +80,7 @@ mod regions;
 mod replace;
 mod resync;
 mod rows;
+mod runs;
 mod scrub;
 mod service;
 mod superblock;

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload,
-    SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle, join_all};
 
@@ -260,11 +260,34 @@ impl<D: BlockDevice> Inner<D> {
         result
     }
 
+    /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
+    /// them, and does not count.
+    pub(crate) async fn read_member_run(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
+        let device = self.members[member].device()?;
+        let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
+        let last = at.plus(bytes / SECTOR_BYTES - 1);
+        let mut regions = self.region_at(at)..=self.region_at(last);
+        // Since it was chosen it may have made place for one that is to be filled.
+        if !regions.all(|region| self.members[member].has_region(region)) {
+            return Err(IoError::Gone);
+        }
+        self.counters.add(|counts| counts.member_reads += 1);
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(self.on_device(at), into).await;
+        self.end_read(member, under_way);
+        result
+    }
+
     pub(crate) async fn write_member(
         self: Rc<Self>,
         member: usize,
         at: Lba,
-        data: Bytes,
+        data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
         // What a lost member would have held is in the others.
@@ -273,16 +296,16 @@ impl<D: BlockDevice> Inner<D> {
         let at = self.on_device(at);
         let beside = self.beside(member, |device: Rc<D>| {
             let data = data.clone();
-            async move { device.write(at, Payload::One(data), durability).await }
+            async move { device.write(at, data, durability).await }
         });
         let since = self.begin_write(member);
-        let mut result = device.write(at, Payload::One(data.clone()), durability).await;
+        let mut result = device.write(at, data.clone(), durability).await;
         self.end_write(member, since);
         if let Err(error) = result
             && self.may_try_again(member, &device, error)
         {
             // In a box: seldom, and else every write would carry its room along.
-            result = Box::pin(device.write(at, Payload::One(data), durability)).await;
+            result = Box::pin(device.write(at, data, durability)).await;
         }
         self.finish_beside(member, beside).await;
         self.settle(member, &device, result)

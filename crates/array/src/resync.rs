@@ -120,7 +120,7 @@ impl<D: BlockDevice> Inner<D> {
                 writes.push(self.clone().write_member(
                     member,
                     at,
-                    parity.freeze(),
+                    parity.into(),
                     Durability::Cached,
                 ));
             }

@@ -104,7 +104,8 @@ impl<D: BlockDevice> Inner<D> {
                     if self.members[member].has_region(region) {
                         self.note_repair(member);
                     }
-                    let write = self.clone().write_member(member, at, data(), Durability::Cached);
+                    let write =
+                        self.clone().write_member(member, at, data().into(), Durability::Cached);
                     write.await?;
                 }
                 SlotState::Online => {

@@ -167,9 +167,13 @@ impl<D: BlockDevice> Inner<D> {
         for (index, row) in run.rows.clone().enumerate() {
             let stripe = self.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
-            let member = |slot| self.geometry.member_of(stripe, slot) - members[0];
+            // Members that came with a further row do not follow the others of their group.
+            let buf_of = |slot| {
+                let own = self.geometry.member_of(stripe, slot);
+                members.iter().position(|member| *member == own).map(|at| &bufs[at])
+            };
             let slots: Vec<&[u8]> =
-                (0..members.len()).map(|slot| &bufs[member(slot)][place.clone()]).collect();
+                (0..members.len()).filter_map(buf_of).map(|buf| &buf[place.clone()]).collect();
             self.scrub_stripe(stripe, &slots).await?;
         }
         Ok(())
@@ -279,7 +283,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let member = self.geometry.member_of(mismatch.stripe, slot);
         let at: Lba = self.place_on_member(mismatch).start;
-        self.clone().write_member(member, at, right, Durability::Cached).await
+        self.clone().write_member(member, at, right.into(), Durability::Cached).await
     }
 
     fn note(&self, mismatch: &Mismatch<'_>, member: Option<usize>, is_repaired: bool) {

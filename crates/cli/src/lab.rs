@@ -10,6 +10,7 @@ use voltier_lab::plan::{self, Plan};
 use voltier_lab::result::{Run, RunWriter};
 use voltier_lab::run::{self, Daemon, Ended, Options, Progress, RUN_FILE};
 use voltier_lab::table::{figure, render};
+use voltier_lab::trace::Format;
 use voltier_lab::twin::Extent;
 use voltier_lab::{analysis, published, report};
 
@@ -32,6 +33,7 @@ pub(crate) fn run(verb: &LabVerb, state: &StateDir, json: bool) -> ControlResult
         LabVerb::Compare(args) => compare(args, json),
         LabVerb::Import(args) => import(args, json),
         LabVerb::Twin(args) => twin(args, json),
+        LabVerb::Trace(args) => crate::trace::run(&args.verb, state, json),
     }
 }
 
@@ -41,7 +43,7 @@ fn twin(args: &TwinArgs, json: bool) -> ControlResult<()> {
     print(&if json { report.json() } else { report.text() })
 }
 
-fn failed(error: LabError) -> ControlError {
+pub(crate) fn failed(error: LabError) -> ControlError {
     match error {
         LabError::Plan { .. } | LabError::Setting { .. } => ControlError::usage(error.to_string()),
         other => ControlError::failed(other.to_string()),
@@ -57,12 +59,17 @@ fn list(json: bool) -> ControlResult<()> {
         };
         let tables: Vec<&str> = published::list().map(|document| document.name).collect();
         return print_json(&json!({
-            "plans": named(&plan::BUILT_IN), "models": named(&models), "published": tables
+            "plans": named(&plan::BUILT_IN), "models": named(&models), "published": tables,
+            "trace_formats": named(&Format::ALL.map(|(_, name, what)| (name, what)))
         }));
     }
     let mut text = String::from("plans:\n");
     for (name, what) in plan::BUILT_IN {
         text.push_str(&format!("  {name:<10} {what}\n"));
+    }
+    text.push_str("trace formats, for `voltier lab trace`:\n");
+    for (_, name, what) in Format::ALL {
+        text.push_str(&format!("  {name:<15} {what}\n"));
     }
     text.push_str("modelled drives:\n");
     for (name, what) in models {
@@ -75,7 +82,11 @@ fn list(json: bool) -> ControlResult<()> {
     print(&text)
 }
 
-fn measure(args: &LabRun, state: &StateDir, json: bool) -> ControlResult<()> {
+/// Measures a plan.
+///
+/// # Errors
+/// One line that says what to do.
+pub(crate) fn measure(args: &LabRun, state: &StateDir, json: bool) -> ControlResult<()> {
     let program = std::env::current_exe()
         .map_err(|error| ControlError::io("finding this program's file", &error))?;
     let options = Options {

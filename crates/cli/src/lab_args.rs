@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use voltier_lab::twin::Twin;
 
+use crate::trace_args::TraceArgs;
+
 #[derive(Debug, Args)]
 pub(crate) struct LabArgs {
     #[command(subcommand)]
@@ -25,6 +27,8 @@ pub(crate) enum LabVerb {
     Import(LabImport),
     /// Repeat a published test on modelled drives, with Voltier in the product's place
     Twin(TwinArgs),
+    /// Describe block traces, draw their miss-ratio curves, replay them
+    Trace(TraceArgs),
 }
 
 #[derive(Debug, Args)]

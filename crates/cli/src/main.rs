@@ -11,6 +11,8 @@ mod progress;
 mod request;
 mod run;
 mod table;
+mod trace;
+mod trace_args;
 mod usage;
 
 use std::process::ExitCode;

@@ -27,6 +27,7 @@ pub mod result;
 pub mod run;
 pub mod size;
 pub mod table;
+pub mod trace;
 pub mod twin;
 pub mod voltier;
 

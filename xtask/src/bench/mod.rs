@@ -7,6 +7,7 @@
 mod array;
 mod btrfs;
 mod cache;
+mod mrc;
 mod nbd;
 mod report;
 
@@ -49,15 +50,17 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "parity" => in_process("voltier-parity", "bench", &[], effort)?,
         "array" => array::measure(effort)?,
         "btrfs" => btrfs::measure(effort)?,
+        "mrc" => mrc::measure()?,
         _ => {
-            let message =
-                format!("there is no benchmark {name}: try cache, start, parity, array or btrfs");
+            let message = format!(
+                "there is no benchmark {name}: try cache, start, parity, array, btrfs or mrc"
+            );
             return Err(message.into());
         }
     };
     println!("{}", Machine::this().describe());
     match name {
-        "start" => println!("one run\n"),
+        "start" | "mrc" => println!("one run\n"),
         _ => println!(
             "medians of {} runs of {} s each; a ratio is the median of the runs' own\n",
             effort.rounds, effort.seconds

@@ -336,6 +336,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit or fails: the array serves on, with the journal where it was or,
     /// if the device failed in the last moment, on the members.
     pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
-        self.0.move_journal(device).await
+        // The shape stays as it is meanwhile: its rings would be those of another array.
+        self.0.enter().await.move_journal(device).await
     }
 }

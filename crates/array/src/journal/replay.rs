@@ -381,7 +381,7 @@ impl<D: BlockDevice> Inner<D> {
             Err(_) => return Ok(()),
         };
         match read_long(&*device, Lba(from), (extent.sectors * SECTOR_BYTES) as usize).await {
-            Ok(data) => self.write_member(member, at, data.freeze(), Durability::Cached).await,
+            Ok(data) => self.write_member(member, at, data.into(), Durability::Cached).await,
             Err(error) if source == self.members.len() => Err(error),
             Err(error) => self.settle(member, &device, Err(error)),
         }

@@ -140,6 +140,10 @@ fn two_parities_copies_and_groups_grow_and_lose_one_more() {
                 model.acknowledge(8, 99);
                 array.ended(BackgroundTask::Rebuild).await;
                 assert_eq!(array.geometry().layout(), layout);
+                array.scrub(ScrubRepair::Nothing).expect("it can");
+                array.ended(BackgroundTask::Scrub).await;
+                let scrubbed = array.scrub_status();
+                assert_eq!((scrubbed.mismatched_blocks, scrubbed.skipped_bytes), (0, 0));
                 array.stop().await.expect("stop");
                 drop(array);
                 let all: Vec<usize> = (0..members + count).rev().collect();

@@ -21,6 +21,7 @@ mod mixed;
 mod orion;
 mod pts;
 pub mod step;
+mod trace;
 mod values;
 
 pub use clients::{Clients, Transport};
@@ -31,6 +32,7 @@ pub use mixed::Mixed;
 pub use orion::{Matrix, Orion, ladder, settings_of};
 pub use pts::Pts;
 pub use toml::{Table, Value};
+pub use trace::Trace;
 pub use values::{ByteSize, Extent};
 
 use std::path::Path;
@@ -73,10 +75,12 @@ pub enum Method {
     Clients(Clients),
     /// A sweep.
     Mixed(Mixed),
+    /// A trace, replayed.
+    Trace(Box<Trace>),
 }
 
 /// Name and description of the built-in plans.
-pub const BUILT_IN: [(&str, &str); 7] = [
+pub const BUILT_IN: [(&str, &str); 8] = [
     ("maxio", "five jobs of the MaxIO document on a disk, an SSD and the accelerated volume"),
     ("pts", "SNIA PTS: IOPS, TP, LAT, WSAT, HIR, XSR, DIRTH, each until it is steady"),
     ("orion", "Oracle Orion: small x large requests in flight; Orion's own options after --"),
@@ -84,6 +88,7 @@ pub const BUILT_IN: [(&str, &str); 7] = [
     ("database", "pgbench on PostgreSQL or sysbench on MariaDB over a file system on the target"),
     ("clients", "clients x processes through fio's server mode: scaling and fairness"),
     ("mixed", "any sweep of block sizes, shares of reads (50/50 among them), jobs and depths"),
+    ("trace", "a block trace replayed: times kept, scaled, or as fast as possible"),
 ];
 
 /// `Plan` of a name, with some settings changed. `quick` chooses the quick defaults.
@@ -157,6 +162,7 @@ fn from_table(mut table: toml::Table) -> Result<Plan, String> {
         "database" => Method::Database(settings(&Database::new(is_quick), table, Database::check)?),
         "clients" => Method::Clients(settings(&Clients::new(is_quick), table, Clients::check)?),
         "mixed" => Method::Mixed(settings(&Mixed::new(is_quick), table, Mixed::check)?),
+        "trace" => Method::Trace(Box::new(settings(&Trace::new(is_quick), table, Trace::check)?)),
         other => return Err(unknown("plan", other, &names)),
     };
     Ok(Plan { name, is_quick, method })
@@ -241,6 +247,7 @@ impl Plan {
             Method::Database(plan) => ("database", of(toml::Table::try_from(plan))),
             Method::Clients(plan) => ("clients", of(toml::Table::try_from(plan))),
             Method::Mixed(plan) => ("mixed", of(toml::Table::try_from(plan))),
+            Method::Trace(plan) => ("trace", of(toml::Table::try_from(plan))),
         };
         let mut table = settings;
         table.insert("method".to_owned(), toml::Value::String(method.to_owned()));
@@ -270,6 +277,7 @@ impl Plan {
             Method::Database(plan) => plan.size,
             Method::Clients(plan) => plan.size,
             Method::Mixed(plan) => plan.size,
+            Method::Trace(plan) => plan.size,
         }
     }
 
@@ -279,8 +287,11 @@ impl Plan {
     }
 
     /// Everything it measures, in order.
-    pub fn groups(&self, subjects: &[Subject]) -> Vec<Group> {
-        match &self.method {
+    ///
+    /// # Errors
+    /// One line when a trace cannot be read, or does not fit on a target.
+    pub fn groups(&self, subjects: &[Subject]) -> Result<Vec<Group>, LabError> {
+        Ok(match &self.method {
             Method::Maxio(plan) => plan.groups(subjects),
             Method::Pts(plan) => plan.groups(subjects),
             Method::Orion(plan) => plan.groups(subjects),
@@ -288,7 +299,8 @@ impl Plan {
             Method::Database(plan) => plan.groups(subjects),
             Method::Clients(plan) => plan.groups(subjects),
             Method::Mixed(plan) => plan.groups(subjects),
-        }
+            Method::Trace(plan) => return plan.groups(subjects),
+        })
     }
 }
 

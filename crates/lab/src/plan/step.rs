@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use crate::fio::{Job, Until};
 use crate::result::Axes;
+use crate::trace::replay::Replay;
 
 /// What is written once is assumed to go at this rate when a time is estimated.
 const FILL_BYTES_PER_SECOND: f64 = 200e6;
+
+/// A trace that is replayed as fast as possible is assumed to take so many requests a second.
+const REPLAY_RATE: f64 = 20e3;
 
 /// What starting and ending a program takes.
 const START: Duration = Duration::from_millis(400);
@@ -111,6 +115,8 @@ pub enum Work {
     Database(DatabaseStep),
     /// Several clients at once, each with this job on its own part of the target.
     Clients(Job),
+    /// A trace.
+    Replay(Box<Replay>),
 }
 
 /// Jobs that run at the same time.
@@ -205,6 +211,12 @@ impl Planned {
                 Work::Database(DatabaseStep::Make) => Duration::from_secs(15),
                 Work::Database(_) => Duration::from_secs(2),
                 Work::Clients(job) => time_of(job) + START,
+                Work::Replay(replay) if replay.speed > 0.0 => {
+                    Duration::from_nanos(replay.span_ns())
+                }
+                Work::Replay(replay) => {
+                    Duration::from_secs_f64(replay.survey.requests as f64 / REPLAY_RATE)
+                }
             }
     }
 
@@ -218,6 +230,7 @@ impl Planned {
             }
             Work::Files(pass) => pass.is_write,
             Work::Clients(job) => job.writes(),
+            Work::Replay(replay) => replay.survey.changing > 0,
         }
     }
 
@@ -316,6 +329,7 @@ pub fn id(axes: &Axes) -> String {
     add("small", axes.small.map(u64::from));
     add("large", axes.large.map(u64::from));
     add("idle", axes.idle_s.map(u64::from));
+    add("cache", axes.cache_bytes);
     parts.retain(|part| !part.is_empty());
     parts.join("/")
 }

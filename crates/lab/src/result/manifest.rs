@@ -44,7 +44,7 @@ pub struct TargetInfo {
     pub name: String,
     /// What was given: a path, `nbd://...`, a volume's name, `model:...`.
     pub given: String,
-    /// `file`, `block`, `nbd`, `rbd`, `volume`, `model`, `import`.
+    /// `file`, `block`, `nbd`, `rbd`, `volume`, `model`, `trace`, `import`.
     pub kind: String,
     /// Bytes that the plan may touch.
     pub size_bytes: u64,

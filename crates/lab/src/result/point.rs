@@ -79,6 +79,9 @@ pub struct Axes {
     /// Idle seconds between bursts (host idle recovery).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_s: Option<u32>,
+    /// Bytes of the cache (miss-ratio curves).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_bytes: Option<u64>,
 }
 
 /// What processors cost.

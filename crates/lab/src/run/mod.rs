@@ -14,12 +14,15 @@ mod merge;
 mod meter;
 mod model;
 mod purge;
+mod replay;
+mod replay_model;
 mod session;
 mod steady;
 mod target;
 mod timeline;
 
 pub use facts::environment;
+pub use replay_model::CacheModel;
 pub use target::{Daemon, Target};
 
 use std::fs;
@@ -97,7 +100,7 @@ pub fn run(
     let stop = Stop::on_signals()?;
     let mut targets = find(plan, options, &stop)?;
     let fio = find_fio(&targets, &stop)?;
-    let groups = groups(plan, &targets);
+    let groups = groups(plan, &targets)?;
     let estimate = step::estimate(&groups);
     let is_writing = groups.iter().flat_map(|group| &group.points).any(step::Planned::writes);
     let lost = match is_writing {
@@ -155,7 +158,7 @@ pub fn resume(
         }
     }
     let fio = find_fio(&targets, &stop)?;
-    let groups = groups(&plan, &targets);
+    let groups = groups(&plan, &targets)?;
     if groups.iter().flat_map(|group| &group.points).any(step::Planned::writes) {
         gate::pass(&targets, &options.destroy)?;
     }
@@ -207,6 +210,17 @@ fn find(plan: &Plan, options: &Options, stop: &Stop) -> Result<Vec<Target>, LabE
                 .to_owned(),
         });
     }
+    if let plan::Method::Trace(trace) = &plan.method
+        && !trace.cache.is_empty()
+        && models == 0
+    {
+        return Err(LabError::Plan {
+            what: plan.name.clone(),
+            why: "a modelled cache goes before a modelled drive: --target model:PROFILE, or a cached \
+                  volume as target"
+                .to_owned(),
+        });
+    }
     Ok(targets)
 }
 
@@ -217,7 +231,7 @@ fn find_fio(targets: &[Target], stop: &Stop) -> Result<Option<Fio>, LabError> {
     Fio::find(OLDEST_FOR_PLANS, stop).map(Some)
 }
 
-fn groups(plan: &Plan, targets: &[Target]) -> Vec<Group> {
+fn groups(plan: &Plan, targets: &[Target]) -> Result<Vec<Group>, LabError> {
     let subjects: Vec<_> = targets.iter().map(Target::subject).collect();
     plan.groups(&subjects)
 }

@@ -86,19 +86,21 @@ impl Worlds {
                 (point.read, point.write) = (merge::in_turn(&reads), merge::in_turn(&writes));
                 Ok(())
             }
-            Work::Cache { .. } | Work::Files(_) | Work::Database(_) | Work::Clients(_) => {
-                Err(LabError::Failed {
-                    what: "a modelled drive".to_owned(),
-                    detail: "this plan needs a real target, not one in virtual time".to_owned(),
-                })
-            }
+            Work::Cache { .. }
+            | Work::Files(_)
+            | Work::Database(_)
+            | Work::Clients(_)
+            | Work::Replay(_) => Err(LabError::Failed {
+                what: "a modelled drive".to_owned(),
+                detail: "this plan needs a real target, not one in virtual time".to_owned(),
+            }),
         }
     }
 }
 
 /// Requests of one job in one direction: sums only, however many there are.
 #[derive(Clone, Default)]
-struct Sums {
+pub(super) struct Sums {
     requests: u64,
     bytes: u64,
     total_ns: f64,
@@ -223,7 +225,7 @@ async fn request_after_request(
 }
 
 impl Sums {
-    fn add(&mut self, took: Nanos, bytes: u64) {
+    pub(super) fn add(&mut self, took: Nanos, bytes: u64) {
         self.requests += 1;
         self.bytes += bytes;
         self.total_ns += took as f64;
@@ -232,7 +234,7 @@ impl Sums {
         self.histogram.record(took);
     }
 
-    fn flow(&self, window: Duration) -> Option<Flow> {
+    pub(super) fn flow(&self, window: Duration) -> Option<Flow> {
         if self.requests == 0 {
             return None;
         }

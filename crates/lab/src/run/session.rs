@@ -9,7 +9,9 @@ use super::load::Bench;
 use super::model::Worlds;
 use super::steady::{WINDOW, are_steady};
 use super::target::{Kind, Target};
-use super::{Ended, Progress, RAW_FOLDER, files, out_of_space, purge};
+use super::{
+    CacheModel, Ended, Progress, RAW_FOLDER, files, out_of_space, purge, replay, replay_model,
+};
 use crate::LabError;
 use crate::fio::Fio;
 use crate::import::export_orion;
@@ -260,6 +262,15 @@ impl<'a> Session<'a> {
             point.status = Status::Skipped(format!("the target has blocks of {of} bytes"));
             return Ok(());
         }
+        if let (Kind::Model(profile), Work::Replay(replay)) =
+            (&self.targets[index].kind, &planned.work)
+        {
+            let Method::Trace(plan) = &self.plan.method else { return Ok(()) };
+            let cache = CacheModel::of(plan)
+                .map_err(|why| LabError::Plan { what: self.plan.name.clone(), why })?;
+            let size_bytes = self.targets[index].size_bytes;
+            return replay_model::replay(profile, size_bytes, cache, replay, point);
+        }
         if let Kind::Model(_) = self.targets[index].kind {
             return self.worlds.measure(index, &self.chosen(planned)?, point);
         }
@@ -279,6 +290,7 @@ impl<'a> Session<'a> {
             Work::Bursts { load, count, idle } => {
                 bench.bursts(load, (*count, *idle), target, point)
             }
+            Work::Replay(replay) => replay::by_fio(&bench, replay, target, planned, point),
             Work::Files(pass) => files::pass(*pass, target, &self.stop, point),
             Work::Database(step) => {
                 let Method::Database(plan) = &self.plan.method else { return Ok(()) };

@@ -1,0 +1,174 @@
+//! `voltier lab trace` as a tester uses it: curves, replays on a file and on models, bad input.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::Instance;
+
+/// A trace of `pattern`; its path.
+fn made(instance: &Instance, pattern: &str, more: &str) -> String {
+    let path = instance.path(&format!("{}.log", pattern.replace(':', "-"))).display().to_string();
+    let mut words = vec!["lab", "trace", "make", pattern, "--output", &path];
+    words.extend(more.split_whitespace());
+    instance.run(&words).ok();
+    path
+}
+
+fn points(folder: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("run.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["record"] == "point").collect()
+}
+
+fn ratios(curves: &Value, name: &str) -> Vec<f64> {
+    let curve = curves["curves"].as_array().unwrap().iter().find(|curve| curve["name"] == name);
+    let points =
+        curve.unwrap_or_else(|| panic!("{name} in {curves}"))["points"].as_array().unwrap();
+    points.iter().map(|point| point["miss_ratio"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn the_policy_lru_replayed_misses_what_stack_distances_say() {
+    let instance = Instance::new();
+    let trace = made(&instance, "mixed:0.9", "--requests 40000 --blocks 8000 --writes 30");
+    let words = ["lab", "trace", "mrc", &trace, "--json"];
+    let curves = instance.run(&words).json();
+    let (exact, lru) = (ratios(&curves, "exact"), ratios(&curves, "lru"));
+    assert_eq!(exact.len(), 11);
+    for (exact, lru) in exact.iter().zip(&lru) {
+        assert!((exact - lru).abs() < 1e-9, "{exact} {lru}");
+    }
+    assert!(exact.windows(2).all(|pair| pair[0] >= pair[1]), "a larger cache misses no more");
+    for (exact, sampled) in exact.iter().zip(ratios(&curves, "shards:0.01")) {
+        assert!((0.0..=1.0).contains(&sampled), "{exact} {sampled}");
+    }
+    let text = instance.run(&["lab", "trace", "mrc", &trace, "--curve", "exact,fifo"]).ok().out;
+    assert!(text.contains("miss ratio") && text.contains("* exact   o fifo"), "{text}");
+    let stats = instance.run(&["lab", "trace", "stats", &trace, "--json"]).json();
+    assert_eq!(
+        stats["reads"]["requests"].as_u64().unwrap()
+            + stats["writes"]["requests"].as_u64().unwrap(),
+        40_000
+    );
+    assert_eq!(stats["lines"], curves["lines"]);
+}
+
+#[test]
+fn loops_and_scans_have_the_curves_one_expects() {
+    let instance = Instance::new();
+    let trace = made(&instance, "loop", "--requests 20000 --blocks 1000");
+    let sizes = "--size=2M,4M";
+    let curves = instance.run(&["lab", "trace", "mrc", &trace, sizes, "--json"]).json();
+    assert_eq!(ratios(&curves, "exact"), [1.0, 0.05], "512 of 1000 lines, and more than all");
+    assert_eq!(ratios(&curves, "fifo"), [1.0, 0.05]);
+    assert!(ratios(&curves, "rand")[0] < 0.9, "{curves}");
+    let scan = made(&instance, "scan", "--requests 3000 --to u32");
+    let out = instance.path("curves");
+    let shown = out.display().to_string();
+    let curves = "--curve=exact,lru,fifo,rand,s3fifo";
+    let words = ["lab", "trace", "mrc", "--format=u32", &scan, curves, "--csv", "--out", &shown];
+    let csv = instance.run(&words).ok().out;
+    assert!(csv.lines().skip(1).all(|line| line.contains(",1.000000,")), "{csv}");
+    let kept = points(&out);
+    assert_eq!(kept.len(), csv.lines().count() - 1);
+    assert!(kept[0]["axes"]["cache_bytes"].is_u64() && kept[0]["metrics"]["miss_ratio"] == 1.0);
+    instance.run(&words).refused(1, "holds a run already");
+}
+
+#[test]
+fn bad_traces_and_questions_are_one_line_each() {
+    let instance = Instance::new();
+    let file = |name: &str, text: &str| {
+        let path = instance.path(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (empty, text) = (file("empty", ""), file("text", "some words\nand more\n"));
+    let lines: String = (0..50).map(|n| format!("1,R,{},4096,{n}\n", n * 4096)).collect();
+    let broken = file("broken.csv", &format!("{lines}1,R,x,4096,9\n"));
+    let nothing = instance.path("nothing").display().to_string();
+    let good = file("good.csv", &lines);
+    let trace = |words: &[&str]| instance.run(&[&["lab", "trace"][..], words].concat());
+    trace(&["stats", &nothing]).refused(1, "No such file");
+    trace(&["stats", &empty]).refused(1, "it is empty");
+    trace(&["stats", &text]).refused(1, "its format is not recognised: name it with --format (msr");
+    trace(&["stats", &good, "--format", "mrs"]).refused(2, "known are msr");
+    trace(&["stats", &broken]).refused(1, "line 51: offset `x` is no number");
+    let let_pass = trace(&["stats", &broken, "--max-broken", "3"]).ok().out;
+    assert!(let_pass.contains("1 broken records were passed over"), "{let_pass}");
+    trace(&["mrc", &good, "--size", "1K"]).refused(2, "it holds no line of 4K");
+    trace(&["mrc", &good, "--line", "3K"]).refused(2, "a power of two");
+    trace(&["mrc", &good, "--curve", "arc"]).refused(2, "no such curve");
+    trace(&["mrc", &good, "--mode", "ro"]).refused(2, "--reads-only");
+    trace(&["mrc", &good, "--volume", "9"]).refused(1, "no volume in it is called 9");
+    trace(&["convert", &broken, "--output", &nothing]).refused(1, "broken");
+    assert!(!Path::new(&nothing).exists(), "nothing is left of a trace that is refused");
+    trace(&["make", "zipf:x", "--output", &nothing]).refused(2, "is no pattern");
+    let target = ["--target", "model:hdd-7200"];
+    trace(&[&["replay", &broken], &target[..]].concat()).refused(1, "broken");
+    instance
+        .run(&["lab", "run", "trace", "--target", "model:hdd-7200"])
+        .refused(2, "no file is given");
+}
+
+#[test]
+fn a_modelled_cache_serves_what_its_policy_keeps() {
+    let instance = Instance::new();
+    let trace = made(&instance, "zipf:1.1", "--requests 4000 --blocks 400 --writes 20 --rate 2000");
+    let replay = |name: &str, more: &[&str]| {
+        let out = instance.path(name);
+        let shown = out.display().to_string();
+        let words =
+            ["lab", "trace", "replay", &trace, "--target", "model:hdd-7200", "--out", &shown];
+        instance.run(&[&words[..], more].concat()).ok();
+        points(&out).remove(0)
+    };
+    let disk = replay("disk", &["--speed", "max"]);
+    let cached = replay("cached", &["--speed", "max", "--cache", "model:ssd-sata:1G"]);
+    let seconds = |point: &Value| point["metrics"]["replay_seconds"].as_f64().unwrap();
+    assert!(seconds(&cached) * 2.0 < seconds(&disk), "{cached} {disk}");
+    let hits = cached["cache"]["read_hits"].as_u64().unwrap() as f64;
+    let reads = cached["cache"]["read_requests"].as_u64().unwrap() as f64;
+    assert!(hits / reads > 0.5, "{hits} of {reads}");
+    let slow = replay("slow", &["--cache", "model:ssd-sata:1G", "--speed", "0.05"]);
+    assert!((seconds(&slow) - 40.0).abs() < 0.5, "{slow}");
+    assert_eq!(
+        slow["read"]["requests"].as_u64().unwrap() + slow["write"]["requests"].as_u64().unwrap(),
+        4000
+    );
+    let overloaded = replay("fast", &["--speed", "100"]);
+    assert_eq!(overloaded["status"]["state"], "overloaded", "{overloaded}");
+}
+
+#[test]
+fn a_replay_on_a_file_passes_the_gate_and_keeps_every_request() {
+    if Command::new("fio").arg("--version").output().is_err() {
+        eprintln!("left out: fio is missing");
+        return;
+    }
+    let instance = Instance::new();
+    let trace = made(&instance, "zipf", "--requests 1000 --blocks 2000 --writes 25 --rate 2000");
+    let disk = instance.path("disk");
+    fs::write(&disk, vec![1; 8 << 20]).unwrap();
+    let target = disk.display().to_string();
+    let out = instance.path("run").display().to_string();
+    let words =
+        ["lab", "trace", "replay", &trace, "--target", &target, "--out", &out, "--size", "8M"];
+    instance.run(&words).refused(1, "--destroy");
+    assert_eq!(fs::read(&disk).unwrap(), vec![1; 8 << 20], "nothing was written");
+    let far = made(&instance, "loop", "--requests 3000 --blocks 3000");
+    let words_far = ["lab", "trace", "replay", &far, "--target", &target, "--out", &out];
+    instance.run(&words_far).refused(1, "the trace reaches to 11.7M");
+    let named = [&words[..], &["--destroy", &target]].concat();
+    instance.run(&named).ok();
+    let point = points(Path::new(&out)).remove(0);
+    let count = |flow: &str| point[flow]["requests"].as_u64().unwrap();
+    assert_eq!(count("read") + count("write"), 1000, "{point}");
+    assert!(point["metrics"]["late_p99_ms"].is_f64() && point["command"][0] == "fio", "{point}");
+    assert!(disk.metadata().unwrap().len() == 8 << 20);
+}

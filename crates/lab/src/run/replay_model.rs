@@ -1,0 +1,214 @@
+//! A trace on a modelled drive in virtual time, alone or with a modelled SSD as its cache.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Durability, GIB, Lba, SECTOR_BYTES, SectorRange};
+use voltier_cache::policy::PolicyKind;
+use voltier_cache::{FormatOptions, LineSize, Mode, OpenOptions, Settings, Status};
+use voltier_drive::ModelDevice;
+use voltier_drive::model::Profile;
+use voltier_ring::{Executor, Handle, NoFiles, Semaphore};
+use voltier_volume::Volume;
+
+use super::model::Sums;
+use super::replay::{Completed, finish};
+use crate::LabError;
+use crate::plan::Trace;
+use crate::result::{CacheWindow, Point};
+use crate::size::parse_bytes;
+use crate::trace::Op;
+use crate::trace::replay::Replay;
+use crate::twin::store::ZeroesAside;
+
+type Drive = ModelDevice<ZeroesAside>;
+
+/// Modelled drives have blocks of so many bytes here.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The longest request of a volume.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// A modelled cache before a modelled drive.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheModel {
+    ssd: &'static Profile,
+    bytes: u64,
+    mode: Mode,
+    policy: PolicyKind,
+    line: LineSize,
+}
+
+impl CacheModel {
+    /// What a plan says of it; `None` when it names no cache.
+    ///
+    /// # Errors
+    /// One line: no such profile, mode, policy or line.
+    pub fn of(plan: &Trace) -> Result<Option<CacheModel>, String> {
+        let mode: Mode = plan.mode.parse()?;
+        let policy = plan.policy.parse::<PolicyKind>().map_err(|error| error.to_string())?;
+        let line = LineSize::new(plan.line.0)?;
+        if plan.cache.is_empty() {
+            return Ok(None);
+        }
+        let unusable = |why: String| format!("cache = {}: {why}", plan.cache);
+        let rest = plan.cache.strip_prefix("model:");
+        let rest =
+            rest.ok_or_else(|| unusable("write model:PROFILE or model:PROFILE:SIZE".into()))?;
+        let (name, size) = rest.split_once(':').unwrap_or((rest, ""));
+        let ssd = Profile::find(name).map_err(|error| unusable(error.to_string()))?;
+        let bytes = if size.is_empty() { Some(ssd.bytes) } else { parse_bytes(size) };
+        let bytes = bytes.filter(|bytes| (64 << 20..=64 << 40).contains(bytes));
+        let bytes = bytes.ok_or_else(|| unusable("give a size from 64M".to_owned()))?;
+        Ok(Some(CacheModel { ssd, bytes, mode, policy, line }))
+    }
+}
+
+/// What the requests of a replay leave behind.
+#[derive(Default)]
+struct Tally {
+    sums: [Sums; 2],
+    completed: Vec<Completed>,
+    scheduled: Vec<f64>,
+    error: Option<LabError>,
+}
+
+/// Replays a trace on an idle modelled drive.
+///
+/// # Errors
+/// One line: the trace cannot be read, the SSD takes no cache, the volume fails.
+pub(super) fn replay(
+    profile: &'static Profile,
+    size_bytes: u64,
+    cache: Option<CacheModel>,
+    replay: &Replay,
+    point: &mut Point,
+) -> Result<(), LabError> {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    let requests = replay.requests(size_bytes, BLOCK_BYTES)?;
+    let depth = replay.depth;
+    let tally = Rc::new(RefCell::new(Tally::default()));
+    let kept = tally.clone();
+    let status = executor.block_on(async move {
+        let volume = volume(&handle, profile, size_bytes, cache).await?;
+        all(&handle, &Rc::new(volume), requests, depth, &kept).await
+    })?;
+    let mut tally = tally.take();
+    if let Some(error) = tally.error.take() {
+        return Err(error);
+    }
+    let end = tally.completed.iter().map(|one| one.at_ns).fold(0.0, f64::max);
+    let window = std::time::Duration::from_nanos((end as u64).max(1));
+    (point.read, point.write) = (tally.sums[0].flow(window), tally.sums[1].flow(window));
+    point.cache = status.map(|status| window_of(&status));
+    finish(point, replay, &tally.completed, &tally.scheduled);
+    Ok(())
+}
+
+fn window_of(status: &Status) -> CacheWindow {
+    CacheWindow {
+        read_requests: status.reads.requests,
+        read_hits: status.reads.hits,
+        read_bypassed: status.reads.bypassed,
+        write_requests: status.writes.requests,
+        write_hits: status.writes.hits,
+        write_bypassed: status.writes.bypassed,
+        ssd_bytes_written: status.ssd_written_bytes,
+        origin_bytes_read: status.origin_read_bytes,
+        origin_bytes_written: status.origin_written_bytes,
+        dirty_lines: status.lines_dirty,
+    }
+}
+
+async fn volume(
+    handle: &Handle,
+    profile: &'static Profile,
+    size_bytes: u64,
+    cache: Option<CacheModel>,
+) -> Result<Volume<Drive>, LabError> {
+    let drive = |profile: &Profile, bytes| {
+        ModelDevice::new(handle.clone(), profile, ZeroesAside::new(bytes))
+    };
+    let volume = Volume::plain(handle, drive(profile, size_bytes.max(GIB)));
+    if let Some(CacheModel { ssd, bytes, mode, policy, line }) = cache {
+        let format = FormatOptions { line_size: line, policy, uuid: [1; 16] };
+        let settings = Settings { mode, ..Settings::default() };
+        let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+        let attached = volume.attach_new(drive(ssd, bytes), &format, options).await;
+        attached.map_err(|error| LabError::Failed {
+            what: "making the modelled cache".to_owned(),
+            detail: error.to_string(),
+        })?;
+    }
+    Ok(volume)
+}
+
+/// Makes every request at its time, or as soon as there is room for it.
+async fn all(
+    handle: &Handle,
+    volume: &Rc<Volume<Drive>>,
+    mut requests: crate::trace::replay::Requests,
+    depth: u32,
+    tally: &Rc<RefCell<Tally>>,
+) -> Result<Option<Status>, LabError> {
+    let begin = handle.now();
+    let room = Semaphore::new(u64::from(depth));
+    while let Some(request) = requests.next()? {
+        handle.sleep_until(begin + request.at_ns).await;
+        let permit = room.acquire(1).await;
+        tally.borrow_mut().scheduled.push(request.at_ns as f64);
+        let (volume, kept, clock) = (volume.clone(), tally.clone(), handle.clone());
+        handle.spawn(async move {
+            let made = clock.now();
+            let outcome = one(&volume, request.op, request.offset, request.bytes).await;
+            let (now, mut kept) = (clock.now(), kept.borrow_mut());
+            match outcome {
+                Ok(()) if request.op == Op::Discard => {}
+                Ok(()) => {
+                    let direction = usize::from(request.op == Op::Write);
+                    kept.sums[direction].add(now - made, request.bytes);
+                }
+                Err(error) => {
+                    let what = "a request of the replay".to_owned();
+                    kept.error = Some(LabError::Failed { what, detail: error.to_string() });
+                }
+            }
+            let (at_ns, took_ns) = ((now - begin) as f64, (now - made) as f64);
+            kept.completed.push(Completed { at_ns, took_ns, bytes: request.bytes });
+            drop(permit);
+        });
+        if tally.borrow().error.is_some() {
+            break;
+        }
+    }
+    room.acquire(u64::from(depth)).await;
+    Ok(volume.status().cache)
+}
+
+/// One request, in pieces that a volume takes.
+async fn one(
+    volume: &Volume<Drive>,
+    op: Op,
+    offset: u64,
+    bytes: u64,
+) -> Result<(), voltier_block::IoError> {
+    if op == Op::Discard {
+        let range = SectorRange::new(Lba::from_bytes(offset), bytes / SECTOR_BYTES);
+        return volume.discard(range).await;
+    }
+    let mut done = 0;
+    while done < bytes {
+        let piece = (bytes - done).min(PIECE_BYTES);
+        let at = Lba::from_bytes(offset + done);
+        match op {
+            Op::Write => {
+                let zeroes = Buf::zeroed(piece as usize).freeze();
+                volume.write(at, zeroes.into(), Durability::Cached).await?;
+            }
+            _ => drop(volume.read(at, Buf::new(piece as usize)).await?),
+        }
+        done += piece;
+    }
+    Ok(())
+}
