@@ -83,6 +83,7 @@ fn keep(curves: &Curves, folder: &Path) -> ControlResult<()> {
     for point in &run.points {
         writer.point(point).map_err(failed)?;
     }
+    writer.end().map_err(failed)?;
     let path = folder.join("mrc.csv");
     std::fs::write(&path, curves.csv())
         .map_err(|error| ControlError::io(format!("writing {}", path.display()), &error))
