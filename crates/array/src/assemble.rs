@@ -399,8 +399,8 @@ async fn examine_all<D: BlockDevice>(
     Ok(Ready { array, told, members, left_out, map, unequal, in_doubt, lacking, journal })
 }
 
-/// Tells the newest event to members that are behind it, or have it in one copy only: the next one would leave
-/// them two behind, and a cut in the midst of it would have lost them.
+/// Tells the newest event to members that are behind it, or have it in one copy only: the next one would
+/// leave them two behind, and a cut in the midst of it would have lost them.
 async fn tell_those_behind<D: BlockDevice>(
     members: &BTreeMap<usize, Candidate<D>>,
     told: &ArrayRecord,

@@ -170,7 +170,7 @@ fn copy(
 ) -> Result<(u64, u64), voltier_lab::LabError> {
     let mut first_ns = None;
     let mut count = 0_u64;
-    while let Some(mut request) = source.next()? {
+    while let Some(mut request) = source.next_request()? {
         count += 1;
         if count.is_multiple_of(STOP_EVERY) {
             stop.check()?;
