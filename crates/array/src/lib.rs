@@ -42,8 +42,8 @@
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
 //! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::grow_capacity`] a
-//! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside requests
-//! as its priority says, never under its floor.
+//! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
+//! requests as its priority says, never under its floor.
 
 mod added_row;
 mod array;
