@@ -3,7 +3,7 @@
 //! Everything shown is computed from the [`Run`] by [`crate::analysis`]; a report adds nothing of
 //! its own, and two reports of one run are the same to the byte.
 //!
-//! Reading route: [`write`], `compose` for what stands in a report and in which order, `page` for
+//! Reading route: [`write()`], `compose` for what stands in a report and in which order, `page` for
 //! what a section is made of, then any of the sections (`load`, `grid`, `rounds`, ...). `html` and
 //! `markdown` lay out, `files` are the figures for programs; `draw` is how charts look.
 
