@@ -62,7 +62,7 @@ impl<D: BlockDevice> Inner<D> {
 
 impl<D: BlockDevice> Array<D> {
     /// Adds a member for room, on a device that holds nothing that is needed, with a new uuid. Stripes
-    /// become one chunk of data wider ([`Geometry::with_member`]): all data move, in the background, and
+    /// become one chunk of data wider (`with_member`): all data move, in the background, and
     /// requests go on. The size is what it was until the last of them has; then it is the new one.
     ///
     /// When it returns, the array has begun, durably; it goes on after a restart. To be waited for to its
