@@ -367,9 +367,13 @@ impl<D: BlockDevice> Inner<D> {
             self.members.iter().any(lacks)
         };
         if is_whole {
+            // One that takes the place of the member it was a copy of was not on record, and what it was given
+            // since the last flush goes with the power.
+            let unflushed = self.unflushed();
             for region in 0..map.count() {
                 let is_in_map = is_kept && map.missing.has(region);
-                map.missing.put(region, is_in_map || is_missing(region));
+                let may_go = unflushed.contains(&region);
+                map.missing.put(region, is_in_map || may_go || is_missing(region));
             }
             return (0..map.block_count()).collect();
         }

@@ -39,6 +39,8 @@ pub(crate) struct RebuildState {
     last_error: Cell<Option<IoError>>,
     /// Regions that were filled, and are not yet on record.
     filled: RefCell<Vec<u64>>,
+    /// Those of them that a flush covers which is under way.
+    being_flushed: RefCell<Vec<u64>>,
     stored_at_ns: Cell<Nanos>,
     rebuilt_members: Cell<u64>,
 }
@@ -310,18 +312,28 @@ impl<D: BlockDevice> Inner<D> {
         is_due
     }
 
+    /// Regions that were filled since the last flush: a power cut may take them away again.
+    pub(crate) fn unflushed(&self) -> BTreeSet<u64> {
+        let state = &self.background.rebuild;
+        let (filled, flushing) = (state.filled.borrow(), state.being_flushed.borrow());
+        filled.iter().chain(flushing.iter()).copied().collect()
+    }
+
     /// Makes the position durable: first what was filled, then that it is.
     pub(crate) async fn store_progress(self: &Rc<Self>) {
         let state = &self.background.rebuild;
         let filled = state.filled.take();
         if self.durable.is_some() && !filled.is_empty() {
+            state.being_flushed.borrow_mut().extend(&filled);
             for member in 0..self.members.len() {
                 let is_due = !canary::is(Canary::PositionBeforeFlush);
-                if is_due && self.members[member].is_rebuilding() {
+                let own = &self.members[member];
+                if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
                     // One that fails is lost, and lacks everything.
                     let _ = self.clone().flush_member(member).await;
                 }
             }
+            state.being_flushed.borrow_mut().retain(|region| !filled.contains(region));
             self.store_rebuilt(filled).await;
         }
         state.stored_at_ns.set(self.handle.now());
