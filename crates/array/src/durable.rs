@@ -229,6 +229,10 @@ impl<D: BlockDevice> Inner<D> {
             is_news = true;
         }
         next.is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
+        if durable.record.borrow().is_in_doubt && !next.is_in_doubt {
+            // First: what was made to match is on the members before they say that nothing is in doubt.
+            self.flush_members().await?;
+        }
         let reshape = self.moving.as_ref().map(|moving| moving.record());
         is_news |= next.reshape != reshape;
         next.reshape = reshape;
