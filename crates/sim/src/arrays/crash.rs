@@ -278,6 +278,8 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
             MetadataError::JournalNewer { .. } if !trial.options.degraded => return None,
             MetadataError::DirtyDegraded { .. } if rig.may_be_in_doubt() => rig.force(trial),
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
+            // The others heard that the making had ended, and went on without these.
+            MetadataError::HalfMade { .. } if !trial.options.degraded => return None,
             MetadataError::TooFew { .. } if !trial.is_enough => return None,
             // Those that were left behind together, with one that made place for its copy.
             MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
