@@ -337,6 +337,19 @@ fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
     lacking
 }
 
+/// Puts what members lack on record: what is marked says so only after a crash, and they may not have it
+/// when the array is stopped in order.
+fn put_on_record(lacking: &Bits, joined: &mut Joined) {
+    for region in lacking.iter() {
+        if !joined.map.missing.has(region) {
+            joined.map.missing.put(region, true);
+            joined.unequal.push(joined.map.block_of(region));
+        }
+    }
+    joined.unequal.sort_unstable();
+    joined.unequal.dedup();
+}
+
 async fn examine_all<D: BlockDevice>(
     devices: Vec<D>,
     options: AssembleOptions,
@@ -381,6 +394,9 @@ async fn examine_all<D: BlockDevice>(
     }
     let in_doubt = in_doubt(&array, &joined);
     let lacking = lacking(&array, &joined);
+    if members.keys().any(|member| array.is_rebuilding(*member)) {
+        put_on_record(&lacking, &mut joined);
+    }
     let all = 0..array.members.len();
     let lacks = |member: &usize| match members.contains_key(member) {
         true if array.is_in_service(*member) => false,
