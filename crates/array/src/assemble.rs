@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Lba};
-use voltier_ring::Handle;
+use voltier_block::{BlockDevice, Buf, IoError, Lba};
+use voltier_ring::{Handle, join_all};
 
 use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
@@ -415,6 +415,21 @@ async fn examine_all<D: BlockDevice>(
     Ok(Ready { array, told, members, left_out, map, unequal, in_doubt, lacking, journal })
 }
 
+/// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
+/// may be in volatile caches. The array goes on from that as it was read, and tells others of it: the power
+/// must not take it away again, on one member or on all.
+async fn flush_what_was_found<D: BlockDevice>(
+    members: &BTreeMap<usize, Candidate<D>>,
+) -> Vec<usize> {
+    if canary::is(Canary::ReplayBeforeFlush) {
+        return Vec::new();
+    }
+    let flush = async |(member, it): (&usize, &Candidate<D>)| {
+        it.device.flush().await.is_err().then_some(*member)
+    };
+    join_all(members.iter().map(flush)).await.into_iter().flatten().collect()
+}
+
 /// Tells the newest event to members that are behind it, or have it in one copy only: the next one would
 /// leave them two behind, and a cut in the midst of it would have lost them.
 async fn tell_those_behind<D: BlockDevice>(
@@ -460,6 +475,7 @@ impl<D: BlockDevice> Array<D> {
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
         let ready = examine_all(devices, options).await?;
+        let unflushed = flush_what_was_found(&ready.members).await;
         tell_those_behind(&ready.members, &ready.told).await;
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
         let own_journal = ready.journal;
@@ -489,6 +505,9 @@ impl<D: BlockDevice> Array<D> {
         let assembled = Self::build(handle, geometry, devices, foundation)?;
         assembled.0.name_members(&record);
         assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
+        for member in unflushed {
+            assembled.0.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+        }
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)
                 && let Ok(device) = member.device()

@@ -183,7 +183,11 @@ fn verify(
         let last = last_ones(&left.lives, u64::MAX);
         let by_record = known.current(last, MemberState::InService);
         let missing = left.online & !by_record;
-        assert!(missing == 0, "members {missing:#b} were in service and are not by record");
+        assert!(
+            missing == 0,
+            "members {missing:#b} were in service and are not by record:{known} of lives {:?}",
+            left.lives
+        );
         let is_believed = left.journal.is_out && known.has_journal_on_device(last);
         assert!(!is_believed, "the journal's device is out, and in service by record");
     }
