@@ -14,7 +14,7 @@ pub enum Canary {
     WatermarkBeforeFlush,
     /// Requests go on without a member before the others know that it is lost.
     LossNotRecorded,
-    /// A replay redoes what it found in volatile caches.
+    /// A start goes on from what it found in volatile caches.
     ReplayBeforeFlush,
     /// A replay redoes changes of which a member that is there has no record.
     IncompleteRedone,

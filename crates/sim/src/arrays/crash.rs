@@ -206,7 +206,11 @@ fn verify(
         let last = last_ones(&left.lives, u64::MAX);
         let by_record = known.current(last, MemberState::InService);
         let missing = left.online & !by_record;
-        assert!(missing == 0, "members {missing:#b} were in service and are not by record");
+        assert!(
+            missing == 0,
+            "members {missing:#b} were in service and are not by record:{known} of lives {:?}",
+            left.lives
+        );
         let is_believed = left.journal.is_out && known.has_journal_on_device(last);
         assert!(!is_believed, "the journal's device is out, and in service by record");
     }
@@ -309,6 +313,8 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
             MetadataError::JournalNewer { .. } if !trial.options.degraded => return None,
             MetadataError::DirtyDegraded { .. } if rig.may_be_in_doubt() => rig.force(trial),
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
+            // The others heard that the making had ended, and went on without these.
+            MetadataError::HalfMade { .. } if !trial.options.degraded => return None,
             MetadataError::TooFew { .. } if !trial.is_enough => return None,
             // Those that were left behind together, with one that made place for its copy.
             MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }

@@ -150,7 +150,12 @@ impl Rig {
     /// Members in service since this life began, or that a start has which is under way.
     fn still_in_service(&self) -> u64 {
         let array = self.array.borrow();
-        let Some(array) = &*array else { return self.starting.get() };
+        let Some(array) = &*array else {
+            // Until it changes anything it relies on nothing: what a kill left in the drives' caches, and
+            // the start has found there, may go with the power, and the record is what it was before.
+            let relies = self.looking.get().is_none();
+            return if relies { self.starting.get() } else { 0 };
+        };
         let at_first = self.at_first.borrow();
         let now = members_of(array);
         let is_same = |member: &usize| {
