@@ -188,6 +188,10 @@ impl<D: BlockDevice> Inner<D> {
             _locks = self.lock_moved(window).await;
         }
         let drained = self.drain_transactions().await?;
+        if self.reshape_waits_for().is_some() && !moving.record().is_between() {
+            // Since it was asked a member went, or a copy began, which would not have what is staged.
+            return Ok(0);
+        }
         let settled_below = if canary::is(Canary::MovedRedone) { 0 } else { drained };
         let next = Moving::at(window.units.end, settled_below);
         if !is_blank && window.overlaps_itself() {
