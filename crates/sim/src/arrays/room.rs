@@ -176,7 +176,7 @@ impl Rig {
     /// The size is one of two, and nothing behind it answers.
     async fn check_size(&self, when: &str) {
         let array = self.array();
-        let is_wide = array.geometry().data_chunks() > self.setup.geometry.data_chunks();
+        let is_wide = self.is_wide();
         let is_moving = array.reshape_status().is_some();
         let size = array.limits().sectors;
         let expected = if is_wide && !is_moving {
@@ -190,6 +190,11 @@ impl Rig {
         let read = array.read(Lba(size), Buf::new((block * SECTOR_BYTES) as usize)).await;
         let is_answered = read.is_ok() && self.array().limits().sectors == size;
         assert!(!is_answered, "what is behind the end is read, {when}");
+    }
+
+    /// Whether a member was added for room.
+    fn is_wide(&self) -> bool {
+        self.array().geometry().data_chunks() > self.setup.geometry.data_chunks()
     }
 
     fn rows(&self) -> Rows {
@@ -263,6 +268,8 @@ impl Rig {
                 | GrowError::Lost { .. },
             )
             | ArrayError::Replace(ReplaceError::ScrubRuns) => {}
+            // It has been given one meanwhile.
+            ArrayError::Grow(GrowError::TooShort { .. }) if self.is_wide() => {}
             ArrayError::Grow(GrowError::Device { error, .. }) => {
                 self.check_refused(drive, &ArrayError::Replace(*error));
             }
@@ -277,9 +284,8 @@ impl Operator {
         let rig = self.rig.clone();
         let array = rig.array();
         let free = rig.bay.free(&rig.setup);
-        let is_wide = array.geometry().data_chunks() > rig.setup.geometry.data_chunks();
         let is_whole = (0..array.geometry().member_count()).all(|member| array.is_online(member));
-        if is_wide || !is_whole || free.is_empty() || rig.is_in_doubt() {
+        if rig.is_wide() || !is_whole || free.is_empty() || rig.is_in_doubt() {
             return;
         }
         if self.dice.one_in(3) {
