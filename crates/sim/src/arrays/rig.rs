@@ -66,6 +66,8 @@ pub(crate) struct Rig {
     pub(crate) under_way: RefCell<Vec<SectorRange>>,
     /// Whether a request was answered that was for the room behind what the volume had at first.
     pub(crate) has_used_room: Cell<bool>,
+    /// Whether a member for room is on its way.
+    pub(crate) is_room_asked: Cell<bool>,
 }
 
 /// Runs of neighbouring stripes, as sectors of the volume.
@@ -113,6 +115,7 @@ impl Rig {
             was_rotten: Cell::new(false),
             under_way: RefCell::default(),
             has_used_room: Cell::new(left.has_used_room),
+            is_room_asked: Cell::new(false),
         })
     }
 

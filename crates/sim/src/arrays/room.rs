@@ -268,8 +268,6 @@ impl Rig {
                 | GrowError::Lost { .. },
             )
             | ArrayError::Replace(ReplaceError::ScrubRuns) => {}
-            // It has been given one meanwhile.
-            ArrayError::Grow(GrowError::TooShort { .. }) if self.is_wide() => {}
             ArrayError::Grow(GrowError::Device { error, .. }) => {
                 self.check_refused(drive, &ArrayError::Replace(*error));
             }
@@ -279,13 +277,18 @@ impl Rig {
 }
 
 impl Operator {
-    /// Adds a member for room, once.
+    /// Adds a member for room: no second one, also while the first is on its way.
     pub(crate) async fn add_room(&mut self) {
         let rig = self.rig.clone();
         let array = rig.array();
         let free = rig.bay.free(&rig.setup);
         let is_whole = (0..array.geometry().member_count()).all(|member| array.is_online(member));
-        if rig.is_wide() || !is_whole || free.is_empty() || rig.is_in_doubt() {
+        if rig.is_wide()
+            || rig.is_room_asked.get()
+            || !is_whole
+            || free.is_empty()
+            || rig.is_in_doubt()
+        {
             return;
         }
         if self.dice.one_in(3) {
@@ -296,10 +299,12 @@ impl Operator {
         }
         let drive = *self.dice.pick(&free);
         let uuid = rig.come(drive);
+        rig.is_room_asked.set(true);
         rig.world.tell(|| format!("care: drive {drive} for room"));
         let growing = rig.clone();
         let grown = rig.world.handle().spawn(async move {
             let grown = growing.array().grow_capacity(growing.disks[drive].clone(), uuid).await;
+            growing.is_room_asked.set(false);
             growing.world.tell(|| format!("care: room on drive {drive}: {grown:?}"));
             if let Err(error) = grown {
                 growing.check_no_room(drive, &error);
