@@ -25,6 +25,8 @@ const ROOM_ONE_IN: u64 = 4;
 /// One in so many of these has chunks that are moved over themselves in parts.
 const LONG_CHUNKS_ONE_IN: u64 = 6;
 const LONG_CHUNK_BYTES: u64 = 256 * KIB;
+/// Of the crash points of those with several regions one in so many is left.
+const LARGE_ONE_IN: u64 = 8;
 /// Longest request of a check.
 const REQUEST_BYTES: u64 = MIB;
 
@@ -57,6 +59,10 @@ impl Setup {
         let least = AREA_ALIGN_BYTES + journal_bytes + data_bytes + superblock_bytes;
         for drive in &mut self.drives {
             drive.bytes = drive.bytes - before + least;
+        }
+        if data_bytes > REGION_BYTES {
+            // Much is moved, read and held to parity at each.
+            self.one_in *= LARGE_ONE_IN;
         }
         self.gains_room = true;
         self.care = Care::Members;
@@ -150,8 +156,10 @@ impl Rig {
     /// No client may have anything under way; the array may be moving.
     pub(crate) async fn check_with_room(&self, when: &str) {
         let array = self.array();
-        let mut volume = Vec::new();
         self.check_size(when).await;
+        let row_bytes = self.setup.most_sectors() / array.geometry().stripe_count() * SECTOR_BYTES;
+        let most_bytes = self.setup.most_sectors() * SECTOR_BYTES + row_bytes;
+        let mut volume = Vec::with_capacity(most_bytes as usize);
         for range in self.whole() {
             let read = self.model.borrow_mut().begin_read();
             let into = Buf::new(range.bytes() as usize);
@@ -167,9 +175,7 @@ impl Rig {
             return;
         }
         // From here on nothing happens. What has come behind the end meanwhile nobody has written.
-        let size = array.limits().sectors.max(self.setup.most_sectors()) * SECTOR_BYTES;
-        let row_bytes = array.geometry().stripe_sectors() * SECTOR_BYTES;
-        volume.resize((size + row_bytes) as usize, 0);
+        volume.resize(most_bytes as usize, 0);
         self.check_rows(&volume, when);
     }
 
