@@ -13,8 +13,8 @@ use crate::request::{transfer_range, writable, write_range};
 /// Memory comes in pieces of this size: a huge page each, and few enough to keep in one vector.
 const CHUNK_BYTES: usize = 2 * MIB as usize;
 
-/// Writes from this size on go past the processor's caches: logs and whole chunks are not read again soon. What
-/// reads before it writes finds less than that in the caches already.
+/// Writes from this size on go past the processor's caches: logs and whole chunks are not read again soon.
+/// What an array reads before it writes is smaller, and in the caches.
 const PAST_CACHES_BYTES: usize = 16 << 10;
 
 struct Memory {
