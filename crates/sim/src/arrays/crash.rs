@@ -249,10 +249,12 @@ fn verify(
     executor.block_on(recover(rig.clone(), trial, was_stopped, prng.next_u64()));
     end(world, executor, rig);
     let Some(left) = next.take() else { return };
+    let geometry = left.geometry.clone();
     // Most drives that were away stay there; now and then one is back, or another one goes.
     let mut away = if prng.one_in(3) { 0 } else { away };
     if prng.one_in(3) {
-        away |= 1 << prng.below(setup.geometry.member_count() as u64);
+        let shape = if setup.gains_room { &geometry } else { &setup.geometry };
+        away |= 1 << prng.below(shape.member_count() as u64);
     }
     verify(setup, left, away, prng, ledger, Cuts::Any(depth + 1));
 }
@@ -350,7 +352,9 @@ async fn recover(rig: Rc<Rig>, mut trial: Trial, was_stopped: bool, seed: u64) {
     let is_whole = trial.is_whole();
     let takes_along = trial.options.force || (rig.setup.geometry.is_mirror() && !is_whole);
     if !rig.setup.has_journal() && takes_along {
-        rig.open.borrow_mut().give_up(&rig.setup.geometry, &mut rig.model.borrow_mut());
+        for shape in rig.setup.shapes() {
+            rig.open.borrow_mut().give_up(&shape, &mut rig.model.borrow_mut());
+        }
     }
     assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
     if was_stopped {
