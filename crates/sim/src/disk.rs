@@ -135,6 +135,20 @@ impl SimDisk {
         medium
     }
 
+    /// What is on the medium when all that is under way has reached the drive's cache.
+    pub(crate) fn after_its_work(&self) -> Medium {
+        let inner = &self.0;
+        let mut medium = self.medium();
+        let mut order = inner.order.get();
+        for written in inner.in_flight.borrow().values() {
+            for block in written.blocks(u64::from(inner.spec.block_bytes)) {
+                medium.complete(order, block, Durability::Cached);
+                order += 1;
+            }
+        }
+        medium
+    }
+
     /// The medium as it is now, with every completed write.
     pub fn medium(&self) -> Medium {
         self.0.medium.borrow().clone()

@@ -29,7 +29,7 @@ const NEXT_CUT_EVENTS: u64 = 200;
 /// Starts after a kill that are cut off by the power, beside others.
 const REDO_CUTS: u64 = 2;
 /// Events of a start in which it redoes.
-const REDO_EVENTS: u64 = 120;
+const REDO_EVENTS: u64 = 100;
 
 /// The next cut, in what follows a cut.
 #[derive(Clone, Copy, PartialEq)]
@@ -135,7 +135,9 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
             rig.model.borrow().forget_contents_since(contents);
         }
         // A start redoes what a kill left in the caches of drives, and the power goes meanwhile.
-        let redone = if cut == Cut::Kill && rig.setup.has_journal() { REDO_CUTS } else { 0 };
+        let is_redone = cut == Cut::Kill && rig.setup.has_journal();
+        let left = if is_redone { rig.left_by_kill(&ledger) } else { left };
+        let redone = if is_redone { REDO_CUTS } else { 0 };
         for number in 0..redone {
             ledger.at(format!("seed {seed}, event {event}, Kill, redone ({number})"), Some(event));
             ledger.count(|counts| counts.array_points += 1);

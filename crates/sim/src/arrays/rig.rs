@@ -121,8 +121,17 @@ impl Rig {
 
     /// What `cut` leaves at this moment.
     pub(crate) fn left_by(&self, cut: Cut, prng: &mut Prng, ledger: &Ledger) -> Left {
+        let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        self.left_with(cut, media, ledger)
+    }
+
+    /// What a kill leaves at this moment when the drives end what they were at.
+    pub(crate) fn left_by_kill(&self, ledger: &Ledger) -> Left {
+        self.left_with(Cut::Kill, self.disks.iter().map(SimDisk::after_its_work).collect(), ledger)
+    }
+
+    fn left_with(&self, cut: Cut, media: Vec<Medium>, ledger: &Ledger) -> Left {
         self.look_again();
-        let media: Vec<Medium> = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         let mut lives = self.lives();
         self.note_come(&mut lives, |drive| media[drive].snapshot());
         let mut model = self.model.borrow().clone();
