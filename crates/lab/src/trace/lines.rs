@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_request_touches_every_line_it_overlaps() {
         let lines: Vec<Reference> = references(&request(3, 4095, 4098), 4096).collect();
-        let key = |line| 3 << LINE_BITS | line;
+        let key = |line: u64| 3 << LINE_BITS | line;
         assert_eq!(lines.iter().map(|line| line.key).collect::<Vec<_>>(), [key(0), key(1), key(2)]);
         assert_eq!(
             lines.iter().map(|line| line.is_whole).collect::<Vec<_>>(),
