@@ -52,8 +52,9 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
         "btrfs" => btrfs::measure(effort)?,
         "mrc" => mrc::measure()?,
         _ => {
-            let message =
-                format!("there is no benchmark {name}: try cache, start, parity, array, btrfs or mrc");
+            let message = format!(
+                "there is no benchmark {name}: try cache, start, parity, array, btrfs or mrc"
+            );
             return Err(message.into());
         }
     };

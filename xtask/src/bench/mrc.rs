@@ -108,7 +108,8 @@ pub(super) fn measure() -> Result<Vec<Row>, Failure> {
         0 => Ok(report::medians(&[rows])?),
         count => {
             print!("{}", report::table(&report::medians(&[rows])?));
-            Err(format!("{count} miss ratios differ from libCacheSim's by more than they may").into())
+            Err(format!("{count} miss ratios differ from libCacheSim's by more than they may")
+                .into())
         }
     }
 }
@@ -173,7 +174,8 @@ fn ours(
 
 impl Ours {
     fn percent(&self, curve: &str, lines: u64) -> Result<f64, Failure> {
-        let points = self.curves.iter().find(|known| known.name == curve).map(|curve| &curve.points);
+        let points =
+            self.curves.iter().find(|known| known.name == curve).map(|curve| &curve.points);
         let point = points.and_then(|all| all.iter().find(|point| point.lines == lines));
         let point = point.ok_or_else(|| format!("no point of {curve} with {lines} lines"))?;
         Ok(point.miss_ratio * 100.0)

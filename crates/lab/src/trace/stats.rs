@@ -381,7 +381,7 @@ mod tests {
             (stats.reads.requests, stats.reads.bytes, stats.writes.requests),
             (4, 20_480, 1)
         );
-        assert_eq!((stats.reads.sequential, stats.writes.sequential), (1, 1), "{stats:?}");
+        assert_eq!((stats.reads.sequential, stats.writes.sequential), (1, 0), "{stats:?}");
         assert_eq!((stats.lines, stats.reads.lines, stats.writes.lines), (4, 4, 1));
         assert_eq!(stats.sizes, [(4096, 4), (8192, 1)]);
         assert_eq!((stats.seconds, stats.stretches.iter().sum::<u64>()), (Some(2.0), 5));
