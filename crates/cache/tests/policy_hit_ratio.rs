@@ -129,3 +129,17 @@ fn s3fifo_is_no_worse_than_any_simple_policy_on_plain_zipf() {
         assert!(s3 >= simple, "s3fifo {s3:.3}, {kind} {simple:.3}");
     }
 }
+
+/// The small queue is passed again and again: what is used once never gets past it, so that a loop
+/// longer than the cache keeps a part of itself. A clock, or a small queue that is passed once, keeps none.
+#[test]
+fn s3fifo_keeps_a_part_of_a_loop_that_is_longer_than_the_cache() {
+    let mut cache = Cache::new(PolicyKind::S3Fifo);
+    let mut hits = 0;
+    for request in 0..REQUESTS {
+        hits += u32::from(cache.read(u64::from(request) % 6000));
+    }
+    let ratio = f64::from(hits) / f64::from(REQUESTS);
+    println!("loop over three caches: s3fifo {ratio:.3}");
+    assert!(ratio > 0.2, "s3fifo {ratio:.3}");
+}

@@ -2,7 +2,7 @@
 //!
 //! After Yang, Zhang, Qiu, Yue and Vinayak, "FIFO queues are all you need for cache eviction"
 //! (SOSP 2023), fitted to a log of slots in two bytes per slot: new lines pass through a small
-//! queue (a tenth of the capacity, kept as line numbers); those used at least twice there move to
+//! queue (a twentieth of the capacity, kept as line numbers); those used at least twice there move to
 //! the main part, the others leave and are remembered as 8-bit fingerprints (the ghost); a line
 //! whose fingerprint is remembered goes to the main part at once. The main part is not a queue but
 //! a clock hand over the slots, which a log fills in order of writing anyway.
@@ -54,7 +54,6 @@ impl S3Fifo {
     pub(super) fn insert(&mut self, slot: u32, line: u64) {
         let known = self.ghost.take(line);
         let small = !known && self.small.push(line);
-        self.small.live += u64::from(small);
         self.states.set(slot, State { small, uses: 0 });
     }
 
@@ -77,18 +76,19 @@ impl S3Fifo {
     }
 
     pub(super) fn remove(&mut self, slot: u32, line: u64) {
-        if self.states.get(slot).small {
-            self.small.live -= 1;
-            if self.chosen == Some(slot) {
-                self.ghost.put(line);
+        if self.states.get(slot).small && self.chosen == Some(slot) {
+            // Its entry is the oldest: without it there is room for the line that comes.
+            if self.small.oldest() == Some(line) {
+                self.small.pop();
             }
+            self.ghost.put(line);
         }
         self.states.set(slot, State::default());
         self.chosen = None;
     }
 
     pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<u32> {
-        self.chosen = if self.small.live >= self.small.target {
+        self.chosen = if self.small.is_full() {
             self.oldest_of_small(lines).or_else(|| self.coldest_of_main(lines))
         } else {
             self.coldest_of_main(lines).or_else(|| self.oldest_of_small(lines))
@@ -96,7 +96,7 @@ impl S3Fifo {
         self.chosen
     }
 
-    /// The oldest line of the small queue that was not used; the entry stays until it is stale.
+    /// The oldest line of the small queue that was not used; the entry stays until it is removed.
     fn oldest_of_small(&mut self, lines: &impl Lines) -> Option<u32> {
         for _ in 0..NEAR_LOOKS_MAX {
             let line = self.small.oldest()?;
@@ -105,7 +105,6 @@ impl S3Fifo {
             {
                 if state.uses >= PROMOTING_USES {
                     self.states.set(slot, State::default());
-                    self.small.live -= 1;
                 } else if lines.evictable(slot) {
                     return Some(slot);
                 } else {
@@ -185,17 +184,18 @@ struct SmallQueue {
     entries: PackedLines,
     head: usize,
     length: usize,
-    /// Lines whose state says small.
-    live: u64,
-    /// From this many on, victims come from here.
-    target: u64,
 }
 
 impl SmallQueue {
     fn new(capacity_lines: u64, line_count: u64) -> Self {
         let target = (capacity_lines / 20).max(1);
         let entries = PackedLines::new(target as usize, line_count);
-        Self { entries, head: 0, length: 0, live: 0, target }
+        Self { entries, head: 0, length: 0 }
+    }
+
+    /// Victims come from here then. Entries of lines that others took out count until they are met.
+    fn is_full(&self) -> bool {
+        self.length == self.entries.len()
     }
 
     fn oldest(&self) -> Option<u64> {
@@ -209,7 +209,7 @@ impl SmallQueue {
 
     /// False if it is full.
     fn push(&mut self, line: u64) -> bool {
-        if self.length == self.entries.len() {
+        if self.is_full() {
             return false;
         }
         let end = self.head + self.length;
