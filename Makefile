@@ -3,7 +3,8 @@
 #   make build        the release binary, target/release/voltier
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
-#   make bench        speed against named peers: BENCH=cache, start, parity, array, btrfs, mrc (docs/benchmarks.md)
+#   make bench        speed against named peers (docs/benchmarks.md):
+#                     BENCH=cache, start, parity, array, btrfs, mrc
 #   make fuzz         MINUTES (10) of every fuzz target, or of TARGET (see docs/internals/fuzzing.md)
 #   make fuzz-smoke   some seconds of every fuzz target
 #   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)

@@ -16,6 +16,9 @@ database=("${demo[@]}" initdb:postgresql pgbench:postgresql
   mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench)
 witness=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
 
+# What a test leaves out where it cannot be had, in one line; on CI it must be there.
+if [ -n "${CI:-}" ]; then test+=(chromium:chromium); fi
+
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   fuzz) wanted=("${fuzz[@]}") ;;
@@ -49,6 +52,8 @@ found() {
     *.so.*) ldconfig -p | awk -v name="$1" '$1 == name { found = 1 } END { exit !found }' ;;
     # Debian keeps PostgreSQL's server programs in folders of their versions.
     initdb) command -v "$1" >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null ;;
+    # Any of them shows a page.
+    chromium) command -v chromium || command -v chromium-browser || command -v google-chrome ;;
     *) command -v "$1" >/dev/null ;;
   esac
 }
@@ -56,7 +61,7 @@ found() {
 missing() {
   local entry
   for entry in "${wanted[@]}"; do
-    found "${entry%%:*}" || echo "${entry#*:}"
+    found "${entry%%:*}" >/dev/null || echo "${entry#*:}"
   done
   # A compiler without the C library's start files cannot link.
   if ! compgen -G '/usr/lib/*/crt1.o' >/dev/null && [ ! -e /usr/lib64/crt1.o ]; then
@@ -64,9 +69,24 @@ missing() {
   fi
 }
 
+# The browser in which reports are looked at.
+browser() {
+  if [ "$set" != test ] || found chromium >/dev/null; then return; fi
+  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    echo "installing: chromium"
+    apt-get -qq update >/dev/null 2>&1 || true
+    if DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium \
+      >/dev/null 2>&1 && found chromium >/dev/null; then return; fi
+  fi
+  echo "chromium is missing and cannot be installed here: reports are not looked at in a browser" >&2
+}
+
 packages=$(missing | sort -u | tr '\n' ' ')
 packages=${packages% }
-[ -n "$packages" ] || exit 0
+if [ -z "$packages" ]; then
+  browser
+  exit 0
+fi
 
 if ! command -v apt-get >/dev/null; then
   echo "missing: $packages (Debian names): install them with your package manager," >&2
@@ -90,3 +110,4 @@ if [ -n "$still" ]; then
   echo "still missing after apt-get install: $still" >&2
   exit 1
 fi
+browser

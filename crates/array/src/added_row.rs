@@ -42,16 +42,31 @@ impl Geometry {
         Self::new(level, layout, members, chunk_bytes, self.member_sectors()).map_err(Some)
     }
 
-    /// Whether rows added to this give the other.
+    /// Whether rows added to this, and members for room, give the other.
     pub(crate) fn grows_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();
-        for _ in 0..ROWS_MAX {
+        for _ in 0..=ROWS_MAX {
+            if shape.widens_into(other) {
+                return *self != *other;
+            }
             match shape.with_row() {
-                Ok(next) if next == *other => return true,
                 Ok(next) => shape = next,
                 Err(_) => return false,
             }
         }
         false
+    }
+
+    /// Whether members added for room alone give the other. Whether they come before rows or behind them
+    /// makes no difference.
+    fn widens_into(&self, other: &Self) -> bool {
+        let mut shape = self.clone();
+        while shape.member_count() < other.member_count() {
+            match shape.with_member() {
+                Ok(next) => shape = next,
+                Err(_) => return false,
+            }
+        }
+        shape == *other
     }
 }

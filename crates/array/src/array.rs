@@ -28,14 +28,16 @@ use crate::losses::{Losses, RecordLosses};
 use crate::members::{Clear, Member};
 use crate::pace::Foreground;
 use crate::replace::ReplaceError;
+use crate::reshape::shapes::Shapes;
+use crate::reshape::{Moving, ReshapeRecord};
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
 /// Plans of reconstruction that are kept: enough for every rotation of a few losses.
 const DECODERS_MAX: usize = 256;
 
-/// Slots that cannot be used, and those of them that are wanted.
-pub(crate) type DecoderKey = (Vec<usize>, Vec<usize>);
+/// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
+pub(crate) type DecoderKey = (usize, Vec<usize>, Vec<usize>);
 
 /// Why an array cannot be made of these members: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,6 +137,8 @@ pub(crate) struct Foundation {
     pub(crate) data_start: u64,
     /// None for a bare array.
     pub(crate) durable: Option<Rc<Durable>>,
+    /// Set if it moves to its geometry from one with a member less.
+    pub(crate) reshape: Option<ReshapeRecord>,
 }
 
 pub(crate) struct Inner<D> {
@@ -161,6 +165,8 @@ pub(crate) struct Inner<D> {
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     /// Whether another one has taken over: this one has no members any more.
     pub(crate) is_superseded: Cell<bool>,
+    /// Set while stripes have two shapes: `geometry` is the one that comes.
+    pub(crate) moving: Option<Rc<Moving>>,
     /// None without redundancy.
     pub(crate) code: Option<Code>,
     pub(crate) decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
@@ -200,6 +206,7 @@ impl<D: BlockDevice> Array<D> {
             has_journal: false,
             data_start: 0,
             durable: None,
+            reshape: None,
         };
         Self::build(handle, geometry, members, foundation)
     }
@@ -223,7 +230,8 @@ impl<D: BlockDevice> Array<D> {
     ) -> Result<(Self, ReplayReport), ArrayError> {
         let has_journal = geometry.parity_chunks() > 0;
         let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
-        let foundation = Foundation { consistency, has_journal, data_start: 0, durable: None };
+        let (data_start, durable, reshape) = (0, None, None);
+        let foundation = Foundation { consistency, has_journal, data_start, durable, reshape };
         let array = Self::build(handle, geometry, members, foundation)?;
         array.0.losses.set_record(record);
         if !has_journal {
@@ -253,7 +261,7 @@ impl<D: BlockDevice> Array<D> {
         members: Vec<Option<D>>,
         foundation: Foundation,
     ) -> Result<Self, ArrayError> {
-        let Foundation { consistency, has_journal, data_start, durable } = foundation;
+        let Foundation { consistency, has_journal, data_start, durable, reshape } = foundation;
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
@@ -279,8 +287,13 @@ impl<D: BlockDevice> Array<D> {
             0 => None,
             rows => Some(Code::new(geometry.data_chunks(), rows)?),
         };
-        let mut limits =
-            limits_of(&geometry, members.iter().flatten().map(|device| device.limits()));
+        let moving = match reshape.zip(Shapes::of(&geometry)) {
+            Some((record, shapes)) => Some(Rc::new(Moving::new(shapes, record)?)),
+            None => None,
+        };
+        // Until all has moved the volume is what it was.
+        let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes.before);
+        let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
         // What is acknowledged is in the journal, durably.
         limits.volatile_cache &= !has_journal;
         let inner = Inner {
@@ -300,6 +313,7 @@ impl<D: BlockDevice> Array<D> {
             limits,
             foreground: Foreground::default(),
             background: Background::new(&geometry),
+            moving,
             code,
             decoders: RefCell::default(),
             geometry,
@@ -353,7 +367,10 @@ impl<D: BlockDevice> Array<D> {
 }
 
 /// The limits of the array, from those of the members that are there.
-fn limits_of<'a>(geometry: &Geometry, members: impl Iterator<Item = &'a Limits>) -> Limits {
+pub(crate) fn limits_of<'a>(
+    geometry: &Geometry,
+    members: impl Iterator<Item = &'a Limits>,
+) -> Limits {
     let stripe_bytes = geometry.stripe_sectors() * SECTOR_BYTES;
     let chunk_bytes = geometry.chunk_sectors() * SECTOR_BYTES;
     let preferred_bytes =
@@ -395,19 +412,24 @@ impl<D> Inner<D> {
         self.code.as_ref().expect("a level with parity has a code")
     }
 
-    /// A plan to compute these unusable slots, ascending, from the others.
-    pub(crate) fn decoder(&self, unusable: &[usize]) -> Rc<Decoder> {
-        self.decoder_of(unusable, unusable)
+    /// A plan to compute these unusable slots of a stripe, ascending, from the others.
+    pub(crate) fn decoder(&self, stripe: Stripe, unusable: &[usize]) -> Rc<Decoder> {
+        self.decoder_of(stripe, unusable, unusable)
     }
 
     /// A plan to compute some of these unusable slots.
-    pub(crate) fn decoder_of(&self, unusable: &[usize], wanted: &[usize]) -> Rc<Decoder> {
+    pub(crate) fn decoder_of(
+        &self,
+        stripe: Stripe,
+        unusable: &[usize],
+        wanted: &[usize],
+    ) -> Rc<Decoder> {
         let mut decoders = self.decoders.borrow_mut();
-        let key = (unusable.to_vec(), wanted.to_vec());
+        let key = (self.shape(stripe).width(), unusable.to_vec(), wanted.to_vec());
         if let Some(decoder) = decoders.get(&key) {
             return decoder.clone();
         }
-        let plan = self.code().decoder(unusable, wanted);
+        let plan = self.code_of(stripe).decoder(unusable, wanted);
         let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
         if decoders.len() == DECODERS_MAX {
             decoders.clear();
@@ -444,7 +466,10 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let _busy = inner.foreground.enter();
         let range = inner.checked(range_of(at, into.len())?)?;
         inner.counters.add(|counts| counts.reads += 1);
-        inner.read(range, into).await
+        match &inner.moving {
+            None => inner.read(range, into).await,
+            Some(moving) => inner.read_beside(moving, range, into).await,
+        }
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
@@ -452,7 +477,10 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let _busy = inner.foreground.enter();
         let range = inner.checked_change(range_of(at, data.len())?)?;
         inner.counters.add(|counts| counts.writes += 1);
-        inner.write(range, data, durability).await?;
+        match &inner.moving {
+            None => inner.write(range, data, durability).await?,
+            Some(moving) => inner.write_beside(moving, range, data, durability).await?,
+        }
         inner.losses_recorded().await
     }
 
@@ -471,7 +499,9 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         if inner.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        inner.clear(range, Clear::Discard).await?;
+        if inner.moving.is_none() {
+            inner.clear(range, Clear::Discard).await?;
+        }
         inner.losses_recorded().await
     }
 
@@ -479,7 +509,10 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let inner = self.0.enter().await;
         let _busy = inner.foreground.enter();
         let range = inner.checked_change(range)?;
-        inner.clear(range, Clear::Zeroes(durability)).await?;
+        match &inner.moving {
+            None => inner.clear(range, Clear::Zeroes(durability)).await?,
+            Some(moving) => inner.zero_beside(moving, range, durability).await?,
+        }
         inner.losses_recorded().await
     }
 }

@@ -12,7 +12,7 @@ use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
 use crate::canary::{self, Canary};
 use crate::consistency::Consistency;
-use crate::copies::{Found, read_superblock};
+use crate::copies::{Found, read_superblock, write_superblock};
 use crate::durable::Durable;
 use crate::errors::{DeviceError, MetadataError};
 use crate::journal::ReplayReport;
@@ -20,6 +20,7 @@ use crate::journal::device::{JournalLabel, JournalState, read_label};
 use crate::marks::{BLOCK_BYTES, Marks};
 use crate::member_layout::MAP_START_BYTES;
 use crate::regions::{Joined, RegionMap};
+use crate::reshape::mover::begin_reshape;
 use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// What may be done when not everything is as it should be.
@@ -310,6 +311,8 @@ fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits {
 /// written.
 struct Ready<D> {
     array: ArrayRecord,
+    /// The newest record as it is on those members that have it.
+    told: ArrayRecord,
     members: BTreeMap<usize, Candidate<D>>,
     left_out: Vec<LeftOut>,
     map: RegionMap,
@@ -340,6 +343,7 @@ async fn examine_all<D: BlockDevice>(
 ) -> Result<Ready<D>, ArrayError> {
     let (candidates, journals) = read_all(devices).await?;
     let mut array = newest_of(&candidates)?;
+    let told = array.clone();
     if array.usage == Usage::Making {
         return Err(MetadataError::HalfMade { name: array.name }.into());
     }
@@ -392,7 +396,23 @@ async fn examine_all<D: BlockDevice>(
         return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
-    Ok(Ready { array, members, left_out, map, unequal, in_doubt, lacking, journal })
+    Ok(Ready { array, told, members, left_out, map, unequal, in_doubt, lacking, journal })
+}
+
+/// Tells the newest event to members that are behind it, or have it in one copy only: the next one would
+/// leave them two behind, and a cut in the midst of it would have lost them.
+async fn tell_those_behind<D: BlockDevice>(
+    members: &BTreeMap<usize, Candidate<D>>,
+    told: &ArrayRecord,
+) {
+    for (member, Candidate { device, found, .. }) in members {
+        if found.superblock.array.event < told.event || found.is_one_copy {
+            let device_sectors = device.limits().sectors;
+            let superblock = Superblock { array: told.clone(), member: *member, device_sectors };
+            // Who does not take it is lost with the next event.
+            let _ = write_superblock(device, &superblock).await;
+        }
+    }
 }
 
 impl<D: BlockDevice> Array<D> {
@@ -424,6 +444,7 @@ impl<D: BlockDevice> Array<D> {
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
         let ready = examine_all(devices, options).await?;
+        tell_those_behind(&ready.members, &ready.told).await;
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
         let own_journal = ready.journal;
         let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
@@ -445,6 +466,7 @@ impl<D: BlockDevice> Array<D> {
             consistency: array.consistency,
             has_journal: journal.is_some(),
             data_start: array.places.data.start.0,
+            reshape: array.reshape,
             durable: Some(Rc::new(Durable::new(array, marks))),
         };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
@@ -459,6 +481,7 @@ impl<D: BlockDevice> Array<D> {
             }
         }
         let journal = assembled.0.start(&unequal, journal).await?;
+        begin_reshape(&assembled.0);
         let report = AssembleReport {
             array: assembled.record(),
             was_clean,

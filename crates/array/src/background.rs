@@ -295,7 +295,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// What all devices of a group take at once.
-    fn run_bytes_max(&self, group: usize) -> u64 {
+    pub(crate) fn run_bytes_max(&self, group: usize) -> u64 {
         let members = self.geometry.members_of(group).map(|member| &self.members[member]);
         let device = |member: &crate::members::Member<D>| {
             let beside = member.succeeding();
@@ -354,6 +354,9 @@ impl<D: BlockDevice> Inner<D> {
         self.background.is_closing.set(true);
         for state in &self.background.tasks {
             state.ended.until(|| !state.is_running.get()).await;
+        }
+        if let Some(moving) = self.moving.clone() {
+            moving.rested().await;
         }
     }
 }

@@ -86,6 +86,7 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
         members: options.member_uuids.iter().map(member).collect(),
         journal_device: None,
         is_in_doubt: false,
+        reshape: None,
     })
 }
 
@@ -162,6 +163,7 @@ impl<D: BlockDevice> Array<D> {
         let foundation = Foundation {
             consistency,
             has_journal: rings.is_some(),
+            reshape: None,
             data_start: record.places.data.start.0,
             durable: Some(Rc::new(Durable::new(record, marks))),
         };

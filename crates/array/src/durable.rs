@@ -4,8 +4,9 @@
 //! so durably, with a higher event count ([`settled`](Inner::settled)): whoever comes back without
 //! them can be told from those who have everything. Many requests that meet one loss share one writing.
 //!
-//! The next event is written only when all members in service have the one before it. So a member
-//! that is one event behind the newest, and in service by it, has everything that was acknowledged.
+//! The next event is written only when all members in service have the one before it; a start tells it first
+//! to those that lack it. So a member that is one event behind the newest, and in service by it, has
+//! everything that was acknowledged.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -228,6 +229,13 @@ impl<D: BlockDevice> Inner<D> {
             is_news = true;
         }
         next.is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
+        if durable.record.borrow().is_in_doubt && !next.is_in_doubt {
+            // First: what was made to match is on the members before they say that nothing is in doubt.
+            self.flush_members().await?;
+        }
+        let reshape = self.moving.as_ref().map(|moving| moving.record());
+        is_news |= next.reshape != reshape;
+        next.reshape = reshape;
         let (mut is_loss, mut is_join) = (false, is_grown);
         for (member, record) in self.members.iter().zip(&mut next.members) {
             let (state, uuid) = (member.state(record.state), member.uuid());

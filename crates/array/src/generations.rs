@@ -97,10 +97,15 @@ impl<D: BlockDevice> Closed<'_, D> {
     /// Waits until nothing is under way. Who works on a request, or for one that nobody waits for any
     /// more, has the array by a strong reference; tasks that rest have a weak one.
     pub(crate) async fn at_rest(&self) {
-        let inner: &Rc<Inner<D>> = self.0;
-        while self.0.visits.get() > 0 || Rc::strong_count(inner) > 1 {
-            inner.handle.sleep(LOOK_NS).await;
+        while !self.is_at_rest() {
+            self.0.handle.sleep(LOOK_NS).await;
         }
+    }
+
+    /// Whether nothing is under way.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let inner: &Rc<Inner<D>> = self.0;
+        self.0.visits.get() == 0 && Rc::strong_count(inner) == 1
     }
 
     /// Puts another one in service. Nothing is under way.

@@ -10,7 +10,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, Limits};
 use voltier_parity::Code;
 
 use crate::array::{Array, ArrayError, Inner};
@@ -19,6 +19,7 @@ use crate::counts::Counters;
 use crate::errors::MetadataError;
 use crate::geometry::Geometry;
 use crate::journal::longest_record_bytes;
+use crate::journal::ring::Ring;
 use crate::level::Level;
 use crate::locks::StripeLocks;
 use crate::losses::Losses;
@@ -26,6 +27,7 @@ use crate::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
 use crate::members::Member;
 use crate::pace::Foreground;
 use crate::replace::ReplaceError;
+use crate::reshape::Moving;
 use crate::superblock::MEMBERS_MAX;
 
 /// Why an array does not grow: one line for the user. Devices are numbered from 1, as they were given.
@@ -42,6 +44,23 @@ pub enum GrowError {
         /// The level of the array.
         level: Level,
     },
+    /// The level does not get room by one member more.
+    #[error("{level} cannot be given a member for room: 5, 6, 7.3 and N+M can")]
+    NoRoom {
+        /// The level of the array.
+        level: Level,
+    },
+    /// There is no room to move the first stripes.
+    #[error("members of {rows} chunks are too small to be given one more: {needed} are needed")]
+    TooShort {
+        /// Chunks of a member.
+        rows: u64,
+        /// The least there must be.
+        needed: u64,
+    },
+    /// It moves to more members.
+    #[error("the array is being given a member for room: wait until that is through")]
+    Reshaping,
     /// Not one device for each group.
     #[error("{given} devices given: one more row takes {needed}, one for each group")]
     Devices {
@@ -92,26 +111,33 @@ pub enum GrowError {
     },
 }
 
+/// What takes over from an array whose shape changes.
+pub(crate) struct NextShape<D> {
+    pub(crate) geometry: Geometry,
+    pub(crate) limits: Limits,
+    /// Members that come.
+    pub(crate) added: Vec<Member<D>>,
+    /// The ring of the one that comes, if it has one already.
+    pub(crate) ring: Option<Ring>,
+    /// Set if it has two shapes from now on.
+    pub(crate) moving: Option<Rc<Moving>>,
+}
+
 impl<D: BlockDevice> Inner<D> {
-    /// The shape with one more row on these devices, if the array can have it now.
-    fn check_growth(&self, devices: &[Rc<D>], uuids: &[[u8; 16]]) -> Result<Geometry, ArrayError> {
-        let durable = self.durable.as_ref().ok_or(GrowError::Bare)?;
+    /// Whether it is an array that can change its shape, at any time.
+    pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
+        if self.durable.is_none() {
+            return Err(GrowError::Bare.into());
+        }
         if self.background.is_closing() {
             return Err(ReplaceError::Stopped.into());
         }
-        let level = self.geometry.level();
-        let geometry = self.geometry.with_row().map_err(|error| match error {
-            Some(error) => ArrayError::from(error),
-            None => GrowError::Level { level }.into(),
-        })?;
-        let members = geometry.member_count();
-        if members > MEMBERS_MAX {
-            return Err(MetadataError::Members { members }.into());
-        }
-        let (given, needed) = (devices.len(), self.geometry.group_count());
-        if given != needed || uuids.len() != needed {
-            return Err(GrowError::Devices { given, needed }.into());
-        }
+        if self.moving.is_some() { Err(GrowError::Reshaping.into()) } else { Ok(()) }
+    }
+
+    /// Whether all members are there and nothing is being done to them.
+    pub(crate) fn check_settled(&self) -> Result<(), ArrayError> {
+        let durable = self.durable.as_ref().ok_or(GrowError::Bare)?;
         let is_settled =
             |member: &Member<D>| member.is_online() && member.successor().borrow().is_none();
         if self.is_at_work(BackgroundTask::Scrub) {
@@ -131,6 +157,26 @@ impl<D: BlockDevice> Inner<D> {
         if has_failed || !self.half_written.borrow().is_empty() {
             return Err(GrowError::Failed.into());
         }
+        Ok(())
+    }
+
+    /// The shape with one more row on these devices, if the array can have it now.
+    fn check_growth(&self, devices: &[Rc<D>], uuids: &[[u8; 16]]) -> Result<Geometry, ArrayError> {
+        self.check_can_grow()?;
+        let level = self.geometry.level();
+        let geometry = self.geometry.with_row().map_err(|error| match error {
+            Some(error) => ArrayError::from(error),
+            None => GrowError::Level { level }.into(),
+        })?;
+        let members = geometry.member_count();
+        if members > MEMBERS_MAX {
+            return Err(MetadataError::Members { members }.into());
+        }
+        let (given, needed) = (devices.len(), self.geometry.group_count());
+        if given != needed || uuids.len() != needed {
+            return Err(GrowError::Devices { given, needed }.into());
+        }
+        self.check_settled()?;
         for (device, (own, uuid)) in devices.iter().zip(uuids).enumerate() {
             self.check_newcomer(device, own, uuid)?;
             if uuids[..device].contains(uuid) {
@@ -140,7 +186,12 @@ impl<D: BlockDevice> Inner<D> {
         Ok(geometry)
     }
 
-    fn check_newcomer(&self, device: usize, own: &Rc<D>, uuid: &[u8; 16]) -> Result<(), GrowError> {
+    pub(crate) fn check_newcomer(
+        &self,
+        device: usize,
+        own: &Rc<D>,
+        uuid: &[u8; 16],
+    ) -> Result<(), GrowError> {
         let unsuited = |error| GrowError::Device { device, error };
         self.check_device(own, uuid).map_err(unsuited)?;
         let limits = own.limits();
@@ -155,27 +206,38 @@ impl<D: BlockDevice> Inner<D> {
         Ok(())
     }
 
-    /// The array in its new shape: it takes over all that this one has. Nothing is under way.
+    /// The array with a row more: these members lack everything. Nothing is under way.
     fn grown(
         &self,
         geometry: Geometry,
         devices: Vec<Rc<D>>,
         uuids: &[[u8; 16]],
     ) -> Result<Self, ArrayError> {
+        let mut added = Vec::new();
+        for (device, uuid) in devices.into_iter().zip(uuids) {
+            let member = Member::new(None);
+            if let Some(durable) = &self.durable {
+                member.join(device, *uuid, durable.marks.lacking(false));
+            }
+            added.push(member);
+        }
+        let limits = self.limits.clone();
+        self.next(NextShape { geometry, limits, added, ring: None, moving: None })
+    }
+
+    /// The array in its new shape: it takes over all that this one has. Nothing is under way.
+    pub(crate) fn next(&self, next: NextShape<D>) -> Result<Self, ArrayError> {
+        let NextShape { geometry, limits, added, ring, moving } = next;
         let code = Code::new(geometry.data_chunks(), geometry.parity_chunks())?;
         let durable = self.durable.clone();
         let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
-        for (device, uuid) in devices.into_iter().zip(uuids) {
-            let member = Member::new(None);
-            if let Some(durable) = &durable {
-                member.join(device, *uuid, durable.marks.lacking(false));
-                durable.marks.leave_rounds();
-            }
-            members.push(member);
+        members.extend(added);
+        if let Some(durable) = &durable {
+            durable.marks.leave_rounds();
         }
         let journal = OnceCell::new();
         if let Some(own) = self.journal.get() {
-            let _ = journal.set(own.grown(geometry.member_count()));
+            let _ = journal.set(own.grown(geometry.member_count(), ring));
         }
         Ok(Self {
             handle: self.handle.clone(),
@@ -185,7 +247,7 @@ impl<D: BlockDevice> Inner<D> {
             consistency: self.consistency,
             data_start: self.data_start,
             durable,
-            limits: self.limits.clone(),
+            limits,
             foreground: Foreground::default(),
             background: self.background.moved(&geometry),
             losses: Losses::default(),
@@ -196,13 +258,14 @@ impl<D: BlockDevice> Inner<D> {
             watch: self.watch.moved(),
             code: Some(code),
             decoders: RefCell::default(),
+            moving,
             geometry,
         })
     }
 }
 
 /// Overwrites what a device says it is, whatever that was, and sees whether it takes it.
-async fn wipe<D: BlockDevice>(device: &D) -> Result<(), IoError> {
+pub(crate) async fn wipe<D: BlockDevice>(device: &D) -> Result<(), IoError> {
     for at in MemberLayout::superblock_lbas(device.limits().sectors) {
         let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
         device.write(at, zeroes.into(), Durability::Durable).await?;

@@ -358,7 +358,7 @@ impl<D: BlockDevice> Inner<D> {
     /// Whether a member in service can be given up by choice, so that its group can lose `more` after
     /// that: never while some of its parity may not match.
     fn can_spare(&self, member: usize, more: usize) -> bool {
-        let group = member / self.geometry.width();
+        let group = self.geometry.group_of_member(member);
         let rows = 0..self.geometry.member_sectors() / self.geometry.chunk_sectors();
         let marks = self.durable.as_ref().map(|durable| &durable.marks);
         self.members[member].is_online()
@@ -444,7 +444,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         let mut left = self.geometry.parity_chunks() - unusable(states).len();
         for (slot, state) in states.iter_mut().enumerate() {
-            let member = &self.members[self.geometry.member_of(stripe, slot)];
+            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
             let is_avoided = *state == SlotState::Online && member.watch().is_avoided();
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;

@@ -41,9 +41,9 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::scrub`] finds what
-//! members return wrong. Each goes at a [`Pace`]: beside requests as its priority says, never under its
-//! floor.
+//! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::grow_capacity`] a
+//! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
+//! requests as its priority says, never under its floor.
 
 mod added_row;
 mod array;
@@ -78,8 +78,10 @@ mod read;
 mod rebuild;
 mod regions;
 mod replace;
+mod reshape;
 mod resync;
 mod rows;
+mod runs;
 mod scrub;
 mod service;
 mod superblock;
@@ -111,6 +113,7 @@ pub use member_layout::{
 pub use pace::{Pace, Priority, Progress};
 pub use rebuild::RebuildStatus;
 pub use replace::{ReplaceError, Replacement};
+pub use reshape::{ReshapeRecord, ReshapeStatus, ReshapeWait};
 pub use scrub::{ScrubFinding, ScrubRepair, ScrubStatus};
 pub use service::{ArrayStatus, MemberStatus};
 pub use superblock::{

@@ -133,6 +133,11 @@ impl Marks {
         }
     }
 
+    /// The first region that was written and is not below `from`.
+    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
+        self.map.borrow().written.next(from)
+    }
+
     pub(crate) fn written_count(&self) -> u64 {
         self.map.borrow().written.count()
     }
@@ -362,9 +367,13 @@ impl<D: BlockDevice> Inner<D> {
             self.members.iter().any(lacks)
         };
         if is_whole {
+            // One that takes the place of the member it was a copy of was not on record, and what it was given
+            // since the last flush goes with the power.
+            let unflushed = self.unflushed();
             for region in 0..map.count() {
                 let is_in_map = is_kept && map.missing.has(region);
-                map.missing.put(region, is_in_map || is_missing(region));
+                let may_go = unflushed.contains(&region);
+                map.missing.put(region, is_in_map || may_go || is_missing(region));
             }
             return (0..map.block_count()).collect();
         }
@@ -504,6 +513,25 @@ impl<D: BlockDevice> Inner<D> {
             blocks
         };
         marks.recent.borrow_mut().clear();
+        self.write_map_blocks(marks, blocks).await
+    }
+
+    /// Has regions from one on called never written, durably. Nothing is under way.
+    pub(crate) async fn forget_written_from(self: &Rc<Self>, first: u64) -> IoResult<()> {
+        let Some(durable) = &self.durable else { return Ok(()) };
+        let marks = &durable.marks;
+        marks.stored.until(|| !marks.is_storing.get()).await;
+        let blocks: BTreeSet<u64> = {
+            let mut map = marks.map.borrow_mut();
+            let written: Vec<u64> = map.written.iter().filter(|it| *it >= first).collect();
+            for &region in &written {
+                map.written.put(region, false);
+                map.dirty.put(region, false);
+                marks.recent.borrow_mut().put(region, false);
+                marks.touched.borrow_mut().put(region, false);
+            }
+            written.into_iter().map(|region| map.block_of(region)).collect()
+        };
         self.write_map_blocks(marks, blocks).await
     }
 

@@ -1,7 +1,8 @@
 //! Where everything is on a member of an array with durable state. Pure.
 //!
 //! ```text
-//! 0        superblock, copy A (4 KiB)        64 KiB   region map, up to 1 MiB
+//! 0        superblock, copy A (4 KiB)        64 KiB   region map, up to 512 KiB
+//! 512 KiB  kept during a move to more members
 //! 1 MiB    journal, if there is one          then     data: the chunks, on whole MiB
 //! end      superblock, copy B: the last whole 4 KiB of the device
 //! ```
@@ -15,6 +16,8 @@ use voltier_block::{KIB, Lba, MIB, SECTOR_BYTES, SectorRange};
 pub const SUPERBLOCK_BYTES: u64 = 4 * KIB;
 /// Byte offset of the region map.
 pub const MAP_START_BYTES: u64 = 64 * KIB;
+/// Byte offset of what members keep of a move to more members: behind the longest region map.
+pub(crate) const STAGING_START_BYTES: u64 = 512 * KIB;
 /// Journal and data begin at whole multiples of this, and the map ends before the first.
 pub const AREA_ALIGN_BYTES: u64 = MIB;
 /// Smallest journal of a member, in bytes.

@@ -6,8 +6,8 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload,
-    SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle, join_all};
 
@@ -153,6 +153,12 @@ impl<D> Member<D> {
         self.device.replace(Some(device));
     }
 
+    /// A device of which nothing is needed yet: it lacks nothing.
+    pub(crate) fn begin(&self, device: Rc<D>, uuid: [u8; 16]) {
+        self.uuid.set(uuid);
+        self.device.replace(Some(device));
+    }
+
     /// The successor, which lacks nothing any more, takes the place of the device.
     pub(crate) fn succeed(&self) {
         let Some(successor) = self.successor.take() else { return };
@@ -260,11 +266,34 @@ impl<D: BlockDevice> Inner<D> {
         result
     }
 
+    /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
+    /// them, and does not count.
+    pub(crate) async fn read_member_run(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
+        let device = self.members[member].device()?;
+        let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
+        let last = at.plus(bytes / SECTOR_BYTES - 1);
+        let mut regions = self.region_at(at)..=self.region_at(last);
+        // Since it was chosen it may have made place for one that is to be filled.
+        if !regions.all(|region| self.members[member].has_region(region)) {
+            return Err(IoError::Gone);
+        }
+        self.counters.add(|counts| counts.member_reads += 1);
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(self.on_device(at), into).await;
+        self.end_read(member, under_way);
+        result
+    }
+
     pub(crate) async fn write_member(
         self: Rc<Self>,
         member: usize,
         at: Lba,
-        data: Bytes,
+        data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
         // What a lost member would have held is in the others.
@@ -273,16 +302,16 @@ impl<D: BlockDevice> Inner<D> {
         let at = self.on_device(at);
         let beside = self.beside(member, |device: Rc<D>| {
             let data = data.clone();
-            async move { device.write(at, Payload::One(data), durability).await }
+            async move { device.write(at, data, durability).await }
         });
         let since = self.begin_write(member);
-        let mut result = device.write(at, Payload::One(data.clone()), durability).await;
+        let mut result = device.write(at, data.clone(), durability).await;
         self.end_write(member, since);
         if let Err(error) = result
             && self.may_try_again(member, &device, error)
         {
             // In a box: seldom, and else every write would carry its room along.
-            result = Box::pin(device.write(at, Payload::One(data), durability)).await;
+            result = Box::pin(device.write(at, data, durability)).await;
         }
         self.finish_beside(member, beside).await;
         self.settle(member, &device, result)
@@ -429,7 +458,9 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
-            if let Some(place) = self.geometry.member_place(member, piece.start) {
+            // Two shapes are of one group, whose stripes are its rows.
+            let row = Stripe(piece.start.0 / self.geometry.chunk_sectors());
+            if let Some(place) = self.shape(row).member_place(member, piece.start) {
                 half_written.insert((place.stripe, place.slot));
             }
         }
@@ -490,12 +521,13 @@ impl<D: BlockDevice> Inner<D> {
         let region = self.region_of(stripe);
         let half_written = self.half_written.borrow();
         let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
-        let state =
-            |slot| match self.members[self.geometry.member_of(stripe, slot)].slot_state(region) {
-                SlotState::Online if is_bad(slot) => SlotState::Unreadable,
-                state => state,
-            };
-        let states: Vec<SlotState> = (0..self.geometry.width()).map(state).collect();
+        let state = |slot| match self.members[self.shape(stripe).member_of(stripe, slot)]
+            .slot_state(region)
+        {
+            SlotState::Online if is_bad(slot) => SlotState::Unreadable,
+            state => state,
+        };
+        let states: Vec<SlotState> = (0..self.shape(stripe).width()).map(state).collect();
         let count = |wanted| states.iter().filter(|state| **state == wanted).count();
         let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
         if lost > self.geometry.parity_chunks() {
@@ -514,7 +546,7 @@ impl<D: BlockDevice> Inner<D> {
         reads: &[(usize, Span)],
     ) -> Result<Vec<Buf>, Vec<usize>> {
         let read = |(slot, span): &(usize, Span)| {
-            let member = self.geometry.member_of(stripe, *slot);
+            let member = self.shape(stripe).member_of(stripe, *slot);
             let at = self.geometry.member_lba(stripe, span.start);
             self.clone().read_member(member, at, Buf::new(span.bytes()))
         };

@@ -12,6 +12,9 @@ const SECOND_NS: Nanos = 1_000_000_000;
 const LOOK_NS: Nanos = 1_000_000;
 /// Batches of a task at once: as many as fill fast drives.
 const BATCHES_AT_ONCE: u32 = 8;
+/// The same beside requests, at high priority: on eight modelled D3700 two rebuild at 92 % of the rate of
+/// eight, which had clients wait five times as long.
+const BATCHES_BESIDE_REQUESTS: u32 = 2;
 /// The same for a task that is behind its floor: batches take longer the more requests there are.
 const BATCHES_AT_ONCE_MAX: u32 = 32;
 /// A floor that was missed is made up for as far as this.
@@ -27,7 +30,7 @@ pub enum Priority {
     /// One batch at a time, and a rest as long as the batch took.
     #[default]
     Normal,
-    /// All it can get.
+    /// Two batches at a time, without a rest.
     High,
 }
 
@@ -150,6 +153,13 @@ impl Pacer {
         self.due_ns.set(0);
     }
 
+    /// The same, if it is not its pace already: what is due stays so.
+    pub(crate) fn set_pace_if_new(&self, pace: Pace) {
+        if self.pace.get() != pace {
+            self.set_pace(pace);
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.get()
     }
@@ -178,7 +188,7 @@ impl Pacer {
         let is_busy = self.busy_at_ns.get() + priority.quiet_ns() > now;
         let may = match priority {
             _ if !is_busy => in_flight < BATCHES_AT_ONCE,
-            Priority::High => in_flight < BATCHES_AT_ONCE,
+            Priority::High => in_flight < BATCHES_BESIDE_REQUESTS,
             Priority::Normal => in_flight == 0 && now >= self.rest_until_ns.get(),
             Priority::Low | Priority::Idle => false,
         };

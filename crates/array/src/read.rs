@@ -1,9 +1,11 @@
-//! Reads: each part from its member; what cannot be read is computed from the others, and a medium
-//! error repaired with the result.
+//! Reads: each part from its member, those that lie behind one another there as one; what cannot be read
+//! is computed from the others, and a medium error repaired with the result.
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, SECTOR_BYTES, SectorRange,
+};
 
 use crate::array::Inner;
 use crate::geometry::{Part, Span, Stripe};
@@ -12,8 +14,13 @@ use crate::members::{at_once, together};
 use crate::pieces::assemble;
 use crate::plan::{SlotState, unusable};
 
+/// Longest read of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
+const RUN_SECTORS_MAX: u64 = 2048;
+
 /// A part of a chunk, and where it goes.
 struct Wanted {
+    /// Its number among the parts of the request.
+    number: usize,
     slot: usize,
     span: Span,
     into: Buf,
@@ -23,10 +30,40 @@ struct Wanted {
 enum Unit {
     /// Never written: nothing is read.
     Blank(Vec<Wanted>),
-    /// A part from its member, which is online.
-    Direct(Wanted),
+    /// Parts that lie behind one another on a member, which is online.
+    Direct(Vec<(Stripe, Wanted)>),
     /// Parts of one stripe that cannot all be had from their members.
-    Computed(Vec<Wanted>),
+    Computed(Stripe, Vec<Wanted>),
+}
+
+/// The parts of a request that are read where they are.
+#[derive(Default)]
+struct Runs {
+    runs: Vec<Vec<(Stripe, Wanted)>>,
+    /// For each member its last run, and where that ends.
+    last: Vec<Option<(usize, Lba)>>,
+}
+
+impl Runs {
+    /// Adds a part at this place of a member to what lies in front of it, if there is room.
+    fn add(&mut self, member: usize, at: Lba, stripe: Stripe, wanted: Wanted, sectors_max: u64) {
+        if self.last.len() <= member {
+            self.last.resize(member + 1, None);
+        }
+        let end = at.plus(wanted.span.count());
+        let sectors = |run: &Vec<(Stripe, Wanted)>| {
+            run.iter().map(|(_, part)| part.span.count()).sum::<u64>()
+        };
+        let open = self.last[member].filter(|(run, behind)| {
+            *behind == at && sectors(&self.runs[*run]) + wanted.span.count() <= sectors_max
+        });
+        let run = open.map_or(self.runs.len(), |(run, _)| run);
+        if run == self.runs.len() {
+            self.runs.push(Vec::new());
+        }
+        self.runs[run].push((stripe, wanted));
+        self.last[member] = Some((run, end));
+    }
 }
 
 /// What was read of the slots of a stripe.
@@ -38,7 +75,7 @@ struct Chunks {
 
 impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
-        if let Some(mut part) = self.geometry.only_part(range) {
+        if let Some(mut part) = self.only_part(range) {
             if self.is_blank(part.stripe) {
                 into.fill(0);
                 return Ok(into);
@@ -46,46 +83,64 @@ impl<D: BlockDevice> Inner<D> {
             if self.geometry.is_mirror() {
                 part.slot = self.copy_to_read(part.stripe);
             }
-            return self
-                .read_part(part.stripe, Wanted { slot: part.slot, span: part.span, into })
-                .await;
+            let wanted = Wanted { number: 0, slot: part.slot, span: part.span, into };
+            return self.read_part(part.stripe, wanted).await;
         }
-        let mut parts: Vec<Part> = self.geometry.parts(range).collect();
+        let mut parts: Vec<Part> = self.parts(range);
         let mut rest = into;
-        let mut units = Vec::with_capacity(parts.len());
+        let (mut units, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
         for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
             let stripe = parts[0].stripe;
             if self.geometry.is_mirror() {
                 parts[0].slot = self.copy_to_read(stripe);
             }
-            let wanted = parts.iter().map(|part| Wanted {
+            let wanted = parts.iter().zip(number..).map(|(part, number)| Wanted {
+                number,
                 slot: part.slot,
                 span: part.span,
                 into: rest.split_to(part.span.bytes()),
             });
+            number += parts.len();
             if self.is_blank(stripe) {
-                units.push((stripe, Unit::Blank(wanted.collect())));
+                units.push(Unit::Blank(wanted.collect()));
             } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
-                units.extend(wanted.map(|wanted| (stripe, Unit::Direct(wanted))));
+                for wanted in wanted {
+                    let member = self.shape(stripe).member_of(stripe, wanted.slot);
+                    let at = self.geometry.member_lba(stripe, wanted.span.start);
+                    runs.add(member, at, stripe, wanted, self.run_sectors_max(member));
+                }
             } else {
-                units.push((stripe, Unit::Computed(wanted.collect())));
+                units.push(Unit::Computed(stripe, wanted.collect()));
             }
         }
-        let reads = units.into_iter().map(|(stripe, unit)| self.clone().read_unit(stripe, unit));
+        units.extend(runs.runs.into_iter().map(Unit::Direct));
+        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit));
         let mut pieces = Vec::with_capacity(parts.len());
         for unit in at_once(&self.handle, reads).await {
             pieces.extend(unit?);
         }
-        Ok(assemble(pieces))
+        pieces.sort_unstable_by_key(|(number, _)| *number);
+        Ok(assemble(pieces.into_iter().map(|(_, piece)| piece).collect()))
+    }
+
+    /// How much of a member is read at once. Copies are held one by one, against writers.
+    fn run_sectors_max(&self, member: usize) -> u64 {
+        let longest = self.members[member].device().map(|it| it.limits().max_transfer_bytes);
+        match longest {
+            Ok(bytes) if !self.geometry.is_mirror() => {
+                RUN_SECTORS_MAX.min(u64::from(bytes) / SECTOR_BYTES)
+            }
+            _ => 0,
+        }
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
-        self.members[self.geometry.member_of(stripe, slot)].has_region(self.region_of(stripe))
+        self.members[self.shape(stripe).member_of(stripe, slot)].has_region(self.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
     fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
-        let member = &self.members[self.geometry.member_of(stripe, slot)];
+        let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
         member.has_region(self.region_of(stripe)) && !is_avoided
@@ -101,30 +156,60 @@ impl<D: BlockDevice> Inner<D> {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
-            let member = &self.members[self.geometry.member_of(stripe, slot)];
+            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
             let watch = member.watch();
             (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
         };
         online.min_by_key(load).unwrap_or(0)
     }
 
-    async fn read_unit(self: Rc<Self>, stripe: Stripe, unit: Unit) -> IoResult<Vec<Buf>> {
+    /// What was read, with the numbers of the parts.
+    async fn read_unit(self: Rc<Self>, unit: Unit) -> IoResult<Vec<(usize, Buf)>> {
         match unit {
             Unit::Blank(wanted) => {
                 let zeroes = |mut part: Wanted| {
                     part.into.fill(0);
-                    part.into
+                    (part.number, part.into)
                 };
                 Ok(wanted.into_iter().map(zeroes).collect())
             }
-            Unit::Direct(wanted) => Ok(vec![self.read_part(stripe, wanted).await?]),
-            Unit::Computed(wanted) => self.compute(stripe, wanted, Vec::new()).await,
+            Unit::Direct(run) => self.read_run(run).await,
+            Unit::Computed(stripe, wanted) => {
+                let numbers: Vec<usize> = wanted.iter().map(|part| part.number).collect();
+                let computed = self.compute(stripe, wanted, Vec::new()).await?;
+                Ok(numbers.into_iter().zip(computed).collect())
+            }
         }
+    }
+
+    /// Parts that lie behind one another on a member, as one read; if that fails, each for itself.
+    async fn read_run(
+        self: &Rc<Self>,
+        mut run: Vec<(Stripe, Wanted)>,
+    ) -> IoResult<Vec<(usize, Buf)>> {
+        if run.len() > 1 {
+            let (first, part) = &run[0];
+            let member = self.shape(*first).member_of(*first, part.slot);
+            let at = self.geometry.member_lba(*first, part.span.start);
+            let taken =
+                run.iter_mut().map(|(_, part)| std::mem::replace(&mut part.into, Buf::new(0)));
+            let result = self.clone().read_member_run(member, at, taken.collect()).await;
+            if let Ok(bufs) = result {
+                let numbers = run.iter().map(|(_, part)| part.number);
+                return Ok(numbers.zip(bufs).collect());
+            }
+            run.iter_mut().for_each(|(_, part)| part.into = Buf::new(part.span.bytes()));
+        }
+        let mut read = Vec::with_capacity(run.len());
+        for (stripe, part) in run {
+            read.push((part.number, self.read_part(stripe, part).await?));
+        }
+        Ok(read)
     }
 
     /// One part, from its member if that has it.
     async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
-        let member = self.geometry.member_of(stripe, wanted.slot);
+        let member = self.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
@@ -210,7 +295,7 @@ impl<D: BlockDevice> Inner<D> {
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
         let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
-        let decoder = computed.map(|span| (span, self.decoder(&unusable)));
+        let decoder = computed.map(|span| (span, self.decoder(stripe, &unusable)));
         let mut reads = Vec::new();
         for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
             let is_source = |span| {
@@ -255,10 +340,10 @@ impl<D: BlockDevice> Inner<D> {
                 // Of a member that is being rebuilt.
                 continue;
             }
-            let member = self.geometry.member_of(stripe, slot);
+            let member = self.shape(stripe).member_of(stripe, slot);
             self.note_repair(member);
             let at = self.geometry.member_lba(stripe, span.start);
-            writes.push(self.clone().write_member(member, at, buf.freeze(), Durability::Cached));
+            writes.push(self.clone().write_member(member, at, buf.into(), Durability::Cached));
         }
         // The data are right whether the member takes them or not; it is lost if it does not.
         together(&self.handle, writes).await;

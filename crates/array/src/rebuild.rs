@@ -19,6 +19,7 @@ use crate::array::{Array, ArrayError, Inner};
 use crate::background::{BackgroundTask, Run, Unit};
 use crate::bits::Bits;
 use crate::canary::{self, Canary};
+use crate::geometry::Span;
 use crate::locks::Access;
 use crate::members::{Member, Missing, Successor};
 use crate::pace::Progress;
@@ -38,6 +39,8 @@ pub(crate) struct RebuildState {
     last_error: Cell<Option<IoError>>,
     /// Regions that were filled, and are not yet on record.
     filled: RefCell<Vec<u64>>,
+    /// Those of them that a flush covers which is under way.
+    being_flushed: RefCell<Vec<u64>>,
     stored_at_ns: Cell<Nanos>,
     rebuilt_members: Cell<u64>,
 }
@@ -181,15 +184,25 @@ impl<D: BlockDevice> Inner<D> {
         let _guards = self.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
         // Stripe by stripe the data come first, of which a parity in doubt is made anew.
         let is_in_doubt = self.is_in_doubt(self.stripe_of(unit.group, run.rows.start));
-        let is_whole = !is_in_doubt && !self.has_half_written(unit.group, run.rows.clone());
+        let is_whole = !is_in_doubt
+            && !self.has_half_written(unit.group, run.rows.clone())
+            && self.moving.is_none();
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
         self.check_group(unit.group)?;
         let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
+        if self.has_rows_between(&run.rows) {
+            return Err(IoError::Medium);
+        }
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut result = Ok(());
         for row in run.rows.clone() {
-            let mended = self.mend_stripe(self.stripe_of(unit.group, row), &copies).await;
+            let stripe = self.stripe_of(unit.group, row);
+            if self.is_idle(stripe) {
+                continue;
+            }
+            let mended = self.mend_stripe(stripe, whole, &copies).await;
             result = result.and(mended.map(drop));
         }
         result
@@ -279,7 +292,7 @@ impl<D: BlockDevice> Inner<D> {
             let mut lost: Vec<usize> = others.map(slot).collect();
             lost.sort_unstable();
             let wanted: Vec<usize> = filled.keys().map(|member| slot(*member)).collect();
-            let decoder = self.decoder_of(&lost, &wanted);
+            let decoder = self.decoder_of(stripe, &lost, &wanted);
             let source =
                 |slot: &usize| &known[&self.geometry.member_of(stripe, *slot)][place.clone()];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
@@ -299,18 +312,28 @@ impl<D: BlockDevice> Inner<D> {
         is_due
     }
 
+    /// Regions that were filled since the last flush: a power cut may take them away again.
+    pub(crate) fn unflushed(&self) -> BTreeSet<u64> {
+        let state = &self.background.rebuild;
+        let (filled, flushing) = (state.filled.borrow(), state.being_flushed.borrow());
+        filled.iter().chain(flushing.iter()).copied().collect()
+    }
+
     /// Makes the position durable: first what was filled, then that it is.
     pub(crate) async fn store_progress(self: &Rc<Self>) {
         let state = &self.background.rebuild;
         let filled = state.filled.take();
         if self.durable.is_some() && !filled.is_empty() {
+            state.being_flushed.borrow_mut().extend(&filled);
             for member in 0..self.members.len() {
                 let is_due = !canary::is(Canary::PositionBeforeFlush);
-                if is_due && self.members[member].is_rebuilding() {
+                let own = &self.members[member];
+                if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
                     // One that fails is lost, and lacks everything.
                     let _ = self.clone().flush_member(member).await;
                 }
             }
+            state.being_flushed.borrow_mut().retain(|region| !filled.contains(region));
             self.store_rebuilt(filled).await;
         }
         state.stored_at_ns.set(self.handle.now());

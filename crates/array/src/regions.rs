@@ -9,6 +9,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::bits::Bits;
+use crate::member_layout::{MAP_START_BYTES, STAGING_START_BYTES};
 use crate::superblock::{COUNTER_MAX, crc_without};
 
 /// Smallest region, in bytes of a member.
@@ -43,6 +44,11 @@ struct Page {
 }
 
 const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
+/// The longest map ends before what is kept during a move to more members.
+const _: () = assert!(
+    REGIONS_MAX.div_ceil(PAGE_REGIONS).next_multiple_of(BLOCK_PAGES) * (PAGE_BYTES as u64)
+        <= STAGING_START_BYTES - MAP_START_BYTES
+);
 
 /// What the members' maps say together.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -82,6 +82,9 @@ impl<D: BlockDevice> Inner<D> {
     async fn resync_stripe(self: Rc<Self>, stripe: Stripe) -> IoResult<()> {
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let _guard = self.locks.lock(stripe, whole, Access::Exclusive).await;
+        if self.is_idle(stripe) {
+            return Ok(());
+        }
         let states = self.slot_states(stripe, &[])?;
         let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
         let reads: Vec<(usize, Span)> = online.map(|slot| (slot, whole)).collect();
@@ -90,9 +93,9 @@ impl<D: BlockDevice> Inner<D> {
         for ((slot, _), buf) in reads.into_iter().zip(read) {
             chunks[slot] = Some(buf);
         }
-        let data_chunks = self.geometry.data_chunks();
+        let data_chunks = self.shape(stripe).data_chunks();
         if chunks[..data_chunks].iter().any(Option::is_none) {
-            let decoder = self.decoder(&unusable(&states));
+            let decoder = self.decoder(stripe, &unusable(&states));
             let source = |slot: &usize| &chunks[*slot].as_ref().expect("a source is online")[..];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
             let mut targets: Vec<Buf> =
@@ -108,19 +111,19 @@ impl<D: BlockDevice> Inner<D> {
         let rows = self.geometry.parity_chunks();
         let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(whole.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
-        self.code().encode(&data, &mut slices, Stores::Cached);
+        self.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let mut writes = Vec::new();
         for (row, parity) in parities.into_iter().enumerate() {
             let slot = data_chunks + row;
             let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
             if states[slot] == SlotState::Online && !is_right {
                 self.counters.add(|counts| counts.resynced_chunks += 1);
-                let member = self.geometry.member_of(stripe, slot);
+                let member = self.shape(stripe).member_of(stripe, slot);
                 let at = self.geometry.member_lba(stripe, 0);
                 writes.push(self.clone().write_member(
                     member,
                     at,
-                    parity.freeze(),
+                    parity.into(),
                     Durability::Cached,
                 ));
             }

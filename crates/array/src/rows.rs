@@ -55,30 +55,30 @@ impl<D: BlockDevice> Inner<D> {
         results.into_iter().collect()
     }
 
-    /// All slots of a stripe, of which some cannot be read: these are computed and written, to `copies`
-    /// also those that could be read. The stripe is locked.
+    /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
+    /// `copies` also those that could be read. The stripe is locked.
     ///
     /// # Errors
     /// When a part of it cannot be computed: what could be is written.
     pub(crate) async fn mend_stripe(
         self: &Rc<Self>,
         stripe: Stripe,
+        span: Span,
         copies: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
-        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        match self.mend_span(stripe, whole, copies).await {
+        match self.mend_span(stripe, span, copies).await {
             Err(IoError::Medium) => {}
             result => return result,
         }
-        let mut slots: Vec<Buf> =
-            (0..self.geometry.width()).map(|_| Buf::new(whole.bytes())).collect();
+        let width = self.shape(stripe).width();
+        let mut slots: Vec<Buf> = (0..width).map(|_| Buf::new(span.bytes())).collect();
         let mut result = Ok(());
-        for start in (0..whole.end).step_by(PIECE_SECTORS as usize) {
-            let span = Span { start, end: (start + PIECE_SECTORS).min(whole.end) };
-            match self.mend_span(stripe, span, copies).await {
+        for start in (span.start..span.end).step_by(PIECE_SECTORS as usize) {
+            let part = Span { start, end: (start + PIECE_SECTORS).min(span.end) };
+            match self.mend_span(stripe, part, copies).await {
                 Ok(pieces) => {
                     for (slot, piece) in slots.iter_mut().zip(pieces) {
-                        slot[whole.place_of(span)].copy_from_slice(&piece);
+                        slot[span.place_of(part)].copy_from_slice(&piece);
                     }
                 }
                 Err(error) => result = Err(error),
@@ -97,14 +97,15 @@ impl<D: BlockDevice> Inner<D> {
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.region_of(stripe);
         for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
-            let member = self.geometry.member_of(stripe, slot);
+            let member = self.shape(stripe).member_of(stripe, slot);
             let data = || Bytes::copy_of(bytes);
             match state {
                 SlotState::Unreadable => {
                     if self.members[member].has_region(region) {
                         self.note_repair(member);
                     }
-                    let write = self.clone().write_member(member, at, data(), Durability::Cached);
+                    let write =
+                        self.clone().write_member(member, at, data().into(), Durability::Cached);
                     write.await?;
                 }
                 SlotState::Online => {
@@ -128,7 +129,7 @@ impl<D: BlockDevice> Inner<D> {
                 Ok(read) => read,
                 Err(failed) if self.geometry.parity_chunks() == 0 => {
                     let is_lost = |slot: &usize| {
-                        !self.members[self.geometry.member_of(stripe, *slot)].has_device()
+                        !self.members[self.shape(stripe).member_of(stripe, *slot)].has_device()
                     };
                     let is_lost = failed.iter().any(is_lost);
                     return Err(if is_lost { IoError::Gone } else { IoError::Medium });
@@ -144,7 +145,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let unusable = unusable(&states);
             if !unusable.is_empty() {
-                let decoder = self.decoder(&unusable);
+                let decoder = self.decoder(stripe, &unusable);
                 let source = |slot: &usize| &slots[*slot].as_ref().expect("it is online")[..];
                 let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
                 let mut targets: Vec<Buf> =

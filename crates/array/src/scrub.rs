@@ -20,7 +20,8 @@ use voltier_parity::{Stores, Verdict};
 use crate::array::{Array, ArrayError, Inner};
 use crate::background::{BackgroundTask, Run, Unit};
 use crate::canary::{self, Canary};
-use crate::geometry::Stripe;
+use crate::geometry::{Span, Stripe};
+use crate::grow::GrowError;
 use crate::locks::Access;
 use crate::pace::Progress;
 use crate::replace::ReplaceError;
@@ -167,9 +168,13 @@ impl<D: BlockDevice> Inner<D> {
         for (index, row) in run.rows.clone().enumerate() {
             let stripe = self.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
-            let member = |slot| self.geometry.member_of(stripe, slot) - members[0];
+            // Members that came with a further row do not follow the others of their group.
+            let buf_of = |slot| {
+                let own = self.geometry.member_of(stripe, slot);
+                members.iter().position(|member| *member == own).map(|at| &bufs[at])
+            };
             let slots: Vec<&[u8]> =
-                (0..members.len()).map(|slot| &bufs[member(slot)][place.clone()]).collect();
+                (0..members.len()).filter_map(buf_of).map(|buf| &buf[place.clone()]).collect();
             self.scrub_stripe(stripe, &slots).await?;
         }
         Ok(())
@@ -178,11 +183,12 @@ impl<D: BlockDevice> Inner<D> {
     /// The same, stripe by stripe: something cannot be read.
     async fn scrub_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
         let group = run.unit.group;
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         for row in run.rows.clone() {
             let stripe = self.stripe_of(group, row);
             let repairs = self.counters.get().repairs;
             self.check_group(group)?;
-            let mended = self.mend_stripe(stripe, &[]).await;
+            let mended = self.mend_stripe(stripe, whole, &[]).await;
             let found = &self.background.scrub.found;
             if mended.is_err() || self.counters.get().repairs != repairs {
                 found.borrow_mut().unreadable_stripes += 1;
@@ -228,7 +234,7 @@ impl<D: BlockDevice> Inner<D> {
         if is_repaired && canary::is(Canary::ScrubRewritesParity) {
             self.match_parity(mismatch).await?;
         } else if is_repaired {
-            let decoder = self.decoder(&[slot]);
+            let decoder = self.decoder(mismatch.stripe, &[slot]);
             let pieces = mismatch.pieces();
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
             let mut right = Buf::new(mismatch.place.len());
@@ -279,7 +285,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let member = self.geometry.member_of(mismatch.stripe, slot);
         let at: Lba = self.place_on_member(mismatch).start;
-        self.clone().write_member(member, at, right, Durability::Cached).await
+        self.clone().write_member(member, at, right.into(), Durability::Cached).await
     }
 
     fn note(&self, mismatch: &Mismatch<'_>, member: Option<usize>, is_repaired: bool) {
@@ -314,6 +320,9 @@ impl<D: BlockDevice> Array<D> {
         let inner = &self.0;
         if inner.background.is_closing() {
             return Err(ReplaceError::Stopped.into());
+        }
+        if inner.moving.is_some() {
+            return Err(GrowError::Reshaping.into());
         }
         if self.scrub_status().progress.is_running {
             return Err(ReplaceError::ScrubRuns.into());

@@ -13,6 +13,7 @@ use crate::journal::home::JournalError;
 use crate::journal::{JournalOptions, JournalStart, ReplayReport};
 use crate::level::Level;
 use crate::rebuild::RebuildStatus;
+use crate::reshape::ReshapeStatus;
 use crate::scrub::ScrubStatus;
 use crate::superblock::{ArrayRecord, MemberState, Usage};
 
@@ -70,6 +71,8 @@ pub struct ArrayStatus {
     pub rebuild: RebuildStatus,
     /// The scrub that is running, or the last one.
     pub scrub: ScrubStatus,
+    /// How far the move to more members is; none if there is none.
+    pub reshape: Option<ReshapeStatus>,
     /// Spares that wait.
     pub spares: usize,
     /// The counters.
@@ -114,6 +117,8 @@ impl<D: BlockDevice> Inner<D> {
             Some(options) => self.begin_journal(options, JournalStart::Replay).await?,
             None => ReplayReport::default(),
         };
+        // Nothing else looks at its rows while they are neither in the one shape nor in the other.
+        self.end_unit_between().await;
         self.begin_rounds();
         self.begin_resync();
         self.begin_rebuild();
@@ -175,7 +180,7 @@ impl<D: BlockDevice> Array<D> {
             level: record.geometry.level(),
             consistency: record.consistency,
             chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
-            bytes: record.geometry.sectors() * SECTOR_BYTES,
+            bytes: self.0.volume_sectors() * SECTOR_BYTES,
             event: record.event,
             usage: record.usage,
             members: record.members.iter().enumerate().map(member).collect(),
@@ -188,6 +193,7 @@ impl<D: BlockDevice> Array<D> {
             regions_in_doubt,
             rebuild: self.rebuild_status(),
             scrub: self.scrub_status(),
+            reshape: self.reshape_status(),
             spares: self.spare_count(),
             counts: self.counts(),
             name: record.name,

@@ -15,11 +15,13 @@ use crate::journal::{JournalOptions, JournalPlace};
 use crate::level::{Layout, Level};
 use crate::member_layout::{AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES};
 use crate::regions::region_sectors;
+use crate::reshape::ReshapeRecord;
+use crate::reshape::shapes::Shapes;
 
 /// First bytes of every member of an array.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
-/// Readers refuse a newer version. Version 1 is written where it says all, which programs before 2 read.
-pub const SUPERBLOCK_VERSION: u32 = 2;
+/// Readers refuse a newer version. The lowest that says all is written, for programs from before the others.
+pub const SUPERBLOCK_VERSION: u32 = 3;
 /// Most members of an array with durable state.
 pub const MEMBERS_MAX: usize = 64;
 /// Longest name of an array, in bytes.
@@ -131,6 +133,8 @@ pub struct ArrayRecord {
     /// Whether the parity of what is marked may not match although there is a journal: it was started
     /// without its device.
     pub is_in_doubt: bool,
+    /// Set while the array moves to this geometry from one with a member less.
+    pub reshape: Option<ReshapeRecord>,
 }
 
 /// A superblock: what is said of the array, and by whom.
@@ -201,7 +205,14 @@ struct Raw {
     journal_since: U64,
     journal_state: U32,
     in_doubt: U32,
-    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 32],
+    /// From here on since version 3.
+    is_reshaping: U32,
+    reserved_reshape: U32,
+    reshape_position: U64,
+    reshape_moved: U64,
+    reshape_staged: U64,
+    reshape_settled: U64,
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
@@ -247,6 +258,9 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
 
 /// The first version that has what this array needs.
 fn version_of(array: &ArrayRecord) -> u32 {
+    if array.reshape.is_some() {
+        return 3;
+    }
     let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
     if has_rows || array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
 }
@@ -271,6 +285,12 @@ impl ArrayRecord {
         let place = JournalPlace { start: journal.start, sectors: journal.count };
         let places = vec![place; self.members.len()];
         (!journal.is_empty()).then_some(JournalOptions { array: self.uuid, places })
+    }
+
+    /// The size of the volume, in sectors: while it moves to more members what it was before.
+    pub fn sectors(&self) -> u64 {
+        let before = self.reshape.and_then(|_| self.geometry.without_member());
+        before.as_ref().unwrap_or(&self.geometry).sectors()
     }
 
     /// Whether a member is in service.
@@ -328,6 +348,13 @@ impl Superblock {
             raw.journal_state = journal.state.code().into();
         }
         raw.in_doubt = u32::from(array.is_in_doubt).into();
+        if let Some(reshape) = array.reshape {
+            raw.is_reshaping = 1.into();
+            raw.reshape_position = reshape.position.into();
+            raw.reshape_moved = reshape.moved_sectors.into();
+            raw.reshape_staged = reshape.staged_sectors.into();
+            raw.reshape_settled = reshape.settled_below.into();
+        }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
         let crc = crc_without(&block, CRC_AT);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -400,6 +427,7 @@ impl Raw {
             .journal()
             .filter(|(device, in_doubt)| has_ring || (device.is_none() && !in_doubt))?;
         let usage = coded(&Usage::ALL, self.usage)?;
+        let reshape = self.reshape(&geometry)?;
         let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
         is_whole.then(|| Superblock {
             array: ArrayRecord {
@@ -413,6 +441,7 @@ impl Raw {
                 members,
                 journal_device,
                 is_in_doubt,
+                reshape,
             },
             member,
             device_sectors: self.device_sectors.get(),
@@ -438,6 +467,24 @@ impl Raw {
         let uuid = self.journal_uuid;
         (since_event <= self.event.get())
             .then_some((Some(JournalRecord { uuid, state, since_event }), is_in_doubt))
+    }
+
+    /// Where a move to this geometry is; none inside if there is none.
+    fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
+        match self.is_reshaping.get() {
+            _ if self.version.get() < 3 => return Some(None),
+            1 => {}
+            _ => return None,
+        }
+        let record = ReshapeRecord {
+            position: self.reshape_position.get(),
+            moved_sectors: self.reshape_moved.get(),
+            staged_sectors: self.reshape_staged.get(),
+            settled_below: self.reshape_settled.get(),
+        };
+        let shapes = Shapes::of(geometry)?;
+        let is_possible = record.is_possible(&shapes) && record.settled_below < COUNTER_MAX;
+        is_possible.then_some(Some(record))
     }
 
     /// The places, if they are where this version puts them and the device has room for them.
@@ -466,126 +513,4 @@ impl Raw {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use voltier_block::{MIB, Prng};
-
-    fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
-        let device_sectors = 64 * MIB / SECTOR_BYTES + 13;
-        let places = MemberLayout::plan(device_sectors, chunk_bytes, 8 * MIB).expect("room");
-        let layout = Layout::LeftSymmetric;
-        let geometry = Geometry::new(level, layout, members, chunk_bytes, places.data.count);
-        let member = |number| MemberRecord {
-            uuid: [number as u8; 16],
-            state: MemberState::ALL[number % 4],
-            since_event: number as u64,
-        };
-        let array = ArrayRecord {
-            uuid: [0xab; 16],
-            name: "räume".to_owned(),
-            geometry: geometry.expect("possible"),
-            places,
-            consistency: Consistency::Bitmap,
-            event: 77,
-            usage: Usage::InUse,
-            members: (0..members).map(member).collect(),
-            journal_device: None,
-            is_in_doubt: false,
-        };
-        Superblock { array, member: members - 1, device_sectors }
-    }
-
-    fn reseal(block: &mut [u8]) {
-        let crc = crc_without(block, CRC_AT);
-        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-    }
-
-    #[test]
-    fn a_superblock_of_every_level_is_read_as_it_was_written() {
-        let levels = [
-            (Level::Raid0, 64),
-            (Level::Raid1, 2),
-            (Level::Raid10, 6),
-            (Level::Raid5, 3),
-            (Level::Raid6, 10),
-            (Level::Raid7_3, 11),
-            (Level::Raid50 { group: 3 }, 9),
-            (Level::Raid60 { group: 5 }, 10),
-            (Level::Raid70 { group: 6 }, 12),
-            (Level::NPlusM { data: 20, parity: 4 }, 24),
-        ];
-        for (level, members) in levels {
-            for chunk_bytes in [4 << 10, 64 << 10, 1 << 20] {
-                let superblock = superblock(level, members, chunk_bytes);
-                for copy in 0..2 {
-                    let block = superblock.encode(copy);
-                    assert_eq!(Superblock::decode(&block, copy), Ok(superblock.clone()));
-                    assert_eq!(Superblock::decode(&block, 1 - copy), Err(Rejected::Damaged));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
-        for state in JournalState::ALL {
-            for is_in_doubt in [false, true] {
-                let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
-                let device = JournalRecord { uuid: [9; 16], state, since_event: 70 };
-                superblock.array.journal_device = Some(device);
-                superblock.array.is_in_doubt = is_in_doubt;
-                let mut block = superblock.encode(1);
-                assert_eq!(block[8], 2);
-                assert_eq!(Superblock::decode(&block, 1), Ok(superblock));
-                // Of an event that is still to come.
-                block[JOURNAL_AT + 16] = 78;
-                reseal(&mut block);
-                assert_eq!(Superblock::decode(&block, 1), Err(Rejected::Damaged));
-            }
-        }
-        assert_eq!(superblock(Level::Raid6, 5, 16 << 10).encode(0)[8], 1);
-    }
-
-    #[test]
-    fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
-        let good = superblock(Level::Raid60 { group: 5 }, 10, 64 << 10).encode(0);
-        let mut dice = Prng::new(4);
-        for round in 0..60_000_usize {
-            let mut block = good;
-            // Every byte of the head in turn, then several at random, often to extremes.
-            for change in 0..=dice.below(3) {
-                let at = match change {
-                    0 => round % 640,
-                    1 => JOURNAL_AT + dice.below(40) as usize,
-                    _ => dice.below(2400) as usize,
-                };
-                block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
-            }
-            reseal(&mut block);
-            let Ok(read) = Superblock::decode(&block, 0) else { continue };
-            let places = read.array.places;
-            let [_, second] = MemberLayout::superblock_lbas(read.device_sectors);
-            assert!(places.data.end() <= second);
-            assert_eq!(read.array.geometry.member_sectors(), places.data.count);
-            assert_eq!(read.array.members.len(), read.array.geometry.member_count());
-            assert!(read.member < read.array.members.len());
-            // What is read is written the same: nothing in it was ignored, but what is reserved.
-            assert_eq!(Superblock::decode(&read.encode(0), 0), Ok(read));
-        }
-    }
-
-    #[test]
-    fn anything_else_is_no_superblock() {
-        assert_eq!(Superblock::decode(&[], 0), Err(Rejected::Absent));
-        assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
-        let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
-        assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
-        block[8] = 3;
-        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
-        reseal(&mut block);
-        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(3)));
-        block[8] = 0;
-        reseal(&mut block);
-        assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
-    }
-}
+mod tests;

@@ -1,4 +1,5 @@
-//! Writes: stripe by stripe, what to read, parity, then data and parity together.
+//! Writes: stripe by stripe, what to read, parity, then data and parity together. Whole stripes of one
+//! request go together, so that each member gets one long write.
 
 use std::rc::Rc;
 
@@ -14,16 +15,17 @@ use crate::locks::Access;
 use crate::members::at_once;
 use crate::pieces::Pieces;
 use crate::plan::{Method, Plan, SlotState, plan, unusable};
+use crate::runs::{MemberWrite, Run, join_writes};
 
 /// Two parts of neighbouring chunks share one change of parity up to this distance between their
 /// offsets: reading and writing 32 KiB in vain costs less than further I/Os.
 const GAP_SECTORS_MAX: u64 = 64;
 
 /// New data of a slot.
-struct NewData {
-    slot: usize,
-    span: Span,
-    data: Bytes,
+pub(crate) struct NewData {
+    pub(crate) slot: usize,
+    pub(crate) span: Span,
+    pub(crate) data: Bytes,
 }
 
 /// What one write of a slot's member will be.
@@ -31,12 +33,6 @@ struct SlotWrite {
     slot: usize,
     span: Span,
     data: Bytes,
-}
-
-/// All that a stripe's members will be written: data and their parity.
-struct StripeWrite {
-    stripe: Stripe,
-    writes: Vec<SlotWrite>,
 }
 
 /// Old content of the slots of a stripe.
@@ -65,12 +61,12 @@ impl<D: BlockDevice> Inner<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        if let Some(part) = self.geometry.only_part(range) {
+        if let Some(part) = self.only_part(range) {
             let data = Pieces::whole(data);
             let new = vec![NewData { slot: part.slot, span: part.span, data }];
             return self.write_to_the_end(part.stripe, new, durability).await;
         }
-        let parts: Vec<Part> = self.geometry.parts(range).collect();
+        let parts: Vec<Part> = self.parts(range);
         let mut pieces = Pieces::of(data);
         let mut new_data = |part: &Part| NewData {
             slot: part.slot,
@@ -85,11 +81,18 @@ impl<D: BlockDevice> Inner<D> {
                 writes.push((parts[0].stripe, new));
             }
         }
-        let write = |(stripe, new)| {
+        let write = |mut run: Run| {
             let array = self.clone();
-            async move { array.write_to_the_end(stripe, new, durability).await }
+            async move {
+                if run.len() > 1 {
+                    return array.handle.finish(array.clone().write_run(run, durability)).await;
+                }
+                let (stripe, new) = run.pop().expect("a run has a stripe");
+                array.write_to_the_end(stripe, new, durability).await
+            }
         };
-        at_once(&self.handle, writes.into_iter().map(write)).await.into_iter().collect()
+        let runs = self.runs_of(writes);
+        at_once(&self.handle, runs.into_iter().map(write)).await.into_iter().collect()
     }
 
     /// A stripe once begun is finished also when nobody waits.
@@ -110,9 +113,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let _mark = self.mark_region(stripe).await?;
         let hull = hull_of(&new);
-        let has_parity = self.geometry.parity_chunks() > 0;
-        // While a member is copied, a copy must not overtake what is written beside it.
-        let must_lock = has_parity || self.background.is_copying.get();
+        let must_lock = self.must_lock();
         let _guard = if must_lock {
             Some(self.locks.lock(stripe, hull, Access::Exclusive).await)
         } else {
@@ -122,9 +123,44 @@ impl<D: BlockDevice> Inner<D> {
         let old = self.read_old(stripe, &new, hull).await?;
         let ready = self.with_parity(stripe, new, hull, old);
         // Parity is known and nothing is written.
-        let group = self.geometry.group_of(stripe);
+        self.write_ready(self.geometry.group_of(stripe), ready, durability).await
+    }
+
+    /// Whole stripes of one group and region, one row behind the other.
+    async fn write_run(self: Rc<Self>, run: Run, durability: Durability) -> IoResult<()> {
+        let first = run[0].0;
+        let _mark = self.mark_region(first).await?;
+        let must_lock = self.must_lock();
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut guards = Vec::new();
+        // Ascending, as by all who hold several: no two of these wait for each other.
+        for (stripe, _) in run.iter().filter(|_| must_lock) {
+            guards.push(self.locks.lock(*stripe, whole, Access::Exclusive).await);
+        }
+        let _unlocked = (!must_lock).then(|| self.background.unlocked.enter());
+        let mut ready = Vec::new();
+        for (stripe, new) in run {
+            let old = self.read_old(stripe, &new, whole).await?;
+            ready.extend(self.with_parity(stripe, new, whole, old));
+        }
+        let group = self.geometry.group_of(first);
+        self.write_ready(group, join_writes(ready), durability).await
+    }
+
+    /// While a member is copied, a copy must not overtake what is written beside it.
+    fn must_lock(&self) -> bool {
+        self.geometry.parity_chunks() > 0 || self.background.is_copying.get()
+    }
+
+    /// Into the journal, then in place.
+    async fn write_ready(
+        self: &Rc<Self>,
+        group: usize,
+        ready: Vec<MemberWrite>,
+        durability: Durability,
+    ) -> IoResult<()> {
         let transaction = self.begin_transaction(group, self.pieces_of(&ready)).await?;
-        let result = self.commit(ready, transaction.in_place(durability)).await;
+        let result = self.commit(group, ready, transaction.in_place(durability)).await;
         self.end_transaction(transaction, result).await
     }
 
@@ -139,7 +175,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.slot_states(stripe, &unreadable)?;
-            let plan = plan(self.geometry.data_chunks(), written.clone(), hull, &states);
+            let plan = plan(self.shape(stripe).data_chunks(), written.clone(), hull, &states);
             match self.read_slots(stripe, &plan.reads).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {
@@ -163,32 +199,39 @@ impl<D: BlockDevice> Inner<D> {
         mut new: Vec<NewData>,
         hull: Span,
         old: OldData,
-    ) -> StripeWrite {
-        let data_chunks = self.geometry.data_chunks();
+    ) -> Vec<MemberWrite> {
+        let data_chunks = self.shape(stripe).data_chunks();
         let parities: Vec<SlotWrite> = match old.plan.method {
             Method::Plain => Vec::new(),
             Method::FullStripe if self.geometry.is_mirror() => {
                 let copy = |slot| SlotWrite { slot, span: hull, data: new[0].data.clone() };
-                (data_chunks..self.geometry.width()).map(copy).collect()
+                (data_chunks..self.shape(stripe).width()).map(copy).collect()
             }
-            Method::Modify => self.modified_parity(&new, hull, old),
+            Method::Modify => self.modified_parity(stripe, &new, hull, old),
             Method::FullStripe | Method::Reconstruct | Method::Recover => {
                 self.parity_of_all(stripe, &mut new, hull, old)
             }
         };
+        let write = |slot, span: Span, data| MemberWrite {
+            member: self.shape(stripe).member_of(stripe, slot),
+            at: self.geometry.member_lba(stripe, span.start),
+            data: Payload::One(data),
+        };
         let mut writes = Vec::with_capacity(new.len() + parities.len());
-        writes.extend(new.into_iter().map(|part| SlotWrite {
-            slot: part.slot,
-            span: part.span,
-            data: part.data,
-        }));
-        writes.extend(parities);
-        StripeWrite { stripe, writes }
+        writes.extend(new.into_iter().map(|part| write(part.slot, part.span, part.data)));
+        writes.extend(parities.into_iter().map(|row| write(row.slot, row.span, row.data)));
+        writes
     }
 
     /// The old parity, changed by what each part of the data changes.
-    fn modified_parity(&self, new: &[NewData], hull: Span, mut old: OldData) -> Vec<SlotWrite> {
-        let data_chunks = self.geometry.data_chunks();
+    fn modified_parity(
+        &self,
+        stripe: Stripe,
+        new: &[NewData],
+        hull: Span,
+        mut old: OldData,
+    ) -> Vec<SlotWrite> {
+        let data_chunks = self.shape(stripe).data_chunks();
         // The plan reads the parts in their order, then the parities.
         let slots = old.plan.reads[new.len()..].iter().map(|(slot, _)| *slot);
         let (old_data, parities) = old.read.split_at_mut(new.len());
@@ -200,7 +243,7 @@ impl<D: BlockDevice> Inner<D> {
             {
                 *row = (slot - data_chunks, &mut parity[inside.clone()]);
             }
-            self.code().update(part.slot, before, &part.data, &mut rows[..count]);
+            self.code_of(stripe).update(part.slot, before, &part.data, &mut rows[..count]);
         }
         let parities = old.read.drain(new.len()..).map(Buf::freeze);
         slots.zip(parities).map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
@@ -214,11 +257,11 @@ impl<D: BlockDevice> Inner<D> {
         hull: Span,
         old: OldData,
     ) -> Vec<SlotWrite> {
-        let data_chunks = self.geometry.data_chunks();
+        let data_chunks = self.shape(stripe).data_chunks();
         let OldData { states, plan, mut read } = old;
         let mut reads = plan.reads;
         if plan.method == Method::Recover {
-            let decoder = self.decoder(&unusable(&states));
+            let decoder = self.decoder(stripe, &unusable(&states));
             let sources: Vec<&[u8]> = read.iter().map(|buf| &buf[..]).collect();
             let mut lost: Vec<Buf> =
                 decoder.targets().iter().map(|_| Buf::new(hull.bytes())).collect();
@@ -241,7 +284,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let whole = column.insert(whole.freeze());
             if states[slot] == SlotState::Unreadable {
-                self.note_repair(self.geometry.member_of(stripe, slot));
+                self.note_repair(self.shape(stripe).member_of(stripe, slot));
                 new.retain(|part| part.slot != slot);
                 new.push(NewData { slot, span: hull, data: whole.clone() });
             }
@@ -251,45 +294,44 @@ impl<D: BlockDevice> Inner<D> {
         let rows = self.geometry.parity_chunks();
         let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(hull.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
-        self.code().encode(&data, &mut slices, Stores::Cached);
-        let slots = data_chunks..self.geometry.width();
+        self.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
+        let slots = data_chunks..self.shape(stripe).width();
         let parities = slots.zip(parities.into_iter().map(Buf::freeze));
         parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }
 
-    /// What the journal takes of a stripe's writes.
-    fn pieces_of(&self, ready: &StripeWrite) -> Vec<Piece> {
+    /// What the journal takes of these writes.
+    fn pieces_of(&self, ready: &[MemberWrite]) -> Vec<Piece> {
         if self.journal.get().is_none() {
             return Vec::new();
         }
-        let stripe = ready.stripe;
-        let piece = |write: &SlotWrite| Piece {
-            member: self.geometry.member_of(stripe, write.slot),
-            at: self.geometry.member_lba(stripe, write.span.start),
+        let piece = |write: &MemberWrite| Piece {
+            member: write.member,
+            at: write.at,
             content: Content::Data(write.data.clone()),
         };
-        ready.writes.iter().map(piece).collect()
+        ready.iter().map(piece).collect()
     }
 
-    /// Writes a stripe's members, all at once.
-    async fn commit(self: &Rc<Self>, ready: StripeWrite, durability: Durability) -> IoResult<()> {
-        let stripe = ready.stripe;
-        let slots: Vec<usize> = ready.writes.iter().map(|write| write.slot).collect();
-        let write = |write: SlotWrite| {
-            let member = self.geometry.member_of(stripe, write.slot);
-            let at = self.geometry.member_lba(stripe, write.span.start);
-            self.clone().write_member(member, at, write.data, durability)
+    /// Writes members of a group, all at once.
+    async fn commit(
+        self: &Rc<Self>,
+        group: usize,
+        ready: Vec<MemberWrite>,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let places: Vec<_> = ready.iter().map(|write| (write.member, write.range())).collect();
+        let write = |MemberWrite { member, at, data }| {
+            self.clone().write_member(member, at, data, durability)
         };
-        let results = at_once(&self.handle, ready.writes.into_iter().map(write)).await;
-        for (slot, result) in slots.into_iter().zip(&results) {
+        let results = at_once(&self.handle, ready.into_iter().map(write)).await;
+        for ((member, range), result) in places.into_iter().zip(&results) {
             if result.is_err() {
-                let at = self.geometry.member_lba(stripe, 0);
-                let member = self.geometry.member_of(stripe, slot);
-                self.note_half_written(member, SectorRange::new(at, 1));
+                self.note_half_written(member, range);
             }
         }
         results.into_iter().collect::<IoResult<()>>()?;
-        self.check_group(self.geometry.group_of(stripe))
+        self.check_group(group)
     }
 }
 

@@ -105,6 +105,19 @@ pub trait BlockDevice: 'static {
     /// Fills `into` with what starts at `at`, and gives it back. Its length is the request's.
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf>;
 
+    /// Fills buffers with what lies behind one another from `at` on, as one request, and gives them back
+    /// in their order.
+    async fn read_vectored(&self, at: Lba, mut into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+        let whole = self.read(at, Buf::new(into.iter().map(|buf| buf.len()).sum())).await?;
+        let mut taken = 0;
+        for buf in &mut into {
+            let bytes = buf.len();
+            buf.copy_from_slice(&whole[taken..taken + bytes]);
+            taken += bytes;
+        }
+        Ok(into)
+    }
+
     /// Writes the payload, one contiguous run on the device, starting at `at`.
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()>;
 
@@ -126,6 +139,10 @@ impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         (**self).read(at, into).await
+    }
+
+    async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+        (**self).read_vectored(at, into).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {

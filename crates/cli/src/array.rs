@@ -85,6 +85,7 @@ fn add_spare(args: &AddSpare, session: &Session<'_>) -> ControlResult<()> {
 fn grow(args: &GrowArray, session: &Session<'_>) -> ControlResult<()> {
     let name: ArrayName = args.name.parse()?;
     let (by, devices) = match &args.member {
+        Some(member) if args.capacity => (Growth::Capacity, vec![device(member)?]),
         Some(member) => (Growth::Member, vec![device(member)?]),
         None => (Growth::Parity, devices(&args.parity)?),
     };
@@ -94,7 +95,8 @@ fn grow(args: &GrowArray, session: &Session<'_>) -> ControlResult<()> {
     for note in &notes {
         eprintln!("voltier: {note}");
     }
-    finish(session, &mut client, array, Task::Grow, args.no_wait)
+    let task = if args.capacity { Task::Reshape } else { Task::Grow };
+    finish(session, &mut client, array, task, args.no_wait)
 }
 
 fn rebuild(args: &Follow, session: &Session<'_>) -> ControlResult<()> {
@@ -202,7 +204,7 @@ fn finish(
             task.verb()
         ),
         Task::Rebuild => format!("{name}: rebuilt ({})\n", summary(&array)),
-        Task::Grow => format!("{name}: grown ({})\n", summary(&array)),
+        Task::Grow | Task::Reshape => format!("{name}: grown ({})\n", summary(&array)),
         Task::Scrub => format!("{name}: scrubbed ({})\n", array_table::scrub_found(&array)),
     })
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use voltier_control::{ArrayState, ArrayStatus, MemberStatus, PoolStatus, TaskStatus, format_size};
+use voltier_control::{
+    ArrayState, ArrayStatus, MemberStatus, PoolStatus, ReshapeStatus, TaskStatus, format_size,
+};
 
 use crate::table::columns;
 
@@ -82,6 +84,9 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     }
     line("limits", limits(array));
     line("rebuild", task(&array.rebuild));
+    if let Some(reshape) = &array.reshape {
+        line("grows", moved(reshape));
+    }
     line("scrub", format!("{}; {}", task(&array.scrub), scrub_found(array)));
     let counts = &array.counts;
     line(
@@ -102,6 +107,19 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     line("member I/O", format!("{} reads, {} writes", counts.member_reads, counts.member_writes));
     line("repairs", counts.repairs.to_string());
     line("uuid", array.uuid.clone());
+    text
+}
+
+fn moved(reshape: &ReshapeStatus) -> String {
+    let ReshapeStatus { from_members, to_members, .. } = reshape;
+    let after = format_size(reshape.size_bytes_after);
+    let mut text =
+        format!("{from_members} to {to_members} members, then {after}: {}", task(&reshape.task));
+    if let Some(wait) = &reshape.waits_for {
+        text += &format!("; waits for {}", wait.replace('_', " "));
+    } else if let Some(error) = &reshape.error {
+        text += &format!("; {error}");
+    }
     text
 }
 

@@ -12,9 +12,9 @@ use voltier_lab::run::{self, Daemon, Ended, Options, Progress, RUN_FILE};
 use voltier_lab::table::{figure, render};
 use voltier_lab::trace::Format;
 use voltier_lab::twin::Extent;
-use voltier_lab::{analysis, published};
+use voltier_lab::{analysis, published, report};
 
-use crate::lab_args::{LabCompare, LabImport, LabRun, LabVerb, TwinArgs};
+use crate::lab_args::{LabCompare, LabImport, LabReport, LabRun, LabVerb, TwinArgs};
 use crate::progress::Steps;
 use crate::run::{print, print_json};
 
@@ -29,6 +29,7 @@ pub(crate) fn run(verb: &LabVerb, state: &StateDir, json: bool) -> ControlResult
     match verb {
         LabVerb::List => list(json),
         LabVerb::Run(args) => measure(args, state, json),
+        LabVerb::Report(args) => write_report(args, json),
         LabVerb::Compare(args) => compare(args, json),
         LabVerb::Import(args) => import(args, json),
         LabVerb::Twin(args) => twin(args, json),
@@ -127,11 +128,12 @@ fn tell(ended: &Ended, json: bool) -> ControlResult<()> {
     if json {
         let failed = ended.failed.as_ref().map_or(0, |(count, _)| *count);
         print_json(&json!({
-            "folder": ended.folder, "measured": ended.measured, "failed": failed
+            "folder": ended.folder, "measured": ended.measured, "failed": failed,
+            "report": ended.report
         }))?;
     } else {
-        let folder = ended.folder.display();
-        print(&format!("{} points measured: {folder}\n", ended.measured))?;
+        let (folder, report) = (ended.folder.display(), ended.report.display());
+        print(&format!("{} points measured: {folder}\nreport: {report}\n", ended.measured))?;
     }
     match &ended.failed {
         Some((count, why)) => Err(ControlError::failed(format!(
@@ -151,6 +153,46 @@ fn read(given: &str) -> ControlResult<Run> {
     }
     let folder = path.join(RUN_FILE);
     voltier_lab::import::read(if folder.exists() { &folder } else { path }).map_err(failed)
+}
+
+fn write_report(args: &LabReport, json: bool) -> ControlResult<()> {
+    let run = read(&args.run)?;
+    let references: Vec<Run> =
+        args.references.iter().map(|given| read(given)).collect::<Result<_, _>>()?;
+    let folder = match &args.out {
+        Some(folder) => folder.clone(),
+        None => report_folder(&args.run)?,
+    };
+    let files = report::write(&run, &references, &folder).map_err(failed)?;
+    if json {
+        return print_json(&json!({
+            "html": files.html, "markdown": files.markdown, "csv": files.csv,
+            "json": files.json, "is_partial": files.is_partial
+        }));
+    }
+    let partial = if files.is_partial { " (PARTIAL: it says what is missing)" } else { "" };
+    print(&format!("report: {}{partial}\n", files.html.display()))
+}
+
+/// Where the report of a run belongs: into its folder. What has none gets one under `voltier-lab`,
+/// but not that of another run.
+fn report_folder(given: &str) -> ControlResult<PathBuf> {
+    let path = Path::new(given);
+    if path.is_dir() {
+        return Ok(path.to_path_buf());
+    }
+    if path.file_name().is_some_and(|name| name == RUN_FILE) {
+        return Ok(path.parent().map_or_else(PathBuf::new, Path::to_path_buf));
+    }
+    let stem = path.file_stem().map_or_else(|| "report".into(), |stem| stem.to_string_lossy());
+    let folder = Path::new(RUNS).join(if path.exists() { &*stem } else { given });
+    if folder.join(RUN_FILE).exists() {
+        return Err(ControlError::usage(format!(
+            "{} holds another run: say with --out where the report of {given} is to be",
+            folder.display()
+        )));
+    }
+    Ok(folder)
 }
 
 fn compare(args: &LabCompare, json: bool) -> ControlResult<()> {

@@ -19,6 +19,8 @@ pub(crate) enum LabVerb {
     List,
     /// Measure a plan on one or more targets
     Run(LabRun),
+    /// Write the report of a run: charts, tables, CSV, JSON
+    Report(LabReport),
     /// Set runs side by side: the ratio of every figure to that of the first
     Compare(LabCompare),
     /// Make a run of results of fio, Orion or elbencho
@@ -38,6 +40,24 @@ pub(crate) struct LabCompare {
     /// The runs, the base first
     #[arg(value_name = "RUN", num_args = 2.., required = true)]
     pub(crate) runs: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "RUN and REFERENCE are the folder or the file of a run, a result of another \
+    program, or a published table\nof `voltier lab list`. Written are report.html, report.md, \
+    points.csv and report.json."
+)]
+pub(crate) struct LabReport {
+    /// The run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Runs that it is compared with
+    #[arg(value_name = "REFERENCE")]
+    pub(crate) references: Vec<String>,
+    /// Folder of the report [default: that of the run, else voltier-lab/NAME]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

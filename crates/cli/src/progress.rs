@@ -40,6 +40,7 @@ pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<Job
 pub(crate) enum Task {
     Rebuild,
     Grow,
+    Reshape,
     Scrub,
 }
 
@@ -47,7 +48,7 @@ impl Task {
     pub(crate) fn verb(self) -> &'static str {
         match self {
             Task::Rebuild => "rebuild",
-            Task::Grow => "grow",
+            Task::Grow | Task::Reshape => "grow",
             Task::Scrub => "scrub",
         }
     }
@@ -55,6 +56,7 @@ impl Task {
     fn of(self, array: &ArrayStatus) -> TaskStatus {
         match self {
             Task::Rebuild | Task::Grow => array.rebuild,
+            Task::Reshape => array.reshape.as_ref().map(|it| it.task).unwrap_or_default(),
             Task::Scrub => array.scrub,
         }
     }
@@ -78,6 +80,7 @@ pub(crate) fn follow_array(
         std::thread::park_timeout(POLL);
         let now = client.arrays(Some(&name))?;
         array = now.into_iter().next().unwrap_or(array);
+        check_move(&array, task)?;
     }
     shown.clear();
     let stuck = array.rebuild_stuck_regions;
@@ -88,6 +91,24 @@ pub(crate) fn follow_array(
         )));
     }
     Ok(array)
+}
+
+/// A move that waits for something may do so for ever: who follows it is told.
+fn check_move(array: &ArrayStatus, task: Task) -> ControlResult<()> {
+    let Some(reshape) = array.reshape.as_ref().filter(|_| task == Task::Reshape) else {
+        return Ok(());
+    };
+    let name = &array.name;
+    let why = match (reshape.waits_for.as_deref(), &reshape.error) {
+        (Some("members"), _) => "members are missing or being filled".to_owned(),
+        (Some("failed_writes"), _) => "writes to it have failed".to_owned(),
+        (None, Some(error)) => error.clone(),
+        _ => return Ok(()),
+    };
+    Err(ControlError::failed(format!(
+        "{name}: the data do not move on: {why}; see `voltier array show {name}`. It goes on by itself when \
+         that is mended"
+    )))
 }
 
 /// What a bar counts.

@@ -83,6 +83,7 @@ fn keep(curves: &Curves, folder: &Path) -> ControlResult<()> {
     for point in &run.points {
         writer.point(point).map_err(failed)?;
     }
+    writer.end().map_err(failed)?;
     let path = folder.join("mrc.csv");
     std::fs::write(&path, curves.csv())
         .map_err(|error| ControlError::io(format!("writing {}", path.display()), &error))
@@ -169,7 +170,7 @@ fn copy(
 ) -> Result<(u64, u64), voltier_lab::LabError> {
     let mut first_ns = None;
     let mut count = 0_u64;
-    while let Some(mut request) = source.next()? {
+    while let Some(mut request) = source.next_request()? {
         count += 1;
         if count.is_multiple_of(STOP_EVERY) {
             stop.check()?;

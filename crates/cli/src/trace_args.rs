@@ -140,7 +140,7 @@ pub(crate) struct TraceReplay {
     /// How much of the target is used, or `whole`
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
-    /// A modelled SSD as cache before a modelled target: model:PROFILE[:SIZE]
+    /// A modelled SSD as cache before a modelled target: `model:PROFILE:SIZE`, the size if you like
     #[arg(long, value_name = "SSD")]
     pub(crate) cache: Option<String>,
     /// Mode of that cache

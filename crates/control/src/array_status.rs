@@ -143,6 +143,25 @@ pub struct TaskStatus {
     pub pace: TaskPace,
 }
 
+/// The move of an array to more members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReshapeStatus {
+    /// Members before it.
+    pub from_members: u32,
+    /// Members after it.
+    pub to_members: u32,
+    /// The size of the array after it, in bytes.
+    pub size_bytes_after: u64,
+    /// What it waits for before it goes on: `members` (missing, or being filled), `resync` (parity is made
+    /// anew after a crash), `failed_writes`; null while it goes on.
+    pub waits_for: Option<String>,
+    /// Why it did not go on when it tried last; null if it did.
+    pub error: Option<String>,
+    /// How far it is: in bytes of the array. Its pace is the rebuild's.
+    #[serde(flatten)]
+    pub task: TaskStatus,
+}
+
 /// What the scrub that is running, or the last one, found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubFound {
@@ -241,6 +260,9 @@ pub struct ArrayStatus {
     /// Regions that the rebuild cannot fill, because too much of them cannot be read.
     #[serde(default)]
     pub rebuild_stuck_regions: u64,
+    /// The move to more members; null if there is none.
+    #[serde(default)]
+    pub reshape: Option<ReshapeStatus>,
     /// The scrub.
     #[serde(default)]
     pub scrub: TaskStatus,
@@ -286,6 +308,7 @@ impl ArrayStatus {
             limits: record.settings.health.into(),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
             rebuild_stuck_regions: 0,
+            reshape: None,
             scrub: TaskStatus { pace: record.settings.scrub, ..TaskStatus::default() },
             scrub_found: ScrubFound::default(),
             may_lose: 0,

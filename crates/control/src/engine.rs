@@ -15,7 +15,7 @@ use crate::array_status::ArrayStatus;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::Repair;
+use crate::protocol::{Growth, Repair};
 use crate::records::{ArrayRecord, CacheRecord, Identity, VolumeRecord};
 use crate::safety::{self, DeviceId, Examined, Machine, Role};
 use crate::settings::Settings;
@@ -108,6 +108,8 @@ pub struct JournalDeviceLabel {
 pub struct ArrayDevices {
     /// Its level.
     pub level: ArrayLevel,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
     /// Changes of membership so far.
     pub events: u64,
     /// The device of each place, as far as it is known.
@@ -126,9 +128,18 @@ pub struct ArrayDevices {
 
 impl ArrayDevices {
     /// An array of which all is well, with these members and nothing beside them.
-    pub fn whole(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> Self {
-        let (spares, incoming, news) = (Vec::new(), Vec::new(), Vec::new());
-        Self { level, events: 1, members, spares, incoming, spares_wanted: 0, may_lose: 0, news }
+    pub fn whole(level: ArrayLevel, size_bytes: u64, members: Vec<Option<DeviceSpec>>) -> Self {
+        Self {
+            level,
+            size_bytes,
+            events: 1,
+            members,
+            spares: Vec::new(),
+            incoming: Vec::new(),
+            spares_wanted: 0,
+            may_lose: 0,
+            news: Vec::new(),
+        }
     }
 }
 
@@ -359,11 +370,12 @@ pub trait Engine: 'static {
         Err(no_arrays())
     }
 
-    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it.
+    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it; or a member for
+    /// room, and begins to move the data.
     ///
     /// # Errors
     /// The array is as before then, unless a device failed while it was taken in.
-    fn grow_array(&mut self, _: &ArrayName, _: &[DeviceSpec]) -> ControlResult<()> {
+    fn grow_array(&mut self, _: &ArrayName, _: Growth, _: &[DeviceSpec]) -> ControlResult<()> {
         Err(no_arrays())
     }
 

@@ -38,7 +38,7 @@ pub use array_settings::{ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY,
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
 pub use array_status::{
     ArrayCounts, ArrayState, ArrayStatus, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
-    MemberStatus, PoolStatus, ScrubFound, TaskStatus,
+    MemberStatus, PoolStatus, ReshapeStatus, ScrubFound, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};

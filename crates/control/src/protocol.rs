@@ -73,6 +73,8 @@ pub enum Growth {
     Parity,
     /// A member: of a mirror one more copy.
     Member,
+    /// A member for room.
+    Capacity,
 }
 
 /// What a scrub does about blocks that do not match.
@@ -136,7 +138,7 @@ pub enum ArrayRequest {
         /// Overwrite what it holds now.
         force: bool,
     },
-    /// Add a row of redundancy.
+    /// Add a row of redundancy, or a member for room.
     Grow {
         /// Which array.
         name: ArrayName,

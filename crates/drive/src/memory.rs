@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SectorRange,
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SECTOR_BYTES, SectorRange,
 };
 
 use crate::request::{transfer_range, writable, write_range};
@@ -91,6 +91,17 @@ impl BlockDevice for MemoryDevice {
         }
         drop(chunks);
         Ok(into)
+    }
+
+    async fn read_vectored(&self, mut at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+        transfer_range(&self.0.limits, at, into.iter().map(|buf| buf.len()).sum())?;
+        let mut filled = Vec::with_capacity(into.len());
+        for buf in into {
+            let next = at.plus(buf.len() as u64 / SECTOR_BYTES);
+            filled.push(self.read(at, buf).await?);
+            at = next;
+        }
+        Ok(filled)
     }
 
     async fn write(&self, at: Lba, data: Payload, _durability: Durability) -> IoResult<()> {

@@ -42,6 +42,21 @@ fn cut(bytes: &[u8], dice: &mut Prng) -> Payload {
     Payload::Many(pieces)
 }
 
+/// Buffers of so many bytes together, in whole blocks: parts of one in another order, or each its own.
+fn scattered(bytes: usize, block: usize, dice: &mut Prng) -> Vec<Buf> {
+    let is_one = dice.one_in(2);
+    let (mut whole, mut bufs, mut left) = (Buf::new(bytes), Vec::new(), bytes);
+    while left > 0 {
+        let taken = (block * (1 + dice.below(8) as usize)).min(left);
+        bufs.push(if is_one { whole.split_to(taken) } else { Buf::new(taken) });
+        left -= taken;
+    }
+    if dice.one_in(2) {
+        bufs.reverse();
+    }
+    bufs
+}
+
 /// A range of the device and what it holds; `None` is a sector whose content nobody promises.
 struct Lane<D> {
     device: Rc<D>,
@@ -85,7 +100,16 @@ impl<D: BlockDevice> Lane<D> {
         let (range, inside) = self.pick();
         let device = self.device.clone();
         match self.prng.below(10) {
-            0..4 => {
+            0..2 => {
+                let block = device.limits().block_bytes as usize;
+                let into = scattered(inside.len(), block, &mut self.prng);
+                let lengths: Vec<usize> = into.iter().map(|buf| buf.len()).collect();
+                let read = device.read_vectored(range.start, into).await.unwrap();
+                assert!(read.iter().map(|buf| buf.len()).eq(lengths));
+                let read: Vec<u8> = read.iter().flat_map(|buf| buf.to_vec()).collect();
+                self.check(inside, &read, range);
+            }
+            2..4 => {
                 let buf = Buf::new(inside.len());
                 let memory = buf.as_ptr();
                 let read = device.read(range.start, buf).await.unwrap();
@@ -173,6 +197,8 @@ async fn refusals<D: BlockDevice>(device: &D, limits: &Limits) {
         let (range, bytes) = (SectorRange::new(Lba(start), count), (count * SECTOR_BYTES) as usize);
         let read = device.read(range.start, Buf::new(bytes)).await;
         assert_eq!(read.unwrap_err(), IoError::OutOfRange, "{range}");
+        let read = device.read_vectored(range.start, vec![Buf::new(bytes)]).await;
+        assert_eq!(read.unwrap_err(), IoError::OutOfRange, "{range}");
         for durability in [Durability::Cached, Durability::Durable] {
             let data = Buf::zeroed(bytes).into();
             assert_eq!(device.write(range.start, data, durability).await, Err(refused));
@@ -236,12 +262,22 @@ impl ShortFile {
 impl VirtualFiles for ShortFile {
     fn submit(&mut self, now: u64, op: Op) -> (u64, OpOutcome) {
         let done_at = now + 1 + self.prng.below(1_000_000);
-        let outcome = |result| OpOutcome { result, buf: None };
+        let outcome = |result| OpOutcome { result, buf: None, bufs: Vec::new() };
         let outcome = match op {
             Op::Read { offset, mut buf, .. } => {
                 let (from, some) = (offset as usize, self.some(buf.len()));
                 buf[..some].copy_from_slice(&self.content[from..from + some]);
-                OpOutcome { result: Ok(some as u32), buf: Some(buf) }
+                OpOutcome { result: Ok(some as u32), buf: Some(buf), bufs: Vec::new() }
+            }
+            Op::ReadVectored { offset, mut bufs, .. } => {
+                let some = self.some(bufs.iter().map(|buf| buf.len()).sum());
+                let mut left = &self.content[offset as usize..][..some];
+                for buf in &mut bufs {
+                    let (part, rest) = left.split_at(left.len().min(buf.len()));
+                    buf[..part.len()].copy_from_slice(part);
+                    left = rest;
+                }
+                OpOutcome { result: Ok(some as u32), buf: None, bufs }
             }
             Op::Write { offset, data, .. } => {
                 let some = self.some(data.len());

@@ -12,14 +12,17 @@
 pub mod analysis;
 pub mod chart;
 mod csv;
+mod date;
 pub mod demo;
 pub mod error;
 pub mod fio;
+mod html;
 pub mod import;
 pub mod machine;
 pub mod plan;
 pub mod process;
 pub mod published;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod size;

@@ -108,6 +108,33 @@ const fn split() -> [Split; 256] {
     tables
 }
 
+/// Multiplication with every constant as a matrix over bits: byte 7 - i is what of a byte is summed to bit
+/// i of the product. What one affine instruction takes.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86-64 has the instruction"))]
+pub(crate) static MATRICES: [u64; 256] = matrices();
+
+const fn matrices() -> [u64; 256] {
+    let mut matrices = [0; 256];
+    let mut constant = 0;
+    while constant < 256 {
+        let mut product = constant as u8;
+        let mut bit = 0;
+        while bit < 8 {
+            let mut out = 0;
+            while out < 8 {
+                if product >> out & 1 == 1 {
+                    matrices[constant] |= 1 << (8 * (7 - out) + bit);
+                }
+                out += 1;
+            }
+            product = times_two(product);
+            bit += 1;
+        }
+        constant += 1;
+    }
+    matrices
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +154,18 @@ mod tests {
             for b in 0..=255 {
                 assert_eq!(multiply(a, b), by_definition(a, b), "{a} * {b}");
                 assert_eq!(SPLIT[usize::from(a)].times(b), by_definition(a, b), "{a} * {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_by_matrices_are_those_of_the_definition() {
+        for a in 0..=255 {
+            let matrix = MATRICES[usize::from(a)].to_be_bytes();
+            for b in 0..=255 {
+                let bit = |out: usize| ((matrix[out] & b).count_ones() as u8 & 1) << out;
+                let product = (0..8).map(bit).fold(0, |sum, bit| sum | bit);
+                assert_eq!(product, by_definition(a, b), "{a} * {b}");
             }
         }
     }

@@ -156,6 +156,11 @@ fn the_avx512_kernels_do_what_the_scalar_ones_do() {
     hold_to_scalar("avx512");
 }
 
+#[test]
+fn the_gfni_kernels_do_what_the_scalar_ones_do() {
+    hold_to_scalar("gfni");
+}
+
 /// Rows aligned to 64 bytes, so that they are streamed.
 #[test]
 fn aligned_rows_are_streamed_and_are_the_same() {

@@ -177,6 +177,17 @@ impl Handle {
         (outcome.buf.expect("a read gives its buffer back"), outcome.result)
     }
 
+    /// Reads at a byte offset into several buffers: these, and how many bytes of them were filled.
+    pub async fn read_vectored_at(
+        &self,
+        fd: &Fd,
+        offset: u64,
+        bufs: Vec<Buf>,
+    ) -> (Vec<Buf>, Result<u32, Errno>) {
+        let outcome = self.submit(Op::ReadVectored { fd: fd.clone(), offset, bufs }).await;
+        (outcome.bufs, outcome.result)
+    }
+
     /// Writes at a byte offset: how many bytes were written.
     pub async fn write_at(
         &self,

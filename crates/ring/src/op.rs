@@ -26,6 +26,15 @@ pub enum Op {
         /// Its length is the most that is read.
         buf: Buf,
     },
+    /// Read at a byte offset into several buffers, one after the other.
+    ReadVectored {
+        /// Open for reading.
+        fd: Fd,
+        /// In bytes.
+        offset: u64,
+        /// Their lengths together are the most that is read; at most 1024 of them.
+        bufs: Vec<Buf>,
+    },
     /// Write at a byte offset; `dsync` makes it durable when it completes.
     Write {
         /// Open for writing.
@@ -81,4 +90,6 @@ pub struct OpOutcome {
     pub result: Result<u32, Errno>,
     /// The buffer that a read or receive was given.
     pub buf: Option<Buf>,
+    /// The buffers of a vectored read, in their order.
+    pub bufs: Vec<Buf>,
 }

@@ -33,6 +33,7 @@ const CANCEL: u64 = u64::MAX - 1;
 /// What an operation needs to stay valid in the kernel.
 struct InFlight {
     buf: Option<Buf>,
+    bufs: Vec<Buf>,
     _data: Option<Payload>,
     vectors: Vec<libc::iovec>,
     message: Option<Box<libc::msghdr>>,
@@ -183,7 +184,7 @@ impl Uring {
                 done if done >= 0 => Ok(done as u32),
                 error => Err(Errno::from_raw_os_error(-error)),
             };
-            finished.push((key, OpOutcome { result, buf: in_flight.buf }));
+            finished.push((key, OpOutcome { result, buf: in_flight.buf, bufs: in_flight.bufs }));
         }
     }
 
@@ -216,6 +217,7 @@ fn prepare(op: Op) -> (squeue::Entry, InFlight) {
             let entry = opcode::Read::new(types::Fd(fd.raw()), start, len).offset(offset).build();
             (entry, owning(fd, Some(buf), None))
         }
+        Op::ReadVectored { fd, offset, bufs } => prepare_read_vectored(fd, offset, bufs),
         Op::Write { fd, offset, data, dsync } => prepare_write(fd, offset, data, dsync),
         Op::Sync { fd } => {
             let fsync = opcode::Fsync::new(types::Fd(fd.raw())).flags(FsyncFlags::DATASYNC);
@@ -244,7 +246,19 @@ fn prepare(op: Op) -> (squeue::Entry, InFlight) {
 }
 
 fn owning(fd: Fd, buf: Option<Buf>, data: Option<Payload>) -> InFlight {
-    InFlight { buf, _data: data, vectors: Vec::new(), message: None, _fd: fd }
+    InFlight { buf, bufs: Vec::new(), _data: data, vectors: Vec::new(), message: None, _fd: fd }
+}
+
+fn prepare_read_vectored(fd: Fd, offset: u64, mut bufs: Vec<Buf>) -> (squeue::Entry, InFlight) {
+    let vector =
+        |buf: &mut Buf| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let vectors: Vec<_> = bufs.iter_mut().take(PIECES_MAX).map(vector).collect();
+    let read = opcode::Readv::new(types::Fd(fd.raw()), vectors.as_ptr(), vectors.len() as u32);
+    let entry = read.offset(offset).build();
+    let mut in_flight = owning(fd, None, None);
+    in_flight.vectors = vectors;
+    in_flight.bufs = bufs;
+    (entry, in_flight)
 }
 
 fn prepare_write(fd: Fd, offset: u64, data: Payload, dsync: bool) -> (squeue::Entry, InFlight) {

@@ -13,7 +13,7 @@ use voltier_drive::model::{Clockwork, ModelOp, Profile};
 
 use crate::fault::{FaultKind, FaultMix, Request};
 use crate::inject::Injector;
-use crate::medium::{Cut, Medium, Written};
+use crate::medium::{Cut, Medium, Snapshot, Written};
 use crate::world::{Event, World};
 
 /// One request in so many takes long, and how many times as long: it overtakes nothing, everything
@@ -136,6 +136,11 @@ impl SimDisk {
     /// The medium as it is now, with every completed write.
     pub fn medium(&self) -> Medium {
         self.0.medium.borrow().clone()
+    }
+
+    /// What reads return now, apart from what comes later. Costs little.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.0.medium.borrow().snapshot()
     }
 
     /// What a read would return now, without a request.
@@ -400,10 +405,11 @@ impl SimDisk {
     fn put_in_part(&self, written: &Written) {
         let mut prng = self.0.world.prng();
         let block_bytes = u64::from(self.0.spec.block_bytes);
-        for (at, data) in written.survivors(block_bytes, 1, &mut prng) {
-            let completed = self.next_order();
-            let block = Written { at, data };
-            self.0.medium.borrow_mut().complete(completed, block, Durability::Cached);
+        for run in written.survivors(block_bytes, 1, &mut prng) {
+            for block in run.blocks(block_bytes) {
+                let completed = self.next_order();
+                self.0.medium.borrow_mut().complete(completed, block, Durability::Cached);
+            }
         }
     }
 }

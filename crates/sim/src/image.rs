@@ -4,42 +4,50 @@ use std::rc::Rc;
 
 use voltier_block::SECTOR_BYTES;
 
-/// Granule of sharing: small enough that a write copies little, large enough that taking a copy of
-/// a drive is a few thousand pointers.
-const GRANULE_BYTES: usize = 16 << 10;
+/// Granule of sharing: the largest block of a drive, so that most writes replace whole ones and copy
+/// nothing that was there.
+const GRANULE_BYTES: usize = 4 << 10;
+/// Granules that are shared together: a copy of a drive is a pointer for each page.
+const PAGE_GRANULES: usize = 64;
 
 type Granule = [u8; GRANULE_BYTES];
+type Page = [Option<Rc<Granule>>; PAGE_GRANULES];
 
-/// The content of a drive. A clone costs one pointer a granule.
+/// The content of a drive. A clone costs one pointer a page.
 #[derive(Clone)]
 pub(crate) struct Image {
     /// What was never written is absent and reads as zeroes.
-    granules: Vec<Option<Rc<Granule>>>,
+    pages: Vec<Option<Rc<Page>>>,
 }
 
 impl Image {
     /// An image of zeroes.
     pub(crate) fn zeroed(sectors: u64) -> Self {
-        let count = (sectors * SECTOR_BYTES).div_ceil(GRANULE_BYTES as u64);
-        Self { granules: vec![None; count as usize] }
+        let page_bytes = (PAGE_GRANULES * GRANULE_BYTES) as u64;
+        let count = (sectors * SECTOR_BYTES).div_ceil(page_bytes);
+        Self { pages: vec![None; count as usize] }
     }
 
     /// Whether both hold the same bytes.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let zeroes = [0; GRANULE_BYTES];
-        let same = |(one, two): (&Option<Rc<Granule>>, &Option<Rc<Granule>>)| match (one, two) {
-            (Some(one), Some(two)) => Rc::ptr_eq(one, two) || one == two,
+        let same = |(one, two): (&Option<Rc<Page>>, &Option<Rc<Page>>)| match (one, two) {
+            (Some(one), Some(two)) => {
+                Rc::ptr_eq(one, two) || one.iter().zip(&**two).all(|(one, two)| is_alike(one, two))
+            }
             (None, None) => true,
-            (Some(one), None) | (None, Some(one)) => **one == zeroes,
+            (Some(page), None) | (None, Some(page)) => page.iter().all(|it| is_alike(it, &None)),
         };
-        self.granules.len() == other.granules.len()
-            && self.granules.iter().zip(&other.granules).all(same)
+        self.pages.len() == other.pages.len() && self.pages.iter().zip(&other.pages).all(same)
+    }
+
+    fn granule(&self, number: usize) -> Option<&Rc<Granule>> {
+        self.pages[number / PAGE_GRANULES].as_ref()?[number % PAGE_GRANULES].as_ref()
     }
 
     /// Copies what starts at byte `at` into `into`.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         for (granule, inside, part) in pieces(at, into.len()) {
-            match &self.granules[granule] {
+            match self.granule(granule) {
                 Some(bytes) => into[part].copy_from_slice(&bytes[inside]),
                 None => into[part].fill(0),
             }
@@ -49,14 +57,36 @@ impl Image {
     /// Writes `from` at byte `at`.
     pub(crate) fn write(&mut self, at: u64, from: &[u8]) {
         for (granule, inside, part) in pieces(at, from.len()) {
-            let place = &mut self.granules[granule];
-            if place.is_none() && from[part.clone()].iter().all(|byte| *byte == 0) {
+            let from = &from[part];
+            if self.granule(granule).is_none() && is_zero(from) {
                 continue;
             }
-            let bytes = place.get_or_insert_with(|| Rc::new([0; GRANULE_BYTES]));
-            Rc::make_mut(bytes)[inside].copy_from_slice(&from[part]);
+            let page = self.pages[granule / PAGE_GRANULES]
+                .get_or_insert_with(|| Rc::new([const { None }; PAGE_GRANULES]));
+            let place = &mut Rc::make_mut(page)[granule % PAGE_GRANULES];
+            match (place.as_mut().and_then(Rc::get_mut), <&Granule>::try_from(from)) {
+                (Some(own), _) => own[inside].copy_from_slice(from),
+                (None, Ok(whole)) => *place = Some(Rc::new(*whole)),
+                (None, Err(_)) => {
+                    let shared = place.get_or_insert_with(|| Rc::new([0; GRANULE_BYTES]));
+                    Rc::make_mut(shared)[inside].copy_from_slice(from);
+                }
+            }
         }
     }
+}
+
+fn is_alike(one: &Option<Rc<Granule>>, two: &Option<Rc<Granule>>) -> bool {
+    match (one, two) {
+        (Some(one), Some(two)) => Rc::ptr_eq(one, two) || one == two,
+        (None, None) => true,
+        (Some(one), None) | (None, Some(one)) => is_zero(&one[..]),
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    static ZEROES: Granule = [0; GRANULE_BYTES];
+    *bytes == ZEROES[..bytes.len()]
 }
 
 type Piece = (usize, std::ops::Range<usize>, std::ops::Range<usize>);
@@ -87,10 +117,17 @@ mod tests {
         image.write(GRANULE_BYTES as u64 - 2, &[1, 2, 3, 4]);
         let copy = image.clone();
         image.write(GRANULE_BYTES as u64, &[9]);
+        image.write(2 * GRANULE_BYTES as u64, &[7; GRANULE_BYTES]);
         let mut bytes = [0; 5];
         copy.read(GRANULE_BYTES as u64 - 3, &mut bytes);
         assert_eq!(bytes, [0, 1, 2, 3, 4]);
         image.read(GRANULE_BYTES as u64 - 3, &mut bytes);
         assert_eq!(bytes, [0, 1, 2, 9, 4]);
+        copy.read(2 * GRANULE_BYTES as u64, &mut bytes);
+        assert_eq!(bytes, [0; 5]);
+        assert!(!image.is_same(&copy) && image.is_same(&image.clone()));
+        image.write(2 * GRANULE_BYTES as u64, &[0; GRANULE_BYTES]);
+        image.write(GRANULE_BYTES as u64, &[3]);
+        assert!(image.is_same(&copy));
     }
 }

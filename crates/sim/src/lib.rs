@@ -11,8 +11,10 @@
 //!
 //! What can go wrong is listed in one place, [`FaultKind`], and nothing else goes wrong. [`swarm`]
 //! runs seeds: each draws a cache, drives, clients, faults and crashes of its own.
-//! [`manage`] walks the control plane's commands: the real service over the real volume.
+//! [`manage`] walks the control plane's commands: the real service over the real volume; [`array_walk`]
+//! those of arrays.
 
+pub mod array_walk;
 pub mod arrays;
 pub mod budget;
 mod chain;

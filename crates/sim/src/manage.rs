@@ -15,8 +15,8 @@
 //! as after it, serves, has lost nothing, and takes every command again. At the openings the SSD is
 //! also replaced: by its own older self, by another volume's, by the origin.
 
-mod bay;
-mod clients;
+pub(crate) mod bay;
+pub(crate) mod clients;
 mod engine;
 mod intruder;
 mod story;

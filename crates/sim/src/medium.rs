@@ -32,12 +32,14 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = (u64, Bytes)> {
-        let count = self.data.len() as u64 / block_bytes;
-        (0..count).map(move |block| {
-            let from = (block * block_bytes) as usize;
-            (self.at + block * block_bytes, self.data.slice(from..from + block_bytes as usize))
-        })
+    /// Its blocks, each of which may be lost for itself.
+    pub(crate) fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = Written> {
+        let starts = (0..self.data.len() as u64).step_by(block_bytes as usize);
+        starts.map(move |from| self.part(from, from + block_bytes))
+    }
+
+    fn part(&self, from: u64, to: u64) -> Written {
+        Written { at: self.at + from, data: self.data.slice(from as usize..to as usize) }
     }
 
     fn covers(&self, other: &Written) -> bool {
@@ -59,17 +61,21 @@ impl Written {
         self.data = patched.freeze();
     }
 
-    /// The blocks that reach the medium: none, all, or any. `odds` 0 loses most, 2 keeps most.
-    pub(crate) fn survivors(
-        &self,
-        block_bytes: u64,
-        odds: u64,
-        prng: &mut Prng,
-    ) -> Vec<(u64, Bytes)> {
-        let blocks = self.blocks(block_bytes);
+    /// Runs of the blocks that reach the medium: none, all, or any. `odds` 0 loses most, 2 keeps most.
+    pub(crate) fn survivors(&self, block_bytes: u64, odds: u64, prng: &mut Prng) -> Vec<Written> {
+        let all = self.data.len() as u64;
         match (odds, prng.below(6)) {
-            (_, 0) => blocks.filter(|_| prng.one_in(2)).collect(),
-            (0, 1) | (1, 1..4) | (2, 1..6) => blocks.collect(),
+            (_, 0) => {
+                let mut runs: Vec<(u64, u64)> = Vec::new();
+                for at in (0..all).step_by(block_bytes as usize).filter(|_| prng.one_in(2)) {
+                    match runs.last_mut().filter(|run| run.1 == at) {
+                        Some(run) => run.1 += block_bytes,
+                        None => runs.push((at, at + block_bytes)),
+                    }
+                }
+                runs.into_iter().map(|(from, to)| self.part(from, to)).collect()
+            }
+            (0, 1) | (1, 1..4) | (2, 1..6) => vec![self.clone()],
             _ => Vec::new(),
         }
     }
@@ -84,6 +90,15 @@ pub struct Medium {
     unflushed: BTreeMap<u64, Written>,
 }
 
+/// What was on a medium at some moment.
+pub(crate) struct Snapshot(Image);
+
+impl Snapshot {
+    pub(crate) fn peek(&self, at: Lba, into: &mut [u8]) {
+        self.0.read(at.bytes(), into);
+    }
+}
+
 impl Medium {
     /// A medium of zeroes.
     pub fn zeroed(bytes: u64) -> Self {
@@ -94,6 +109,11 @@ impl Medium {
     /// What a read returns, without a drive.
     pub fn peek(&self, at: Lba, into: &mut [u8]) {
         self.current.read(at.bytes(), into);
+    }
+
+    /// What reads return now, apart from what comes later. Costs little.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot(self.current.clone())
     }
 
     /// Whether nothing is in the drive's volatile cache: no buffer is held there either.
@@ -159,10 +179,10 @@ impl Medium {
         prng: &mut Prng,
     ) -> (Medium, Damage) {
         let mut damage = Damage::default();
-        let whole = |written: &Written| written.data.len() as u64 / block_bytes;
-        let mut note = |written: &Written, left: usize, completed: bool| {
-            damage.torn += u64::from(left > 0 && (left as u64) < whole(written));
-            damage.lost += u64::from(left == 0 && completed);
+        let mut note = |written: &Written, left: &[Written], completed: bool| {
+            let is_whole = matches!(left, [one] if one.data.len() == written.data.len());
+            damage.torn += u64::from(!left.is_empty() && !is_whole);
+            damage.lost += u64::from(left.is_empty() && completed);
         };
         let medium = match cut {
             Cut::Power => {
@@ -172,9 +192,9 @@ impl Medium {
                 let under_way = in_flight.values().map(|written| (written, false));
                 for (written, completed) in completed.chain(under_way) {
                     let left = written.survivors(block_bytes, odds, prng);
-                    note(written, left.len(), completed);
-                    for (at, block) in left {
-                        image.write(at, &block);
+                    note(written, &left, completed);
+                    for Written { at, data } in left {
+                        image.write(at, &data);
                     }
                 }
                 Medium { current: image.clone(), durable: image, unflushed: BTreeMap::new() }
@@ -183,10 +203,12 @@ impl Medium {
                 let mut medium = self.clone();
                 for written in in_flight.values() {
                     let left = written.survivors(block_bytes, 1, prng);
-                    note(written, left.len(), false);
-                    for (at, data) in left {
-                        medium.complete(order, Written { at, data }, Durability::Cached);
-                        order += 1;
+                    note(written, &left, false);
+                    for run in left {
+                        for block in run.blocks(block_bytes) {
+                            medium.complete(order, block, Durability::Cached);
+                            order += 1;
+                        }
                     }
                 }
                 medium

@@ -1,8 +1,9 @@
 //! What must be left of a life when it is over: nothing. No lock, no pin, no task, no buffer.
 
+use voltier_block::BlockDevice;
+use voltier_cache::Cache;
 use voltier_ring::Executor;
 
-use crate::workload::SimCache;
 use crate::world::World;
 
 /// Long enough for every request that a cut left under way.
@@ -13,7 +14,7 @@ const SETTLED_NS: u64 = 3_600_000_000_000;
 /// # Panics
 /// When a lock, a pin or a place in a queue is held, or the books of the cache do not balance. A
 /// world in which drives fail may leave requests that wait for ever, and is not asked.
-pub async fn check_cache(world: &World, cache: &SimCache) {
+pub async fn check_cache<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Cache<S, O>) {
     world.handle().sleep(SETTLED_NS).await;
     if world.is_excused() {
         return;
@@ -28,7 +29,7 @@ pub async fn check_cache(world: &World, cache: &SimCache) {
 ///
 /// # Panics
 /// When a line was repaired, or found damaged.
-pub fn check_checksums(world: &World, cache: &SimCache) {
+pub fn check_checksums<S: BlockDevice, O: BlockDevice>(world: &World, cache: &Cache<S, O>) {
     if world.is_excused() {
         return;
     }

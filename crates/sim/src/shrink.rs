@@ -10,7 +10,7 @@ const RUNS_MAX: u32 = 120;
 pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
     let (mut best, mut failure) = (story.clone(), failure.clone());
     let drawn = best.draw();
-    let managed = drawn.managed.is_some() && !best.arrays;
+    let managed = (drawn.managed.is_some() && !best.arrays) || best.draw_array_command().is_some();
     if (best.arrays || drawn.walk || managed) && best.event.is_none() {
         // The dice of a crash point are its own: alone it is the same.
         if let Some(event) = failure.event {

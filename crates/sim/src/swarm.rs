@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use voltier_block::Prng;
 
+use crate::array_walk::{self, ArrayCommand};
 use crate::arrays;
 use crate::chain::run_lives;
 use crate::crash::{Plan, run_in};
@@ -31,6 +32,9 @@ const WALK_WARM_UP_STEPS: u64 = 30;
 /// One seed in so many is a management command, and one of its events in so many a crash point.
 const COMMAND_ONE_IN: u64 = 40;
 const COMMAND_STRIDE: u64 = 11;
+/// The same of seeds of arrays.
+const ARRAY_COMMAND_ONE_IN: u64 = 60;
+const ARRAY_COMMAND_STRIDE: u64 = 29;
 /// Lives of a chain, at most.
 const LIVES: u64 = 6;
 
@@ -49,6 +53,8 @@ pub struct Story {
     pub event: Option<u64>,
     /// A management command, and nothing of what the seed draws otherwise.
     pub command: Option<Command>,
+    /// A management command of arrays, and nothing of what the seed draws otherwise.
+    pub array_command: Option<ArrayCommand>,
     /// One event of a command in so many is a crash point: 1 for all.
     pub stride: Option<u64>,
     /// A world of arrays (see [`arrays`]), not of a cache.
@@ -73,6 +79,11 @@ impl Story {
         Self { command: Some(command), stride: Some(1), ..Self::of_seed(seed) }
     }
 
+    /// Every event of a management command of arrays.
+    pub fn of_array_command(command: ArrayCommand, seed: u64) -> Self {
+        Self { array_command: Some(command), stride: Some(1), ..Self::of_array_seed(seed) }
+    }
+
     /// A story from its seed and its text, as `Display` writes it; `-` cuts nothing.
     ///
     /// # Errors
@@ -91,8 +102,12 @@ impl Story {
                 "event" => story.event = Some(number()?),
                 "stride" => story.stride = Some(number()?.max(1)),
                 "command" => {
-                    let known = Command::of_word(value);
-                    story.command = Some(known.ok_or(format!("no command is called '{value}'"))?);
+                    story.array_command = ArrayCommand::of_word(value);
+                    if story.array_command.is_none() {
+                        let known = Command::of_word(value);
+                        story.command =
+                            Some(known.ok_or(format!("no command is called '{value}'"))?);
+                    }
                 }
                 "arrays" => story.arrays = number()? != 0,
                 "without" => {
@@ -124,6 +139,9 @@ impl fmt::Display for Story {
             .filter_map(|(name, value)| value.map(|value| format!("{name}={value}")))
             .collect();
         if let Some(command) = self.command {
+            parts.push(format!("command={}", command.word()));
+        }
+        if let Some(command) = self.array_command {
             parts.push(format!("command={}", command.word()));
         }
         if !self.without.is_empty() {
@@ -220,7 +238,31 @@ impl Story {
         arrays::Setup::draw(self.seed, self.clients, self.steps)
     }
 
+    /// A management command of arrays, if the seed draws one instead.
+    pub fn draw_array_command(&self) -> Option<array_walk::Plan> {
+        let mut prng = Prng::new(self.seed ^ 0x636f_6d6d_616e_6401);
+        let is_drawn = self.arrays && prng.one_in(ARRAY_COMMAND_ONE_IN);
+        let drawn = is_drawn.then(|| *prng.pick(&ArrayCommand::ALL));
+        let command = self.array_command.or(drawn)?;
+        let stride = self.stride.unwrap_or(ARRAY_COMMAND_STRIDE);
+        Some(array_walk::Plan { command, seed: self.seed, stride, only: self.event })
+    }
+
+    /// A cache over arrays, if the seed draws one instead.
+    pub fn draw_stack(&self) -> Option<arrays::Stack> {
+        let is_drawn =
+            self.arrays.then(|| arrays::Stack::draw(self.seed, self.clients, self.steps));
+        is_drawn.flatten()
+    }
+
     fn play(&self, ledger: &Rc<Ledger>) {
+        if let Some(plan) = self.draw_array_command() {
+            array_walk::run_in(&plan, ledger);
+            return;
+        }
+        if let Some(stack) = self.draw_stack() {
+            return arrays::run_stack(self.seed, stack, self.event, ledger);
+        }
         if self.arrays {
             return arrays::run(self.seed, self.draw_arrays(), self.event, ledger);
         }

@@ -224,9 +224,9 @@ impl<D: BlockDevice> Bench<D> {
 }
 
 /// One client of a cache: a stream of requests that follows from its seed.
-pub struct Client {
+pub struct Client<S, O> {
     /// What it talks to.
-    pub bench: Rc<Bench<SimCache>>,
+    pub bench: Rc<Bench<Cache<S, O>>>,
     /// Its dice.
     pub prng: Prng,
     /// Modes it may switch to.
@@ -237,7 +237,7 @@ pub struct Client {
     pub align_sectors: u64,
 }
 
-impl Client {
+impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
     /// Makes `steps` requests, one after the other.
     pub async fn run(mut self, steps: u64) {
         for _ in 0..steps {
@@ -355,7 +355,11 @@ impl Client {
 }
 
 /// Runs the clients of a profile at once, for `steps` steps each.
-pub async fn run_clients(bench: &Rc<Bench<SimCache>>, profile: &Profile, steps: u64) {
+pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
+    bench: &Rc<Bench<Cache<S, O>>>,
+    profile: &Profile,
+    steps: u64,
+) {
     let clients: Vec<_> = (0..profile.clients)
         .map(|_| {
             let client = Client {

@@ -133,6 +133,12 @@ macro_rules! delegate {
                 }
             }
 
+            async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+                match self {
+                    $($kind::$variant(drive) => drive.read_vectored(at, into).await,)+
+                }
+            }
+
             async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
                 match self {
                     $($kind::$variant(drive) => drive.write(at, data, durability).await,)+

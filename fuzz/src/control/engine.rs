@@ -7,7 +7,7 @@ use voltier_control::engine::{
     ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
     Replaced, Waker,
 };
-use voltier_control::protocol::Repair;
+use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
     ArrayName, ArrayRecord, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
     ExportSpec, Settings, VolumeName, VolumeRecord, VolumeStatus,
@@ -79,7 +79,7 @@ impl BookEngine {
 
     fn opened(&self, record: &ArrayRecord, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
         let (name, level) = (&record.name, record.level);
-        let devices = ArrayDevices::whole(level, members.clone());
+        let devices = ArrayDevices::whole(level, ARRAY_BYTES, members.clone());
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
         assert!(before.is_none(), "{name} is opened twice");
         OpenedArray {
@@ -306,10 +306,16 @@ impl Engine for BookEngine {
         Ok(())
     }
 
-    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+    fn grow_array(
+        &mut self,
+        name: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()> {
         self.array(name);
         self.call()?;
-        let five = self.array_devices(name).filter(|now| now.level.to_string() == "5");
+        let is_row = by != Growth::Capacity;
+        let five = self.array_devices(name).filter(|now| is_row && now.level.to_string() == "5");
         let ([device], Some(_)) = (devices, five) else {
             return Err(ControlError::failed("it does not grow"));
         };

@@ -125,16 +125,16 @@ impl VirtualFiles for Wire {
         match op {
             Op::Accept { .. } => {
                 let (at, result) = self.accept(now);
-                (at.max(now), OpOutcome { result, buf: None })
+                (at.max(now), OpOutcome { result, buf: None, bufs: Vec::new() })
             }
             Op::Recv { fd, mut buf } => {
                 assert!(!buf.is_empty(), "a receive into nothing never ends");
                 let (time_ns, result) = self.receive(&fd, &mut buf);
-                (now + time_ns, OpOutcome { result, buf: Some(buf) })
+                (now + time_ns, OpOutcome { result, buf: Some(buf), bufs: Vec::new() })
             }
             Op::Send { fd, data } => {
                 let result = self.send(&fd, &data);
-                (now + STEP_NS, OpOutcome { result, buf: None })
+                (now + STEP_NS, OpOutcome { result, buf: None, bufs: Vec::new() })
             }
             other => panic!("no business of a server: {other:?}"),
         }

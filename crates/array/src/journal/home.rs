@@ -10,6 +10,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, IoError, IoResult};
 
 use crate::array::{Array, ArrayError, Inner};
+use crate::grow::GrowError;
 use crate::journal::device::{
     JournalLabel, JournalRecord, JournalState, erase_label, ring_place, write_label,
 };
@@ -336,6 +337,11 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit or fails: the array serves on, with the journal where it was or,
     /// if the device failed in the last moment, on the members.
     pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
-        self.0.move_journal(device).await
+        // The shape stays as it is meanwhile: its rings would be those of another array.
+        let inner = self.0.enter().await;
+        if inner.moving.is_some() {
+            return Err(GrowError::Reshaping.into());
+        }
+        inner.move_journal(device).await
     }
 }

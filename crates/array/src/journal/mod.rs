@@ -30,7 +30,9 @@ use voltier_ring::Signal;
 use crate::array::{ArrayError, Inner};
 use crate::canary::{self, Canary};
 use crate::geometry::Geometry;
-use format::{BLOCK_BYTES, BLOCK_SECTORS, Bounds, DEVICE_RING, LABEL_COPIES, Owner, batch_blocks};
+use format::{
+    BLOCK_BYTES, BLOCK_SECTORS, Bounds, DEVICE_RING, ENTRIES_MAX, LABEL_COPIES, Owner, batch_blocks,
+};
 use ring::{Outstanding, Pending, Piece, Ring};
 
 /// Members that a transaction can name: the bits of its mask.
@@ -236,6 +238,24 @@ impl Journal {
         let mut all = self.rings.iter().chain([&self.device_ring]);
         let rings = all.all(|ring| ring.borrow().is_at_rest());
         rings && !self.is_advancing.get() && self.transactions.borrow().open.is_empty()
+    }
+
+    /// The most sectors that one transaction should bring to each member of a group of so many: rings hold
+    /// four such ones.
+    pub(crate) fn run_sectors_max(&self, width: usize) -> u64 {
+        let sectors = |place: JournalPlace| {
+            (BATCH_BLOCKS_MAX.min(place.blocks() / 4)).saturating_sub(1) * BLOCK_SECTORS
+        };
+        let of_members = self.options.places.iter().map(|place| sectors(*place)).min();
+        let device = self.device_ring.borrow().place();
+        // A device takes all of it in one ring.
+        let of_device = (device != JournalPlace::NONE).then(|| sectors(device) / width as u64);
+        of_members.into_iter().chain(of_device).min().unwrap_or(0)
+    }
+
+    /// Rows of so many members whose pieces one batch can name, whatever of them is left out.
+    pub(crate) fn run_rows_max(width: usize) -> u64 {
+        (ENTRIES_MAX / width) as u64
     }
 
     /// Something changed that a writer of a ring may wait for.

@@ -44,21 +44,23 @@ impl<D: BlockDevice> Inner<D> {
         let journal = self.journal_in_service();
         let data: Vec<_> = batch
             .iter()
-            .filter_map(|pending| match &pending.content {
-                Content::Data(data) => Some(data.clone()),
-                Content::Zeroes { .. } => None,
+            .flat_map(|pending| match &pending.content {
+                Content::Data(data) => data.pieces(),
+                Content::Zeroes { .. } => &[],
             })
+            .cloned()
             .collect();
         let bytes: usize = data.iter().map(|piece| piece.len()).sum();
         let blocks = batch_blocks(bytes as u64 / SECTOR_BYTES);
         let block = self.make_room(ring, blocks).await?;
         let entries: Vec<Entry> = batch.iter().map(Pending::entry).collect();
         let last_number = batch.last().map_or(0, |last| last.number);
+        let watermark = journal.transactions.borrow().watermark;
         let (place, range, is_half_full) = {
             let mut ring = journal.ring(ring).borrow_mut();
             let sequence = ring.append(block, blocks, last_number);
             let place = BatchPlace { block, life: ring.life(), sequence };
-            (place, ring.place().range_of(block, blocks), ring.is_half_full())
+            (place, ring.place().range_of(block, blocks), ring.is_half_full(watermark))
         };
         if is_half_full && journal.can_advance() {
             // Early enough that writers seldom wait for it.

@@ -72,10 +72,11 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn of(found: &[Option<Found>], members: usize) -> Self {
+    /// What is below `settled_below` is in place, whatever the rings say.
+    fn of(found: &[Option<Found>], members: usize, settled_below: u64) -> Self {
         let rings = || found.iter().flatten();
         let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
-        let watermark = highest(|ring| ring.bounds.watermark);
+        let watermark = highest(|ring| ring.bounds.watermark).max(settled_below);
         let mut transactions = BTreeMap::new();
         let mut next_number = watermark;
         for (member, ring) in found.iter().enumerate() {
@@ -147,7 +148,9 @@ impl<D: BlockDevice> Inner<D> {
         if self.is_journal_on_device() && found[self.members.len()].is_none() {
             self.lose_damaged_device()?;
         }
-        let gathered = Gathered::of(&found, self.members.len());
+        // Older transactions may be for rows that have another shape by now.
+        let settled_below = self.moving.as_ref().map_or(0, |it| it.record().settled_below);
+        let gathered = Gathered::of(&found, self.members.len(), settled_below);
         let damaged = gathered.damaged(self.present());
         for member in (0..self.members.len()).filter(|member| damaged >> member & 1 == 1) {
             found[member] = None;
@@ -171,7 +174,7 @@ impl<D: BlockDevice> Inner<D> {
     /// Makes the rings of a new array ready; what was there is void.
     async fn create_journal(self: &Rc<Self>, options: JournalOptions) -> Result<(), ArrayError> {
         let numbers = vec![0; self.members.len() + 1];
-        let begun = self.begin_life(options, &Gathered::of(&[], 0), numbers).await;
+        let begun = self.begin_life(options, &Gathered::of(&[], 0, 0), numbers).await;
         begun.map_err(ArrayError::Journal)
     }
 
@@ -381,7 +384,7 @@ impl<D: BlockDevice> Inner<D> {
             Err(_) => return Ok(()),
         };
         match read_long(&*device, Lba(from), (extent.sectors * SECTOR_BYTES) as usize).await {
-            Ok(data) => self.write_member(member, at, data.freeze(), Durability::Cached).await,
+            Ok(data) => self.write_member(member, at, data.into(), Durability::Cached).await,
             Err(error) if source == self.members.len() => Err(error),
             Err(error) => self.settle(member, &device, Err(error)),
         }

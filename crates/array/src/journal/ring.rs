@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{Bytes, Lba, SECTOR_BYTES, SectorRange};
+use voltier_block::{Lba, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Signal;
 
 use crate::journal::JournalPlace;
@@ -18,7 +18,7 @@ use crate::journal::format::{
 /// New content of a run of sectors of a member.
 #[derive(Clone)]
 pub(crate) enum Content {
-    Data(Bytes),
+    Data(Payload),
     Zeroes { sectors: u64 },
 }
 
@@ -188,10 +188,12 @@ impl Ring {
         places.iter().find(|(start, end)| start + blocks <= *end).map(|(start, _)| *start)
     }
 
-    /// Whether more than half of the ring is in use.
-    pub(crate) fn is_half_full(&self) -> bool {
+    /// Whether more than half of the ring is in use, by what a label with this watermark would not free:
+    /// that much is to be flushed for.
+    pub(crate) fn is_half_full(&self, watermark: u64) -> bool {
         let (end, head) = (self.place.blocks(), self.head);
-        let used = self.live.front().map_or(0, |oldest| {
+        let dead = self.live.partition_point(|batch| batch.last_number < watermark);
+        let used = self.live.get(dead).map_or(0, |oldest| {
             if head > oldest.block { head - oldest.block } else { head + end - oldest.block }
         });
         used * 2 > end

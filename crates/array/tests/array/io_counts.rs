@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_array::{Geometry, Layout, Level};
+use voltier_array::{Geometry, Layout, Level, Stripe};
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
 use voltier_ring::{Executor, NoFiles};
 
@@ -83,13 +83,56 @@ fn full_stripes_take_a_write_for_each_chunk_of_data_and_parity_and_no_read() {
     for (level, members, data, writes) in levels {
         with_array(level, members, &[], move |world| async move {
             let stripe_bytes = data * CHUNK as usize;
-            for stripes in 1..4 {
+            let groups = world.array.geometry().group_count() as u64;
+            for stripes in 1..4_u64 {
                 let at = Lba::from_bytes(3 * stripe_bytes as u64);
-                let io = world.io_of_write(at, stripes * stripe_bytes).await;
-                assert_eq!(io, (0, stripes as u64 * writes), "{level}");
+                let io = world.io_of_write(at, stripes as usize * stripe_bytes).await;
+                // Several stripes of a group lie behind one another on its members.
+                assert_eq!(io, (0, stripes.min(groups) * writes), "{level}");
             }
         });
     }
+}
+
+#[test]
+fn whole_stripes_between_parts_of_others_go_together() {
+    with_array(Level::Raid6, 10, &[], |world| async move {
+        let stripe = world.array.geometry().stripe_sectors();
+        let io = world.io_of_write(Lba(3 * stripe + 8), 4 * (stripe * 512) as usize).await;
+        // The first in part (all chunks touched), three whole ones together, 4 KiB of the last.
+        assert_eq!(world.array.counts().full_stripe_writes, 3);
+        assert_eq!(io.1, 10 + 10 + 3);
+    });
+}
+
+#[test]
+fn a_long_read_takes_what_lies_together_on_a_member_at_once() {
+    for (level, members, reads) in [(Level::Raid0, 5, 5), (Level::Raid5, 9, 10)] {
+        with_array(level, members, &[], move |world| async move {
+            // Three rows. Of RAID 5 the member with the parity of the second has two runs.
+            let stripe = world.array.geometry().stripe_sectors();
+            let io = world.io_of_read(Lba(3 * stripe), 3 * stripe as usize * 512).await;
+            assert_eq!(io, reads, "{level}");
+        });
+    }
+}
+
+#[test]
+fn a_medium_error_in_a_long_read_costs_what_is_bad_alone() {
+    with_array(Level::Raid5, 9, &[], |world| async move {
+        let stripe = world.array.geometry().stripe_sectors();
+        let data = Buf::copy_of(&vec![7; 3 * stripe as usize * 512]);
+        world.array.write(Lba(3 * stripe), data.into(), Durability::Cached).await.expect("write");
+        // A sector of the second of three chunks of one run.
+        let at = world.array.geometry().member_lba(Stripe(4), 3);
+        world.watches[0].bad.borrow_mut().insert(at.0);
+        let buf = Buf::new(3 * stripe as usize * 512);
+        let read = world.array.read(Lba(3 * stripe), buf).await.expect("read");
+        assert!(read.iter().all(|byte| *byte == 7));
+        assert_eq!(world.array.counts().degraded_reads, 1);
+        assert_eq!(world.array.counts().repairs, 1);
+        assert!(world.watches[0].bad.borrow().is_empty(), "it was written again");
+    });
 }
 
 #[test]

@@ -64,8 +64,11 @@ fn a_write_alone_takes_one_more_write_of_each_member_it_changes() {
             }
             let stripe_bytes = world.array.geometry().stripe_sectors() as usize * 512;
             let width = world.array.geometry().width() as u64;
-            let io = io_of_write(&world, Lba(0), stripe_bytes).await;
-            assert_eq!(io, (0, width, width), "{level}");
+            for stripes in 1..=3 {
+                // Several whole stripes are one transaction, with one record a member.
+                let io = io_of_write(&world, Lba(0), stripes * stripe_bytes).await;
+                assert_eq!(io, (0, width, width), "{level}");
+            }
             assert_eq!(world.watches.iter().map(|watch| watch.flushes.get()).sum::<u64>(), 0);
         });
     }
@@ -89,6 +92,20 @@ fn writes_at_once_share_their_batches() {
         assert_eq!(counts.member_writes, 64 * 3);
         // 19 records a member: the first alone, the next ones as they gather.
         assert!(counts.journal_writes < counts.member_writes / 2, "{counts:?}");
+    });
+}
+
+#[test]
+fn half_a_ring_is_flushed_for_once() {
+    with_journal(Level::Raid6, 10, None, |_, world| async move {
+        let data = Bytes::copy_of(&[1; BLOCK]);
+        for number in 0..2000_u64 {
+            let at = Lba(number * 7 % 2048 * 8);
+            world.array.write(at, data.clone().into(), Durability::Cached).await.expect("write");
+        }
+        // Two blocks for each record, 600 records in each ring of 254 blocks: 4.7 times round.
+        let flushes = world.array.counts().watermark_flushes;
+        assert!((9..=20).contains(&flushes), "{flushes}");
     });
 }
 

@@ -320,3 +320,41 @@ fn a_cut_while_parity_is_made_anew_is_gone_on_from() {
         assert_eq!(array.status().map(|status| status.regions_dirty), Some(0));
     });
 }
+
+#[test]
+fn a_start_that_is_cut_off_after_another_cut_leaves_no_member_behind() {
+    let media = on_media(vec![Medium::default(); 3], |world| async move {
+        let array = world.create(&options(Level::Raid5, 3, Consistency::Journal)).await;
+        array.stop().await.expect("stop");
+        world.media()
+    });
+    let story = Story::default();
+    let start = |world: World, _| async move {
+        let _ = world.assemble(&[0, 1, 2], EITHER).await;
+    };
+    let torn = |media: &[Medium], luck: u64| -> Vec<Medium> {
+        let dice = &mut Prng::new(luck);
+        media.iter().map(|medium| medium.after_power_cut(dice)).collect()
+    };
+    let (mut first, mut is_through) = (0, false);
+    while !is_through {
+        let after;
+        (is_through, after) = boot(&media, first, &story, start);
+        let after = torn(&after, first);
+        let (mut second, mut is_second_through) = (0, false);
+        while !is_second_through {
+            let left;
+            (is_second_through, left) = boot(&after, second, &story, start);
+            for luck in 0..4 {
+                on_media(torn(&left, second + luck), move |world| async move {
+                    let assembled = world.assemble(&[2, 0, 1], EITHER).await;
+                    let (_, report) = assembled.expect("all of them");
+                    let is_whole = report.left_out.is_empty() && report.now_lost.is_empty();
+                    assert!(is_whole, "cut at {first}, then at {second}: {report:?}");
+                });
+            }
+            second += 1;
+        }
+        first += 1;
+    }
+}

@@ -42,7 +42,7 @@ async fn level_on(world: &World, drive: usize) -> Option<Level> {
 }
 
 /// All choices of so many of these.
-fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
+pub(crate) fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
     let masks = (0_u32..1 << all).filter(|mask| mask.count_ones() as usize == count);
     masks.map(|mask| (0..all).filter(|it| mask >> it & 1 == 1).collect()).collect()
 }
@@ -140,6 +140,10 @@ fn two_parities_copies_and_groups_grow_and_lose_one_more() {
                 model.acknowledge(8, 99);
                 array.ended(BackgroundTask::Rebuild).await;
                 assert_eq!(array.geometry().layout(), layout);
+                array.scrub(ScrubRepair::Nothing).expect("it can");
+                array.ended(BackgroundTask::Scrub).await;
+                let scrubbed = array.scrub_status();
+                assert_eq!((scrubbed.mismatched_blocks, scrubbed.skipped_bytes), (0, 0));
                 array.stop().await.expect("stop");
                 drop(array);
                 let all: Vec<usize> = (0..members + count).rev().collect();

@@ -6,5 +6,6 @@ mod drive;
 mod grow;
 mod journal_device;
 mod rebuild;
+mod reshape;
 mod service;
 mod world;

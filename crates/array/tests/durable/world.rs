@@ -188,6 +188,11 @@ impl Model {
         self.0.insert(block, vec![byte]);
     }
 
+    /// The blocks it speaks of.
+    pub(crate) fn blocks(&self) -> std::collections::BTreeSet<u64> {
+        self.0.keys().copied().collect()
+    }
+
     /// Holds every block against what it may hold; what they hold.
     pub(crate) async fn check<D: BlockDevice>(&self, array: &Array<D>, when: &str) -> Vec<u8> {
         let mut all = Vec::new();

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 pub mod arrays;
+pub mod browser;
 pub mod nbd;
 
 use std::fs::{self, File};

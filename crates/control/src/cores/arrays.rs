@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, JournalState, Latency,
-    Layout, LeftOut, MemberHealth, MemberLayout, MemberState, MetadataError, Progress, Superblock,
+    Layout, LeftOut, MemberHealth, MemberLayout, MemberState, MetadataError, Progress, ReshapeWait,
+    Superblock,
 };
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
 use voltier_ring::Handle;
@@ -18,8 +19,8 @@ use super::on_core::one_line;
 use crate::array_settings::TaskPace;
 use crate::array_spec::ArrayLevel;
 use crate::array_status::{
-    ArrayCounts, ArrayState, ArrayStatus, HealthStatus, LatencyStatus, MemberStatus, ScrubFound,
-    TaskStatus,
+    ArrayCounts, ArrayState, ArrayStatus, HealthStatus, LatencyStatus, MemberStatus, ReshapeStatus,
+    ScrubFound, TaskStatus,
 };
 use crate::engine::{MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
@@ -447,6 +448,7 @@ pub(super) fn status(name: &ArrayName, plain: ArrayStatus) -> ControlResult<Arra
         journal_device,
         rebuild: task(&rebuild.progress, plain.rebuild.pace),
         rebuild_stuck_regions: rebuild.stuck_regions,
+        reshape: array.reshape_status().map(|it| reshape(&it, plain.rebuild.pace)),
         scrub: task(&scrub.progress, plain.scrub.pace),
         scrub_found: ScrubFound {
             block_bytes: scrub.block_bytes,
@@ -489,6 +491,22 @@ fn health(health: &MemberHealth) -> HealthStatus {
         slow: health.is_slow,
         read_latency: latency(health.reads),
         write_latency: latency(health.writes),
+    }
+}
+
+fn reshape(now: &voltier_array::ReshapeStatus, pace: TaskPace) -> ReshapeStatus {
+    let waits_for = |wait| match wait {
+        ReshapeWait::Members => "members",
+        ReshapeWait::Resync => "resync",
+        ReshapeWait::FailedWrites => "failed_writes",
+    };
+    ReshapeStatus {
+        from_members: now.from_members as u32,
+        to_members: now.to_members as u32,
+        size_bytes_after: now.bytes_after,
+        waits_for: now.waits_for.map(|wait| waits_for(wait).to_owned()),
+        error: now.last_error.map(|error| error.to_string()),
+        task: task(&now.progress, pace),
     }
 }
 

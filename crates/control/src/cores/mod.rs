@@ -29,7 +29,7 @@ use crate::engine::{
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::Repair;
+use crate::protocol::{Growth, Repair};
 use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
@@ -463,9 +463,14 @@ impl Engine for CoreEngine {
         )
     }
 
-    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+    fn grow_array(
+        &mut self,
+        name: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()> {
         let (array, devices) = (name.clone(), devices.to_vec());
-        self.on_array(name, move |handle| newcomers::grow(handle, array, devices))
+        self.on_array(name, move |handle| newcomers::grow(handle, array, by, devices))
     }
 
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {

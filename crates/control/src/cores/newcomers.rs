@@ -10,7 +10,7 @@ use crate::array_spec::ArrayLevel;
 use crate::engine::{ArrayDevices, Replaced, Waker};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
-use crate::protocol::Repair;
+use crate::protocol::{Growth, Repair};
 use crate::records::Identity;
 use crate::spec::DeviceSpec;
 
@@ -68,17 +68,21 @@ pub(super) async fn replace(
     })
 }
 
-/// Adds a row of redundancy on these devices.
+/// Adds a row of redundancy on these devices, or one of them for room.
 pub(super) async fn grow(
     handle: Handle,
     name: ArrayName,
+    by: Growth,
     devices: Vec<DeviceSpec>,
 ) -> ControlResult<()> {
     let assembled = assembled(&name)?;
-    let (leaves, known) = open_all(&handle, &devices)?;
+    let (mut leaves, known) = open_all(&handle, &devices)?;
     let uuids = devices.iter().map(|_| Identity::random().map(|uuid| uuid.0));
     let uuids: Vec<_> = uuids.collect::<ControlResult<_>>()?;
-    let grown = assembled.array.grow(leaves, &uuids).await;
+    let grown = match (by, leaves.len()) {
+        (Growth::Capacity, 1) => assembled.array.grow_capacity(leaves.remove(0), uuids[0]).await,
+        _ => assembled.array.grow(leaves, &uuids).await,
+    };
     let mut places = assembled.devices.borrow_mut();
     if assembled.array.geometry().member_count() > places.len() {
         places.extend(known.into_iter().map(Some));
@@ -168,6 +172,7 @@ pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
     let news = array.take_health_news().iter().map(|news| assembled.line_of(news)).collect();
     Ok(ArrayDevices {
         level: ArrayLevel(array.geometry().level()),
+        size_bytes: array.limits().bytes(),
         events,
         members,
         spares: of(true),

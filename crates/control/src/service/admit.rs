@@ -49,6 +49,8 @@ impl<E: Engine> Service<E> {
         origin: &DeviceSpec,
     ) -> ControlResult<CacheRecord> {
         new.settings.check()?;
+        self.check_size_stays(origin)?;
+        self.check_size_stays(&new.device)?;
         self.admit(&new.device, Role::Cache, new.force, Beside::Origin(origin))?;
         Ok(CacheRecord {
             device: new.device,

@@ -52,7 +52,7 @@ impl<E: Engine> Service<E> {
         Ok(self.array_response(name, vec![how]))
     }
 
-    /// Adds a row of parity, or a copy.
+    /// Adds a row of parity, a copy, or a member for room.
     pub(super) fn grow_array(
         &mut self,
         name: &ArrayName,
@@ -62,7 +62,10 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<Response> {
         let before = self.array_record(name)?;
         self.size_of_array(name)?;
-        check_growth(&before, by)?;
+        check_growth(&before, by, devices.len())?;
+        if by == Growth::Capacity {
+            self.check_size_may_change(name)?;
+        }
         for (at, device) in devices.iter().enumerate() {
             if devices[..at].iter().any(|other| self.is_same(other, device)) {
                 return Err(ControlError::failed(format!("{device} is given twice; name it once")));
@@ -73,16 +76,56 @@ impl<E: Engine> Service<E> {
         let mut record = before.clone();
         record.incoming.extend(devices.iter().cloned());
         self.registry.put_array(record)?;
-        let grown = self.engine.grow_array(name, &devices);
+        let grown = self.engine.grow_array(name, by, &devices);
         if grown.is_err() {
             self.registry.put_array(before)?;
         }
         self.notice_array_events();
         grown?;
         let level = self.array_record(name)?.level;
-        let how = format!("{name} is of level {level} now; the new member is being filled");
+        let how = match by {
+            Growth::Capacity => format!(
+                "{name} has one member more, and its data move; it has its old size until all of them \
+                 have, then the new one; a volume on it has that when the daemon was started again"
+            ),
+            Growth::Parity | Growth::Member => {
+                format!("{name} is of level {level} now; the new member is being filled")
+            }
+        };
         self.engine.log(&how);
         Ok(self.array_response(name, vec![how]))
+    }
+
+    /// Refuses to change the size of an array that a cache was made for.
+    fn check_size_may_change(&self, name: &ArrayName) -> ControlResult<()> {
+        let is_ours = |device: &DeviceSpec| device.array() == Some(name);
+        let cached = self.registry.volumes().iter().find(|volume| {
+            let cache = volume.cache.as_ref();
+            cache.is_some_and(|cache| is_ours(&volume.origin) || is_ours(&cache.device))
+        });
+        match cached {
+            Some(volume) => Err(ControlError::failed(format!(
+                "the cache of volume {} was made for the size of {name}; `voltier detach {}` first, \
+                 and attach again when the array has its new size",
+                volume.name, volume.name
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses an array for a cache, before it or below it, while its size is about to change.
+    pub(super) fn check_size_stays(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        let record = device.array().and_then(|name| self.registry.find_array(name)).cloned();
+        match record {
+            Some(record) if self.array_status(&record).reshape.is_some() => {
+                Err(ControlError::failed(format!(
+                    "{device} is being given a member for room, and a cache is made for one size; \
+                     wait until `voltier array show {}` says that it is through",
+                    record.name
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn add_spare(
@@ -329,6 +372,7 @@ impl<E: Engine> Service<E> {
             let Some(now) = self.engine.array_devices(&name) else { continue };
             let ArrayDevices {
                 level,
+                size_bytes,
                 events,
                 members,
                 spares,
@@ -337,10 +381,14 @@ impl<E: Engine> Service<E> {
                 may_lose,
                 news,
             } = now;
+            if let Some(live) = self.live_arrays.get_mut(&name) {
+                live.size_bytes = live.size_bytes.map(|_| size_bytes);
+            }
             for line in news {
                 self.engine.log(&format!("array {name}: {line}"));
             }
-            let mut next = ArrayRecord { level, events, spares, incoming, ..record.clone() };
+            let mut next =
+                ArrayRecord { level, size_bytes, events, spares, incoming, ..record.clone() };
             next.members.resize(members.len().max(next.members.len()), None);
             for (place, device) in next.members.iter_mut().zip(members) {
                 if device.is_some() {
@@ -362,18 +410,28 @@ impl<E: Engine> Service<E> {
 }
 
 /// Refuses what an array of this level cannot be given more of.
-fn check_growth(record: &ArrayRecord, by: Growth) -> ControlResult<()> {
+fn check_growth(record: &ArrayRecord, by: Growth, devices: usize) -> ControlResult<()> {
     let (name, level) = (&record.name, record.level);
     let is_mirror = level.0 == Level::Raid1;
+    let has_room =
+        matches!(level.0, Level::Raid5 | Level::Raid6 | Level::Raid7_3 | Level::NPlusM { .. });
     match by {
         Growth::Parity if is_mirror => Err(ControlError::failed(format!(
             "{name} is of level 1: it has copies and no parity; \
              `voltier array grow {name} --member DEV` adds a copy"
         ))),
         Growth::Member if !is_mirror => Err(ControlError::failed(format!(
-            "{name} is of level {level}: members for more room cannot be added, only to level 1 a \
-             copy; make a larger array beside it, or `grow {name} --parity DEV` for a parity more"
+            "{name} is of level {level}: only level 1 has copies; \
+             `voltier array grow {name} --capacity --member DEV` adds a member for room, \
+             `--parity DEV` a parity"
         ))),
-        Growth::Parity | Growth::Member => Ok(()),
+        Growth::Capacity if !has_room => Err(ControlError::failed(format!(
+            "{name} is of level {level}: members for room come to levels 5, 6, 7.3 and N+M; \
+             make a larger array beside it"
+        ))),
+        Growth::Capacity if devices != 1 => Err(ControlError::failed(format!(
+            "{devices} devices given: a member for room is one; give one, and the next one later"
+        ))),
+        Growth::Parity | Growth::Member | Growth::Capacity => Ok(()),
     }
 }

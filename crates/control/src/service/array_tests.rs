@@ -400,7 +400,8 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     };
     let before = bench.service.registry.arrays().to_vec();
     let cases = [
-        (Growth::Member, vec!["d4"], "is of level 5: members for more room cannot be added"),
+        (Growth::Member, vec!["d4"], "--capacity --member DEV` adds a member for room"),
+        (Growth::Capacity, vec!["d4", "d5"], "a member for room is one"),
         (Growth::Parity, vec!["d1"], "already"),
         (Growth::Parity, vec!["d4", "d4"], "given twice"),
         (Growth::Parity, vec!["gone"], "does not exist"),
@@ -424,6 +425,31 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     assert_eq!(bench.paths()[3], Some(bench.device("d4")));
     let taken = Request::Create { name: name(), origin: bench.device("d4"), cache: None };
     assert!(bench.error(taken).contains("already part of array r5"));
+}
+
+#[test]
+fn room_is_not_added_below_or_before_a_cache_which_is_made_for_one_size() {
+    for is_origin in [true, false] {
+        let mut bench = Bench::new();
+        bench.ask(bench.make(&["d1", "d2", "d3"]));
+        let (hdd, ssd) = (bench.device("hdd"), bench.device("ssd"));
+        let (origin, device) = if is_origin { (on("r5"), ssd) } else { (hdd, on("r5")) };
+        let cache = Some(NewCache { device, settings: Settings::default(), force: true });
+        bench.service.handle(Request::Create { name: name(), origin, cache });
+        let devices = vec![bench.device("d4")];
+        let by = Growth::Capacity;
+        let error =
+            bench.error(ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false }));
+        assert!(error.contains("was made for the size of r5; `voltier detach"), "{error}");
+    }
+    let mut bench = Bench::new();
+    bench.ask(bench.make(&["d1", "d2", "d3"]));
+    let devices = vec![bench.device("d4")];
+    let by = Growth::Capacity;
+    let (array, notes) =
+        bench.ask(ask_of(ArrayRequest::Grow { name: r5(), by, devices, force: false }));
+    assert_eq!((array.level.as_str(), array.members.len()), ("5", 4));
+    assert!(notes[0].contains("its data move; it has its old size until"), "{notes:?}");
 }
 
 #[test]

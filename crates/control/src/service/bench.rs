@@ -18,7 +18,7 @@ use crate::engine::{
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
-use crate::protocol::{JobStatus, NewCache, Repair, Request, Response};
+use crate::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
 use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
 use crate::registry::Registry;
 use crate::safety::Machine;
@@ -304,12 +304,19 @@ impl Engine for BookEngine {
         }
     }
 
-    fn grow_array(&mut self, name: &ArrayName, devices: &[DeviceSpec]) -> ControlResult<()> {
+    fn grow_array(
+        &mut self,
+        name: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()> {
         self.call("grow", &format!("{name} by {}", devices.len()))?;
         let mut books = self.0.lock().unwrap();
         let array = books.arrays.get_mut(name).unwrap();
         array.members.extend(devices.iter().cloned().map(Some));
-        array.level = Some("6".parse().unwrap());
+        if by != Growth::Capacity {
+            array.level = Some("6".parse().unwrap());
+        }
         Ok(())
     }
 
@@ -339,7 +346,7 @@ impl Engine for BookEngine {
             spares_wanted: array.lost.len().saturating_sub(spares.len()),
             spares,
             incoming: array.incoming.clone(),
-            ..ArrayDevices::whole(array.level?, members)
+            ..ArrayDevices::whole(array.level?, ARRAY_BYTES, members)
         })
     }
 

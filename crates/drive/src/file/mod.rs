@@ -9,13 +9,13 @@ use std::path::Path;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB,
-    Payload, SectorRange,
+    Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_ring::{AllocateMode, Errno, Fd, Handle};
 
 use crate::request::{transfer_range, writable, write_range};
 
-/// Most pieces the kernel takes in one vectored write (IOV_MAX).
+/// Most pieces the kernel takes in one vectored read or write (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 /// Bytes per write where zeroes have to be written by hand.
 const ZEROES_BYTES: usize = MIB as usize;
@@ -124,7 +124,7 @@ impl FileDevice {
 
     async fn write_zeroes_by_hand(&self, range: SectorRange, durable: bool) -> IoResult<()> {
         let zeroes = Buf::zeroed(ZEROES_BYTES.min(range.bytes() as usize)).freeze();
-        for part in range.split_at_multiples(ZEROES_BYTES as u64 / voltier_block::SECTOR_BYTES) {
+        for part in range.split_at_multiples(ZEROES_BYTES as u64 / SECTOR_BYTES) {
             let data = zeroes.slice(0..part.bytes() as usize);
             self.write_run(part.start.bytes(), data.into(), durable).await?;
         }
@@ -194,6 +194,29 @@ impl BlockDevice for FileDevice {
         Ok(into)
     }
 
+    async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
+        let bytes = into.iter().map(|buf| buf.len()).sum();
+        transfer_range(&self.limits, at, bytes)?;
+        let as_they_are = into.len() <= PIECES_MAX && into.iter().all(|buf| self.is_aligned(buf));
+        let mut filled = 0;
+        let mut bufs = into;
+        if as_they_are && bytes > 0 {
+            let result;
+            (bufs, result) = self.handle.read_vectored_at(&self.fd, at.bytes(), bufs).await;
+            filled = self.whole_blocks(result)?;
+        }
+        // What did not come with it, buffer by buffer.
+        let mut end = 0;
+        let mut whole = Vec::with_capacity(bufs.len());
+        for buf in bufs {
+            let start = end;
+            end += buf.len();
+            let rest = at.plus(start as u64 / SECTOR_BYTES);
+            whole.push(if end <= filled { buf } else { self.read(rest, buf).await? });
+        }
+        Ok(whole)
+    }
+
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let range = write_range(&self.limits, at, &data)?;
         if range.is_empty() {
@@ -256,7 +279,7 @@ mod tests {
             assert!(matches!(op, Op::Sync { .. }));
             let bad = std::mem::replace(&mut self.0, false);
             let result = if bad { Err(Errno::IO) } else { Ok(0) };
-            (now, OpOutcome { result, buf: None })
+            (now, OpOutcome { result, buf: None, bufs: Vec::new() })
         }
     }
 

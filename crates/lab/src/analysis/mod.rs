@@ -23,7 +23,7 @@ pub mod latency;
 pub mod limits;
 pub mod repeat;
 pub mod scaling;
-mod series;
+pub(crate) mod series;
 pub mod stats;
 pub mod steady;
 pub mod usl;

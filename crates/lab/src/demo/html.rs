@@ -1,40 +1,29 @@
 //! The report as one page: no script, no network, readable on a phone and on paper.
 
-use std::fmt::Write;
-
 use super::report::{HEADINGS, Report, Row};
 use crate::chart::{Bar, bars, escape};
+use crate::html::{self, line};
 use crate::table::{figure, percent};
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--hdd:#9a9a9a;--ssd:#6b9bd1;--accelerated:#2e9e5b;--line:#8884}\n\
-body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:74rem}\n\
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin:.2rem 0}\n\
-.lead{font-size:1.1rem}\n\
-.scroll{overflow-x:auto}\n\
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;white-space:nowrap}\n\
-th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\n\
-th{white-space:normal;vertical-align:bottom}\n\
-th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:Canvas}\n\
+:root{color-scheme:light dark;--hdd:#9a9a9a;--ssd:#6b9bd1;--accelerated:#2e9e5b;--line:#8884;--page:Canvas}\n\
 .charts{display:grid;gap:1.2rem 2rem;\
 grid-template-columns:repeat(auto-fit,minmax(min(100%,19rem),1fr))}\n\
-ul{padding-left:1.2rem}li{margin:.3rem 0;max-width:52rem}\n\
 svg{width:100%;height:auto;display:block}svg text{font:12px system-ui,sans-serif;fill:currentColor}\n\
 .hdd{fill:var(--hdd)}.ssd{fill:var(--ssd)}.accelerated{fill:var(--accelerated)}\n\
-.published{fill:none;stroke:var(--accelerated);stroke-dasharray:3 2}\n\
-pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.7rem;border:1px solid var(--line);\
-font-size:.85rem}\n";
+.published{fill:none;stroke:var(--accelerated);stroke-dasharray:3 2}\n";
 
 /// The whole page. It is well-formed XML as well as HTML.
 pub fn render(report: &Report) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>Voltier: a disk behind an SSD</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <title>Voltier: a disk behind an SSD</title>\n<style>\n{}{STYLE}</style>\n</head>\n<body>\n\
          <h1>Voltier: a disk behind an SSD</h1>\n<p class=\"lead\">{}</p>\n",
+        html::STYLE,
         escape(&summary(report))
     );
-    page.push_str(&table(report));
+    page.push_str(&html::table(&HEADINGS, &report.cells()));
     page.push_str("<h2>Side by side</h2>\n<div class=\"charts\">\n");
     for row in &report.rows {
         page.push_str(&chart(row));
@@ -60,10 +49,6 @@ pub fn render(report: &Report) -> String {
     page
 }
 
-fn line(page: &mut String, element: &str, text: &str) {
-    writeln!(page, "<{element}>{}</{element}>", escape(text)).expect("a string takes any text");
-}
-
 /// The one sentence most readers came for.
 fn summary(report: &Report) -> String {
     let times = |row: &Row| row.times_hdd();
@@ -80,20 +65,6 @@ fn summary(report: &Report) -> String {
         ),
         _ => "Nothing was measured.".to_owned(),
     }
-}
-
-fn table(report: &Report) -> String {
-    let mut html = String::from("<div class=\"scroll\">\n<table>\n<thead><tr>");
-    for heading in HEADINGS {
-        html.push_str(&format!("<th>{}</th>", escape(heading)));
-    }
-    html.push_str("</tr></thead>\n<tbody>\n");
-    for cells in report.cells() {
-        let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        html.push_str(&format!("<tr>{cells}</tr>\n"));
-    }
-    html.push_str("</tbody>\n</table>\n</div>\n");
-    html
 }
 
 fn chart(row: &Row) -> String {

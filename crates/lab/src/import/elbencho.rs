@@ -25,7 +25,7 @@ pub(super) fn parse(text: &str) -> Result<Run, String> {
     target.facts.insert("precision".to_owned(), "approximate".to_owned());
     let version = table.rows().find_map(|row| row.text("version").map(str::to_owned));
     let tool = format!("elbencho {}", version.unwrap_or_default());
-    Ok(Run { manifest: manifest(tool.trim(), vec![target]), points, is_cut: false })
+    Ok(Run { manifest: manifest(tool.trim(), vec![target]), points, ..Run::default() })
 }
 
 fn point(row: &Row<'_>) -> Option<Point> {

@@ -119,7 +119,7 @@ pub(super) fn parse(name: &str, files: &Files) -> Result<Run, String> {
     point.axes.phase = prefix.to_owned();
     point.axes.target = "target".to_owned();
     let manifest = manifest("fio", vec![target("target", prefix)]);
-    Ok(Run { manifest, points: vec![point], is_cut: false })
+    Ok(Run { manifest, points: vec![point], ..Run::default() })
 }
 
 /// The usual distance of two lines of one direction.

@@ -8,7 +8,7 @@ mod fio_json;
 mod fio_log;
 mod fio_options;
 mod orion;
-mod orion_export;
+pub(crate) mod orion_export;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

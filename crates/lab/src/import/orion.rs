@@ -79,7 +79,7 @@ pub(super) fn parse(name: &str, files: &Files) -> Result<Run, String> {
         let note = "latencies are left out: only the summary tells whether they are ms or us";
         manifest.notes.push(note.to_owned());
     }
-    Ok(Run { manifest, points, is_cut: false })
+    Ok(Run { manifest, points, ..Run::default() })
 }
 
 fn read_summary(text: &str) -> Summary {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::LabError;
+use crate::date::Moment;
 use crate::result::{Access, Point, Run, Status};
 
 /// Writes `NAME_yyyymmdd_hhmm_summary.txt`, `_iops.csv`, `_lat.csv` and `_mbps.csv` into a folder,
@@ -18,7 +19,7 @@ pub fn export(run: &Run, name: &str, folder: &Path) -> Result<Vec<PathBuf>, LabE
         let why = "it has no small and large loads: run the orion plan".to_owned();
         return Err(LabError::Unreadable { path: PathBuf::from(&run.manifest.run), why });
     }
-    let prefix = format!("{name}_{}", stamp(run.manifest.started_unix_ms));
+    let prefix = format!("{name}_{}", Moment::of(run.manifest.started_unix_ms).stamp());
     let files = [
         ("summary.txt", summary(run, name, &points)),
         ("iops.csv", table(&points, |point| small_iops(point).map(|x| format!("{x:.0}")))),
@@ -47,17 +48,17 @@ fn matrix(run: &Run) -> Matrix<'_> {
     placed.collect()
 }
 
-fn small_iops(point: &Point) -> Option<f64> {
+pub(crate) fn small_iops(point: &Point) -> Option<f64> {
     let pure = || point.iops().filter(|_| point.axes.large.unwrap_or(0) == 0);
     point.metrics.get("small_iops").copied().or_else(pure)
 }
 
-fn small_us(point: &Point) -> Option<f64> {
+pub(crate) fn small_us(point: &Point) -> Option<f64> {
     let pure = || point.latency_mean_ns().filter(|_| point.axes.large.unwrap_or(0) == 0);
     point.metrics.get("small_latency_ns").copied().or_else(pure).map(|ns| ns / 1e3)
 }
 
-fn large_mb(point: &Point) -> Option<f64> {
+pub(crate) fn large_mb(point: &Point) -> Option<f64> {
     let pure = || point.bytes_per_second().filter(|_| point.axes.small.unwrap_or(0) == 0);
     point.metrics.get("large_bytes_per_second").copied().or_else(pure).map(|bytes| bytes / 1e6)
 }
@@ -130,32 +131,4 @@ fn summary(run: &Run, name: &str, points: &Matrix<'_>) -> String {
         format!("Minimum Small Latency={us:.2} usecs @ Small={small} and Large={large}")
     }));
     lines.join("\n") + "\n"
-}
-
-/// Date and time of a run, UTC: yyyymmdd_hhmm (civil calendar from the days since 1970).
-fn stamp(unix_ms: u64) -> String {
-    let minutes = unix_ms / 60_000;
-    let days = (minutes / 1440) as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
-    format!("{year:04}{month:02}{day:02}_{hour:02}{minute:02}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stamp_is_the_civil_date() {
-        assert_eq!(stamp(0), "19700101_0000");
-        assert_eq!(stamp(951_782_400_000), "20000229_0000");
-        assert_eq!(stamp(1_795_332_493_435), "20261122_0728");
-    }
 }

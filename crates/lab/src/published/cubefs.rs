@@ -113,7 +113,7 @@ pub(super) fn run(document: Document, edition: &Edition) -> Run {
     let mut manifest = manifest(document, vec![volume], edition.notes);
     let pair = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
     manifest.environment.facts = edition.facts.iter().map(pair).collect();
-    Run { manifest, points, is_cut: false }
+    Run { manifest, points, ..Run::default() }
 }
 
 fn axes(phase: String, clients: u32, jobs: u32) -> Axes {

@@ -57,5 +57,5 @@ pub(super) fn run(document: Document) -> Run {
     manifest.environment.cpu = "2 x E5620".to_owned();
     manifest.environment.memory_bytes = 24 << 30;
     manifest.environment.system = "Red Hat Linux 5.3".to_owned();
-    Run { manifest, points, is_cut: false }
+    Run { manifest, points, ..Run::default() }
 }

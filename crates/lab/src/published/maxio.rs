@@ -90,7 +90,7 @@ pub(super) fn run(document: Document, ssd: &Ssd) -> Run {
     manifest.environment.kernel = "2.6.32-504".to_owned();
     manifest.environment.system = "CentOS 6.6 x86_64".to_owned();
     manifest.environment.fio = "fio-2.0.13".to_owned();
-    Run { manifest, points, is_cut: false }
+    Run { manifest, points, ..Run::default() }
 }
 
 fn cell(target: &str, job: &Row<'_>, column: &str, figure: f64) -> Point {

@@ -58,5 +58,5 @@ pub(super) fn run(document: Document) -> Run {
     let mut manifest = manifest(document, vec![cached], NOTES);
     manifest.environment.cpu = "Intel Xeon L3426 1.87GHz".to_owned();
     manifest.environment.memory_bytes = 2 << 30;
-    Run { manifest, points, is_cut: false }
+    Run { manifest, points, ..Run::default() }
 }

@@ -107,7 +107,7 @@ pub(super) fn run(document: Document) -> Run {
     manifest.environment.cpus = 64;
     manifest.environment.kernel = "4.11".to_owned();
     manifest.environment.system = "CentOS 7.4".to_owned();
-    Run { manifest, points, is_cut: false }
+    Run { manifest, points, ..Run::default() }
 }
 
 fn targets() -> Vec<TargetInfo> {

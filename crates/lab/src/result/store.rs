@@ -19,6 +19,7 @@ const FORMAT: u32 = 1;
 enum Line {
     Manifest(Box<Manifest>),
     Point(Box<Point>),
+    End,
 }
 
 impl Line {
@@ -31,6 +32,7 @@ impl Line {
         match record.as_ref().and_then(Value::as_str) {
             Some("manifest") => serde_json::from_value(rest).map(Line::Manifest),
             Some("point") => serde_json::from_value(rest).map(Line::Point),
+            Some("end") => Ok(Line::End),
             _ => Err(serde_json::Error::custom("no record of a run")),
         }
     }
@@ -45,6 +47,9 @@ pub struct Run {
     pub points: Vec<Point>,
     /// Whether the last line was cut off (the program was killed while it wrote).
     pub is_cut: bool,
+    /// Whether the last line says that the plan was gone through. Runs that were imported, or are
+    /// still running, do not say so.
+    pub is_ended: bool,
 }
 
 impl Run {
@@ -85,11 +90,15 @@ impl Run {
                     let why = format!("format {}, this program reads {FORMAT}", manifest.format);
                     return Err(unreadable(number, why));
                 }
-                (Line::Point(point), Some(run)) => run.keep(*point),
+                (Line::Point(point), Some(run)) => {
+                    run.keep(*point);
+                    run.is_ended = false;
+                }
+                (Line::End, Some(run)) => run.is_ended = true,
                 (Line::Manifest(_), Some(_)) => {
                     return Err(unreadable(number, "a second manifest".to_owned()));
                 }
-                (Line::Point(_), None) => {
+                (Line::Point(_) | Line::End, None) => {
                     return Err(unreadable(number, "a point before the manifest".to_owned()));
                 }
             }
@@ -144,7 +153,8 @@ impl RunWriter {
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             file.set_len(whole as u64).map_err(LabError::file(path))?;
         }
-        Ok((RunWriter { file, path: path.to_path_buf() }, Run { is_cut: false, ..run }))
+        let run = Run { is_cut: false, is_ended: false, ..run };
+        Ok((RunWriter { file, path: path.to_path_buf() }, run))
     }
 
     /// Stores a finished point.
@@ -153,6 +163,14 @@ impl RunWriter {
     /// When it cannot be written: the disk of the results is full, for one.
     pub fn point(&mut self, point: &Point) -> Result<(), LabError> {
         self.append(&Line::Point(Box::new(point.clone())))
+    }
+
+    /// Says that the plan was gone through: what is not there will not come.
+    ///
+    /// # Errors
+    /// As [`RunWriter::point`].
+    pub fn end(&mut self) -> Result<(), LabError> {
+        self.append(&Line::End)
     }
 
     fn append(&mut self, line: &Line) -> Result<(), LabError> {
@@ -200,9 +218,15 @@ mod tests {
         let failed = Status::Failed("fio ended with 1".to_owned());
         writer.point(&Point { status: failed.clone(), ..point("a", 0.0) }).unwrap();
         let run = Run::read(&path).unwrap();
-        assert!(!run.is_cut);
+        assert!(!run.is_cut && !run.is_ended);
         assert_eq!(run.point("b").unwrap().iops(), Some(3.0));
         assert_eq!(run.point("a").unwrap().status, failed);
+
+        writer.end().unwrap();
+        assert!(Run::read(&path).unwrap().is_ended);
+        let (mut writer, _) = RunWriter::resume(&path).unwrap();
+        writer.point(&point("c", 1.0)).unwrap();
+        assert!(!Run::read(&path).unwrap().is_ended, "a point after the end: it goes on");
     }
 
     #[test]

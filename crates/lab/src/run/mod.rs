@@ -44,8 +44,8 @@ pub const RUN_FILE: &str = "run.jsonl";
 /// Folder of raw results beside it.
 pub const RAW_FOLDER: &str = "raw";
 
-/// Room that results need at least.
-const RESULTS_BYTES: u64 = 1 << 20;
+/// Room that results need at least, the report with its chart library among them.
+const RESULTS_BYTES: u64 = 8 << 20;
 
 /// Room for the raw result and the line of a point, about.
 const POINT_BYTES: u64 = 24 << 10;
@@ -74,6 +74,8 @@ pub trait Progress {
 pub struct Ended {
     /// Its folder.
     pub folder: PathBuf,
+    /// Its report; empty when no point was planned.
+    pub report: PathBuf,
     /// Points measured.
     pub measured: usize,
     /// Points that failed: how many, and what the first one said.
@@ -321,6 +323,7 @@ fn manifest(plan: &Plan, targets: &[Target], fio: Option<&Fio>, folder: &Path) -
     }
     notes.extend(notes_of(plan, targets));
     Manifest {
+        format: 1,
         run: name,
         plan: plan.name.clone(),
         plan_crc32c: crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text.as_bytes()) as u32,

@@ -97,7 +97,7 @@ fn write_log(
     let mut writer = Writer::create(log, convert::Target::Iolog)?;
     let mut all = replay.requests(target.size_bytes, target.block_bytes)?;
     let (mut scheduled, mut left_out) = (Vec::new(), 0_u64);
-    while let Some(mut request) = all.next()? {
+    while let Some(mut request) = all.next_request()? {
         if request.op == Op::Discard && !takes_discards {
             left_out += 1;
             continue;

@@ -154,7 +154,7 @@ async fn all(
 ) -> Result<Option<Status>, LabError> {
     let begin = handle.now();
     let room = Semaphore::new(u64::from(depth));
-    while let Some(request) = requests.next()? {
+    while let Some(request) = requests.next_request()? {
         handle.sleep_until(begin + request.at_ns).await;
         let permit = room.acquire(1).await;
         tally.borrow_mut().scheduled.push(request.at_ns as f64);

@@ -18,6 +18,7 @@ use crate::import::export_orion;
 use crate::plan::step::{self, Group, Load, Pick, Planned, Repeat, Work};
 use crate::plan::{Method, Plan};
 use crate::process::Stop;
+use crate::report;
 use crate::result::{Axes, Point, Run, RunWriter, Status};
 
 /// Mean latency up to which a point of a demand curve may be chosen.
@@ -85,7 +86,13 @@ impl<'a> Session<'a> {
         for target in &mut self.targets {
             target.close(result.is_ok());
         }
-        result.map_err(|error| out_of_space(error, &self.folder))?;
+        let ended = result.and_then(|()| self.writer.end());
+        self.run.is_ended = ended.is_ok();
+        let report = self.report();
+        if let Err(error) = ended {
+            self.say_partial(report, progress);
+            return Err(out_of_space(error, &self.folder));
+        }
         let is_good = |point: &Point| point.axes.small.is_some() && point.status == Status::Ok;
         if let Method::Orion(orion) = &self.plan.method
             && self.run.points.iter().any(is_good)
@@ -103,9 +110,27 @@ impl<'a> Session<'a> {
             .collect();
         Ok(Ended {
             folder: self.folder.clone(),
+            report: report?,
             measured: self.run.points.len() - failed.len(),
             failed: failed.first().map(|why| (failed.len(), (*why).clone())),
         })
+    }
+
+    /// Writes the report of what there is, also of a run that was interrupted.
+    fn report(&self) -> Result<PathBuf, LabError> {
+        if self.run.points.is_empty() {
+            return Ok(PathBuf::new());
+        }
+        report::write(&self.run, &[], &self.folder).map(|written| written.html)
+    }
+
+    /// A run that ends with an error still has a report of what it has.
+    fn say_partial(&self, report: Result<PathBuf, LabError>, progress: &mut dyn Progress) {
+        match report {
+            Ok(page) if page.as_os_str().is_empty() => {}
+            Ok(page) => progress.say(&format!("partial report: {}", page.display())),
+            Err(error) => progress.say(&format!("no report: {error}")),
+        }
     }
 
     fn all(&mut self, progress: &mut dyn Progress) -> Result<(), LabError> {

@@ -171,11 +171,12 @@ mod tests {
                 writer.add(&request, "a disk").unwrap();
             }
             assert_eq!(writer.finish().unwrap(), (500, 0));
-            let mut source = Source::open(&[path.clone()], &ReadOptions::default()).unwrap();
+            let mut source =
+                Source::open(std::slice::from_ref(&path), &ReadOptions::default()).unwrap();
             for request in Made::new(recipe) {
-                assert_eq!(source.next().unwrap(), Some(request));
+                assert_eq!(source.next_request().unwrap(), Some(request));
             }
-            assert_eq!(source.next().unwrap(), None);
+            assert_eq!(source.next_request().unwrap(), None);
             assert!(Writer::create(&path, target).is_err(), "nothing is overwritten");
         }
     }

@@ -79,7 +79,7 @@ impl Replay {
         let mut source = Source::open(&self.files, &self.options)?;
         let mut survey = Survey::default();
         let mut last_ns = 0;
-        while let Some(request) = source.next()? {
+        while let Some(request) = source.next_request()? {
             if self.is_reads_only && request.op != Op::Read {
                 continue;
             }
@@ -166,9 +166,9 @@ impl Requests {
     /// The next one; its time is from the start of the replay, and never goes back.
     ///
     /// # Errors
-    /// As [`Source::next`].
-    pub fn next(&mut self) -> Result<Option<Request>, LabError> {
-        while let Some(request) = self.source.next()? {
+    /// As [`Source::next_request`].
+    pub fn next_request(&mut self) -> Result<Option<Request>, LabError> {
+        while let Some(request) = self.source.next_request()? {
             if self.replay.is_reads_only && request.op != Op::Read {
                 continue;
             }
@@ -226,7 +226,7 @@ mod tests {
 
     fn all(replay: &Replay, size: u64, block: u64) -> Vec<(u64, u64, u64)> {
         let mut requests = replay.requests(size, block).unwrap();
-        std::iter::from_fn(|| requests.next().unwrap())
+        std::iter::from_fn(|| requests.next_request().unwrap())
             .map(|request| (request.at_ns, request.offset, request.bytes))
             .collect()
     }

@@ -151,7 +151,8 @@ fn notes() -> Vec<String> {
             .into(),
         "scaling: the rate by that of one client with as many processes and the number of clients".into(),
         "links and nodes are calibrated on the published maxima: 1,130 MiB/s a link, 16.5 us a request and \
-         node, 7.3 us a read and 12.3 us a write in a client's mount; 50 us one way and the SATA SSD's model are assumed"
+         node, 7.3 us a read and 12.3 us a write in a client's mount; 50 us one way and the SATA SSD's \
+         model are assumed"
             .into(),
         "published rates of few processes grow faster than the clients (efficiency above 1), which no model \
          of queues does"

@@ -10,7 +10,7 @@ use std::arch::x86_64::{
     _mm256_stream_si256, _mm256_testz_si256, _mm256_xor_si256,
 };
 
-use super::blocks::{self, Vector, kernels};
+use super::blocks::{self, Factor, Operand, Vector, kernels};
 use super::{Kernels, Stores};
 
 kernels!(
@@ -86,13 +86,25 @@ impl Vector for Ymm {
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self) -> (Self, Self) {
+    unsafe fn operand(self) -> Operand<Self> {
         // SAFETY: as the trait's.
         unsafe {
             let mask = _mm256_set1_epi8(15);
             let high = _mm256_and_si256(_mm256_srli_epi16::<4>(self.0), mask);
             (Self(_mm256_and_si256(self.0, mask)), Self(high))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn factor(constant: u8) -> Factor<Self> {
+        // SAFETY: as the trait's.
+        unsafe { blocks::tables(constant) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(self, factor: Factor<Self>, operand: Operand<Self>) -> Self {
+        // SAFETY: as the trait's.
+        unsafe { blocks::add_looked_up(self, factor, operand) }
     }
 
     #[inline(always)]

@@ -31,13 +31,38 @@ pub(super) trait Vector: Copy {
     unsafe fn xor3(self, second: Self, third: Self) -> Self;
     /// Every byte doubled, what leaves it dropped.
     unsafe fn double(self) -> Self;
-    /// The low and the high nibbles.
-    unsafe fn nibbles(self) -> (Self, Self);
+    /// What of a vector is multiplied: its low and its high nibbles, or twice itself.
+    unsafe fn operand(self) -> Operand<Self>;
+    /// What a constant multiplies by.
+    unsafe fn factor(constant: u8) -> Factor<Self>;
+    /// Adds a product.
+    unsafe fn add_product(self, factor: Factor<Self>, operand: Operand<Self>) -> Self;
     /// Looks up every byte of `index` in the repeated table: by its low nibble, or zero if its
     /// highest bit is set.
     unsafe fn look_up(self, index: Self) -> Self;
     unsafe fn is_zero(self) -> bool;
     unsafe fn prefetch(from: *const u8);
+}
+
+/// See [`Vector::operand`].
+pub(super) type Operand<V> = (V, V);
+
+/// The products of a constant with the nibbles, to look up, or twice its matrix.
+pub(super) type Factor<V> = (V, V);
+
+/// The factor for products by looking up.
+#[inline(always)]
+pub(super) unsafe fn tables<V: Vector>(constant: u8) -> Factor<V> {
+    let Split { low, high } = &SPLIT[usize::from(constant)];
+    // SAFETY: as the caller's.
+    unsafe { (V::repeat(low), V::repeat(high)) }
+}
+
+/// Adds a product by looking up.
+#[inline(always)]
+pub(super) unsafe fn add_looked_up<V: Vector>(sum: V, factor: Factor<V>, operand: Operand<V>) -> V {
+    // SAFETY: as the caller's.
+    unsafe { sum.xor3(factor.0.look_up(operand.0), factor.1.look_up(operand.1)) }
 }
 
 /// `x` with 2 * x ^ 0x1d = x: see [`sums`]. It is 0x1d / 3.
@@ -111,10 +136,10 @@ unsafe fn sums<V: Vector, const ROWS: usize, const N: usize>(
                 }
             }
             if ROWS > 2 {
-                let nibbles = nibbles_of(block);
+                let operands = operands_of(block);
                 for (row, sum) in rows.iter_mut().skip(2).enumerate() {
                     let factor = *extra.get_unchecked(row * data.len() + member);
-                    add_product(&SPLIT[usize::from(factor)], nibbles, sum);
+                    add_products(V::factor(factor), operands, sum);
                 }
             }
         }
@@ -128,30 +153,20 @@ unsafe fn sums<V: Vector, const ROWS: usize, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn nibbles_of<V: Vector, const N: usize>(block: [V; N]) -> ([V; N], [V; N]) {
+unsafe fn operands_of<V: Vector, const N: usize>(block: [V; N]) -> [Operand<V>; N] {
     // SAFETY: as the caller's.
-    unsafe {
-        let (mut low, mut high) = (block, block);
-        for index in 0..N {
-            (low[index], high[index]) = block[index].nibbles();
-        }
-        (low, high)
-    }
+    block.map(|vector| unsafe { vector.operand() })
 }
 
 #[inline(always)]
-unsafe fn add_product<V: Vector, const N: usize>(
-    table: &Split,
-    (low, high): ([V; N], [V; N]),
+unsafe fn add_products<V: Vector, const N: usize>(
+    factor: Factor<V>,
+    operands: [Operand<V>; N],
     row: &mut [V; N],
 ) {
-    // SAFETY: as the caller's.
-    unsafe {
-        let (low_table, high_table) = (V::repeat(&table.low), V::repeat(&table.high));
-        for index in 0..N {
-            row[index] =
-                row[index].xor3(low_table.look_up(low[index]), high_table.look_up(high[index]));
-        }
+    for (sum, operand) in row.iter_mut().zip(operands) {
+        // SAFETY: as the caller's.
+        *sum = unsafe { sum.add_product(factor, operand) };
     }
 }
 
@@ -229,10 +244,10 @@ pub(super) unsafe fn combine<V: Vector, const TARGETS: usize, const N: usize>(
         unsafe {
             let mut sums = [[V::splat(0); N]; TARGETS];
             for (index, source) in sources.iter().enumerate() {
-                let nibbles = nibbles_of(load_block::<V, N>(source, at));
+                let operands = operands_of(load_block::<V, N>(source, at));
                 for (target, sum) in sums.iter_mut().enumerate() {
                     let factor = *coefficients.get_unchecked(target * sources.len() + index);
-                    add_product(&SPLIT[usize::from(factor)], nibbles, sum);
+                    add_products(V::factor(factor), operands, sum);
                 }
             }
             for (target, sum) in sums.iter().enumerate() {
@@ -246,6 +261,9 @@ pub(super) unsafe fn combine<V: Vector, const TARGETS: usize, const N: usize>(
     scalar::combine_from(bytes, coefficients, sources, targets);
 }
 
+/// Rows that one pass over the change updates: more would not stay in registers with their factors.
+const UPDATE_ROWS_MAX: usize = 4;
+
 /// See [`super::Update`].
 #[inline(always)]
 pub(super) unsafe fn update<V: Vector, const N: usize>(
@@ -253,28 +271,62 @@ pub(super) unsafe fn update<V: Vector, const N: usize>(
     new: &[u8],
     targets: &mut [(u8, &mut [u8])],
 ) {
+    for targets in targets.chunks_mut(UPDATE_ROWS_MAX) {
+        // SAFETY: as the caller's; so many targets are given.
+        unsafe {
+            match targets.len() {
+                1 => update_rows::<V, 1, N>(old, new, targets),
+                2 => update_rows::<V, 2, N>(old, new, targets),
+                3 => update_rows::<V, 3, N>(old, new, targets),
+                _ => update_rows::<V, UPDATE_ROWS_MAX, N>(old, new, targets),
+            }
+        }
+    }
+}
+
+/// All `ROWS` rows of a block are loaded before the first is stored: chunks lie at multiples of the page,
+/// and a load behind a store to the same place in another page waits for it.
+#[inline(always)]
+unsafe fn update_rows<V: Vector, const ROWS: usize, const N: usize>(
+    old: &[u8],
+    new: &[u8],
+    targets: &mut [(u8, &mut [u8])],
+) {
     let block_bytes = N * V::BYTES;
     let bytes = new.len() / block_bytes * block_bytes;
-    for at in (0..bytes).step_by(block_bytes) {
-        // SAFETY: blocks end where the slices end, at the latest.
-        unsafe {
+    // SAFETY: there are `ROWS` targets, and blocks end where the slices end, at the latest.
+    unsafe {
+        let mut factors = [V::factor(0); ROWS];
+        let mut plain = [false; ROWS];
+        let mut places = [std::ptr::null_mut::<u8>(); ROWS];
+        for (row, (factor, target)) in targets.iter_mut().enumerate().take(ROWS) {
+            (factors[row], plain[row]) = (V::factor(*factor), *factor == 1);
+            places[row] = target.as_mut_ptr();
+        }
+        for at in (0..bytes).step_by(block_bytes) {
+            let mut sums = [[V::splat(0); N]; ROWS];
+            for (sum, place) in sums.iter_mut().zip(places) {
+                for (index, vector) in sum.iter_mut().enumerate() {
+                    *vector = V::load(place.add(at + index * V::BYTES));
+                }
+            }
             let (before, mut change) = (load_block::<V, N>(old, at), load_block::<V, N>(new, at));
             for index in 0..N {
                 change[index] = change[index].xor(before[index]);
             }
-            let nibbles = nibbles_of(change);
-            for (factor, target) in targets.iter_mut() {
-                let mut sum = load_block::<V, N>(target, at);
-                if *factor == 1 {
+            let operands = operands_of(change);
+            for row in 0..ROWS {
+                if plain[row] {
                     for index in 0..N {
-                        sum[index] = sum[index].xor(change[index]);
+                        sums[row][index] = sums[row][index].xor(change[index]);
                     }
                 } else {
-                    add_product(&SPLIT[usize::from(*factor)], nibbles, &mut sum);
+                    add_products(factors[row], operands, &mut sums[row]);
                 }
-                let to = target.as_mut_ptr().add(at);
+            }
+            for (sum, place) in sums.iter().zip(places) {
                 for (index, vector) in sum.iter().enumerate() {
-                    vector.store(to.add(index * V::BYTES));
+                    vector.store(place.add(at + index * V::BYTES));
                 }
             }
         }
@@ -290,7 +342,8 @@ macro_rules! kernels {
         $name:literal, $feature:literal, $vector:ty, update: $update:literal,
         $($rows:literal rows: $encode:literal, $combine:literal;)*
     ) => {
-        pub(super) static KERNELS: Kernels = Kernels { name: $name, encode, check, combine, update };
+        pub(in crate::kernels) static KERNELS: Kernels =
+            Kernels { name: $name, encode, check, combine, update };
 
         #[target_feature(enable = $feature)]
         fn encode(extra: &[u8], data: &[&[u8]], parity: &mut [&mut [u8]], stores: Stores) {

@@ -68,6 +68,9 @@ static AVAILABLE: LazyLock<Vec<&'static Kernels>> = LazyLock::new(detect);
 fn detect() -> Vec<&'static Kernels> {
     let mut sets = Vec::new();
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+        if is_x86_feature_detected!("gfni") {
+            sets.push(&avx512::gfni::KERNELS);
+        }
         sets.push(&avx512::KERNELS);
     }
     if is_x86_feature_detected!("avx2") {
@@ -87,7 +90,7 @@ fn detect() -> Vec<&'static Kernels> {
 
 impl Kernels {
     /// Every set there is, whether it runs here or not, the fastest first.
-    pub const NAMES: [&str; 4] = ["avx512", "avx2", "ssse3", "scalar"];
+    pub const NAMES: [&str; 5] = ["gfni", "avx512", "avx2", "ssse3", "scalar"];
 
     /// The sets that run on this processor, the fastest first; detected once.
     pub fn available() -> &'static [&'static Kernels] {

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm_shuffle_epi8, _mm_srli_epi16, _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128,
 };
 
-use super::blocks::{self, Vector, kernels};
+use super::blocks::{self, Factor, Operand, Vector, kernels};
 use super::{Kernels, Stores};
 
 kernels!(
@@ -85,13 +85,25 @@ impl Vector for Xmm {
     }
 
     #[inline(always)]
-    unsafe fn nibbles(self) -> (Self, Self) {
+    unsafe fn operand(self) -> Operand<Self> {
         // SAFETY: as the trait's.
         unsafe {
             let mask = _mm_set1_epi8(15);
             let high = _mm_and_si128(_mm_srli_epi16::<4>(self.0), mask);
             (Self(_mm_and_si128(self.0, mask)), Self(high))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn factor(constant: u8) -> Factor<Self> {
+        // SAFETY: as the trait's.
+        unsafe { blocks::tables(constant) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(self, factor: Factor<Self>, operand: Operand<Self>) -> Self {
+        // SAFETY: as the trait's.
+        unsafe { blocks::add_looked_up(self, factor, operand) }
     }
 
     #[inline(always)]

@@ -68,7 +68,7 @@ impl Bay {
     /// Drives that the array was not given.
     pub(crate) fn free(&self, setup: &Setup) -> Vec<usize> {
         let taken = self.taken.borrow();
-        (0..setup.drives.len()).filter(|drive| !taken.contains(drive)).collect()
+        (0..setup.member_drives()).filter(|drive| !taken.contains(drive)).collect()
     }
 
     /// The drive that was left out of a member, if it is as it was: it is asked for once.
@@ -92,7 +92,8 @@ impl Bay {
     /// The drive of a member, or the last one it had; none if that was never given.
     pub(crate) fn drive_of(&self, array: &Array<SimDisk>, member: usize) -> Option<usize> {
         let status = array.status().expect("an array with superblocks");
-        let own = status.members[member].uuid;
+        // One that is just being added is not on record yet.
+        let own = status.members.get(member)?.uuid;
         let uuids = self.uuids.borrow();
         // A drive that came back may have kept its uuid.
         let found = uuids.iter().rev().find(|(uuid, _)| *uuid == own);

@@ -134,9 +134,11 @@ impl Client {
         let mut data = Buf::new(range.bytes() as usize);
         self.dice.fill(&mut data);
         let write = self.rig.model.borrow_mut().begin_write(range.start, &data);
+        let journal = self.rig.journal_before();
         let open = self.rig.open.borrow_mut().begin(range);
         let result = self.rig.array().write(range.start, data.into(), durability).await;
         expect(result, "writing", range);
+        self.rig.note_journal(journal);
         self.rig.open.borrow_mut().end(open);
         let durable = self.is_durable(durability);
         self.rig.model.borrow_mut().end_write(write, durable);

@@ -12,7 +12,7 @@ use crate::arrays::left::{Known, Left, has, last_ones, mask};
 use crate::arrays::operator::{finish, take_care};
 use crate::arrays::rig::Rig;
 use crate::arrays::rot::{is_locatable, scrub_again};
-use crate::arrays::setup::{Care, Setup};
+use crate::arrays::setup::{Care, Setup, can_lose, losses};
 use crate::budget;
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
@@ -70,7 +70,8 @@ async fn start_again(rig: &Rc<Rig>, mut dice: Prng) {
     rig.disks.iter().for_each(SimDisk::mend);
     let known = rig.known();
     let is_gone = |drive: &usize| rig.disks[*drive].is_gone();
-    let given = known.labelled() & !mask((0..rig.disks.len()).filter(is_gone));
+    let all = known.labelled() | known.journals();
+    let given = all & !mask((0..rig.disks.len()).filter(is_gone));
     let mut trial = Trial::of(&rig.setup, &rig.lives(), &known, given);
     let report = start(rig, &mut trial, &mut dice).await.expect("what was stopped comes back");
     assert!(report.was_clean && report.regions_in_doubt == 0, "what was stopped is not clean");
@@ -105,11 +106,11 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
         let cut = if prng.one_in(4) { Cut::Kill } else { Cut::Power };
         let contents = rig.model.borrow().contents();
         let left = rig.left_by(cut, &mut prng, &ledger);
-        let mut losses = rig.setup.losses();
+        let mut choices = losses(&rig.geometry());
         if only.is_none() && !is_first.replace(false) {
-            losses = (0..2).map(|_| *prng.pick(&losses)).collect();
+            choices = (0..2).map(|_| *prng.pick(&choices)).collect();
         }
-        for away in losses {
+        for away in choices {
             let name = format!("seed {seed}, event {event}, {cut:?}, without {away:#b}");
             ledger.at(name, Some(event));
             ledger.count(|counts| counts.array_points += 1);
@@ -124,26 +125,48 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
 }
 
 /// How a start is tried, and what it must come to.
-struct Trial {
+pub(crate) struct Trial {
     /// Drives that are given.
-    given: u64,
+    pub(crate) given: u64,
+    /// All members, by those of them that are newest.
+    all: u64,
     /// Members that must be in service then.
     usable: u64,
     /// Whether that is enough of each group.
     is_enough: bool,
-    options: AssembleOptions,
+    pub(crate) options: AssembleOptions,
 }
 
 impl Trial {
+    /// Whether no member is missing.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.usable == self.all
+    }
+
     fn of(setup: &Setup, lives: &[u64], known: &Known, given: u64) -> Self {
         let usable = known.current(given, MemberState::InService);
-        let all = mask(0..setup.geometry.member_count());
+        let geometry = known.newest(given).map_or(&setup.geometry, |newest| &newest.geometry);
+        let all = mask(0..geometry.member_count());
         let last = last_ones(lives, u64::MAX);
         // Without one that has the newest event they may be what the others went on without.
         let is_newest = known.highest_event(given & last) == known.highest_event(last);
         let options = AssembleOptions { degraded: is_newest, force: false };
-        Self { given, usable, is_enough: setup.can_lose(all & !usable), options }
+        Self { given, all, usable, is_enough: can_lose(geometry, all & !usable), options }
     }
+}
+
+/// The drives that a start is given: not those of the members in `away`; none if nobody is left.
+fn pick_drives(setup: &Setup, known: &Known, away: u64, prng: &mut Prng) -> u64 {
+    let labelled = known.labelled();
+    let members = known.drives_of(labelled).into_iter().enumerate();
+    let away_drives = members.filter(|(member, _)| has(away, *member));
+    let mut given = labelled & !mask(away_drives.filter_map(|(_, drive)| drive));
+    if prng.one_in(4) {
+        // A drive that was left behind is left away as well.
+        given &= !(1 << prng.below(setup.drives.len() as u64));
+    }
+    let is_journal_there = !setup.has_journal_device || !prng.one_in(3);
+    if given != 0 && is_journal_there { given | known.journals() } else { given }
 }
 
 /// Starts what a cut left, without the members of `away`, and checks it.
@@ -161,24 +184,27 @@ fn verify(
         let by_record = known.current(last, MemberState::InService);
         let missing = left.online & !by_record;
         assert!(missing == 0, "members {missing:#b} were in service and are not by record");
+        let is_believed = left.journal.is_out && known.has_journal_on_device(last);
+        assert!(!is_believed, "the journal's device is out, and in service by record");
     }
-    let labelled = known.labelled();
-    let members = known.drives_of(labelled).into_iter().enumerate();
-    let away_drives = members.filter(|(member, _)| has(away, *member));
-    let mut given = labelled & !mask(away_drives.filter_map(|(_, drive)| drive));
-    if prng.one_in(4) {
-        // A drive that was left behind is left away as well.
-        given &= !(1 << prng.below(setup.drives.len() as u64));
+    let given = pick_drives(setup, &known, away, &mut prng);
+    if given == 0 {
+        return;
     }
     let trial = Trial::of(setup, &left.lives, &known, given);
-    if given == 0 || (!trial.is_enough && left.is_made && !prng.one_in(8)) {
+    if !trial.is_enough && left.is_made && !prng.one_in(8) {
         return;
     }
     budget::note_world();
     if away != 0 {
         ledger.fault(FaultKind::DriveLoss);
     }
-    heal_what_cannot_be_found(setup, &mut left, &trial);
+    if known.lacks_journal(given) || !is_found(setup, &left, &trial) {
+        // A block that turned over is found only where nothing is missing and nothing was in doubt.
+        if let Some(rot) = left.rot.take() {
+            rot.heal(&mut left.media[rot.drive]);
+        }
+    }
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     let was_stopped = left.is_stopped;
@@ -187,18 +213,7 @@ fn verify(
     let rig = Rig::new(&world, setup, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
     if depth < DEPTH_MAX && is_next {
-        let (watched, next, ledger) = (Rc::downgrade(&rig), next.clone(), ledger.clone());
-        let mut dice = Prng::new(prng.next_u64());
-        // Most of a start, all of it, or what follows.
-        let most = *dice.pick(&[NEXT_CUT_EVENTS / 2, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]);
-        let cut_at = dice.below(most);
-        let dice = RefCell::new(dice);
-        world.watch(move |event| {
-            let Some(rig) = watched.upgrade().filter(|_| event == cut_at) else { return };
-            let mut dice = dice.borrow_mut();
-            let cut = if dice.one_in(4) { Cut::Kill } else { Cut::Power };
-            next.replace(Some(rig.left_by(cut, &mut dice, &ledger)));
-        });
+        watch_next(&rig, &next, Prng::new(prng.next_u64()));
     }
     executor.block_on(recover(rig.clone(), trial, was_stopped, prng.next_u64()));
     end(world, executor, rig);
@@ -211,24 +226,40 @@ fn verify(
     verify(setup, left, away, prng, ledger, depth + 1);
 }
 
-/// A block that turned over is found only where nothing is missing and nothing was in doubt.
-fn heal_what_cannot_be_found(setup: &Setup, left: &mut Left, trial: &Trial) {
-    let all = mask(0..setup.geometry.member_count());
-    let is_whole = left.is_made && trial.usable == all;
-    if !(is_whole && setup.has_journal() && is_locatable(setup))
-        && let Some(rot) = left.rot.take()
-    {
-        rot.heal(&mut left.media[rot.drive]);
-    }
+/// Cuts a life after a crash off at some event; what is left goes to `next`.
+fn watch_next(rig: &Rc<Rig>, next: &Rc<RefCell<Option<Left>>>, mut dice: Prng) {
+    let (watched, next) = (Rc::downgrade(rig), next.clone());
+    // Most of a start, all of it, or what follows.
+    let most = *dice.pick(&[NEXT_CUT_EVENTS / 2, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]);
+    let cut_at = dice.below(most);
+    let dice = RefCell::new(dice);
+    rig.world.watch(move |event| {
+        let Some(rig) = watched.upgrade().filter(|_| event == cut_at) else { return };
+        let mut dice = dice.borrow_mut();
+        let cut = if dice.one_in(4) { Cut::Kill } else { Cut::Power };
+        next.replace(Some(rig.left_by(cut, &mut dice, rig.world.ledger())));
+    });
+}
+
+/// Whether a scrub can find a block that turned over.
+fn is_found(setup: &Setup, left: &Left, trial: &Trial) -> bool {
+    left.is_made && trial.is_whole() && setup.has_journal() && is_locatable(setup)
 }
 
 /// Starts the array as a trial says; none if it is refused, as it may be.
 async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<AssembleReport> {
     loop {
         let order = shuffled(trial.given, dice);
+        let needs_journal = rig.needs_journal(trial.given);
+        let members = mask(0..rig.setup.member_drives());
+        let older = rig.part_of_older_lives(trial.given & members);
+        let is_right_choice = trial.is_enough && trial.options.degraded && older == 0;
+        rig.starting.set(if is_right_choice { trial.usable } else { 0 });
         let refused = match rig.assemble(&order, trial.options).await {
             Ok(report) => {
                 assert!(trial.is_enough, "an array starts without enough members");
+                let is_right = !needs_journal || trial.options.force;
+                assert!(is_right, "an array starts without its journal");
                 return Some(report);
             }
             Err(ArrayError::Metadata(refused)) => refused,
@@ -236,7 +267,6 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
         };
         rig.world.tell(|| format!("refused: {refused}"));
         rig.world.ledger().count(|counts| counts.refused += 1);
-        let older = rig.part_of_older_lives(trial.given);
         match refused {
             _ if !rig.is_made() => return None,
             // Somebody has to know which ones the array went on with.
@@ -244,9 +274,9 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
                 let given = trial.given & !older;
                 *trial = Trial::of(&rig.setup, &rig.lives(), &rig.known(), given);
             }
-            MetadataError::DirtyDegraded { .. } if rig.may_be_in_doubt() => {
-                trial.options.force = true;
-            }
+            MetadataError::JournalMissing if needs_journal => rig.find_journal(trial, dice),
+            MetadataError::JournalNewer { .. } if !trial.options.degraded => return None,
+            MetadataError::DirtyDegraded { .. } if rig.may_be_in_doubt() => rig.force(trial),
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
             MetadataError::TooFew { .. } if !trial.is_enough => return None,
             // Those that were left behind together, with one that made place for its copy.
@@ -263,7 +293,8 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
 /// A drive that is no member is refused, whatever else is given.
 async fn try_with_a_stranger(rig: &Rc<Rig>, trial: &Trial, dice: &mut Prng) {
     let known = rig.known();
-    let mut strangers = (0..rig.disks.len()).filter(|drive| known.0[*drive].is_none());
+    let labelled = known.labelled() | known.journals();
+    let mut strangers = (0..rig.disks.len()).filter(|drive| !has(labelled, *drive));
     let Some(stranger) = strangers.next_back().filter(|_| rig.is_made()) else { return };
     let order = shuffled(trial.given | 1 << stranger, dice);
     let refused = rig.assemble(&order, trial.options).await.err();
@@ -279,8 +310,7 @@ async fn recover(rig: Rc<Rig>, mut trial: Trial, was_stopped: bool, seed: u64) {
     }
     rig.close_what_is_rotten();
     let Some(report) = start(&rig, &mut trial, &mut dice).await else { return };
-    let all = mask(0..rig.setup.geometry.member_count());
-    let is_whole = trial.usable == all;
+    let is_whole = trial.is_whole();
     let takes_along = trial.options.force || (rig.setup.geometry.is_mirror() && !is_whole);
     if !rig.setup.has_journal() && takes_along {
         rig.open.borrow_mut().give_up(&rig.setup.geometry, &mut rig.model.borrow_mut());

@@ -1,20 +1,25 @@
 //! What is left of a life, and what can be said of it without the array's help: who is who by the
 //! superblocks on the media, who belongs to a start, and whether it must succeed.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use voltier_array::{Array, ArrayRecord, MemberRecord, MemberState, Superblock};
+use voltier_array::{
+    AREA_ALIGN_BYTES, Array, ArrayRecord, DeviceError, Geometry, JournalLabel, MemberRecord,
+    MemberState, Superblock,
+};
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, Prng, SectorRange,
 };
 
+use crate::arrays::journal::JournalFate;
 use crate::arrays::open::Open;
 use crate::arrays::rot::Rot;
 use crate::arrays::setup::Setup;
-use crate::medium::Medium;
+use crate::medium::{Medium, Snapshot};
 use crate::model::Model;
 
 /// What is left of a life: the drives, and what they may hold.
@@ -34,6 +39,10 @@ pub(crate) struct Left {
     pub(crate) is_stopped: bool,
     /// Members that were in service and never missed anything.
     pub(crate) online: u64,
+    /// The shape that the array had in memory.
+    pub(crate) geometry: Geometry,
+    /// What is known of a journal on a device of its own.
+    pub(crate) journal: JournalFate,
     /// Writes whose stripes may not match.
     pub(crate) open: Open,
     /// Regions in which a write was acknowledged.
@@ -58,6 +67,8 @@ impl Left {
             is_made: false,
             is_stopped: false,
             online: 0,
+            geometry: setup.geometry.clone(),
+            journal: JournalFate::default(),
             open: Open::default(),
             written: BTreeSet::new(),
             rot: None,
@@ -67,9 +78,7 @@ impl Left {
 
     /// What the superblocks say.
     pub(crate) fn known(&self, setup: &Setup) -> Known {
-        let bytes = setup.drives.iter().map(|drive| drive.bytes);
-        let media = self.media.iter().zip(bytes);
-        Known(media.map(|(medium, bytes)| superblock_on(medium, bytes)).collect())
+        Known::of(setup, self.media.iter().map(Medium::snapshot))
     }
 }
 
@@ -83,7 +92,11 @@ pub(crate) fn last_ones(lives: &[u64], given: u64) -> u64 {
 /// A drive, with something in the place of the chunks.
 fn new_medium(setup: &Setup, number: usize, dice: &mut Prng) -> Medium {
     let mut medium = Medium::zeroed(setup.drives[number].bytes);
-    if setup.has_junk {
+    if setup.has_junk && number >= setup.member_drives() {
+        let mut junk = vec![0; 8192];
+        dice.fill(&mut junk);
+        medium.overwrite(AREA_ALIGN_BYTES, &junk);
+    } else if setup.has_junk {
         let chunk_bytes = (setup.geometry.chunk_sectors() * 512) as usize;
         let start = setup.layout().data.start;
         for stripe in setup.stripes() {
@@ -103,8 +116,8 @@ pub(crate) fn has(mask: u64, number: usize) -> bool {
     mask >> number & 1 == 1
 }
 
-/// The superblock of each drive that has one.
-pub(crate) struct Known(pub(crate) Vec<Option<Superblock>>);
+/// The superblock of each drive that has one, and the label of each that has a journal.
+pub(crate) struct Known(pub(crate) Vec<Option<Superblock>>, pub(crate) Vec<Option<JournalLabel>>);
 
 impl fmt::Display for Known {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,6 +138,23 @@ impl fmt::Display for Known {
 }
 
 impl Known {
+    /// What these drives say.
+    pub(crate) fn of(setup: &Setup, media: impl Iterator<Item = Snapshot>) -> Self {
+        let (mut superblocks, mut labels) = (Vec::new(), Vec::new());
+        for ((number, drive), medium) in setup.drives.iter().enumerate().zip(media) {
+            let still = Still(medium, Limits::plain(drive.bytes));
+            let is_member = number < setup.member_drives();
+            superblocks.push(if is_member { found(Array::examine(&still)) } else { None });
+            labels.push(if is_member { None } else { found(Array::examine_journal(&still)) });
+        }
+        Self(superblocks, labels)
+    }
+
+    /// Drives with the label of a journal.
+    pub(crate) fn journals(&self) -> u64 {
+        mask((0..self.1.len()).filter(|drive| self.1[*drive].is_some()))
+    }
+
     /// Drives with a superblock.
     pub(crate) fn labelled(&self) -> u64 {
         mask((0..self.0.len()).filter(|drive| self.0[*drive].is_some()))
@@ -142,7 +172,9 @@ impl Known {
 
     /// What counts when these drives are given.
     pub(crate) fn newest(&self, given: u64) -> Option<&ArrayRecord> {
-        self.given(given).map(|(_, own)| &own.array).max_by_key(|array| array.event)
+        // A row that was being added and never was does not make the shape.
+        let newness = |array: &&ArrayRecord| (array.event, Reverse(array.members.len()));
+        self.given(given).map(|(_, own)| &own.array).max_by_key(newness)
     }
 
     /// For each member the drive that is it, of those given.
@@ -174,8 +206,8 @@ impl Known {
     }
 }
 
-/// A medium without a drive around it: requests take no time.
-struct Still(Medium, Limits);
+/// What is on a medium, without a drive around it: requests take no time.
+struct Still(Snapshot, Limits);
 
 impl BlockDevice for Still {
     fn limits(&self) -> &Limits {
@@ -205,10 +237,12 @@ impl BlockDevice for Still {
 }
 
 /// The superblock on a medium, if there is one that can be believed.
-pub(crate) fn superblock_on(medium: &Medium, bytes: u64) -> Option<Superblock> {
-    let still = Still(medium.clone(), Limits::plain(bytes));
-    let examined = pin!(Array::examine(&still));
-    match examined.poll(&mut Context::from_waker(Waker::noop())) {
+pub(crate) fn superblock_on(medium: Snapshot, bytes: u64) -> Option<Superblock> {
+    found(Array::examine(&Still(medium, Limits::plain(bytes))))
+}
+
+fn found<T>(examined: impl Future<Output = Result<Option<T>, DeviceError>>) -> Option<T> {
+    match pin!(examined).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(found) => found.ok().flatten(),
         Poll::Pending => unreachable!("nothing of it takes time"),
     }

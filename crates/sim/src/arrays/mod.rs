@@ -15,12 +15,17 @@
 //! - `rig`: drives, an array, a model; the checks.
 //! - `bay`: which drive is which member.
 //! - `clients`, `operator`, `rot`: what is done.
+//! - `journal`: the journal on a device of its own.
+//! - `growth`: rows that are added.
 //! - `open`: what nobody knows without a journal.
+//! - `stacked`: a cache over two arrays.
 //! - `scrub`: parity by another arithmetic.
 
 mod bay;
 mod clients;
 mod crash;
+mod growth;
+mod journal;
 mod left;
 mod open;
 mod operator;
@@ -28,7 +33,10 @@ mod rig;
 mod rot;
 mod scrub;
 mod setup;
+mod stacked;
 
 pub use crash::run;
 pub use scrub::parity;
+pub(crate) use setup::uuid;
 pub use setup::{Care, Drive, Setup};
+pub use stacked::{Stack, run as run_stack};

@@ -60,10 +60,11 @@ impl Open {
         }
     }
 
-    /// What their stripes hold is not known any more: members are missing.
+    /// What their stripes hold is not known any more: members are missing. Until nothing is in doubt that
+    /// is so of what is written there from now on as well, when more of them go.
     pub(crate) fn give_up(&mut self, geometry: &Geometry, model: &mut Model) {
         let stripe = geometry.stripe_sectors();
-        for change in std::mem::take(&mut self.changes) {
+        for change in &self.changes {
             let range = if geometry.is_mirror() {
                 change.range
             } else {

@@ -55,11 +55,21 @@ pub(crate) async fn take_care(rig: Rc<Rig>, care: Care, acts: u64) {
         Care::Members => {
             // What is in doubt goes with any member that is lost.
             operator.rig.until("nothing is in doubt", |rig| !rig.is_in_doubt()).await;
-            for _ in 0..acts {
+            for act in 0..acts {
                 let latency_ns = operator.rig.setup.latency_ns;
                 let pause_ns = operator.dice.below(20) * latency_ns;
                 operator.rig.world.handle().sleep(pause_ns).await;
-                operator.act().await;
+                let (grows, has_journal) = {
+                    let setup = &operator.rig.setup;
+                    (setup.grows, setup.has_journal_device)
+                };
+                if grows && (act == 0 || operator.dice.one_in(6)) {
+                    operator.grow().await;
+                } else if has_journal && operator.dice.one_in(3) {
+                    operator.handle_journal().await;
+                } else {
+                    operator.act().await;
+                }
             }
         }
     }
@@ -100,7 +110,7 @@ pub(crate) async fn finish(rig: &Rc<Rig>) {
 
 impl Rig {
     /// A drive is refused: its blocks must be larger than those of the members that are there.
-    fn check_refused(&self, drive: usize, error: &ArrayError) {
+    pub(crate) fn check_refused(&self, drive: usize, error: &ArrayError) {
         let is_refused = matches!(error, ArrayError::Replace(ReplaceError::Blocks { .. }));
         let block_bytes = self.disks[drive].limits().block_bytes;
         let has_larger = block_bytes > self.limits().block_bytes;
@@ -108,11 +118,11 @@ impl Rig {
     }
 }
 
-struct Operator {
-    rig: Rc<Rig>,
-    dice: Prng,
+pub(crate) struct Operator {
+    pub(crate) rig: Rc<Rig>,
+    pub(crate) dice: Prng,
     /// Drives that are coming.
-    under_way: Vec<JoinHandle<()>>,
+    pub(crate) under_way: Vec<JoinHandle<()>>,
 }
 
 impl Operator {
@@ -165,15 +175,16 @@ impl Operator {
     /// Whether a member may be lost, or is counted as such already.
     fn may_lose(&self, member: usize) -> bool {
         let (rig, array) = (&self.rig, self.rig.array());
-        let group = member / rig.setup.geometry.width();
+        let geometry = array.geometry();
+        let group = geometry.group_of_member(member);
         let is_counted = !array.is_online(member)
             || rig.bay.drive_of(&array, member).is_some_and(|drive| rig.bay.is_harmed(drive));
         let exposed = rig.bay.exposed(&array, group) + usize::from(!is_counted);
-        exposed <= rig.setup.geometry.parity_chunks()
+        exposed <= geometry.parity_chunks()
     }
 
     fn pick_to_lose(&mut self) -> Option<usize> {
-        let members = self.rig.setup.geometry.member_count() as u64;
+        let members = self.rig.geometry().member_count() as u64;
         let member = self.dice.below(members) as usize;
         self.may_lose(member).then_some(member)
     }

@@ -5,20 +5,21 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, MemberState, MemberStatus, Stripe,
+    Array, ArrayError, AssembleOptions, AssembleReport, Geometry, MemberState, MemberStatus, Stripe,
 };
 use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bay::Bay;
+use crate::arrays::journal::JournalFate;
 use crate::arrays::left::{Known, Left, has, last_ones, mask, superblock_on};
 use crate::arrays::open::Open;
 use crate::arrays::rot::Rot;
 use crate::arrays::scrub;
-use crate::arrays::setup::{Drive, Setup};
+use crate::arrays::setup::Setup;
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
-use crate::medium::{Cut, Medium};
+use crate::medium::{Cut, Medium, Snapshot};
 use crate::model::{Model, Since};
 use crate::world::World;
 
@@ -46,8 +47,13 @@ pub(crate) struct Rig {
     lives: RefCell<Vec<u64>>,
     /// While a start is looking at what it was given: that, and the changes of all drives until then.
     looking: Cell<Option<(u64, u64)>>,
+    /// The members that a start which is under way has.
+    pub(crate) starting: Cell<u64>,
     is_made: Cell<bool>,
     is_stopped: Cell<bool>,
+    /// The shape when this life began.
+    geometry: RefCell<Geometry>,
+    pub(crate) journal: Cell<JournalFate>,
     /// The members when this life began.
     at_first: RefCell<Vec<MemberStatus>>,
     /// A stripe that clients keep out of.
@@ -94,8 +100,11 @@ impl Rig {
             life: left.life + 1,
             lives: RefCell::new(left.lives),
             looking: Cell::new(None),
+            starting: Cell::new(0),
             is_made: Cell::new(left.is_made),
             is_stopped: Cell::new(left.is_stopped),
+            geometry: RefCell::new(left.geometry),
+            journal: Cell::new(left.journal),
             at_first: RefCell::default(),
             closed: Cell::new(None),
             is_rotten: Cell::new(false),
@@ -109,7 +118,7 @@ impl Rig {
         self.look_again();
         let media: Vec<Medium> = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         let mut lives = self.lives();
-        self.note_come(&mut lives, |drive| &media[drive]);
+        self.note_come(&mut lives, |drive| media[drive].snapshot());
         let mut model = self.model.borrow().clone();
         ledger.count(|counts| counts.crash_points += 1);
         match cut {
@@ -129,6 +138,8 @@ impl Rig {
             is_made: self.is_made.get(),
             is_stopped: self.is_stopped.get(),
             online: self.still_in_service(),
+            geometry: self.geometry(),
+            journal: self.journal.get(),
             open,
             written: self.written.borrow().clone(),
             rot: self.rot.borrow().clone(),
@@ -136,22 +147,33 @@ impl Rig {
         }
     }
 
-    /// Members in service since this life began.
+    /// Members in service since this life began, or that a start has which is under way.
     fn still_in_service(&self) -> u64 {
         let array = self.array.borrow();
-        let Some(array) = &*array else { return 0 };
+        let Some(array) = &*array else { return self.starting.get() };
         let at_first = self.at_first.borrow();
         let now = members_of(array);
         let is_same = |member: &usize| {
-            array.is_online(*member)
-                && at_first[*member].state == MemberState::InService
-                && now[*member].uuid == at_first[*member].uuid
-                && now[*member].since_event == at_first[*member].since_event
+            let is_as_at_first = |first: &MemberStatus| {
+                first.state == MemberState::InService
+                    && now[*member].uuid == first.uuid
+                    && now[*member].since_event == first.since_event
+            };
+            array.is_online(*member) && at_first.get(*member).is_some_and(is_as_at_first)
         };
         mask((0..now.len()).filter(is_same))
     }
 
+    /// The shape of the array now, or when it was last seen.
+    pub(crate) fn geometry(&self) -> Geometry {
+        match &*self.array.borrow() {
+            Some(array) => array.geometry().clone(),
+            None => self.geometry.borrow().clone(),
+        }
+    }
+
     fn serve(&self, array: Array<SimDisk>) {
+        self.geometry.replace(array.geometry().clone());
         self.at_first.replace(members_of(&array));
         self.is_made.set(true);
         self.is_stopped.set(false);
@@ -167,7 +189,12 @@ impl Rig {
             self.bay.give(drive, *uuid);
         }
         let disks = self.disks[..members].to_vec();
-        let array = Array::create(self.world.handle(), &options, disks).await?;
+        let journal = self
+            .setup
+            .has_journal_device
+            .then(|| (self.disks[self.setup.member_drives()].clone(), self.bay.name()));
+        let handle = self.world.handle();
+        let array = Array::create_with_journal(handle, &options, disks, journal).await?;
         assert_eq!(array.geometry(), &self.setup.geometry, "the shape is another");
         self.serve(array);
         Ok(())
@@ -189,7 +216,8 @@ impl Rig {
         match assembled {
             Ok((array, report)) => {
                 let known = self.known();
-                for drive in order {
+                let journals = known.journals();
+                for drive in order.iter().filter(|drive| !has(journals, **drive)) {
                     let own = known.0[*drive].as_ref().expect("only members are given");
                     self.bay.give(*drive, own.array.members[own.member].uuid);
                 }
@@ -236,13 +264,13 @@ impl Rig {
     pub(crate) fn come(&self, drive: usize) -> [u8; 16] {
         let uuid = self.bay.name();
         self.bay.give(drive, uuid);
-        let medium = self.disks[drive].medium();
-        self.bay.note_come(drive, superblock_on(&medium, self.setup.drives[drive].bytes));
+        let medium = self.disks[drive].snapshot();
+        self.bay.note_come(drive, superblock_on(medium, self.setup.drives[drive].bytes));
         uuid
     }
 
     /// Drives that came are part of this life as soon as they say so.
-    fn note_come<'a>(&self, lives: &mut [u64], medium: impl Fn(usize) -> &'a Medium) {
+    fn note_come(&self, lives: &mut [u64], medium: impl Fn(usize) -> Snapshot) {
         let says = |drive| superblock_on(medium(drive), self.setup.drives[drive].bytes);
         for drive in self.bay.changed(says) {
             lives[drive] = self.life;
@@ -261,7 +289,8 @@ impl Rig {
 
     /// Whether a start may be refused because nobody knows what fits.
     pub(crate) fn may_be_in_doubt(&self) -> bool {
-        !self.setup.has_journal() && !self.is_stopped.get()
+        let may_be = !self.setup.has_journal() || self.journal.get().is_content_lost;
+        may_be && !self.is_stopped.get()
     }
 
     /// Keeps clients out of what is not as it was written.
@@ -275,9 +304,7 @@ impl Rig {
 
     /// What the superblocks say now.
     pub(crate) fn known(&self) -> Known {
-        let superblock =
-            |(disk, drive): (&SimDisk, &Drive)| superblock_on(&disk.medium(), drive.bytes);
-        Known(self.disks.iter().zip(&self.setup.drives).map(superblock).collect())
+        Known::of(&self.setup, self.disks.iter().map(SimDisk::snapshot))
     }
 
     /// The array, which has begun.
@@ -317,6 +344,9 @@ impl Rig {
         }
         // What is still in doubt keeps it from being clean.
         self.is_stopped.set(!self.is_in_doubt());
+        if !self.is_in_doubt() {
+            self.journal.set(JournalFate { is_content_lost: false, ..self.journal.get() });
+        }
         self.model.borrow_mut().end_flush(flush);
         self.open.borrow_mut().end_flush(open, !self.is_in_doubt());
         self.rot.replace(None);
@@ -325,8 +355,9 @@ impl Rig {
 
     /// Ends the life in memory: nothing of the array is left but its tasks.
     pub(crate) fn drop_array(&self) {
-        let media: Vec<Medium> = self.disks.iter().map(SimDisk::medium).collect();
-        self.note_come(&mut self.lives.borrow_mut(), |drive| &media[drive]);
+        self.geometry.replace(self.geometry());
+        self.starting.set(0);
+        self.note_come(&mut self.lives.borrow_mut(), |drive| self.disks[drive].snapshot());
         self.array.replace(None);
     }
 
@@ -343,7 +374,7 @@ impl Rig {
     pub(crate) async fn check_all(&self, when: &str) {
         let array = self.array();
         let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;
-        let mut volume = Vec::new();
+        let mut contents = Vec::new();
         for window in self.windows.clone() {
             let read = self.model.borrow_mut().begin_read();
             let into = Buf::new(window.bytes() as usize);
@@ -352,21 +383,23 @@ impl Rig {
                 Err(error) => panic!("reading {window} fails {when}: {error}"),
             };
             self.check_read(read, window, &content, when);
-            volume.extend(content.chunks_exact(stripe_bytes).map(<[u8]>::to_vec));
+            contents.push(content);
         }
         if self.is_in_doubt() {
             return;
         }
-        let members = 0..self.setup.geometry.member_count();
+        let geometry = self.geometry();
+        let members = 0..geometry.member_count();
         let drives: Vec<Option<usize>> =
             members.map(|member| self.bay.drive_of(&array, member)).collect();
         let chunk_bytes = self.setup.geometry.chunk_sectors() as usize * SECTOR;
-        for (stripe, content) in self.stripes.iter().zip(&volume) {
+        let volume = contents.iter().flat_map(|content| content.chunks_exact(stripe_bytes));
+        for (stripe, content) in self.stripes.iter().zip(volume) {
             let is_written = self.written.borrow().contains(&self.setup.region_of(*stripe));
             if !is_written || self.rotten() == Some(*stripe) {
                 continue;
             }
-            scrub::check(&self.setup.geometry, *stripe, content, when, |member, at| {
+            scrub::check(&geometry, *stripe, content, when, |member, at| {
                 let drive = drives[member].filter(|_| array.is_online(member))?;
                 let mut chunk = vec![0; chunk_bytes];
                 self.disks[drive].peek(self.on_device(Lba(at)), &mut chunk);
@@ -399,7 +432,7 @@ impl Rig {
     /// Whether exactly these members are in service.
     pub(crate) fn check_members(&self, expected: u64) {
         let array = self.array();
-        for member in 0..self.setup.geometry.member_count() {
+        for member in 0..self.geometry().member_count() {
             let (is, must) = (array.is_online(member), has(expected, member));
             assert!(is == must, "member {member} is in service: {is}; it should be: {must}");
         }

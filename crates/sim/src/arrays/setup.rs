@@ -29,10 +29,18 @@ const SHAPES: [(Level, usize); 16] = [
 ];
 /// Drives beside the members: to replace lost ones, as spares, to copy to.
 const FRESH: usize = 3;
+/// Devices that a journal can be on, behind all others.
+const JOURNALS: usize = 2;
+/// One seed in so many has its journal on a device of its own, and one in so many adds rows.
+const JOURNAL_ONE_IN: u64 = 3;
+const GROWS_ONE_IN: u64 = 4;
 /// A region of a member of this size, in bytes.
 const REGION_BYTES: u64 = MIB;
 /// Two regions and more are rare: making one zero takes longer than all else of a world.
 const REGIONS_ONE_IN: u64 = 5;
+
+/// Mixed into the seed for what came later: none of the kept seeds draws any of it.
+const LATER: u64 = 0x6c61_7465_7201;
 
 /// What is done beside the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +69,12 @@ pub struct Setup {
     pub geometry: Geometry,
     /// What closes the write hole.
     pub consistency: Consistency,
-    /// Members first.
+    /// Members first, devices for journals last.
     pub drives: Vec<Drive>,
+    /// Whether the journal is on a device of its own at first.
+    pub has_journal_device: bool,
+    /// Whether rows are added while it serves.
+    pub grows: bool,
     /// Whether the drives hold something before.
     pub has_junk: bool,
     /// Whether what is discarded reads as zeroes.
@@ -123,6 +135,8 @@ impl Setup {
         let setup = Self {
             consistency,
             drives,
+            has_journal_device: false,
+            grows: false,
             has_junk: prng.one_in(2),
             zeroing_discards: prng.one_in(2),
             latency_ns: *prng.pick(&[20_000, 100_000]),
@@ -136,7 +150,32 @@ impl Setup {
             geometry,
         };
         let most_clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
-        Self { clients: most_clients, steps: setup.steps.min(steps.unwrap_or(u64::MAX)), ..setup }
+        let steps = setup.steps.min(steps.unwrap_or(u64::MAX));
+        Self { clients: most_clients, steps, ..setup }.with_what_came_later(seed)
+    }
+
+    /// Draws with dice of their own what worlds had not at first: seeds without it are as they were.
+    fn with_what_came_later(mut self, seed: u64) -> Self {
+        let mut prng = Prng::new(seed ^ LATER);
+        if self.has_journal() && prng.one_in(JOURNAL_ONE_IN) {
+            self.has_journal_device = true;
+            let block_bytes = (self.block_sectors() * SECTOR_BYTES) as u32;
+            for _ in 0..JOURNALS {
+                // The shortest rings: all records of all members go to one of them.
+                let bytes = AREA_ALIGN_BYTES + MIB + SUPERBLOCK_BYTES + prng.below(3) * 4096;
+                let block_bytes = if prng.one_in(2) { block_bytes } else { 512 };
+                self.drives.push(Drive { bytes, block_bytes });
+            }
+        }
+        if self.geometry.with_row().is_ok() && prng.one_in(GROWS_ONE_IN) {
+            (self.grows, self.care) = (true, Care::Members);
+        }
+        self
+    }
+
+    /// Drives that can be members.
+    pub(crate) fn member_drives(&self) -> usize {
+        self.drives.len() - if self.has_journal_device { JOURNALS } else { 0 }
     }
 
     /// What the array is made with.
@@ -209,30 +248,31 @@ impl Setup {
         let sectors = self.geometry.stripe_sectors();
         SectorRange::new(Lba(stripe.0 * sectors), sectors)
     }
+}
 
-    /// Whether no group misses more of these members than it can lose.
-    pub(crate) fn can_lose(&self, lost: u64) -> bool {
-        (0..self.geometry.group_count()).all(|group| {
-            let members = self.geometry.members_of(group);
-            let count = members.filter(|member| lost >> member & 1 == 1).count();
-            count <= self.geometry.parity_chunks()
-        })
-    }
+/// Whether no group misses more of these members than it can lose.
+pub(crate) fn can_lose(geometry: &Geometry, lost: u64) -> bool {
+    (0..geometry.group_count()).all(|group| {
+        let members = geometry.members_of(group);
+        let count = members.filter(|member| lost >> member & 1 == 1).count();
+        count <= geometry.parity_chunks()
+    })
+}
 
-    /// Every choice of members that each group can lose; the groups lose the same, turned.
-    pub(crate) fn losses(&self) -> Vec<u64> {
-        let (width, groups) = (self.geometry.width(), self.geometry.group_count());
-        let most = self.geometry.parity_chunks() as u32;
-        let choices = (0_u64..1 << width).filter(|choice| choice.count_ones() <= most);
-        let everywhere = |choice: u64| {
-            let lost = |group: usize| {
-                let members = (0..width).filter(move |member| choice >> member & 1 == 1);
-                members.map(move |member| group * width + (member + group) % width)
-            };
-            (0..groups).flat_map(lost).fold(0, |mask, member| mask | 1 << member)
+/// Every choice of members that each group can lose; the groups lose the same, turned.
+pub(crate) fn losses(geometry: &Geometry) -> Vec<u64> {
+    let (width, groups) = (geometry.width(), geometry.group_count());
+    let most = geometry.parity_chunks() as u32;
+    let choices = (0_u64..1 << width).filter(|choice| choice.count_ones() <= most);
+    let everywhere = |choice: u64| {
+        let lost = |group: usize| {
+            let of_group: Vec<usize> = geometry.members_of(group).collect();
+            let chosen = (0..width).filter(move |member| choice >> member & 1 == 1);
+            chosen.map(move |member| of_group[(member + group) % width])
         };
-        choices.map(everywhere).collect()
-    }
+        (0..groups).flat_map(lost).fold(0, |mask, member| mask | 1 << member)
+    };
+    choices.map(everywhere).collect()
 }
 
 /// A uuid of its own for each number.

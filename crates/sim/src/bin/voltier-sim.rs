@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use voltier_sim::array_walk::ArrayCommand;
 use voltier_sim::manage::Command;
 use voltier_sim::report::{Summary, failure};
 use voltier_sim::shrink::shrink;
@@ -167,7 +168,11 @@ fn work(run: &Mutex<Run>) {
 fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
     let mut story = Story::parse(seed, text)?;
     story.arrays |= arrays;
-    if story.arrays {
+    if let Some(plan) = story.draw_array_command() {
+        println!("{plan:#?}");
+    } else if let Some(stack) = story.draw_stack() {
+        println!("{stack:#?}");
+    } else if story.arrays {
         println!("{:#?}", story.draw_arrays());
     } else {
         println!("{:#?}", story.draw());
@@ -196,9 +201,13 @@ fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
 /// Every management command with so many seeds.
 fn every_command(seeds: u64) -> Vec<Story> {
     let commands = (0..).zip(Command::all());
-    commands
-        .flat_map(|(at, command)| (at..at + seeds).map(move |it| Story::of_command(command, it)))
-        .collect()
+    let of_volumes = commands
+        .flat_map(|(at, command)| (at..at + seeds).map(move |it| Story::of_command(command, it)));
+    let commands = (0..).zip(ArrayCommand::ALL);
+    let of_arrays = commands.flat_map(|(at, command)| {
+        (at..at + seeds).map(move |it| Story::of_array_command(command, it))
+    });
+    of_volumes.chain(of_arrays).collect()
 }
 
 fn run_many(arguments: &Arguments) -> Result<u64, String> {

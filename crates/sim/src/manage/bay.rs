@@ -101,17 +101,21 @@ impl Left {
     }
 
     pub(super) fn registry(&self) -> Registry {
-        let store = SimStore(Arc::new(Mutex::new(self.registry.clone())));
+        let store = SimStore::of(self.registry.clone());
         Registry::load_from(Box::new(store)).expect("a registry is never half there")
     }
 }
 
 /// The bytes of a registry; a change is whole or not there.
 #[derive(Clone, Debug)]
-struct SimStore(Arc<Mutex<Option<Vec<u8>>>>);
+pub(crate) struct SimStore(Arc<Mutex<Option<Vec<u8>>>>);
 
 impl SimStore {
-    fn bytes(&self) -> Option<Vec<u8>> {
+    pub(crate) fn of(bytes: Option<Vec<u8>>) -> Self {
+        Self(Arc::new(Mutex::new(bytes)))
+    }
+
+    pub(crate) fn bytes(&self) -> Option<Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -164,7 +168,7 @@ impl Bay {
             world,
             drives: drives.clone(),
             model: Rc::new(RefCell::new(left.model)),
-            store: SimStore(Arc::new(Mutex::new(left.registry))),
+            store: SimStore::of(left.registry),
             volume: RefCell::new(None),
             drain: Rc::new(RefCell::new(Drain::Done)),
             crew: RefCell::new(None),

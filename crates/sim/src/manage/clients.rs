@@ -5,23 +5,21 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, Payload, Prng, SectorRange};
 use voltier_ring::JoinHandle;
-use voltier_volume::Volume;
 
-use crate::origin::SimDrive;
 use crate::workload::Bench;
 
 /// Longest request, in sectors.
 const SECTORS_MAX: u64 = 64;
 
 /// Clients at work.
-pub(super) struct Crew {
+pub(crate) struct Crew {
     leaving: Rc<Cell<bool>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Crew {
     /// Sends `count` clients in.
-    pub(super) fn start(bench: &Rc<Bench<Volume<SimDrive>>>, count: u64) -> Self {
+    pub(crate) fn start<D: BlockDevice>(bench: &Rc<Bench<D>>, count: u64) -> Self {
         let leaving = Rc::new(Cell::new(false));
         let start = |_| {
             let client = Client { bench: bench.clone(), prng: bench.world.prng() };
@@ -33,7 +31,7 @@ impl Crew {
     }
 
     /// Waits until each has ended its request.
-    pub(super) async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.leaving.set(true);
         for task in self.tasks {
             task.await;
@@ -41,12 +39,12 @@ impl Crew {
     }
 }
 
-struct Client {
-    bench: Rc<Bench<Volume<SimDrive>>>,
+struct Client<D> {
+    bench: Rc<Bench<D>>,
     prng: Prng,
 }
 
-impl Client {
+impl<D: BlockDevice> Client<D> {
     async fn run(mut self, leaving: &Cell<bool>) {
         while !leaving.get() {
             self.step().await;

@@ -251,7 +251,7 @@ pub(super) fn for_each(
     mut take: impl FnMut(&super::Request) -> Result<(), LabError>,
 ) -> Result<(), LabError> {
     let mut count = 0_u64;
-    while let Some(request) = source.next()? {
+    while let Some(request) = source.next_request()? {
         count += 1;
         if count.is_multiple_of(STOP_EVERY) {
             stop.check()?;

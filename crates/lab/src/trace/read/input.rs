@@ -20,10 +20,13 @@ const PACKED: [(&[u8], &str, &str); 3] = [
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xz-utils"),
 ];
 
+/// What was looked at to recognise the packing, and what follows.
+type Unpacked = Chain<Cursor<Vec<u8>>, Box<dyn Read>>;
+
 /// A file, unpacked as it is read.
 pub(super) struct Input {
     path: PathBuf,
-    reader: BufReader<Chain<Cursor<Vec<u8>>, Box<dyn Read>>>,
+    reader: BufReader<Unpacked>,
     unpacker: Option<(Child, &'static str)>,
 }
 

@@ -173,7 +173,7 @@ impl Source {
     /// # Errors
     /// When a file cannot be read, or has too many broken records, or none but those: what was made
     /// of the trace so far is then not to be used.
-    pub fn next(&mut self) -> Result<Option<Request>, LabError> {
+    pub fn next_request(&mut self) -> Result<Option<Request>, LabError> {
         while self.left > 0 {
             let Some((reader, parsed)) = self.take()? else { break };
             let Some(volume) = self.number(reader, parsed.volume)? else { continue };
@@ -266,7 +266,7 @@ mod tests {
     fn read(files: &[PathBuf], options: &ReadOptions) -> Result<(Vec<Request>, Source), LabError> {
         let mut source = Source::open(files, options)?;
         let mut requests = Vec::new();
-        while let Some(request) = source.next()? {
+        while let Some(request) = source.next_request()? {
             requests.push(request);
         }
         Ok((requests, source))
@@ -287,7 +287,8 @@ mod tests {
         }
         text.push_str("1300,web,1,Write,-1,4096,10\r\n1301,web,1,Wri");
         let path = file(folder.path(), "web_1.csv", &text);
-        let (requests, source) = read(&[path.clone()], &ReadOptions::default()).unwrap();
+        let (requests, source) =
+            read(std::slice::from_ref(&path), &ReadOptions::default()).unwrap();
         assert_eq!((requests.len(), source.formats()), (300, vec![Format::Msr]));
         assert_eq!((source.volumes(), requests[7].at_ns), (&["web.1".to_owned()][..], 100_700));
         let broken = source.broken();
@@ -347,7 +348,8 @@ mod tests {
                 continue;
             };
             let packed = file(folder.path(), "packed", &output.stdout);
-            let (requests, source) = read(&[packed.clone()], &ReadOptions::default()).unwrap();
+            let (requests, source) =
+                read(std::slice::from_ref(&packed), &ReadOptions::default()).unwrap();
             assert_eq!((requests.len(), source.formats()), (5000, vec![Format::CloudPhysics]));
             let half = &output.stdout[..output.stdout.len() - 6];
             let cut = file(folder.path(), "cut", half);

@@ -1,0 +1,157 @@
+//! Superblocks are read as they were written, and nothing else is read.
+
+use super::*;
+use voltier_block::{MIB, Prng};
+
+fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
+    let device_sectors = 64 * MIB / SECTOR_BYTES + 13;
+    let places = MemberLayout::plan(device_sectors, chunk_bytes, 8 * MIB).expect("room");
+    let layout = Layout::LeftSymmetric;
+    let geometry = Geometry::new(level, layout, members, chunk_bytes, places.data.count);
+    let member = |number| MemberRecord {
+        uuid: [number as u8; 16],
+        state: MemberState::ALL[number % 4],
+        since_event: number as u64,
+    };
+    let array = ArrayRecord {
+        uuid: [0xab; 16],
+        name: "räume".to_owned(),
+        geometry: geometry.expect("possible"),
+        places,
+        consistency: Consistency::Bitmap,
+        event: 77,
+        usage: Usage::InUse,
+        members: (0..members).map(member).collect(),
+        journal_device: None,
+        is_in_doubt: false,
+        reshape: None,
+    };
+    Superblock { array, member: members - 1, device_sectors }
+}
+
+fn reseal(block: &mut [u8]) {
+    let crc = crc_without(block, CRC_AT);
+    block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_superblock_of_every_level_is_read_as_it_was_written() {
+    let levels = [
+        (Level::Raid0, 64),
+        (Level::Raid1, 2),
+        (Level::Raid10, 6),
+        (Level::Raid5, 3),
+        (Level::Raid6, 10),
+        (Level::Raid7_3, 11),
+        (Level::Raid50 { group: 3 }, 9),
+        (Level::Raid60 { group: 5 }, 10),
+        (Level::Raid70 { group: 6 }, 12),
+        (Level::NPlusM { data: 20, parity: 4 }, 24),
+    ];
+    for (level, members) in levels {
+        for chunk_bytes in [4 << 10, 64 << 10, 1 << 20] {
+            let superblock = superblock(level, members, chunk_bytes);
+            for copy in 0..2 {
+                let block = superblock.encode(copy);
+                assert_eq!(Superblock::decode(&block, copy), Ok(superblock.clone()));
+                assert_eq!(Superblock::decode(&block, 1 - copy), Err(Rejected::Damaged));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
+    for state in JournalState::ALL {
+        for is_in_doubt in [false, true] {
+            let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
+            let device = JournalRecord { uuid: [9; 16], state, since_event: 70 };
+            superblock.array.journal_device = Some(device);
+            superblock.array.is_in_doubt = is_in_doubt;
+            let mut block = superblock.encode(1);
+            assert_eq!(block[8], 2);
+            assert_eq!(Superblock::decode(&block, 1), Ok(superblock));
+            // Of an event that is still to come.
+            block[JOURNAL_AT + 16] = 78;
+            reseal(&mut block);
+            assert_eq!(Superblock::decode(&block, 1), Err(Rejected::Damaged));
+        }
+    }
+    assert_eq!(superblock(Level::Raid6, 5, 16 << 10).encode(0)[8], 1);
+}
+
+#[test]
+fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
+    let at = JOURNAL_AT + 32;
+    for (moved_sectors, staged_sectors, position) in [(0, 0, 0), (8, 120, 2), (0, 8, 1), (0, 0, 9)]
+    {
+        let mut superblock = superblock(Level::Raid6, 6, 64 << 10);
+        let settled_below = 1000;
+        let record = ReshapeRecord { position, moved_sectors, staged_sectors, settled_below };
+        superblock.array.reshape = Some(record);
+        let good = superblock.encode(0);
+        assert_eq!(good[8], 3);
+        assert_eq!(Superblock::decode(&good, 0), Ok(superblock.clone()));
+        assert!(superblock.array.sectors() < superblock.array.geometry.sectors());
+        // No other number, behind the end, between two shapes where none is, no whole blocks.
+        for (byte, value) in [(at, 2), (at + 12, 1), (at + 8, 3), (at + 17, 1), (at + 24, 1)] {
+            let mut block = good;
+            let was_plain = !record.is_between();
+            if byte == at + 8 && was_plain {
+                continue;
+            }
+            block[byte] = value;
+            reseal(&mut block);
+            assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged), "{byte}");
+        }
+    }
+    // Nothing can have come to three members, nor to copies.
+    for (level, members) in [(Level::Raid5, 3), (Level::Raid1, 3), (Level::Raid0, 4)] {
+        let mut superblock = superblock(level, members, 64 << 10);
+        superblock.array.reshape = Some(ReshapeRecord::default());
+        assert_eq!(Superblock::decode(&superblock.encode(0), 0), Err(Rejected::Damaged));
+    }
+}
+
+#[test]
+fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
+    let good = superblock(Level::Raid60 { group: 5 }, 10, 64 << 10).encode(0);
+    let mut dice = Prng::new(4);
+    for round in 0..60_000_usize {
+        let mut block = good;
+        // Every byte of the head in turn, then several at random, often to extremes.
+        for change in 0..=dice.below(3) {
+            let at = match change {
+                0 => round % 640,
+                1 => JOURNAL_AT + dice.below(80) as usize,
+                _ => dice.below(2400) as usize,
+            };
+            block[at] = *dice.pick(&[0, 1, 0x7f, 0x80, 0xff, block[at].wrapping_add(1)]);
+        }
+        reseal(&mut block);
+        let Ok(read) = Superblock::decode(&block, 0) else { continue };
+        let places = read.array.places;
+        let [_, second] = MemberLayout::superblock_lbas(read.device_sectors);
+        assert!(places.data.end() <= second);
+        assert_eq!(read.array.geometry.member_sectors(), places.data.count);
+        assert_eq!(read.array.members.len(), read.array.geometry.member_count());
+        assert!(read.member < read.array.members.len());
+        // What is read is written the same: nothing in it was ignored, but what is reserved.
+        assert_eq!(Superblock::decode(&read.encode(0), 0), Ok(read));
+    }
+}
+
+#[test]
+fn anything_else_is_no_superblock() {
+    assert_eq!(Superblock::decode(&[], 0), Err(Rejected::Absent));
+    assert_eq!(Superblock::decode(&[0; BLOCK_BYTES], 0), Err(Rejected::Absent));
+    let mut block = superblock(Level::Raid5, 3, 4096).encode(0);
+    assert_eq!(Superblock::decode(&block[..512], 0), Err(Rejected::Absent));
+    block[8] = 4;
+    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
+    reseal(&mut block);
+    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Newer(4)));
+    block[8] = 0;
+    reseal(&mut block);
+    assert_eq!(Superblock::decode(&block, 0), Err(Rejected::Damaged));
+}

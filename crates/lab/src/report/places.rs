@@ -1,0 +1,184 @@
+//! Places of a plan with their repeats: the figures that tables and charts show.
+
+use crate::analysis::series::{self, Series};
+use crate::analysis::{Verdicts, latency, stats};
+use crate::result::{Axes, Histogram, Point, Run};
+
+/// Rounds of a measurement window.
+const WINDOW: u32 = 5;
+
+/// One place of a plan; of rounds those of the measurement window.
+pub(super) struct Place<'a> {
+    /// Without round and pass.
+    pub(super) axes: Axes,
+    pub(super) points: Vec<&'a Point>,
+}
+
+/// What is measured, and not only prepared: it varies something, or has an application's figures.
+pub(super) fn is_measurement(point: &Point) -> bool {
+    let axes = &point.axes;
+    let prepares = ["dirth-pre", "purge", "wipc", "fill", "cache-"];
+    let is_varied = axes.block_bytes.is_some()
+        || axes.read_percent.is_some()
+        || axes.small.is_some()
+        || axes.large.is_some()
+        || axes.depth.is_some()
+        || axes.clients.is_some()
+        || !point.metrics.is_empty()
+        || axes.access.is_some();
+    is_varied && !prepares.iter().any(|word| axes.phase.starts_with(word))
+}
+
+/// The rounds that count for a step of the plan: those of the tracked variable's window, else the
+/// last five.
+pub(super) fn window(verdicts: &Verdicts, target: &str, phase: &str) -> Option<(u32, u32)> {
+    let of_phase = || verdicts.steady.iter().filter(|s| s.target == target && s.phase == phase);
+    let tracked = of_phase().find(|steady| steady.is_tracking)?;
+    let last = of_phase().filter_map(|steady| steady.rounds.last()).map(|(round, _)| *round).max();
+    match tracked.window {
+        Some(window) => Some((window.first_round, window.last_round)),
+        None => last.map(|last| (last.saturating_sub(WINDOW - 1).max(1), last)),
+    }
+}
+
+/// Every place that was measured, in the order of the run.
+pub(super) fn places<'a>(run: &'a Run, verdicts: &Verdicts) -> Vec<Place<'a>> {
+    let groups = series::group(run, |axes| (axes.round, axes.pass) = (None, None));
+    let place = |group: Series<'a>| {
+        let counted = window(verdicts, &group.axes.target, &group.axes.phase);
+        let counts = |point: &&Point| match (counted, point.axes.round) {
+            (Some((first, last)), Some(round)) => (first..=last).contains(&round),
+            _ => true,
+        };
+        let points: Vec<&Point> =
+            group.points.into_iter().filter(|point| is_measurement(point)).collect();
+        let points: Vec<&Point> = points.into_iter().filter(counts).collect();
+        Place { axes: group.axes, points }
+    };
+    groups.into_iter().map(place).filter(|place| !place.points.is_empty()).collect()
+}
+
+impl Place<'_> {
+    /// The mean of a figure over the repeats; `None` where there is none.
+    pub(super) fn mean(&self, of: impl Fn(&Point) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.points.iter().filter_map(|point| of(point)).collect();
+        stats::mean(&values).filter(|value| value.is_finite() && *value > 0.0)
+    }
+
+    /// Requests (or operations) per second, the mean of its repeats.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.mean(series::rate)
+    }
+
+    pub(super) fn bytes_per_second(&self) -> Option<f64> {
+        self.mean(Point::bytes_per_second)
+    }
+
+    pub(super) fn latency_ns(&self) -> Option<f64> {
+        self.mean(Point::latency_mean_ns)
+    }
+
+    /// The longest of all repeats.
+    pub(super) fn latency_max_ns(&self) -> Option<f64> {
+        let flows = self.points.iter().flat_map(|point| point.flows());
+        let longest = flows.map(|flow| flow.latency.max_ns).max()?;
+        (longest > 0).then_some(longest as f64)
+    }
+
+    /// The latencies of all repeats together.
+    pub(super) fn histogram(&self) -> Option<Histogram> {
+        latency::merged(self.points.iter().flat_map(|point| point.flows()))
+    }
+
+    /// From merged histograms; of a single point without one, what its source printed.
+    pub(super) fn percentile_ns(&self, percent: f64) -> Option<f64> {
+        let bins = self.histogram().and_then(|bins| bins.percentile_ns(percent));
+        let single = || match self.points[..] {
+            [only] => latency::percentile_ns(only, percent),
+            _ => None,
+        };
+        bins.or_else(single).map(|ns| ns as f64)
+    }
+}
+
+/// One thing that a plan varies: how it is taken out, and its value as a text.
+type Field = (fn(&mut Axes), fn(&Axes) -> String);
+
+const FIELDS: [Field; 11] = [
+    (|axes| axes.target.clear(), |axes| axes.target.clone()),
+    (|axes| axes.phase.clear(), |axes| axes.phase.clone()),
+    (|axes| axes.access = None, |axes| format!("{:?}", axes.access)),
+    (|axes| axes.read_percent = None, |axes| format!("{:?}", axes.read_percent)),
+    (|axes| axes.block_bytes = None, |axes| format!("{:?}", axes.block_bytes)),
+    (|axes| axes.depth = None, |axes| format!("{:?}", axes.depth)),
+    (|axes| axes.jobs = None, |axes| format!("{:?}", axes.jobs)),
+    (|axes| axes.clients = None, |axes| format!("{:?}", axes.clients)),
+    (|axes| axes.small = None, |axes| format!("{:?}", axes.small)),
+    (|axes| axes.large = None, |axes| format!("{:?}", axes.large)),
+    (|axes| axes.idle_s = None, |axes| format!("{:?}", axes.idle_s)),
+];
+
+/// Names for some places among each other, and what they share in words.
+pub(super) fn names(all: &[Axes]) -> (Vec<String>, String) {
+    let Some(first) = all.first() else { return (Vec::new(), String::new()) };
+    let (mut own, mut shared) = (all.to_vec(), first.clone());
+    for (clear, value) in FIELDS {
+        if all.iter().all(|axes| value(axes) == value(first)) {
+            own.iter_mut().for_each(clear);
+        } else {
+            clear(&mut shared);
+        }
+    }
+    let names = own.iter().zip(all).map(|(own, all)| match series::label(own) {
+        name if name.is_empty() => series::label(all),
+        name => name,
+    });
+    (names.collect(), series::label(&shared))
+}
+
+/// Labels among each other: the words that all share are left out.
+pub(super) fn short(labels: &[String]) -> Vec<String> {
+    let parts = |label: &String| label.split(", ").map(str::to_owned).collect::<Vec<String>>();
+    let all: Vec<Vec<String>> = labels.iter().map(parts).collect();
+    let is_shared = |word: &String| all.len() > 1 && all.iter().all(|label| label.contains(word));
+    let own = all.iter().zip(labels).map(|(words, label)| {
+        let own: Vec<&str> =
+            words.iter().filter(|word| !is_shared(word)).map(String::as_str).collect();
+        if own.is_empty() { label.clone() } else { own.join(", ") }
+    });
+    own.collect()
+}
+
+/// Target and steps of some labels, for a title: "disk: seq_read, seq_write".
+pub(super) fn subject(labels: &[String]) -> String {
+    let word = |label: &str, at: usize| label.split(", ").nth(at).unwrap_or_default().to_owned();
+    let mut steps: Vec<String> = labels.iter().map(|label| word(label, 1)).collect();
+    steps.dedup();
+    steps.truncate(3);
+    let target = labels.first().map(|label| word(label, 0)).unwrap_or_default();
+    format!("{target}: {}", steps.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_named_by_what_differs() {
+        let axes = |depth| Axes {
+            target: "disk".to_owned(),
+            depth: Some(depth),
+            read_percent: Some(50),
+            ..Axes::default()
+        };
+        let (own, shared) = names(&[axes(1), axes(8)]);
+        assert_eq!(
+            (own, shared.as_str()),
+            (vec!["depth 1".into(), "depth 8".into()], "disk, 50 % reads")
+        );
+        let (own, _) = names(&[axes(1)]);
+        assert_eq!(own, ["disk, 50 % reads, depth 1"]);
+        assert_eq!(short(&["a, b, c".to_owned(), "a, d".to_owned()]), ["b, c", "d"]);
+        assert_eq!(short(&["a, b".to_owned(), "a, b".to_owned()]), ["a, b", "a, b"]);
+    }
+}

@@ -1,0 +1,231 @@
+//! One life of a daemon with an array: drives, a registry, the service over both, clients.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use voltier_array::{AREA_ALIGN_BYTES, Array, BackgroundTask, Pace, Priority, SUPERBLOCK_BYTES};
+use voltier_block::{BlockDevice, KIB, Lba, MIB, Nanos, Prng, SectorRange};
+use voltier_control::safety::Machine;
+use voltier_control::{DeviceSpec, Registry, Service};
+use voltier_drive::filter::FittedDevice;
+use voltier_ring::{Executor, NoFiles};
+
+use super::engine::ArrayEngine;
+use crate::disk::{DiskSpec, SimDisk};
+use crate::ledger::Ledger;
+use crate::manage::bay::SimStore;
+use crate::manage::clients::Crew;
+use crate::medium::{Cut, Medium};
+use crate::model::Model;
+use crate::workload::Bench;
+use crate::world::{Event, World};
+
+/// Drives that can be members, and behind them those that can have a journal.
+pub(super) const DRIVES: usize = 8;
+/// Bytes of chunks on a member.
+const CHUNKS_BYTES: u64 = 320 * KIB;
+/// Bytes of each stretch that clients use.
+const WINDOW_BYTES: u64 = 96 * KIB;
+/// Longer than any request of a drive takes, and than a round of the array's own tasks.
+const LAST_ROUND_NS: Nanos = 60_000_000_000;
+
+/// What reaches the array: any sector, as in the product.
+pub(super) type Reached = FittedDevice<Array<SimDisk>>;
+
+/// The drives of a seed: half of them have blocks of 4096 bytes.
+pub(super) fn drive(number: usize, seed: u64) -> DiskSpec {
+    DiskSpec {
+        number: number as u64 + 3,
+        bytes: AREA_ALIGN_BYTES + MIB + CHUNKS_BYTES + SUPERBLOCK_BYTES,
+        block_bytes: if seed & 1 == 0 { 512 } else { 4096 },
+        latency_ns: 40_000,
+        model: None,
+        lies: false,
+        zeroing_discards: seed & 2 == 0,
+        stripe: None,
+    }
+}
+
+/// What a crash leaves: the drives, what they may hold, and the registry, which is replaced whole.
+#[derive(Clone)]
+pub(super) struct Left {
+    media: Vec<Medium>,
+    model: Model,
+    registry: Option<Vec<u8>>,
+    /// Uuids given away.
+    named: u64,
+}
+
+impl Left {
+    /// A machine on which nothing ever happened.
+    pub(super) fn nothing(seed: u64) -> Self {
+        let media = (0..DRIVES).map(|number| Medium::zeroed(drive(number, seed).bytes));
+        let model = Model::new(DRIVES as u64 * CHUNKS_BYTES / 512);
+        Self { media: media.collect(), model, registry: None, named: 0 }
+    }
+}
+
+/// An array that is open, and which device is where.
+pub(super) struct Open {
+    pub(super) array: Array<SimDisk>,
+    pub(super) devices: Vec<Option<DeviceSpec>>,
+    /// Devices that are to become members: uuid, device, whether it is a spare.
+    pub(super) newcomers: Vec<([u8; 16], DeviceSpec, bool)>,
+    pub(super) journal: Option<DeviceSpec>,
+}
+
+/// One world with one daemon in it.
+pub(super) struct Bay {
+    executor: RefCell<Executor>,
+    pub(super) world: World,
+    pub(super) disks: Vec<SimDisk>,
+    pub(super) model: Rc<RefCell<Model>>,
+    store: SimStore,
+    pub(super) open: RefCell<Option<Open>>,
+    crew: RefCell<Option<Crew>>,
+    /// Clients that come when the array opens.
+    pub(super) crew_size: Cell<u64>,
+    named: Cell<u64>,
+    prng: RefCell<Prng>,
+}
+
+impl Bay {
+    /// The world after a crash; nothing runs yet.
+    pub(super) fn new(left: Left, (kind, seed): (u64, u64), ledger: &Rc<Ledger>) -> Rc<Self> {
+        let executor = Executor::in_virtual_time(NoFiles);
+        let world = World::in_ledger(&executor.handle(), seed, ledger);
+        let disk = |(number, medium)| SimDisk::new(&world, &drive(number, kind), medium);
+        Rc::new(Self {
+            disks: left.media.into_iter().enumerate().map(disk).collect(),
+            executor: RefCell::new(executor),
+            prng: RefCell::new(world.prng()),
+            world,
+            model: Rc::new(RefCell::new(left.model)),
+            store: SimStore::of(left.registry),
+            open: RefCell::default(),
+            crew: RefCell::default(),
+            crew_size: Cell::new(0),
+            named: Cell::new(left.named),
+        })
+    }
+
+    /// A daemon on this world's registry and drives; nothing is open until it is started.
+    pub(super) fn service(self: &Rc<Self>) -> Service<ArrayEngine> {
+        Service::new(ArrayEngine(self.clone()), self.registry(), Machine::real())
+    }
+
+    /// The registry as it is recorded now.
+    pub(super) fn registry(&self) -> Registry {
+        Registry::load_from(Box::new(self.store.clone())).expect("a registry is never half there")
+    }
+
+    /// A new uuid.
+    pub(super) fn name(&self) -> [u8; 16] {
+        self.named.set(self.named.get() + 1);
+        crate::arrays::uuid(self.named.get())
+    }
+
+    /// A new array is zeroes, whatever its drives held.
+    pub(super) fn is_new(&self, sectors: u64) {
+        self.model.replace(Model::new(sectors));
+    }
+
+    /// What a crash at this moment leaves.
+    pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
+        let mut model = self.model.borrow().clone();
+        match cut {
+            Cut::Power => model.power_cut(),
+            Cut::Kill => model.kill(),
+        }
+        let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        Left { media, model, registry: self.store.bytes(), named: self.named.get() }
+    }
+
+    pub(super) fn run<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> T {
+        self.executor.borrow_mut().block_on(task)
+    }
+
+    /// Lets some time pass: whatever runs goes on.
+    pub(super) fn pass(&self, time_ns: Nanos) {
+        let handle = self.world.handle().clone();
+        self.run(async move { handle.sleep(time_ns).await });
+    }
+
+    /// A step of the control plane begins or ends: a crash may fall between any two.
+    pub(super) fn step(&self) {
+        self.world.event(Event::Completed, 0, "command", SectorRange::default());
+        if self.crew.borrow().is_some() {
+            let time_ns = self.prng.borrow_mut().below(900_000);
+            self.pass(time_ns);
+        }
+    }
+
+    /// The array, if it is open.
+    pub(super) fn array(&self) -> Option<Array<SimDisk>> {
+        self.open.borrow().as_ref().map(|open| open.array.clone())
+    }
+
+    fn bench(&self) -> Option<Bench<Reached>> {
+        let array = self.array()?;
+        let sectors = array.limits().sectors;
+        let starts = [0, sectors / 2 / 8 * 8, sectors - WINDOW_BYTES / 512];
+        let windows = starts.map(|at| SectorRange::new(Lba(at), WINDOW_BYTES / 512));
+        let (world, model) = (self.world.clone(), self.model.clone());
+        Some(Bench { world, model, device: Reached::any_sector(array), windows })
+    }
+
+    /// Holds all that clients use to the model, if the array is open.
+    pub(super) fn check_all(&self, when: &'static str) {
+        if let Some(bench) = self.bench() {
+            self.run(async move { bench.check_all(when).await });
+        }
+    }
+
+    /// Lets rebuilds and what is in doubt come to their end.
+    pub(super) fn finish(&self) {
+        let Some(array) = self.array() else { return };
+        let handle = self.world.handle().clone();
+        self.run(async move {
+            let fast = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
+            array.set_pace(BackgroundTask::Rebuild, fast);
+            array.set_pace(BackgroundTask::Scrub, fast);
+            while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+                handle.sleep(2_000_000).await;
+            }
+            array.ended(BackgroundTask::Rebuild).await;
+            array.ended(BackgroundTask::Scrub).await;
+        });
+    }
+
+    /// Sends the clients in, if there are to be any.
+    pub(super) fn start_crew(&self) {
+        let count = self.crew_size.get();
+        if count > 0
+            && let Some(bench) = self.bench()
+        {
+            self.crew.replace(Some(Crew::start(&Rc::new(bench), count)));
+        }
+    }
+
+    /// Lets the clients end what they are doing, and sends them home.
+    pub(super) fn stop_crew(&self) {
+        if let Some(crew) = self.crew.take() {
+            self.run(crew.stop());
+        }
+    }
+
+    /// Nothing may be left of a daemon that has stopped: no task, no request.
+    pub(super) fn check_for_leaks(&self) {
+        assert!(self.open.borrow().is_none(), "an array is still open");
+        self.pass(LAST_ROUND_NS);
+        assert_eq!(self.executor.borrow().task_count(), 0, "tasks left behind");
+        let under_way: usize = self.disks.iter().map(SimDisk::writes_under_way).sum();
+        assert_eq!(under_way, 0, "writes left behind");
+    }
+}
+
+impl Drop for Bay {
+    fn drop(&mut self) {
+        self.world.close();
+    }
+}
