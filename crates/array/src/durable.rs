@@ -192,6 +192,16 @@ impl<D: BlockDevice> Inner<D> {
             .any(|member| is_used(member) && !self.members[member].has_device())
     }
 
+    /// Whether something is in doubt that the journal does not settle. Before nothing is, what was made to
+    /// match is durable.
+    async fn is_in_doubt_on_record(self: &Rc<Self>, durable: &Durable) -> IoResult<bool> {
+        let is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
+        if durable.record().is_in_doubt && !is_in_doubt {
+            self.flush_members().await?;
+        }
+        Ok(is_in_doubt)
+    }
+
     async fn store_record(self: &Rc<Self>) -> IoResult<()> {
         let Some(durable) = &self.durable else { return Ok(()) };
         self.leave_failing_device().await?;
@@ -228,11 +238,7 @@ impl<D: BlockDevice> Inner<D> {
             next.journal_device = journal.map(|it| JournalRecord { since_event, ..it });
             is_news = true;
         }
-        next.is_in_doubt = durable.is_in_doubt.get() && durable.marks.next_in_doubt(0).is_some();
-        if durable.record.borrow().is_in_doubt && !next.is_in_doubt {
-            // First: what was made to match is on the members before they say that nothing is in doubt.
-            self.flush_members().await?;
-        }
+        next.is_in_doubt = self.is_in_doubt_on_record(durable).await?;
         let reshape = self.moving.as_ref().map(|moving| moving.record());
         is_news |= next.reshape != reshape;
         next.reshape = reshape;

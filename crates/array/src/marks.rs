@@ -367,8 +367,8 @@ impl<D: BlockDevice> Inner<D> {
             self.members.iter().any(lacks)
         };
         if is_whole {
-            // One that takes the place of the member it was a copy of was not on record, and what it was given
-            // since the last flush goes with the power.
+            // One that takes the place of the member it was a copy of was not on record, and what it was
+            // given since the last flush goes with the power.
             let unflushed = self.unflushed();
             for region in 0..map.count() {
                 let is_in_map = is_kept && map.missing.has(region);

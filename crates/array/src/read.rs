@@ -3,9 +3,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{
-    BlockDevice, Buf, Durability, IoError, IoResult, Lba, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
 
 use crate::array::Inner;
 use crate::geometry::{Part, Span, Stripe};
@@ -13,9 +11,6 @@ use crate::locks::Access;
 use crate::members::{at_once, together};
 use crate::pieces::assemble;
 use crate::plan::{SlotState, unusable};
-
-/// Longest read of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
-const RUN_SECTORS_MAX: u64 = 2048;
 
 /// A part of a chunk, and where it goes.
 struct Wanted {
@@ -40,29 +35,34 @@ enum Unit {
 #[derive(Default)]
 struct Runs {
     runs: Vec<Vec<(Stripe, Wanted)>>,
-    /// For each member its last run, and where that ends.
-    last: Vec<Option<(usize, Lba)>>,
+    /// For each member its last run, and what of the member that is.
+    last: Vec<Option<(usize, SectorRange)>>,
 }
 
 impl Runs {
-    /// Adds a part at this place of a member to what lies in front of it, if there is room.
-    fn add(&mut self, member: usize, at: Lba, stripe: Stripe, wanted: Wanted, sectors_max: u64) {
+    /// Adds a part at this place of a member to what lies in front of it, if that is not too long then.
+    fn add(
+        &mut self,
+        (member, at): (usize, Lba),
+        stripe: Stripe,
+        wanted: Wanted,
+        sectors_max: impl FnOnce() -> u64,
+    ) {
         if self.last.len() <= member {
             self.last.resize(member + 1, None);
         }
-        let end = at.plus(wanted.span.count());
-        let sectors = |run: &Vec<(Stripe, Wanted)>| {
-            run.iter().map(|(_, part)| part.span.count()).sum::<u64>()
+        let count = wanted.span.count();
+        let in_front = self.last[member].filter(|(_, before)| before.end() == at);
+        let open = in_front.filter(|(_, before)| before.count + count <= sectors_max());
+        let (run, range) = match open {
+            Some((run, before)) => (run, SectorRange::new(before.start, before.count + count)),
+            None => {
+                self.runs.push(Vec::new());
+                (self.runs.len() - 1, SectorRange::new(at, count))
+            }
         };
-        let open = self.last[member].filter(|(run, behind)| {
-            *behind == at && sectors(&self.runs[*run]) + wanted.span.count() <= sectors_max
-        });
-        let run = open.map_or(self.runs.len(), |(run, _)| run);
-        if run == self.runs.len() {
-            self.runs.push(Vec::new());
-        }
         self.runs[run].push((stripe, wanted));
-        self.last[member] = Some((run, end));
+        self.last[member] = Some((run, range));
     }
 }
 
@@ -107,7 +107,7 @@ impl<D: BlockDevice> Inner<D> {
                 for wanted in wanted {
                     let member = self.shape(stripe).member_of(stripe, wanted.slot);
                     let at = self.geometry.member_lba(stripe, wanted.span.start);
-                    runs.add(member, at, stripe, wanted, self.run_sectors_max(member));
+                    runs.add((member, at), stripe, wanted, || self.run_sectors_max(member));
                 }
             } else {
                 units.push(Unit::Computed(stripe, wanted.collect()));
@@ -125,13 +125,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// How much of a member is read at once. Copies are held one by one, against writers.
     fn run_sectors_max(&self, member: usize) -> u64 {
-        let longest = self.members[member].device().map(|it| it.limits().max_transfer_bytes);
-        match longest {
-            Ok(bytes) if !self.geometry.is_mirror() => {
-                RUN_SECTORS_MAX.min(u64::from(bytes) / SECTOR_BYTES)
-            }
-            _ => 0,
-        }
+        if self.geometry.is_mirror() { 0 } else { self.longest_run(member..member + 1) }
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {

@@ -1,6 +1,8 @@
 //! Whole stripes of one request: what each member gets of them lies behind one another, so it goes out as
 //! one write, recorded by one transaction.
 
+use std::ops::Range;
+
 use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 
 use crate::array::Inner;
@@ -8,7 +10,7 @@ use crate::geometry::Stripe;
 use crate::journal::Journal;
 use crate::write::NewData;
 
-/// Longest write of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
+/// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
 const RUN_SECTORS_MAX: u64 = 2048;
 
 /// A stripe and its new data, or several whole ones of one group and region, one row behind the other.
@@ -82,12 +84,17 @@ impl<D: BlockDevice> Inner<D> {
             && new.iter().all(|part| part.span.count() == chunk_sectors)
     }
 
-    /// Rows that are written as one, at most: members and the journal take them at once.
-    fn rows_of_run_max(&self) -> usize {
-        let devices = self.members.iter().filter_map(|member| member.device().ok());
+    /// The longest request that is put together for any of these members, in sectors.
+    pub(crate) fn longest_run(&self, members: Range<usize>) -> u64 {
+        let devices = self.members[members].iter().filter_map(|member| member.device().ok());
         let transfers =
             devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
-        let mut sectors = transfers.fold(RUN_SECTORS_MAX, u64::min);
+        transfers.fold(RUN_SECTORS_MAX, u64::min)
+    }
+
+    /// Rows that are written as one, at most: members and the journal take them at once.
+    fn rows_of_run_max(&self) -> usize {
+        let mut sectors = self.longest_run(0..self.members.len());
         let mut rows = u64::MAX;
         if let Some(journal) = self.journal.get() {
             let width = self.geometry.width();

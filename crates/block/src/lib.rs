@@ -4,12 +4,14 @@
 //! device, whatever the device's own block size; bytes appear only at the doors and at the ring.
 
 mod buf;
+mod copy;
 mod device;
 mod error;
 mod prng;
 mod range;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload, blocks_out};
+pub use copy::copy_past_caches;
 pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
 pub use error::{IoError, IoResult};
 pub use prng::Prng;

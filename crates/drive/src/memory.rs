@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SECTOR_BYTES, SectorRange,
+    copy_past_caches,
 };
 
 use crate::request::{transfer_range, writable, write_range};
@@ -117,7 +118,7 @@ impl BlockDevice for MemoryDevice {
                 let bytes = chunks[chunk].get_or_insert_with(|| Buf::zeroed(CHUNK_BYTES));
                 let source = &piece[taken..taken + inside.len()];
                 taken += source.len();
-                bytes[inside].copy_from_slice(source);
+                copy_past_caches(&mut bytes[inside], source);
             }
             offset += piece.len() as u64;
         }

@@ -83,7 +83,8 @@ fn lines_that_became_dirty_in_any_order_are_destaged_as_whole_stripes() {
                 (stripes, 0),
                 "{members} members"
             );
-            assert_eq!(counts.member_writes, stripes * members as u64);
+            // One for each chunk at the most: neighbouring stripes go to a member as one write.
+            assert!(counts.member_writes <= stripes * members as u64, "{counts:?}");
             assert_eq!(counts.member_reads, before.member_reads);
         });
     }
