@@ -79,7 +79,6 @@ struct TheirPoint {
     s3fifo: f64,
     s3fifo_default: f64,
     s3fifo_model: Option<f64>,
-    s3fifo_stuck_model: Option<f64>,
     s3fifo_names_queue_model: Option<f64>,
 }
 
@@ -248,9 +247,6 @@ fn note_models(
     s3fifo: f64,
     note: &mut impl FnMut(&str, f64, &str, f64, Option<f64>),
 ) {
-    if let Some(stuck) = point.s3fifo_stuck_model {
-        note("s3fifo", s3fifo, "model, small queue stuck", stuck * 100.0, None);
-    }
     if let Some(model) = point.s3fifo_model {
         note("s3fifo", s3fifo, "model", model * 100.0, None);
     }

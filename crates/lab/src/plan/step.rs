@@ -234,7 +234,7 @@ impl Planned {
         }
     }
 
-    /// Bytes that it writes for sure: those of jobs that write once.
+    /// Bytes that it writes for sure: those of jobs that write once, and of a trace.
     pub fn bytes_written(&self) -> u64 {
         let of = |job: &Job| match job.until {
             Until::Once if job.writes() => job.size_bytes * u64::from(job.numjobs),
@@ -245,6 +245,7 @@ impl Planned {
             Work::Files(FilePass { files, file_bytes, is_write: true, .. }) => {
                 u64::from(*files) * file_bytes
             }
+            Work::Replay(replay) => replay.survey.written_bytes,
             _ => 0,
         }
     }

@@ -136,6 +136,20 @@ pub struct ClientResult {
     pub write: Option<Flow>,
 }
 
+/// One job of several that ran at the same time and are told apart: Orion's small and large requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// The job: `small`, `large`.
+    pub name: String,
+    /// Reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<Flow>,
+    /// Writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<Flow>,
+}
+
 /// One sample of a time line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,6 +194,9 @@ pub struct Point {
     /// Each client, where there were several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<ClientResult>,
+    /// Each job, where several ran together and are told apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// Time line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Sample>,

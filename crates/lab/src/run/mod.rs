@@ -138,7 +138,9 @@ pub fn resume(
         return Err(refuse("modelled drives keep nothing between runs: begin a new run"));
     }
     if done.manifest.plan_text.is_empty() {
-        return Err(refuse("the results were imported: there is no plan to go on with"));
+        return Err(refuse(
+            "the results were imported or computed: there is no plan to go on with",
+        ));
     }
     let plan = plan::parse(&done.manifest.plan_text)?;
     let given = done.manifest.targets.iter();

@@ -17,7 +17,7 @@ use super::target::{Kind, Target};
 use crate::LabError;
 use crate::fio::{Job, Pattern, Until};
 use crate::plan::step::{Load, Work};
-use crate::result::{Flow, Histogram, Latency, Point, Sample};
+use crate::result::{Flow, Histogram, Latency, Part, Point, Sample};
 
 /// Samples of a point's time line, about.
 const SAMPLES: u32 = 60;
@@ -293,6 +293,10 @@ impl Tally {
             for (job, sums) in load.jobs.iter().zip(&self.jobs) {
                 let all = sums.iter().filter_map(|sums| sums.flow(self.window));
                 super::load::add_orion(point, &job.name, &together(all).unwrap_or_default());
+                if load.jobs.len() > 1 {
+                    let [read, write] = [&sums[0], &sums[1]].map(|sums| sums.flow(self.window));
+                    point.parts.push(Part { name: job.name.clone(), read, write });
+                }
             }
         }
     }

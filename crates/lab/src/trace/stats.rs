@@ -362,7 +362,7 @@ impl Stats {
 }
 
 fn size_of(bytes: u64) -> String {
-    super::mrc::size_in_words(bytes)
+    crate::size::bytes_in_words(bytes)
 }
 
 #[cfg(test)]

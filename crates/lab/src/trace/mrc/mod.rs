@@ -8,7 +8,6 @@ mod shards;
 mod show;
 mod stack;
 
-pub(super) use show::size_in_words;
 pub(super) use stack::Stack;
 
 use std::fmt;
