@@ -155,7 +155,19 @@ fn pts_goes_through_all_its_tests() {
     answer.ok();
     let points = points(&instance, "pts");
     all_are_ok(&points);
-    for phase in ["wipc-iops", "iops", "tp", "lat", "wsat", "hir", "xsr", "dirth", "dirth-mid"] {
+    for phase in [
+        "wipc-iops",
+        "iops",
+        "tp",
+        "lat",
+        "wsat",
+        "hir",
+        "xsr",
+        "ecw",
+        "ecw-mid",
+        "dirth",
+        "dirth-mid",
+    ] {
         assert!(!of_phase(&points, phase).is_empty(), "{phase}");
     }
     assert_eq!(of_phase(&points, "hir")[0]["series"].as_array().unwrap().len(), 2);

@@ -30,6 +30,8 @@ pub struct Subject {
     pub is_folder: bool,
     /// Drives or files it is made of; 0 counts as 1.
     pub luns: u32,
+    /// Smallest request it takes; 0 where there is none.
+    pub block_bytes: u64,
 }
 
 /// Points that belong together: measured once, or in rounds until they are steady.

@@ -17,7 +17,7 @@ pub(super) struct Place<'a> {
 /// What is measured, and not only prepared: it varies something, or has an application's figures.
 pub(super) fn is_measurement(point: &Point) -> bool {
     let axes = &point.axes;
-    let prepares = ["dirth-pre", "purge", "wipc", "fill", "cache-"];
+    let prepares = ["dirth-pre", "ecw-pre", "purge", "wipc", "fill", "cache-"];
     let is_varied = axes.block_bytes.is_some()
         || axes.read_percent.is_some()
         || axes.small.is_some()

@@ -164,6 +164,18 @@ pub struct Sample {
     pub latency_mean_ns: f64,
 }
 
+impl Sample {
+    /// What `requests` of so many bytes together came to in a window, with the sum of their latencies.
+    pub fn of(at_ms: u64, window_s: f64, (requests, bytes, took_ns): (u64, u64, f64)) -> Sample {
+        Sample {
+            at_ms,
+            iops: requests as f64 / window_s,
+            bytes_per_second: bytes as f64 / window_s,
+            latency_mean_ns: took_ns / requests.max(1) as f64,
+        }
+    }
+}
+
 /// One measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

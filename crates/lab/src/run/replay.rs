@@ -221,11 +221,8 @@ fn series(completed: &[Completed]) -> Vec<Sample> {
         *sample = (sample.0 + 1, sample.1 + one.bytes, sample.2 + one.took_ns);
     }
     let seconds = step_ns / 1e9;
-    let sample = |(index, (requests, bytes, took_ns)): (usize, (u64, u64, f64))| Sample {
-        at_ms: ((index + 1) as f64 * step_ns / 1e6) as u64,
-        iops: requests as f64 / seconds,
-        bytes_per_second: bytes as f64 / seconds,
-        latency_mean_ns: took_ns / requests.max(1) as f64,
+    let sample = |(index, sums): (usize, (u64, u64, f64))| {
+        Sample::of(((index + 1) as f64 * step_ns / 1e6) as u64, seconds, sums)
     };
     if completed.is_empty() {
         return Vec::new();

@@ -8,7 +8,7 @@ mod shards;
 mod show;
 mod stack;
 
-pub(super) use stack::Stack;
+pub(super) use stack::{Distances, Stack};
 
 use std::fmt;
 use std::path::PathBuf;
@@ -281,8 +281,7 @@ struct Survey {
     /// Samples alone, at sizes that are given, need no numbers: their memory stays as small as they are.
     is_numbering: bool,
     stack: Option<Stack>,
-    /// References by distance.
-    distances: Vec<u64>,
+    distances: Distances,
     samples: Vec<(Method, Shards)>,
     requests: u64,
     discards: u64,
@@ -303,7 +302,7 @@ impl Survey {
             numbering: Numbering::new(),
             is_numbering: question.sizes.is_empty() || !question.methods.iter().all(is_sample),
             stack: question.methods.contains(&Method::Exact).then(Stack::new),
-            distances: Vec::new(),
+            distances: Distances::default(),
             samples: question.methods.iter().filter_map(shards).collect(),
             requests: 0,
             discards: 0,
@@ -329,11 +328,7 @@ impl Survey {
             if let Some(stack) = &mut self.stack
                 && let Some(distance) = stack.touch(line)
             {
-                let distance = distance as usize;
-                if self.distances.len() <= distance {
-                    self.distances.resize(distance + 1, 0);
-                }
-                self.distances[distance] += 1;
+                self.distances.record(distance);
             }
         }
         Ok(())
@@ -356,11 +351,10 @@ impl Survey {
         };
         let mut curves = Vec::new();
         if let Some(stack) = &self.stack {
-            let memory_bytes = stack.memory_bytes() + self.distances.capacity() * 8;
+            let memory_bytes = stack.memory_bytes() + self.distances.memory_bytes();
             let exact = |lines: u64| {
-                let near = self.distances.len().min(lines as usize);
-                let hits: u64 = self.distances[..near].iter().sum();
-                (self.references - hits) as f64 / self.references.max(1) as f64
+                (self.references - self.distances.hits(lines)) as f64
+                    / self.references.max(1) as f64
             };
             curves.push(curve(&Method::Exact, 1.0, memory_bytes, &exact));
         }
