@@ -13,6 +13,7 @@ use voltier_block::{BlockDevice, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, Se
 use voltier_ring::Signal;
 
 use crate::array::{Array, Inner};
+use crate::canary::Canary;
 use crate::generations::in_service;
 use crate::geometry::{Geometry, Stripe};
 use crate::pace::{Foreground, Pace, Pacer, Progress, Turn};
@@ -345,7 +346,7 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn pause(self: &Rc<Self>, task: BackgroundTask) {
         if task == BackgroundTask::Rebuild {
-            self.store_progress().await;
+            self.store_progress(Canary::PositionBeforeFlush).await;
         }
     }
 

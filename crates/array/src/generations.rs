@@ -8,7 +8,7 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Nanos};
+use voltier_block::{BlockDevice, IoResult, Nanos};
 use voltier_ring::Signal;
 
 use crate::array::Inner;
@@ -108,12 +108,20 @@ impl<D: BlockDevice> Closed<'_, D> {
         self.0.visits.get() == 0 && Rc::strong_count(inner) == 1
     }
 
-    /// Puts another one in service. Nothing is under way.
-    pub(crate) fn succeed(&self, inner: Inner<D>) {
+    /// Puts another one in service, records it on the members, and opens the gate. Nothing is under way.
+    pub(crate) async fn succeed(self, inner: Inner<D>) -> IoResult<()> {
         let last = self.0.last();
         last.inner.is_superseded.set(true);
         let next = Generation { inner: Rc::new(inner), next: OnceCell::new() };
         assert!(last.next.set(Box::new(next)).is_ok(), "the gate is closed to all others");
+        let inner: &Rc<Inner<D>> = self.0;
+        if let Some(durable) = &inner.durable {
+            durable.note_change();
+        }
+        let settled = inner.settled().await;
+        drop(self);
+        inner.begin_rounds();
+        settled
     }
 }
 

@@ -298,14 +298,8 @@ impl<D: BlockDevice> Array<D> {
         let geometry = self.0.check_growth(&devices, uuids)?;
         let first = self.0.members.len();
         let grown = self.0.grown(geometry, devices, uuids)?;
-        gate.succeed(grown);
+        gate.succeed(grown).await.map_err(ArrayError::Io)?;
         let inner: &Rc<Inner<D>> = &self.0;
-        if let Some(durable) = &inner.durable {
-            durable.note_change();
-        }
-        inner.settled().await.map_err(ArrayError::Io)?;
-        drop(gate);
-        inner.begin_rounds();
         inner.begin_rebuild();
         let mut added = first..inner.members.len();
         match added.find(|member| !inner.members[*member].has_device()) {

@@ -307,7 +307,7 @@ impl<D: BlockDevice> Inner<D> {
         let state = &self.background.rebuild;
         let is_due = now >= state.stored_at_ns.get() + STORE_NS;
         if is_due {
-            self.store_progress().await;
+            self.store_progress(Canary::PositionBeforeFlush).await;
         }
         is_due
     }
@@ -319,14 +319,14 @@ impl<D: BlockDevice> Inner<D> {
         filled.iter().chain(flushing.iter()).copied().collect()
     }
 
-    /// Makes the position durable: first what was filled, then that it is.
-    pub(crate) async fn store_progress(self: &Rc<Self>) {
+    /// Makes the position durable: first what was filled, then that it is; with this bug nothing is flushed.
+    pub(crate) async fn store_progress(self: &Rc<Self>, bug: Canary) {
         let state = &self.background.rebuild;
         let filled = state.filled.take();
         if self.durable.is_some() && !filled.is_empty() {
             state.being_flushed.borrow_mut().extend(&filled);
             for member in 0..self.members.len() {
-                let is_due = !canary::is(Canary::PositionBeforeFlush);
+                let is_due = !canary::is(bug);
                 let own = &self.members[member];
                 if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
                     // One that fails is lost, and lacks everything.
@@ -341,7 +341,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Puts in service what lacks nothing; whether there is more to fill.
     pub(crate) async fn finish_rebuild(self: &Rc<Self>) -> bool {
-        self.store_progress().await;
+        self.store_progress(Canary::ServiceBeforeFlush).await;
         for member in 0..self.members.len() {
             self.put_in_service(member).await;
         }

@@ -2,29 +2,16 @@
 
 mod support;
 
-use support::arrays::{MIB, after_start, array, array_volume, client, fill, holds};
+use support::arrays::{BLOCK_BYTES, MIB, after_start, array, array_volume, client, fill, holds};
 use support::fio_is_content;
-
-const BLOCK: usize = 6144;
 
 #[test]
 fn an_array_grows_from_one_parity_to_three_under_load_and_may_lose_as_many() {
     let (instance, devices) = array_volume(&["5"], 3);
     fill(&mut client(&instance), 16);
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
-    let fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-128k",
-            "--iodepth=16",
-            "--offset=16M",
-            "--size=24M",
-            "--io_size=96M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let fio = instance
+        .fio_verified(&uri, &["--bsrange=512-128k", "--offset=16M", "--size=24M", "--io_size=96M"]);
     let more = [instance.drive("p1", 32 * MIB), instance.drive("p2", 40 * MIB)];
     let grow = ["array", "grow", "a"];
     let with = |args: &[&str]| instance.run(&[&grow, args].concat());
@@ -92,19 +79,8 @@ fn members_for_room_come_under_load_and_over_a_kill_and_the_volume_is_larger_aft
     fill(&mut client(&instance), 19);
     instance.run(&["array", "set", "a", "rebuild_priority=high"]).ok();
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
-    let fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-128k",
-            "--iodepth=16",
-            "--offset=16M",
-            "--size=24M",
-            "--io_size=96M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let fio = instance
+        .fio_verified(&uri, &["--bsrange=512-128k", "--offset=16M", "--size=24M", "--io_size=96M"]);
     let more = [instance.drive("r1", 32 * MIB), instance.drive("r2", 40 * MIB)];
     let with = |args: &[&str]| instance.run(&[&["array", "grow", "a"], args].concat());
     let small = instance.drive("small", 16 * MIB);
@@ -137,9 +113,9 @@ fn members_for_room_come_under_load_and_over_a_kill_and_the_volume_is_larger_aft
     instance.kill();
     let mut nbd = after_start(&instance);
     holds(&mut nbd, 19);
-    let last = bytes(&instance.show("v")) - BLOCK as u64;
-    assert_eq!(last + BLOCK as u64, bytes(&before) * 2, "the volume has it");
-    assert_eq!(nbd.read(last, BLOCK).unwrap(), [0; BLOCK]);
-    nbd.write(last, &[7; BLOCK]).unwrap();
-    assert_eq!(nbd.read(last, BLOCK).unwrap(), [7; BLOCK]);
+    let last = bytes(&instance.show("v")) - BLOCK_BYTES as u64;
+    assert_eq!(last + BLOCK_BYTES as u64, bytes(&before) * 2, "the volume has it");
+    assert_eq!(nbd.read(last, BLOCK_BYTES).unwrap(), [0; BLOCK_BYTES]);
+    nbd.write(last, &[7; BLOCK_BYTES]).unwrap();
+    assert_eq!(nbd.read(last, BLOCK_BYTES).unwrap(), [7; BLOCK_BYTES]);
 }

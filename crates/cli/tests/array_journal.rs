@@ -64,18 +64,7 @@ fn a_kill_under_load_is_replayed_from_the_device_also_with_members_lost() {
 fn the_journal_moves_while_fio_verifies() {
     let (instance, _, journal) = journalled();
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
-    let fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-128k",
-            "--iodepth=16",
-            "--size=48M",
-            "--io_size=128M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let fio = instance.fio_verified(&uri, &["--bsrange=512-128k", "--size=48M", "--io_size=128M"]);
     let second = instance.drive("second", 16 * MIB);
     for place in [&second, "members", &journal, &second] {
         set(&instance, &[&format!("journal={place}")]).ok();

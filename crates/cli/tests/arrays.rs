@@ -44,18 +44,8 @@ fn every_level_serves_and_comes_back_after_a_stop_and_a_kill() {
 fn fio_verifies_while_members_fail_one_after_the_other() {
     let (instance, devices) = array_volume(&["6"], 6);
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
-    let mut fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-128k",
-            "--iodepth=16",
-            "--size=48M",
-            "--io_size=192M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let mut fio =
+        instance.fio_verified(&uri, &["--bsrange=512-128k", "--size=48M", "--io_size=192M"]);
     for member in &devices[1..3] {
         let before = array(&instance)["counts"]["writes"].as_u64().unwrap();
         let goes_on = |fio: &mut Option<std::process::Child>| {
@@ -93,18 +83,7 @@ fn a_cache_stands_on_one_array_in_front_of_another() {
     instance.run(&["create", "-p", "array:r6", "-s", "array:r6", "v"]).refused(1, "same device");
     instance.run(&["create", "-p", "array:r6", "-s", "array:m1", "-t", "wb", "v"]).ok();
     let uri = instance.export("v");
-    let fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-64k",
-            "--iodepth=16",
-            "--size=48M",
-            "--io_size=128M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let fio = instance.fio_verified(&uri, &["--bsrange=512-64k", "--size=48M", "--io_size=128M"]);
     instance.run(&["array", "fail", "m1", &fast[0]]).ok();
     instance.run(&["array", "fail", "r6", &slow[5]]).ok();
     fio_is_content(fio);
@@ -401,18 +380,7 @@ fn damaged_superblocks_and_those_of_the_future_are_refused_and_the_rest_serves()
 fn a_lost_member_is_replaced_under_load_and_the_array_survives_the_next_losses() {
     let (instance, devices) = array_volume(&["6"], 5);
     let uri = instance.show("v")["exports"][0]["uri"].as_str().unwrap().to_owned();
-    let fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-128k",
-            "--iodepth=16",
-            "--size=48M",
-            "--io_size=128M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let fio = instance.fio_verified(&uri, &["--bsrange=512-128k", "--size=48M", "--io_size=128M"]);
     instance.run(&["array", "fail", "a", &devices[1]]).ok();
     let fresh = instance.drive("fresh", 32 * MIB);
     instance.run(&["array", "replace", "a", "7", &fresh]).refused(1, "7 is no member of a");

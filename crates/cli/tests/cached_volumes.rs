@@ -91,18 +91,8 @@ fn data_in_place_are_read_through_a_new_cache_and_become_hits() {
 fn modes_are_switched_while_fio_verifies() {
     let (instance, ..) = accelerated("wt");
     let uri = instance.export("v");
-    let mut fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-64k",
-            "--iodepth=16",
-            "--size=48M",
-            "--io_size=256M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let mut fio =
+        instance.fio_verified(&uri, &["--bsrange=512-64k", "--size=48M", "--io_size=256M"]);
     let modes = ["wb", "ro", "wb", "wo", "pt", "wb", "wt"];
     let mut turn = 0;
     while fio.as_mut().is_some_and(|fio| fio.try_wait().unwrap().is_none()) {
@@ -131,18 +121,8 @@ fn a_cache_is_attached_and_detached_while_fio_verifies() {
     let (one, two) = (instance.drive("one", 32 * MIB), instance.drive("two", 24 * MIB));
     instance.run(&["create", "-p", &hdd, "v"]).ok();
     let uri = instance.export("v");
-    let mut fio = instance.fio(
-        &uri,
-        &[
-            "--rw=randrw",
-            "--bsrange=512-32k",
-            "--iodepth=16",
-            "--size=48M",
-            "--io_size=192M",
-            "--verify=crc32c",
-            "--verify_backlog=64",
-        ],
-    );
+    let mut fio =
+        instance.fio_verified(&uri, &["--bsrange=512-32k", "--size=48M", "--io_size=192M"]);
     let mut turn = 0;
     while fio.as_mut().is_some_and(|fio| fio.try_wait().unwrap().is_none()) {
         let ssd = if turn % 2 == 0 { &one } else { &two };

@@ -13,6 +13,10 @@ use crate::request::{transfer_range, writable, write_range};
 /// Memory comes in pieces of this size: a huge page each, and few enough to keep in one vector.
 const CHUNK_BYTES: usize = 2 * MIB as usize;
 
+/// Writes from this size on go past the processor's caches: logs and whole chunks are not read again soon.
+/// What an array reads before it writes is smaller, and in the caches.
+const PAST_CACHES_BYTES: usize = 16 << 10;
+
 struct Memory {
     limits: Limits,
     /// Grows to the last chunk that was written.
@@ -107,6 +111,8 @@ impl BlockDevice for MemoryDevice {
 
     async fn write(&self, at: Lba, data: Payload, _durability: Durability) -> IoResult<()> {
         write_range(&self.0.limits, at, &data)?;
+        let copy =
+            if data.len() < PAST_CACHES_BYTES { <[u8]>::copy_from_slice } else { copy_past_caches };
         let mut chunks = self.0.chunks.borrow_mut();
         let mut offset = at.bytes();
         for piece in data.pieces() {
@@ -118,7 +124,7 @@ impl BlockDevice for MemoryDevice {
                 let bytes = chunks[chunk].get_or_insert_with(|| Buf::zeroed(CHUNK_BYTES));
                 let source = &piece[taken..taken + inside.len()];
                 taken += source.len();
-                copy_past_caches(&mut bytes[inside], source);
+                copy(&mut bytes[inside], source);
             }
             offset += piece.len() as u64;
         }

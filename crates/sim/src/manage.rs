@@ -15,10 +15,12 @@
 //! as after it, serves, has lost nothing, and takes every command again. At the openings the SSD is
 //! also replaced: by its own older self, by another volume's, by the origin.
 
-pub(crate) mod bay;
-pub(crate) mod clients;
+mod bay;
+mod clients;
 mod engine;
 mod intruder;
+pub(crate) mod points;
+pub(crate) mod site;
 mod story;
 
 use std::cell::Cell;
@@ -33,10 +35,11 @@ pub use story::Command;
 
 use crate::ledger::Ledger;
 use crate::life::count_crash;
-use crate::medium::{Cut, Medium};
+use crate::medium::Medium;
 use crate::stage;
 use bay::{Bay, Left};
 use engine::SimEngine;
+use points::{Points, Progress, draw_cut};
 use story::{Shape, ask, create, finish_jobs, name, shape};
 
 /// What to walk.
@@ -132,15 +135,6 @@ struct Walk {
     ledger: Rc<Ledger>,
 }
 
-/// How far the command was.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// Either way is right.
-    Begun,
-    /// The client was told that it is done.
-    Answered,
-}
-
 /// Walks a plan; panics when a promise is broken, and prints the place.
 pub fn run(plan: &Plan) -> Report {
     let told = Told(Rc::default());
@@ -189,21 +183,15 @@ fn watch(walk: &Rc<Walk>, bay: &Rc<Bay>, progress: &Rc<Cell<Progress>>, first: u
     bay.world.watch(move |event| {
         let Some(bay) = weak.upgrade() else { return };
         let (plan, event) = (&walk.plan, event - first);
-        // The dice of a crash point are its own: it is the same when it is run alone.
-        let mut prng = Prng::new(plan.seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        let chosen = event % plan.stride == plan.seed % plan.stride.min(4);
-        if plan.only.map_or(!chosen, |only| only != event) {
-            return;
-        }
-        let drawn = [draw_cut(&mut prng)];
-        let cuts: &[Cut] = if plan.stride == 1 { &[Cut::Power, Cut::Kill] } else { &drawn };
+        let Plan { seed, stride, only, .. } = *plan;
+        let (cuts, mut prng) = Points { seed, stride, only }.cuts_at(event);
         for cut in cuts {
             let contents = bay.model.borrow().contents();
-            let left = bay.left_by(*cut, &mut prng);
+            let left = bay.left_by(cut, &mut prng);
             let place = format!("{}, seed {}, event {event}, {cut:?}", plan.command, plan.seed);
             let goes_on = prng.below(plan.second_one_in) == 0;
             walk.count(|report| report.crash_points += 1);
-            count_crash(&walk.ledger, stage::Crash::of(*cut));
+            count_crash(&walk.ledger, stage::Crash::of(cut));
             let crash = Crash { left, progress: progress.get(), place, event, goes_on };
             walk.replace_the_ssd(&crash, &mut prng);
             walk.recover(crash, &mut prng);
@@ -211,10 +199,6 @@ fn watch(walk: &Rc<Walk>, bay: &Rc<Bay>, progress: &Rc<Cell<Progress>>, first: u
             bay.model.borrow().forget_contents_since(contents);
         }
     });
-}
-
-fn draw_cut(prng: &mut Prng) -> Cut {
-    if prng.one_in(4) { Cut::Kill } else { Cut::Power }
 }
 
 /// A crash that is to be recovered from.

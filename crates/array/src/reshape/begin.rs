@@ -84,16 +84,10 @@ impl<D: BlockDevice> Array<D> {
         // Much may have happened since it was looked at first, and nothing happens from here on.
         let shapes = self.0.check_capacity(&device, &uuid)?;
         let member = shapes.before.member_count();
-        gate.succeed(self.0.with_two_shapes(shapes, device, uuid, ring)?);
-        let inner: &Rc<Inner<D>> = &self.0;
-        if let Some(durable) = &inner.durable {
-            durable.note_change();
-        }
-        inner.settled().await.map_err(ArrayError::Io)?;
-        drop(gate);
-        inner.begin_rounds();
+        let next = self.0.with_two_shapes(shapes, device, uuid, ring)?;
+        gate.succeed(next).await.map_err(ArrayError::Io)?;
         begin_reshape(&self.0);
-        let is_there = inner.members[member].has_device();
+        let is_there = self.0.members[member].has_device();
         if is_there { Ok(()) } else { Err(GrowError::Lost { member }.into()) }
     }
 }

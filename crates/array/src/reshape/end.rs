@@ -42,15 +42,8 @@ pub(super) async fn end<D: BlockDevice>(
         }
     }
     let next = inner.with_one_shape(moving).map_err(|_| IoError::Unsupported)?;
-    gate.succeed(next);
-    let inner: &Rc<Inner<D>> = generations;
-    if let Some(durable) = &inner.durable {
-        durable.note_change();
-    }
-    let settled = inner.settled().await;
-    drop(gate);
-    inner.begin_rounds();
-    inner.watch.tell();
+    let settled = gate.succeed(next).await;
+    generations.watch.tell();
     settled.map(|()| Step::End)
 }
 

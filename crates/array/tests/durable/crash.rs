@@ -6,7 +6,7 @@ use std::future::Future;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Level, MetadataError,
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Geometry, Level, MetadataError,
 };
 use voltier_block::{BlockDevice, Prng};
 use voltier_ring::{Executor, NoFiles};
@@ -15,6 +15,7 @@ use crate::drive::{Drive, Medium};
 use crate::world::{Model, World, on_media, options, read, write};
 
 const SECOND_NS: u64 = 1_000_000_000;
+const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true };
 
 /// What a scenario tells of itself while it goes on.
@@ -45,6 +46,36 @@ impl Story {
         write(array, block, byte).await.expect("write");
         self.model.borrow_mut().acknowledge(block, byte);
     }
+}
+
+/// Starts an array of four, to which a fifth was being added at the cut, without that one, writes a block,
+/// and comes back with that one if it has become a member. The array without it, what it holds, and whether
+/// the fifth is one of its members by then.
+pub(crate) async fn start_without_the_fifth(
+    world: &World,
+    story: &Story,
+    block: u64,
+    cut: u64,
+    has_grown: impl Fn(&Geometry) -> bool,
+) -> (Array<Drive>, Model, bool) {
+    let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("enough");
+    story.write(&array, block, 11).await;
+    let model = story.model.borrow().clone();
+    let first = model.check(&array, "without the new one").await;
+    let has_grown = has_grown(array.geometry());
+    assert_eq!(array.status().expect("it has one").is_degraded, has_grown);
+    array.stop().await.expect("stop");
+    drop(array);
+    if matches!(Array::examine(&world.drives[4]).await, Ok(Some(_))) {
+        let all = world.assemble(&[2, 4, 1, 0, 3], PLAIN).await;
+        let (array, report) = all.expect("all are known");
+        assert_eq!(report.left_out.len(), 1, "cut at {cut}");
+        assert_eq!(model.check(&array, "with the new one again").await, first);
+        array.stop().await.expect("stop");
+        drop(array);
+    }
+    let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
+    (array, model, has_grown)
 }
 
 /// Runs a scenario until it is through or the power is cut; whether it was through.

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, GrowError, Layout, Level,
-    MemberState, Pace, Priority, ScrubRepair,
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, Geometry, GrowError, Layout,
+    Level, MemberState, Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, Prng};
 
-use crate::crash::{Story, at_steps, boot};
+use crate::crash::{Story, at_steps, boot, start_without_the_fifth};
 use crate::drive::{Drive, Medium};
 use crate::world::{
     Model, World, blocks, made, on_media, read, with_drives, with_some_over, write,
@@ -391,23 +391,9 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
         let mut dice = Prng::new(cut);
         let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
         let has_grown = on_media(left, move |world| async move {
-            let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("enough");
-            story.write(&array, blocks[2], 11).await;
-            let model = story.model.borrow().clone();
-            let first = model.check(&array, "without the new one").await;
-            let has_grown = array.geometry().level() == Level::Raid7_3;
-            assert_eq!(array.status().expect("it has one").is_degraded, has_grown);
-            array.stop().await.expect("stop");
-            drop(array);
-            if matches!(Array::examine(&world.drives[4]).await, Ok(Some(_))) {
-                let (array, report) =
-                    world.assemble(&[2, 4, 1, 0, 3], PLAIN).await.expect("all are known");
-                assert_eq!(report.left_out.len(), 1, "cut at {cut}");
-                assert_eq!(model.check(&array, "with the new one again").await, first);
-                array.stop().await.expect("stop");
-                drop(array);
-            }
-            let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
+            let is_five = |it: &Geometry| it.level() == Level::Raid7_3;
+            let (array, model, has_grown) =
+                start_without_the_fifth(&world, &story, blocks[2], cut, is_five).await;
             if has_grown {
                 array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");
             } else {

@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, CreateOptions, GrowError,
-    Layout, Level, MemberState, Pace, Priority, ReshapeWait, ScrubRepair,
+    Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Geometry,
+    GrowError, Layout, Level, MemberState, Pace, Priority, ReshapeWait, ScrubRepair,
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Prng, SectorRange};
 
-use crate::crash::{Story, boot};
+use crate::crash::{Story, boot, start_without_the_fifth};
 use crate::drive::{Drive, Medium};
 use crate::grow::choices;
 use crate::world::{Model, World, made, on_media, options, read, with_drives, write};
@@ -505,23 +505,9 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_with_on
         let mut dice = Prng::new(cut);
         let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
         let has_grown = on_media(left, move |world| async move {
-            let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("enough");
-            story.write(&array, 32, 11).await;
-            let model = story.model.borrow().clone();
-            let first = model.check(&array, "without the new one").await;
-            let has_grown = array.geometry().member_count() == 5;
-            assert_eq!(array.status().expect("it has one").is_degraded, has_grown);
-            array.stop().await.expect("stop");
-            drop(array);
-            if matches!(Array::examine(&world.drives[4]).await, Ok(Some(_))) {
-                let (array, report) =
-                    world.assemble(&[2, 4, 1, 0, 3], PLAIN).await.expect("all are known");
-                assert_eq!(report.left_out.len(), 1, "cut at {cut}");
-                assert_eq!(model.check(&array, "with the new one again").await, first);
-                array.stop().await.expect("stop");
-                drop(array);
-            }
-            let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
+            let is_five = |it: &Geometry| it.member_count() == 5;
+            let (array, mut model, has_grown) =
+                start_without_the_fifth(&world, &story, 32, cut, is_five).await;
             array.set_pace(BackgroundTask::Rebuild, FAST);
             if has_grown {
                 array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");
@@ -530,7 +516,6 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_with_on
                 grow(&world, &array).await.expect("it can");
             }
             array.reshaped().await;
-            let mut model = model;
             check_moved(&world, &array, &mut model, "in the end").await;
             has_grown
         });

@@ -8,7 +8,7 @@ use super::nbd::NbdClient;
 
 pub const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 200;
-const BLOCK_BYTES: usize = 6144;
+pub const BLOCK_BYTES: usize = 6144;
 
 /// So many sparse files of 32 MiB, called by a prefix and a number.
 pub fn drives(instance: &Instance, prefix: &str, count: usize) -> Vec<String> {

@@ -177,6 +177,12 @@ impl Instance {
         self.fio_with(&[&["--ioengine=nbd", &format!("--uri={uri}")], args].concat())
     }
 
+    /// Starts fio on an export of NBD: reads and writes at any place, read back and held to their checksums.
+    pub fn fio_verified(&self, uri: &str, args: &[&str]) -> Option<Child> {
+        let verified = ["--rw=randrw", "--iodepth=16", "--verify=crc32c", "--verify_backlog=64"];
+        self.fio(uri, &[&verified, args].concat())
+    }
+
     /// Starts fio on whatever the arguments say; `None`, aloud, where there is no fio.
     pub fn fio_with(&self, args: &[&str]) -> Option<Child> {
         let spawned = Command::new("fio")

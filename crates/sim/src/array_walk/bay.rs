@@ -1,24 +1,22 @@
 //! One life of a daemon with an array: drives, a registry, the service over both, clients.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_array::{AREA_ALIGN_BYTES, Array, BackgroundTask, Pace, Priority, SUPERBLOCK_BYTES};
 use voltier_block::{BlockDevice, KIB, Lba, MIB, Nanos, Prng, SectorRange};
 use voltier_control::safety::Machine;
-use voltier_control::{DeviceSpec, Registry, Service};
+use voltier_control::{DeviceSpec, Service};
 use voltier_drive::filter::FittedDevice;
-use voltier_ring::{Executor, NoFiles};
 
 use super::engine::ArrayEngine;
 use crate::disk::{DiskSpec, SimDisk};
 use crate::ledger::Ledger;
-use crate::manage::bay::SimStore;
-use crate::manage::clients::Crew;
+use crate::manage::site::{Site, SiteLeft};
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
 use crate::workload::Bench;
-use crate::world::{Event, World};
 
 /// Drives that can be members, and behind them those that can have a journal.
 pub(super) const DRIVES: usize = 8;
@@ -46,12 +44,11 @@ pub(super) fn drive(number: usize, seed: u64) -> DiskSpec {
     }
 }
 
-/// What a crash leaves: the drives, what they may hold, and the registry, which is replaced whole.
+/// What a crash leaves: the drives, and all else.
 #[derive(Clone)]
 pub(super) struct Left {
     media: Vec<Medium>,
-    model: Model,
-    registry: Option<Vec<u8>>,
+    site: SiteLeft,
     /// Uuids given away.
     named: u64,
 }
@@ -60,8 +57,8 @@ impl Left {
     /// A machine on which nothing ever happened.
     pub(super) fn nothing(seed: u64) -> Self {
         let media = (0..DRIVES).map(|number| Medium::zeroed(drive(number, seed).bytes));
-        let model = Model::new(DRIVES as u64 * CHUNKS_BYTES / 512);
-        Self { media: media.collect(), model, registry: None, named: 0 }
+        let site = SiteLeft::nothing(DRIVES as u64 * CHUNKS_BYTES / 512);
+        Self { media: media.collect(), site, named: 0 }
     }
 }
 
@@ -76,35 +73,29 @@ pub(super) struct Open {
 
 /// One world with one daemon in it.
 pub(super) struct Bay {
-    executor: RefCell<Executor>,
-    pub(super) world: World,
+    site: Site,
     pub(super) disks: Vec<SimDisk>,
-    pub(super) model: Rc<RefCell<Model>>,
-    store: SimStore,
     pub(super) open: RefCell<Option<Open>>,
-    crew: RefCell<Option<Crew>>,
-    /// Clients that come when the array opens.
-    pub(super) crew_size: Cell<u64>,
     named: Cell<u64>,
-    prng: RefCell<Prng>,
+}
+
+impl Deref for Bay {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
+    }
 }
 
 impl Bay {
     /// The world after a crash; nothing runs yet.
     pub(super) fn new(left: Left, (kind, seed): (u64, u64), ledger: &Rc<Ledger>) -> Rc<Self> {
-        let executor = Executor::in_virtual_time(NoFiles);
-        let world = World::in_ledger(&executor.handle(), seed, ledger);
-        let disk = |(number, medium)| SimDisk::new(&world, &drive(number, kind), medium);
+        let site = Site::new(left.site, seed, ledger);
+        let disk = |(number, medium)| SimDisk::new(&site.world, &drive(number, kind), medium);
         Rc::new(Self {
             disks: left.media.into_iter().enumerate().map(disk).collect(),
-            executor: RefCell::new(executor),
-            prng: RefCell::new(world.prng()),
-            world,
-            model: Rc::new(RefCell::new(left.model)),
-            store: SimStore::of(left.registry),
+            site,
             open: RefCell::default(),
-            crew: RefCell::default(),
-            crew_size: Cell::new(0),
             named: Cell::new(left.named),
         })
     }
@@ -112,11 +103,6 @@ impl Bay {
     /// A daemon on this world's registry and drives; nothing is open until it is started.
     pub(super) fn service(self: &Rc<Self>) -> Service<ArrayEngine> {
         Service::new(ArrayEngine(self.clone()), self.registry(), Machine::real())
-    }
-
-    /// The registry as it is recorded now.
-    pub(super) fn registry(&self) -> Registry {
-        Registry::load_from(Box::new(self.store.clone())).expect("a registry is never half there")
     }
 
     /// A new uuid.
@@ -132,32 +118,8 @@ impl Bay {
 
     /// What a crash at this moment leaves.
     pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
-        let mut model = self.model.borrow().clone();
-        match cut {
-            Cut::Power => model.power_cut(),
-            Cut::Kill => model.kill(),
-        }
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
-        Left { media, model, registry: self.store.bytes(), named: self.named.get() }
-    }
-
-    pub(super) fn run<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> T {
-        self.executor.borrow_mut().block_on(task)
-    }
-
-    /// Lets some time pass: whatever runs goes on.
-    pub(super) fn pass(&self, time_ns: Nanos) {
-        let handle = self.world.handle().clone();
-        self.run(async move { handle.sleep(time_ns).await });
-    }
-
-    /// A step of the control plane begins or ends: a crash may fall between any two.
-    pub(super) fn step(&self) {
-        self.world.event(Event::Completed, 0, "command", SectorRange::default());
-        if self.crew.borrow().is_some() {
-            let time_ns = self.prng.borrow_mut().below(900_000);
-            self.pass(time_ns);
-        }
+        Left { media, site: self.site.left_by(cut), named: self.named.get() }
     }
 
     /// The array, if it is open.
@@ -170,14 +132,13 @@ impl Bay {
         let sectors = array.limits().sectors;
         let starts = [0, sectors / 2 / 8 * 8, sectors - WINDOW_BYTES / 512];
         let windows = starts.map(|at| SectorRange::new(Lba(at), WINDOW_BYTES / 512));
-        let (world, model) = (self.world.clone(), self.model.clone());
-        Some(Bench { world, model, device: Reached::any_sector(array), windows })
+        Some(self.site.bench(Reached::any_sector(array), windows))
     }
 
     /// Holds all that clients use to the model, if the array is open.
     pub(super) fn check_all(&self, when: &'static str) {
         if let Some(bench) = self.bench() {
-            self.run(async move { bench.check_all(when).await });
+            self.check(bench, when);
         }
     }
 
@@ -203,29 +164,13 @@ impl Bay {
         if count > 0
             && let Some(bench) = self.bench()
         {
-            self.crew.replace(Some(Crew::start(&Rc::new(bench), count)));
+            self.site.start_crew(bench, count);
         }
     }
 
-    /// Lets the clients end what they are doing, and sends them home.
-    pub(super) fn stop_crew(&self) {
-        if let Some(crew) = self.crew.take() {
-            self.run(crew.stop());
-        }
-    }
-
-    /// Nothing may be left of a daemon that has stopped: no task, no request.
+    /// Nothing may be left of a daemon that has stopped.
     pub(super) fn check_for_leaks(&self) {
         assert!(self.open.borrow().is_none(), "an array is still open");
-        self.pass(LAST_ROUND_NS);
-        assert_eq!(self.executor.borrow().task_count(), 0, "tasks left behind");
-        let under_way: usize = self.disks.iter().map(SimDisk::writes_under_way).sum();
-        assert_eq!(under_way, 0, "writes left behind");
-    }
-}
-
-impl Drop for Bay {
-    fn drop(&mut self) {
-        self.world.close();
+        self.site.check_for_leaks(LAST_ROUND_NS, &self.disks);
     }
 }

@@ -22,7 +22,7 @@ pub use story::ArrayCommand;
 use crate::budget;
 use crate::ledger::Ledger;
 use crate::life::count_crash;
-use crate::medium::Cut;
+use crate::manage::points::{Points, Progress, draw_cut};
 use crate::stage::Crash;
 use bay::{Bay, Left};
 use engine::ArrayEngine;
@@ -44,15 +44,6 @@ pub struct Plan {
     pub stride: u64,
     /// Only this event, to see a failure again.
     pub only: Option<u64>,
-}
-
-/// How far the command was.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// Either way is right.
-    Begun,
-    /// The client was told that it is done.
-    Answered,
 }
 
 /// What crashes of one command share.
@@ -108,20 +99,17 @@ fn watch(walk: &Rc<Walk>, bay: &Rc<Bay>, progress: &Rc<Cell<Progress>>) -> Rc<Ce
     bay.world.watch(move |event| {
         let Some(bay) = weak.upgrade() else { return };
         let (plan, event) = (&walk.plan, event - first);
-        // The dice of a crash point are its own: it is the same when it is run alone.
-        let mut prng = Prng::new(plan.seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        let chosen = event % plan.stride == plan.seed % plan.stride.min(4);
-        if plan.only.map_or(!chosen, |only| only != event) {
+        let Plan { seed, stride, only, .. } = *plan;
+        let (cuts, mut prng) = Points { seed, stride, only }.cuts_at(event);
+        if cuts.is_empty() {
             return;
         }
-        let drawn = [draw_cut(&mut prng)];
-        let cuts: &[Cut] = if plan.stride == 1 { &[Cut::Power, Cut::Kill] } else { &drawn };
         for cut in cuts {
             let contents = bay.model.borrow().contents();
             let place = format!("{}, seed {}, event {event}, {cut:?}", plan.command, plan.seed);
             let goes_on = prng.below(SECOND_ONE_IN) == 0;
-            let left = bay.left_by(*cut, &mut prng);
-            count_crash(&walk.ledger, Crash::of(*cut));
+            let left = bay.left_by(cut, &mut prng);
+            count_crash(&walk.ledger, Crash::of(cut));
             walk.ledger.count(|counts| counts.array_points += 1);
             counted.set(counted.get() + 1);
             walk.recover(
@@ -133,10 +121,6 @@ fn watch(walk: &Rc<Walk>, bay: &Rc<Bay>, progress: &Rc<Cell<Progress>>) -> Rc<Ce
         walk.ledger.at(format!("{}, seed {}, recording", plan.command, plan.seed), None);
     });
     points
-}
-
-fn draw_cut(prng: &mut Prng) -> Cut {
-    if prng.one_in(4) { Cut::Kill } else { Cut::Power }
 }
 
 impl Walk {

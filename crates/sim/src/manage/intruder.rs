@@ -68,7 +68,7 @@ fn foreign(walk: &Walk) -> Medium {
 impl Walk {
     /// Tries wrong SSDs on what a crash left, when a cache is on record.
     pub(super) fn replace_the_ssd(self: &Rc<Self>, crash: &Crash, prng: &mut Prng) {
-        let registry = crash.left.registry();
+        let registry = crash.left.site.registry();
         let record = registry.find(&name()).and_then(|record| record.cache.clone());
         let Some(record) = record.filter(|cache| cache.generation > 0) else { return };
         let draw = prng.below(4 * ONE_IN);
@@ -99,7 +99,7 @@ impl Walk {
             let now = bay.left();
             assert!(now.hdd.reads_like(&left.hdd), "the origin was changed");
             assert!(now.ssd.reads_like(&left.ssd), "the SSD was changed");
-            assert_eq!(now.registry, left.registry, "the registry was changed");
+            assert_eq!(now.site.registry, left.site.registry, "the registry was changed");
             service.stop();
             bay.check_for_leaks();
             return;
@@ -130,7 +130,7 @@ impl Walk {
         }
         let now = bay.left();
         assert!(now.hdd.reads_like(&before.hdd) && now.ssd.reads_like(&before.ssd));
-        assert_eq!(now.registry, before.registry);
+        assert_eq!(now.site.registry, before.site.registry);
         self.count(|report| report.intruders += 1);
         Intruder::Swapped.count(&self.ledger);
     }
