@@ -16,6 +16,9 @@ const TICKS_MAX: usize = 12;
 /// One kind of ratio.
 type Figure = (&'static str, &'static str, fn(&MissPoint) -> Option<f64>);
 
+/// A curve and its sizes with their ratios in percent.
+type Known<'a> = (&'a MissCurve, Vec<(u64, f64)>);
+
 const ALL: Figure = ("Miss ratio", "Share of line references that the cache would miss", |point| {
     Some(point.miss_ratio)
 });
@@ -58,7 +61,7 @@ pub(super) fn section(verdicts: &Verdicts) -> Option<Section> {
 }
 
 fn chart(verdict: &MissVerdict, curves: &[MissCurve], (title, what, of): &Figure) -> Chart {
-    let known: Vec<(&MissCurve, Vec<(u64, f64)>)> = curves
+    let known: Vec<Known<'_>> = curves
         .iter()
         .map(|curve| {
             let points = curve.points.iter();
@@ -79,7 +82,7 @@ fn chart(verdict: &MissVerdict, curves: &[MissCurve], (title, what, of): &Figure
         row.extend(known.iter().map(|(_, points)| or_dash(ratio(points))));
         table.row(row);
     }
-    let line = |(number, (curve, points)): (usize, &(&MissCurve, Vec<(u64, f64)>))| {
+    let line = |(number, (curve, points)): (usize, &Known<'_>)| {
         let points = points.iter().map(|(size, ratio)| (*size as f64, *ratio));
         draw::trace(&*draw::line(&curve.name, points, number))
     };

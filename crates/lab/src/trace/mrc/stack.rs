@@ -157,7 +157,7 @@ pub(in crate::trace) struct Distances(Vec<u64>);
 
 impl Distances {
     /// Counts a reference.
-    pub(in crate::trace) fn record(&mut self, distance: u32) {
+    pub(in crate::trace) fn record(&mut self, distance: u64) {
         let distance = distance as usize;
         if self.0.len() <= distance {
             self.0.resize(distance + 1, 0);
