@@ -26,6 +26,20 @@ const DEPTH_MAX: u32 = 3;
 /// Events of a life after a crash among which the next cut falls.
 const NEXT_CUT_EVENTS: u64 = 200;
 
+/// Starts after a kill that are cut off by the power, beside others.
+const REDO_CUTS: u64 = 2;
+/// Events of a start in which it redoes.
+const REDO_EVENTS: u64 = 120;
+
+/// The next cut, in what follows a cut.
+#[derive(Clone, Copy, PartialEq)]
+enum Cuts {
+    /// At any event, if so many before it were fewer than the most.
+    Any(u32),
+    /// The power goes within the start.
+    InStart,
+}
+
 /// Runs a seed; panics when a promise is broken.
 pub fn run(seed: u64, setup: Setup, only: Option<u64>, ledger: &Rc<Ledger>) {
     budget::note_world();
@@ -117,7 +131,16 @@ fn watch(rig: &Rc<Rig>, seed: u64, only: Option<u64>) {
             // The dice of a choice are its own too.
             let dice =
                 Prng::new((seed ^ event << 20 ^ away << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            verify(&rig.setup, left.clone(), away, dice, &ledger, 0);
+            verify(&rig.setup, left.clone(), away, dice, &ledger, Cuts::Any(0));
+            rig.model.borrow().forget_contents_since(contents);
+        }
+        // A start redoes what a kill left in the caches of drives, and the power goes meanwhile.
+        let redone = if cut == Cut::Kill && rig.setup.has_journal() { REDO_CUTS } else { 0 };
+        for number in 0..redone {
+            ledger.at(format!("seed {seed}, event {event}, Kill, redone ({number})"), Some(event));
+            ledger.count(|counts| counts.array_points += 1);
+            let dice = Prng::new((seed ^ event << 20 ^ number << 56).wrapping_mul(0x9e37_79b9));
+            verify(&rig.setup, left.clone(), 0, dice, &ledger, Cuts::InStart);
             rig.model.borrow().forget_contents_since(contents);
         }
         ledger.at(format!("seed {seed}, recording"), None);
@@ -176,7 +199,7 @@ fn verify(
     away: u64,
     mut prng: Prng,
     ledger: &Rc<Ledger>,
-    depth: u32,
+    cuts: Cuts,
 ) {
     let known = left.known(setup);
     if left.is_made {
@@ -212,8 +235,12 @@ fn verify(
     let is_next = left.is_cached || prng.one_in(2);
     let rig = Rig::new(&world, setup, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
+    let depth = match cuts {
+        Cuts::Any(depth) => depth,
+        Cuts::InStart => 0,
+    };
     if depth < DEPTH_MAX && is_next {
-        watch_next(&rig, &next, Prng::new(prng.next_u64()));
+        watch_next(&rig, &next, cuts, Prng::new(prng.next_u64()));
     }
     executor.block_on(recover(rig.clone(), trial, was_stopped, prng.next_u64()));
     end(world, executor, rig);
@@ -223,20 +250,24 @@ fn verify(
     if prng.one_in(3) {
         away |= 1 << prng.below(setup.geometry.member_count() as u64);
     }
-    verify(setup, left, away, prng, ledger, depth + 1);
+    verify(setup, left, away, prng, ledger, Cuts::Any(depth + 1));
 }
 
 /// Cuts a life after a crash off at some event; what is left goes to `next`.
-fn watch_next(rig: &Rc<Rig>, next: &Rc<RefCell<Option<Left>>>, mut dice: Prng) {
+fn watch_next(rig: &Rc<Rig>, next: &Rc<RefCell<Option<Left>>>, cuts: Cuts, mut dice: Prng) {
     let (watched, next) = (Rc::downgrade(rig), next.clone());
     // Most of a start, all of it, or what follows.
-    let most = *dice.pick(&[NEXT_CUT_EVENTS / 2, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]);
+    let most = match cuts {
+        Cuts::Any(_) => *dice.pick(&[NEXT_CUT_EVENTS / 2, NEXT_CUT_EVENTS, 3 * NEXT_CUT_EVENTS]),
+        Cuts::InStart => REDO_EVENTS,
+    };
     let cut_at = dice.below(most);
     let dice = RefCell::new(dice);
     rig.world.watch(move |event| {
         let Some(rig) = watched.upgrade().filter(|_| event == cut_at) else { return };
         let mut dice = dice.borrow_mut();
-        let cut = if dice.one_in(4) { Cut::Kill } else { Cut::Power };
+        let is_kill = cuts != Cuts::InStart && dice.one_in(4);
+        let cut = if is_kill { Cut::Kill } else { Cut::Power };
         next.replace(Some(rig.left_by(cut, &mut dice, rig.world.ledger())));
     });
 }
