@@ -107,7 +107,7 @@ fn histogram(both: [Option<&Histogram>; 2]) -> Option<String> {
     let longest = counts.iter().flatten().map(|(ns, _)| *ns).max()?;
     let (first, last) = BUCKETS_US;
     let mut text =
-        format!("{:>16}{:>41}{:>26}\n", "Latency:", "# of IOs (read)", "# of IOs (write)");
+        format!("{:>16}{:>40}{:>26}\n", "Latency:", "# of IOs (read)", "# of IOs (write)");
     let (mut from, mut to) = (0, first);
     while from < last {
         let cell = |counts: &Vec<(u64, u64)>| {
