@@ -247,7 +247,7 @@ mod tests {
         let mut slow = Histogram::default();
         slow.record(400_000_000_000_000);
         let text = histogram([None, Some(&slow)]).unwrap();
-        assert!(text.lines().last().unwrap().contains("1 (100.00%)"), "{text}");
+        assert!(text.contains(" 1 (100.00%)"), "longer than the bins tell, and counted: {text}");
         assert_eq!(histogram([Some(&Histogram::default()), None]), None);
     }
 }
