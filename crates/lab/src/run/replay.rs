@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::load::{Bench, counting, file_name, requests};
 use super::merge;
 use super::meter::{self, Meter};
-use super::target::{Kind, Target};
+use super::target::Target;
 use crate::LabError;
 use crate::fio::{self, Job, Pattern, Until};
 use crate::plan::step::Planned;
@@ -92,13 +92,12 @@ fn write_log(
     target: &Target,
     point: &mut Point,
 ) -> Result<Vec<f64>, LabError> {
-    // A file has nothing to discard through fio; a device has.
-    let takes_discards = target.info().kind != "file" || !matches!(target.kind, Kind::Paths(_));
     let mut writer = Writer::create(log, convert::Target::Iolog)?;
     let mut all = replay.requests(target.size_bytes, target.block_bytes)?;
     let (mut scheduled, mut left_out) = (Vec::new(), 0_u64);
     while let Some(mut request) = all.next_request()? {
-        if request.op == Op::Discard && !takes_discards {
+        // fio 3.33 calls them a bad direction and goes on without them.
+        if request.op == Op::Discard {
             left_out += 1;
             continue;
         }
