@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Lba};
-use voltier_ring::Handle;
+use voltier_block::{BlockDevice, Buf, IoError, Lba};
+use voltier_ring::{Handle, join_all};
 
 use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
@@ -337,6 +337,19 @@ fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
     lacking
 }
 
+/// Puts what members lack on record: what is marked says so only after a crash, and they may not have it
+/// when the array is stopped in order.
+fn put_on_record(lacking: &Bits, joined: &mut Joined) {
+    for region in lacking.iter() {
+        if !joined.map.missing.has(region) {
+            joined.map.missing.put(region, true);
+            joined.unequal.push(joined.map.block_of(region));
+        }
+    }
+    joined.unequal.sort_unstable();
+    joined.unequal.dedup();
+}
+
 async fn examine_all<D: BlockDevice>(
     devices: Vec<D>,
     options: AssembleOptions,
@@ -381,6 +394,9 @@ async fn examine_all<D: BlockDevice>(
     }
     let in_doubt = in_doubt(&array, &joined);
     let lacking = lacking(&array, &joined);
+    if members.keys().any(|member| array.is_rebuilding(*member)) {
+        put_on_record(&lacking, &mut joined);
+    }
     let all = 0..array.members.len();
     let lacks = |member: &usize| match members.contains_key(member) {
         true if array.is_in_service(*member) => false,
@@ -397,6 +413,21 @@ async fn examine_all<D: BlockDevice>(
     }
     let Joined { map, unequal, .. } = joined;
     Ok(Ready { array, told, members, left_out, map, unequal, in_doubt, lacking, journal })
+}
+
+/// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
+/// may be in volatile caches. The array goes on from that as it was read, and tells others of it: the power
+/// must not take it away again, on one member or on all.
+async fn flush_what_was_found<D: BlockDevice>(
+    members: &BTreeMap<usize, Candidate<D>>,
+) -> Vec<usize> {
+    if canary::is(Canary::ReplayBeforeFlush) {
+        return Vec::new();
+    }
+    let flush = async |(member, it): (&usize, &Candidate<D>)| {
+        it.device.flush().await.is_err().then_some(*member)
+    };
+    join_all(members.iter().map(flush)).await.into_iter().flatten().collect()
 }
 
 /// Tells the newest event to members that are behind it, or have it in one copy only: the next one would
@@ -444,6 +475,7 @@ impl<D: BlockDevice> Array<D> {
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
         let ready = examine_all(devices, options).await?;
+        let unflushed = flush_what_was_found(&ready.members).await;
         tell_those_behind(&ready.members, &ready.told).await;
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
         let own_journal = ready.journal;
@@ -473,6 +505,9 @@ impl<D: BlockDevice> Array<D> {
         let assembled = Self::build(handle, geometry, devices, foundation)?;
         assembled.0.name_members(&record);
         assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
+        for member in unflushed {
+            assembled.0.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+        }
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)
                 && let Ok(device) = member.device()

@@ -14,7 +14,7 @@ pub enum Canary {
     WatermarkBeforeFlush,
     /// Requests go on without a member before the others know that it is lost.
     LossNotRecorded,
-    /// A replay redoes what it found in volatile caches.
+    /// A start goes on from what it found in volatile caches.
     ReplayBeforeFlush,
     /// A replay redoes changes of which a member that is there has no record.
     IncompleteRedone,
@@ -44,6 +44,18 @@ pub enum Canary {
     MarksForgotten,
     /// A scrub takes the data for right where it knows which block is wrong.
     ScrubRewritesParity,
+    /// The superblocks say that a window was moved before that is durable.
+    MovedBeforeFlush,
+    /// What is moved over itself is kept nowhere meanwhile.
+    MovedUnstaged,
+    /// A start takes what members keep of a move for what is in place.
+    StagedNotRestored,
+    /// Requests go on in what is being moved.
+    MoveUnfenced,
+    /// Requests for what was moved last go to where it was.
+    MovedPartMissed,
+    /// A start redoes changes of the journal that were made before their rows were moved.
+    MovedRedone,
 }
 
 voltier_ring::canary_switch!(Canary);

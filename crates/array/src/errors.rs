@@ -153,8 +153,11 @@ pub enum MetadataError {
         /// The position of the device.
         device: usize,
     },
-    /// The making of the array was cut off.
-    #[error("the making of array {name} was cut off before it held anything: make it again")]
+    /// The making of the array was cut off, or all that were given have missed its end.
+    #[error(
+        "the making of array {name} was cut off, as far as these devices know: give the others too, \
+         or if there are none make it again"
+    )]
     HalfMade {
         /// Its name.
         name: String,

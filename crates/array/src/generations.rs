@@ -61,7 +61,7 @@ impl<D> Generations<D> {
 
     /// Keeps requests out; none if somebody else does.
     pub(crate) fn close(&self) -> Option<Closed<'_, D>> {
-        (!self.is_closed.replace(true)).then_some(Closed(self))
+        (!self.is_closed.replace(true)).then(|| Closed(self))
     }
 }
 

@@ -44,12 +44,14 @@ pub(crate) fn unusable(states: &[SlotState]) -> Vec<usize> {
 /// The plan with the fewest reads, then the fewest sectors. Writes are the same in all of them.
 ///
 /// `written` are slots below `data` and their spans; parity is computed over `hull`, which has all of
-/// these in it. No more slots are unusable than there are parities.
+/// these in it. No more slots are unusable than there are parities. Old parity that may not match is not
+/// changed, but made anew.
 pub(crate) fn plan(
     data: usize,
     written: impl Iterator<Item = (usize, Span)> + Clone,
     hull: Span,
     states: &[SlotState],
+    may_mismatch: bool,
 ) -> Plan {
     let parities_online = states[data..].iter().any(|state| *state != SlotState::Lost);
     if !parities_online {
@@ -60,7 +62,8 @@ pub(crate) fn plan(
     let first = recover(data, hull, states);
     let is_readable = |(slot, _): (usize, Span)| states[slot] == SlotState::Online;
     let rest_cost = rest.clone().all(is_readable).then(|| cost(rest.clone()));
-    let old_cost = old.clone().all(is_readable).then(|| cost(old.clone()));
+    let is_of_use = !may_mismatch && old.clone().all(is_readable);
+    let old_cost = is_of_use.then(|| cost(old.clone()));
     // Among equals the first of these.
     let best = [rest_cost, old_cost].into_iter().flatten().min();
     if best.is_none_or(|best| cost(first.clone()) < best) {
@@ -131,8 +134,17 @@ mod tests {
 
     fn chosen(written: &[(usize, Span)], states: &[SlotState], data: usize) -> (Method, usize) {
         let hull = written.iter().fold(written[0].1, |hull, (_, span)| hull.hull(*span));
-        let plan = plan(data, written.iter().copied(), hull, states);
+        let plan = plan(data, written.iter().copied(), hull, states, false);
         (plan.method, plan.reads.len())
+    }
+
+    #[test]
+    fn parity_that_may_not_match_is_never_changed() {
+        let method =
+            |states: &[SlotState]| plan(4, [(0, BLOCK)].into_iter(), BLOCK, states, true).method;
+        assert_eq!(method(&[Online; 5]), Method::Reconstruct);
+        assert_eq!(method(&[Online, Lost, Online, Online, Online]), Method::Recover);
+        assert_eq!(method(&[Online, Lost, Online, Online, Online, Online]), Method::Recover);
     }
 
     #[test]

@@ -173,9 +173,13 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<OldData> {
         let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
+        // What a replay writes again must match by itself: it may come after the parity was made anew, and
+        // nothing is in doubt then.
+        let may_mismatch = self.journal.get().is_some() && self.is_in_doubt(stripe);
         loop {
             let states = self.slot_states(stripe, &unreadable)?;
-            let plan = plan(self.shape(stripe).data_chunks(), written.clone(), hull, &states);
+            let data_chunks = self.shape(stripe).data_chunks();
+            let plan = plan(data_chunks, written.clone(), hull, &states, may_mismatch);
             match self.read_slots(stripe, &plan.reads).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {

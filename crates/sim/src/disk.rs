@@ -57,6 +57,7 @@ struct Inner {
     in_flight: RefCell<BTreeMap<u64, Written>>,
     /// Numbers submissions and completions alike.
     order: Cell<u64>,
+    flushes: Cell<u64>,
     gone: Cell<bool>,
     injector: RefCell<Injector>,
     mechanism: Option<Mechanism>,
@@ -112,6 +113,7 @@ impl SimDisk {
             spec: spec.clone(),
             limits,
             order: Cell::new(medium.next_order()),
+            flushes: Cell::new(0),
             medium: RefCell::new(medium),
             in_flight: RefCell::new(BTreeMap::new()),
             gone: Cell::new(false),
@@ -158,9 +160,9 @@ impl SimDisk {
         self.0.in_flight.borrow().len()
     }
 
-    /// Grows with every request that may change something.
+    /// Grows with every request that may change what is read.
     pub(crate) fn changes(&self) -> u64 {
-        self.0.order.get()
+        self.0.order.get() - self.0.flushes.get()
     }
 
     /// From now on every request fails with `Gone`.
@@ -476,6 +478,7 @@ impl BlockDevice for SimDisk {
         let once = trouble == Some(FaultKind::FlushError);
         let fails = once || self.0.injector.borrow().flushes_fail;
         let covers = self.next_order();
+        self.0.flushes.set(self.0.flushes.get() + 1);
         self.event(Event::Submitted, "flush", SectorRange::default());
         self.work(ModelOp::Flush, SectorRange::default(), trouble).await?;
         if fails {

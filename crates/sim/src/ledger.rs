@@ -35,6 +35,8 @@ pub struct Counts {
     pub array_seeds: u64,
     /// Crash points of recorded lives of arrays, times the choices of lost members tried at each.
     pub array_points: u64,
+    /// Crash points at which an array was moving to wider stripes.
+    pub reshape_points: u64,
 }
 
 impl Counts {
@@ -51,6 +53,7 @@ impl Counts {
         self.given_up += other.given_up;
         self.array_seeds += other.array_seeds;
         self.array_points += other.array_points;
+        self.reshape_points += other.reshape_points;
     }
 
     /// All faults.

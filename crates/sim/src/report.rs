@@ -81,6 +81,7 @@ impl Summary {
         row("SSDs given up", self.counts.given_up.to_string());
         row("seeds of arrays", self.counts.array_seeds.to_string());
         row("crashes x lost members", self.counts.array_points.to_string());
+        row("crashes in a move", self.counts.reshape_points.to_string());
         row("starts refused", self.counts.refused.to_string());
         let virtual_ns = self.counts.virtual_ns;
         row("virtual hours, rest included", format!("{:.1}", hours(virtual_ns)));

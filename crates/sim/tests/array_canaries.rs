@@ -13,7 +13,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 20] = [
+const CANARIES: [Canary; 26] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -34,6 +34,12 @@ const CANARIES: [Canary; 20] = [
     Canary::CopyMissesWrites,
     Canary::MarksForgotten,
     Canary::ScrubRewritesParity,
+    Canary::MovedBeforeFlush,
+    Canary::MovedUnstaged,
+    Canary::StagedNotRestored,
+    Canary::MoveUnfenced,
+    Canary::MovedPartMissed,
+    Canary::MovedRedone,
 ];
 
 /// Which oracle said this.

@@ -7,6 +7,8 @@ use voltier_sim::{Counts, report};
 
 /// Seeds that `cargo test` runs; unoptimized.
 const SEEDS: u64 = 60;
+/// Of those that are given a member for room.
+const ROOM_SEEDS: usize = 16;
 
 #[test]
 fn arrays_of_all_levels_survive_cuts_and_every_choice_of_lost_members() {
@@ -19,6 +21,21 @@ fn arrays_of_all_levels_survive_cuts_and_every_choice_of_lost_members() {
     }
     assert_eq!(sum.array_seeds, SEEDS);
     assert!(sum.array_points > 10 * SEEDS, "{} crash points", sum.array_points);
+}
+
+#[test]
+fn arrays_that_move_to_wider_stripes_survive_cuts_and_every_choice_of_lost_members() {
+    let stories = (3_000_000..).map(Story::of_array_seed).filter(|story| {
+        let is_plain = story.draw_stack().is_none() && story.draw_array_command().is_none();
+        is_plain && story.draw_arrays().gains_room
+    });
+    let mut sum = Counts::default();
+    for story in stories.take(ROOM_SEEDS) {
+        let outcome = story.run(true);
+        assert!(outcome.failure.is_none(), "{}", report::failure(&story, &outcome));
+        sum.add(&outcome.counts);
+    }
+    assert!(sum.reshape_points > 10, "{} crashes in a move", sum.reshape_points);
 }
 
 #[test]

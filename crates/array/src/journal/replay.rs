@@ -138,8 +138,9 @@ impl<D: BlockDevice> Inner<D> {
     /// Brings the members to what the journal says, and makes it ready to serve.
     async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
-        if !canary::is(Canary::ReplayBeforeFlush) {
-            // After a mere kill records may be in volatile caches: what is redone must stay there.
+        if self.durable.is_none() && !canary::is(Canary::ReplayBeforeFlush) {
+            // After a mere kill records may be in volatile caches: what is redone must stay there. Members
+            // with superblocks were flushed before anything was said.
             self.flush_all().await.map_err(ArrayError::Journal)?;
         }
         self.flush_journal_device().await?;

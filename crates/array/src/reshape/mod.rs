@@ -29,6 +29,7 @@ use voltier_ring::Signal;
 
 use crate::array::{Array, Inner};
 use crate::background::BackgroundTask;
+use crate::canary::{self, Canary};
 use crate::geometry::{Geometry, Part, Stripe};
 use crate::pace::{Pacer, Progress};
 use crate::write::zeroes;
@@ -189,7 +190,10 @@ impl<D> Inner<D> {
     pub(crate) fn parts(&self, range: SectorRange) -> Vec<Part> {
         match &self.moving {
             None => self.geometry.parts(range).collect(),
-            Some(moving) => moving.shapes.parts(moving.position.get(), range),
+            Some(moving) => {
+                let missed = u64::from(canary::is(Canary::MovedPartMissed));
+                moving.shapes.parts(moving.position.get().saturating_sub(missed), range)
+            }
         }
     }
 

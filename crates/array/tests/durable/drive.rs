@@ -103,6 +103,22 @@ impl Medium {
         Self { durable, ..Self::default() }
     }
 
+    /// What the death of the process leaves: what was completed as it was, of what was under way any
+    /// sectors, and these in the drive's cache.
+    pub(crate) fn after_kill(&self, dice: &mut Prng) -> Self {
+        let mut left = self.clone();
+        for UnderWay { at, data } in std::mem::take(&mut left.under_way).into_values() {
+            let is_whole = dice.one_in(2);
+            for (index, sector) in data.chunks(SECTOR).enumerate() {
+                if is_whole || dice.one_in(2) {
+                    let sector = sector.try_into().expect("whole sectors");
+                    left.cached.entry(at + index as u64).or_default().push(sector);
+                }
+            }
+        }
+        left
+    }
+
     /// Changes bytes behind everybody's back.
     pub(crate) fn overwrite(&mut self, at: u64, bytes: &[u8]) {
         for (index, byte) in bytes.iter().enumerate() {

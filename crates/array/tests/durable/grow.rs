@@ -409,3 +409,18 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
     }
     assert!(shapes[0] > 5 && shapes[1] > 0, "{shapes:?}");
 }
+
+#[test]
+fn who_is_refused_while_it_grows_does_not_let_the_next_one_in() {
+    with_drives(6, |world| async move {
+        let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
+        let (growing, drive) = (array.clone(), world.drives[3].clone());
+        let grown = world.handle.spawn(async move { growing.grow(vec![drive], &[[93; 16]]).await });
+        world.handle.yield_now().await;
+        for drive in &world.drives[4..6] {
+            let refused = array.grow(vec![drive.clone()], &[[94; 16]]).await;
+            assert_eq!(refused, Err(GrowError::Growing.into()));
+        }
+        assert_eq!(grown.await, Ok(()));
+    });
+}

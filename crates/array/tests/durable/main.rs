@@ -5,6 +5,7 @@ mod crash;
 mod drive;
 mod grow;
 mod journal_device;
+mod kill;
 mod rebuild;
 mod reshape;
 mod service;

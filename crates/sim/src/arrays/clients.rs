@@ -26,7 +26,7 @@ pub(crate) async fn age(rig: &Rc<Rig>, writes: u64) {
         let range = client.pick_in(1);
         client.write(range, Durability::Cached).await;
     }
-    let whole = client.rig.windows.clone();
+    let whole = client.rig.whole();
     if client.dice.one_in(2) {
         // Something everywhere.
         for range in whole {
@@ -76,7 +76,7 @@ impl Client {
     fn pick_in(&mut self, longest: u64) -> SectorRange {
         let rig = self.rig.clone();
         let (block, stripe) = (rig.setup.block_sectors(), rig.setup.geometry.stripe_sectors());
-        let window = *self.dice.pick(&rig.windows);
+        let window = *self.dice.pick(&rig.windows());
         if longest > 1 && self.dice.one_in(4) {
             // Whole stripes.
             let stripes = window.count / stripe;
@@ -117,6 +117,7 @@ impl Client {
         let into = Buf::new(range.bytes() as usize);
         match self.rig.array().read(range.start, into).await {
             Ok(data) => {
+                self.rig.note_use(range);
                 let seen = self.rig.model.borrow_mut().end_read(read, range.start, &data);
                 if let Err(violation) = seen {
                     panic!("{violation}, reading {range}");
@@ -139,6 +140,7 @@ impl Client {
         let result = self.rig.array().write(range.start, data.into(), durability).await;
         expect(result, "writing", range);
         self.rig.note_journal(journal);
+        self.rig.note_use(range);
         self.rig.open.borrow_mut().end(open);
         let durable = self.is_durable(durability);
         self.rig.model.borrow_mut().end_write(write, durable);

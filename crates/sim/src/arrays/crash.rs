@@ -206,7 +206,11 @@ fn verify(
         let last = last_ones(&left.lives, u64::MAX);
         let by_record = known.current(last, MemberState::InService);
         let missing = left.online & !by_record;
-        assert!(missing == 0, "members {missing:#b} were in service and are not by record");
+        assert!(
+            missing == 0,
+            "members {missing:#b} were in service and are not by record:{known} of lives {:?}",
+            left.lives
+        );
         let is_believed = left.journal.is_out && known.has_journal_on_device(last);
         assert!(!is_believed, "the journal's device is out, and in service by record");
     }
@@ -245,10 +249,12 @@ fn verify(
     executor.block_on(recover(rig.clone(), trial, was_stopped, prng.next_u64()));
     end(world, executor, rig);
     let Some(left) = next.take() else { return };
+    let geometry = left.geometry.clone();
     // Most drives that were away stay there; now and then one is back, or another one goes.
     let mut away = if prng.one_in(3) { 0 } else { away };
     if prng.one_in(3) {
-        away |= 1 << prng.below(setup.geometry.member_count() as u64);
+        let shape = if setup.gains_room { &geometry } else { &setup.geometry };
+        away |= 1 << prng.below(shape.member_count() as u64);
     }
     verify(setup, left, away, prng, ledger, Cuts::Any(depth + 1));
 }
@@ -309,6 +315,8 @@ async fn start(rig: &Rc<Rig>, trial: &mut Trial, dice: &mut Prng) -> Option<Asse
             MetadataError::JournalNewer { .. } if !trial.options.degraded => return None,
             MetadataError::DirtyDegraded { .. } if rig.may_be_in_doubt() => rig.force(trial),
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,
+            // The others heard that the making had ended, and went on without these.
+            MetadataError::HalfMade { .. } if !trial.options.degraded => return None,
             MetadataError::TooFew { .. } if !trial.is_enough => return None,
             // Those that were left behind together, with one that made place for its copy.
             MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
@@ -344,7 +352,9 @@ async fn recover(rig: Rc<Rig>, mut trial: Trial, was_stopped: bool, seed: u64) {
     let is_whole = trial.is_whole();
     let takes_along = trial.options.force || (rig.setup.geometry.is_mirror() && !is_whole);
     if !rig.setup.has_journal() && takes_along {
-        rig.open.borrow_mut().give_up(&rig.setup.geometry, &mut rig.model.borrow_mut());
+        for shape in rig.setup.shapes() {
+            rig.open.borrow_mut().give_up(&shape, &mut rig.model.borrow_mut());
+        }
     }
     assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
     if was_stopped {

@@ -16,6 +16,7 @@ impl Rig {
         is_possible
             && in_service == members
             && !array.rebuild_status().progress.is_running
+            && array.reshape_status().is_none()
             && !self.is_in_doubt()
     }
 
@@ -27,6 +28,7 @@ impl Rig {
                 | GrowError::InDoubt { .. }
                 | GrowError::JournalDevice
                 | GrowError::Growing
+                | GrowError::Reshaping
                 // Somebody took it out again.
                 | GrowError::Lost { .. },
             )

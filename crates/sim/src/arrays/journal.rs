@@ -115,7 +115,7 @@ impl Rig {
         if is_whole {
             model.give_up_touched();
         } else {
-            self.windows.iter().for_each(|window| model.give_up(*window));
+            self.windows().into_iter().for_each(|window| model.give_up(window));
         }
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Left {
     pub(crate) rot: Option<Rot>,
     /// For uuids.
     pub(crate) drives_named: u64,
+    /// Whether a request was answered that was for the room behind what the volume had at first.
+    pub(crate) has_used_room: bool,
 }
 
 impl Left {
@@ -60,7 +62,7 @@ impl Left {
         let count = setup.drives.len();
         Self {
             media: (0..count).map(|number| new_medium(setup, number, &mut dice)).collect(),
-            model: Model::new(setup.geometry.sectors()),
+            model: Model::new(setup.most_sectors()),
             life: 0,
             is_cached: false,
             lives: vec![0; count],
@@ -73,6 +75,7 @@ impl Left {
             written: BTreeSet::new(),
             rot: None,
             drives_named: setup.geometry.member_count() as u64,
+            has_used_room: false,
         }
     }
 

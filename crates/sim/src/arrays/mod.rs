@@ -17,6 +17,7 @@
 //! - `clients`, `operator`, `rot`: what is done.
 //! - `journal`: the journal on a device of its own.
 //! - `growth`: rows that are added.
+//! - `room`: a member that is added for room: stripes get wider while all goes on.
 //! - `open`: what nobody knows without a journal.
 //! - `stacked`: a cache over two arrays.
 //! - `scrub`: parity by another arithmetic.
@@ -30,6 +31,7 @@ mod left;
 mod open;
 mod operator;
 mod rig;
+mod room;
 mod rot;
 mod scrub;
 mod setup;

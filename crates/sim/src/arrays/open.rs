@@ -69,7 +69,9 @@ impl Open {
                 change.range
             } else {
                 let first = change.range.start.0 / stripe;
-                let count = change.range.end().0.div_ceil(stripe) - first;
+                // In a shape that ends before it, it has no stripe.
+                let end = change.range.end().0.div_ceil(stripe).min(geometry.stripe_count());
+                let count = end.saturating_sub(first);
                 SectorRange::new(voltier_block::Lba(first * stripe), count * stripe)
             };
             model.give_up(range);

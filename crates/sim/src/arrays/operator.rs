@@ -12,6 +12,7 @@ use voltier_ring::JoinHandle;
 
 use crate::arrays::bay::Bay;
 use crate::arrays::rig::Rig;
+use crate::arrays::room::end_move;
 use crate::arrays::rot::scrub_for_rot;
 use crate::arrays::setup::Care;
 
@@ -63,7 +64,9 @@ pub(crate) async fn take_care(rig: Rc<Rig>, care: Care, acts: u64) {
                     let setup = &operator.rig.setup;
                     (setup.grows, setup.has_journal_device)
                 };
-                if grows && (act == 0 || operator.dice.one_in(6)) {
+                if operator.rig.setup.gains_room && (act == 0 || operator.dice.one_in(4)) {
+                    operator.add_room().await;
+                } else if grows && (act == 0 || operator.dice.one_in(6)) {
                     operator.grow().await;
                 } else if has_journal && operator.dice.one_in(3) {
                     operator.handle_journal().await;
@@ -102,6 +105,7 @@ pub(crate) async fn finish(rig: &Rc<Rig>) {
     } else {
         array.ended(BackgroundTask::Rebuild).await;
     }
+    end_move(rig).await;
     array.ended(BackgroundTask::Scrub).await;
     if !rig.was_rotten.get() {
         assert_eq!(array.scrub_status().mismatched_blocks, 0, "the scrub finds what is not");

@@ -40,8 +40,8 @@ pub(crate) struct Rig {
     pub(crate) written: RefCell<BTreeSet<u64>>,
     pub(crate) rot: RefCell<Option<Rot>>,
     pub(crate) bay: Bay,
-    /// Runs of stripes that are used.
-    pub(crate) windows: Vec<SectorRange>,
+    /// Runs of stripes that are used; see [`Self::windows`].
+    pub(super) runs: Vec<SectorRange>,
     stripes: Vec<Stripe>,
     life: u64,
     lives: RefCell<Vec<u64>>,
@@ -64,6 +64,10 @@ pub(crate) struct Rig {
     pub(crate) was_rotten: Cell<bool>,
     /// What clients have under way.
     pub(crate) under_way: RefCell<Vec<SectorRange>>,
+    /// Whether a request was answered that was for the room behind what the volume had at first.
+    pub(crate) has_used_room: Cell<bool>,
+    /// Whether a member for room is on its way.
+    pub(crate) is_room_asked: Cell<bool>,
 }
 
 /// Runs of neighbouring stripes, as sectors of the volume.
@@ -95,7 +99,7 @@ impl Rig {
             written: RefCell::new(left.written),
             rot: RefCell::new(left.rot),
             bay: Bay::new(left.drives_named),
-            windows: windows(setup, &stripes),
+            runs: windows(setup, &stripes),
             stripes,
             life: left.life + 1,
             lives: RefCell::new(left.lives),
@@ -110,6 +114,8 @@ impl Rig {
             is_rotten: Cell::new(false),
             was_rotten: Cell::new(false),
             under_way: RefCell::default(),
+            has_used_room: Cell::new(left.has_used_room),
+            is_room_asked: Cell::new(false),
         })
     }
 
@@ -120,7 +126,11 @@ impl Rig {
         let mut lives = self.lives();
         self.note_come(&mut lives, |drive| media[drive].snapshot());
         let mut model = self.model.borrow().clone();
-        ledger.count(|counts| counts.crash_points += 1);
+        let is_moving = u64::from(self.is_moving());
+        ledger.count(|counts| {
+            counts.crash_points += 1;
+            counts.reshape_points += is_moving;
+        });
         match cut {
             Cut::Power => model.power_cut(),
             Cut::Kill => model.kill(),
@@ -144,13 +154,19 @@ impl Rig {
             written: self.written.borrow().clone(),
             rot: self.rot.borrow().clone(),
             drives_named: self.bay.named.get(),
+            has_used_room: self.has_used_room.get(),
         }
     }
 
     /// Members in service since this life began, or that a start has which is under way.
     fn still_in_service(&self) -> u64 {
         let array = self.array.borrow();
-        let Some(array) = &*array else { return self.starting.get() };
+        let Some(array) = &*array else {
+            // Until it changes anything it relies on nothing: what a kill left in the drives' caches, and
+            // the start has found there, may go with the power, and the record is what it was before.
+            let relies = self.looking.get().is_none();
+            return if relies { self.starting.get() } else { 0 };
+        };
         let at_first = self.at_first.borrow();
         let now = members_of(array);
         let is_same = |member: &usize| {
@@ -312,6 +328,11 @@ impl Rig {
         self.array.borrow().clone().expect("it has begun")
     }
 
+    /// The array, if it has begun.
+    pub(crate) fn serving(&self) -> Option<Array<SimDisk>> {
+        self.array.borrow().clone()
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         self.array().limits().clone()
     }
@@ -372,10 +393,13 @@ impl Rig {
     /// # Panics
     /// When something is not as it must be.
     pub(crate) async fn check_all(&self, when: &str) {
+        if self.setup.gains_room {
+            return self.check_with_room(when).await;
+        }
         let array = self.array();
         let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;
         let mut contents = Vec::new();
-        for window in self.windows.clone() {
+        for window in self.windows() {
             let read = self.model.borrow_mut().begin_read();
             let into = Buf::new(window.bytes() as usize);
             let content = match array.read(window.start, into).await {

@@ -35,9 +35,9 @@ const JOURNALS: usize = 2;
 const JOURNAL_ONE_IN: u64 = 3;
 const GROWS_ONE_IN: u64 = 4;
 /// A region of a member of this size, in bytes.
-const REGION_BYTES: u64 = MIB;
+pub(super) const REGION_BYTES: u64 = MIB;
 /// Two regions and more are rare: making one zero takes longer than all else of a world.
-const REGIONS_ONE_IN: u64 = 5;
+pub(super) const REGIONS_ONE_IN: u64 = 5;
 
 /// Mixed into the seed for what came later: none of the kept seeds draws any of it.
 const LATER: u64 = 0x6c61_7465_7201;
@@ -75,6 +75,8 @@ pub struct Setup {
     pub has_journal_device: bool,
     /// Whether rows are added while it serves.
     pub grows: bool,
+    /// Whether a member is added for room while it serves.
+    pub gains_room: bool,
     /// Whether the drives hold something before.
     pub has_junk: bool,
     /// Whether what is discarded reads as zeroes.
@@ -137,6 +139,7 @@ impl Setup {
             drives,
             has_journal_device: false,
             grows: false,
+            gains_room: false,
             has_junk: prng.one_in(2),
             zeroing_discards: prng.one_in(2),
             latency_ns: *prng.pick(&[20_000, 100_000]),
@@ -150,8 +153,9 @@ impl Setup {
             geometry,
         };
         let most_clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
-        let steps = setup.steps.min(steps.unwrap_or(u64::MAX));
-        Self { clients: most_clients, steps, ..setup }.with_what_came_later(seed)
+        let most_steps = setup.steps.min(steps.unwrap_or(u64::MAX));
+        let drawn = Self { clients: most_clients, steps: most_steps, ..setup };
+        drawn.with_what_came_later(seed).with_room(seed, steps)
     }
 
     /// Draws with dice of their own what worlds had not at first: seeds without it are as they were.
@@ -221,8 +225,12 @@ impl Setup {
     /// First sectors of the places on a member's device.
     pub(crate) fn layout(&self) -> MemberLayout {
         let least = self.drives[0].bytes / SECTOR_BYTES;
-        let journal_bytes = if self.has_journal() { AREA_ALIGN_BYTES } else { 0 };
         let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
+        let journal_bytes = if self.has_journal() {
+            MemberLayout::journal_bytes_for(least, chunk_bytes)
+        } else {
+            0
+        };
         MemberLayout::plan(least, chunk_bytes, journal_bytes).expect("it was made to fit")
     }
 
@@ -231,14 +239,15 @@ impl Setup {
         self.geometry.member_lba(stripe, 0).bytes() / REGION_BYTES
     }
 
-    /// The stripes that are used: some at the start of each region, all of the last one.
+    /// The stripes that are used: some at the start of each region, all of the last one; where they move,
+    /// all.
     pub(crate) fn stripes(&self) -> Vec<Stripe> {
         let last = self.region_of(Stripe(self.geometry.stripe_count() - 1));
         let rows = 3 * self.geometry.group_count() as u64;
         let is_used = |stripe: &Stripe| {
             let region = self.region_of(*stripe);
             let before = stripe.0.checked_sub(rows).map(|before| self.region_of(Stripe(before)));
-            region == last || before != Some(region)
+            self.gains_room || region == last || before != Some(region)
         };
         (0..self.geometry.stripe_count()).map(Stripe).filter(is_used).collect()
     }
