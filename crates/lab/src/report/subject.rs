@@ -281,8 +281,8 @@ fn stimulus(pts: &Pts, test: &str) -> String {
         ),
         "xsr" => "sequential 1 MiB, random 8 KiB, sequential 1 MiB writes, TC 1, QD 32".to_owned(),
         "ecw" => format!(
-            "JESD219: 512 bytes to 64 KiB (what is below a block of the target as 4 KiB), 40 % reads, half of \
-             the requests to 5 % of the range [unchecked], TC and QD of {:?}, {seconds} s a point",
+            "JESD219: 512 bytes to 64 KiB (what is below a block of the target as 4 KiB), 40 % reads, half \
+             of the requests to 5 % of the range [unchecked], TC and QD of {:?}, {seconds} s a point",
             pts.dirth_loads
         ),
         "dirth" => format!(
