@@ -115,13 +115,12 @@ class Names:
 class S3Fifo:
     """S3-FIFO as Voltier has it, with what differs from libCacheSim's to be chosen."""
 
-    def __init__(self, capacity, ghost, has_queue, is_stuck):
-        self.capacity, self.ghost = capacity, ghost(capacity)
-        self.has_queue, self.is_stuck = has_queue, is_stuck
+    def __init__(self, capacity, ghost, has_queue):
+        self.capacity, self.ghost, self.has_queue = capacity, ghost(capacity), has_queue
         slots = capacity + capacity // 13 + 1
         self.slots, self.line_at, self.slot_of = slots, [None] * slots, {}
         self.uses, self.is_small = [0] * slots, [False] * slots
-        self.append_at = self.clock = self.live = 0
+        self.append_at = self.clock = 0
         self.target = max(capacity // 20, 1)
         self.small, self.main = collections.deque(), collections.deque()
 
@@ -141,7 +140,6 @@ class S3Fifo:
         goes_to_small = not self.ghost.take(line) and len(self.small) < self.target
         if goes_to_small:
             self.small.append(line)
-            self.live += 1
         elif self.has_queue:
             self.main.append(line)
         self.is_small[slot], self.uses[slot] = goes_to_small, 0
@@ -152,15 +150,13 @@ class S3Fifo:
         self.line_at[slot] = None
         del self.slot_of[line]
         if self.is_small[slot]:
-            self.live -= 1
             self.ghost.put(line)
-            if not self.is_stuck:
-                self.small.popleft()
+            self.small.popleft()
         self.is_small[slot], self.uses[slot] = False, 0
 
     def victim(self):
         first, second = self.of_small, self.of_main
-        if self.live < self.target:
+        if len(self.small) < self.target:
             first, second = second, first
         slot = first()
         return second() if slot is None else slot
@@ -173,7 +169,6 @@ class S3Fifo:
                 if self.uses[slot] < 2:
                     return slot
                 self.is_small[slot], self.uses[slot] = False, 0
-                self.live -= 1
                 self.main.append(line)
             self.small.popleft()
         return None
@@ -207,8 +202,8 @@ class S3Fifo:
         return None if coldest is None else coldest[1]
 
 
-def by_model(capacity, trace, ghost, has_queue, is_stuck):
-    cache = S3Fifo(capacity, ghost, has_queue, is_stuck)
+def by_model(capacity, trace, ghost, has_queue):
+    cache = S3Fifo(capacity, ghost, has_queue)
     return sum(not cache.get(block) for block in trace) / len(trace)
 
 
@@ -231,9 +226,8 @@ def main():
             "s3fifo_default": by_libcachesim(libcachesim.S3FIFO(size), trace),
         }
         if models == "1":
-            point["s3fifo_model"] = by_model(size, trace, Fingerprints, False, False)
-            point["s3fifo_stuck_model"] = by_model(size, trace, Fingerprints, False, True)
-            point["s3fifo_names_queue_model"] = by_model(size, trace, Names, True, False)
+            point["s3fifo_model"] = by_model(size, trace, Fingerprints, False)
+            point["s3fifo_names_queue_model"] = by_model(size, trace, Names, True)
         points.append(point)
         print(f"{path}: {size} blocks done", file=sys.stderr, flush=True)
     print(json.dumps({"references": len(trace), "blocks": len(set(trace)), "points": points}))

@@ -7,6 +7,7 @@ use serde_json::json;
 use voltier_control::{ControlError, ControlResult, StateDir};
 use voltier_lab::plan::Value;
 use voltier_lab::process::Stop;
+use voltier_lab::report::{self, ReportFiles};
 use voltier_lab::result::RunWriter;
 use voltier_lab::run::RUN_FILE;
 use voltier_lab::table::figure;
@@ -61,18 +62,19 @@ fn curves(args: &TraceMrc, json: bool) -> ControlResult<()> {
     let stop = Stop::on_signals().map_err(failed)?;
     let curves = mrc::curves(&args.trace.files, &args.trace.options(), &question, &stop);
     let curves = curves.map_err(failed)?;
-    if let Some(folder) = &args.out {
-        keep(&curves, folder)?;
-    }
+    let kept = args.out.as_deref().map(|folder| keep(&curves, folder)).transpose()?;
     match (json, args.csv) {
         (true, _) => print_json(&curves),
         (_, true) => print(&curves.csv()),
-        _ => print(&curves.text()),
+        _ => {
+            let report = kept.map(|files| format!("report: {}\n", files.html.display()));
+            print(&(curves.text() + &report.unwrap_or_default()))
+        }
     }
 }
 
-/// The curves as a run and as CSV in a folder.
-fn keep(curves: &Curves, folder: &Path) -> ControlResult<()> {
+/// The curves as a run with its report, and as CSV, in a folder.
+fn keep(curves: &Curves, folder: &Path) -> ControlResult<ReportFiles> {
     std::fs::create_dir_all(folder)
         .map_err(|error| ControlError::io(format!("making {}", folder.display()), &error))?;
     let name = folder.file_name().map_or_else(|| "mrc".into(), |name| name.to_string_lossy());
@@ -86,7 +88,8 @@ fn keep(curves: &Curves, folder: &Path) -> ControlResult<()> {
     writer.end().map_err(failed)?;
     let path = folder.join("mrc.csv");
     std::fs::write(&path, curves.csv())
-        .map_err(|error| ControlError::io(format!("writing {}", path.display()), &error))
+        .map_err(|error| ControlError::io(format!("writing {}", path.display()), &error))?;
+    report::write(&run, &[], folder).map_err(failed)
 }
 
 /// The plan `trace` with what the command line says.

@@ -108,7 +108,7 @@ pub(crate) struct TraceMrc {
     /// Print the points as CSV
     #[arg(long)]
     pub(crate) csv: bool,
-    /// Keep the curves as a run (run.jsonl, mrc.csv) in a new folder, for `voltier lab compare`
+    /// Keep the curves as a run with its report (and mrc.csv) in a new folder, for `lab compare`
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
 }

@@ -155,7 +155,19 @@ fn pts_goes_through_all_its_tests() {
     answer.ok();
     let points = points(&instance, "pts");
     all_are_ok(&points);
-    for phase in ["wipc-iops", "iops", "tp", "lat", "wsat", "hir", "xsr", "dirth", "dirth-mid"] {
+    for phase in [
+        "wipc-iops",
+        "iops",
+        "tp",
+        "lat",
+        "wsat",
+        "hir",
+        "xsr",
+        "ecw",
+        "ecw-mid",
+        "dirth",
+        "dirth-mid",
+    ] {
         assert!(!of_phase(&points, phase).is_empty(), "{phase}");
     }
     assert_eq!(of_phase(&points, "hir")[0]["series"].as_array().unwrap().len(), 2);
@@ -184,6 +196,13 @@ fn orion_takes_its_own_options_and_measures_small_beside_large() {
     let out = instance.path("other").display().to_string();
     let names = fs::read_dir(instance.path("orion-run")).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.collect();
+    let hist = names.iter().find(|name| name.ends_with("_hist.txt")).expect("histograms");
+    let hist = fs::read_to_string(instance.path("orion-run").join(hist)).unwrap();
+    for kind in ["Small", "Large"] {
+        let title = format!("{kind} Read / Write Latency Histogram @ Small=5 and Large=2");
+        assert!(hist.contains(&title), "{hist}");
+    }
     let csv = names.into_iter().find(|name| name.ends_with("_iops.csv")).expect("Orion's files");
     let csv = instance.path("orion-run").join(csv).display().to_string();
     let back = instance.path("imported").display().to_string();

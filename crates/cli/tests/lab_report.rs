@@ -109,6 +109,19 @@ fn modelled(instance: &Instance, plan: &str, more: &str) -> PathBuf {
     instance.path(&format!("{plan}-run")).join(FILES[0])
 }
 
+/// Miss-ratio curves of a made trace with their page.
+fn curves(instance: &Instance) -> PathBuf {
+    let [trace, out] = ["trace.log", "mrc"].map(|name| instance.path(name).display().to_string());
+    let make = "--requests 20000 --blocks 4000 --writes 30 --output";
+    instance.run(&words(&["lab", "trace", "make", "mixed:0.9"], &format!("{make} {trace}"))).ok();
+    let curve = "--curve exact,shards:0.1,lru,fifo,rand,s3fifo --out";
+    let answer =
+        instance.run(&words(&["lab", "trace", "mrc", &trace], &format!("{curve} {out}"))).ok();
+    let page = instance.path("mrc").join(FILES[0]);
+    assert!(answer.out.ends_with(&format!("report: {}\n", page.display())), "{answer:?}");
+    page
+}
+
 fn published(instance: &Instance, name: &str) -> PathBuf {
     instance.run(&["lab", "report", name]).ok();
     instance.path("voltier-lab").join(name).join(FILES[0])
@@ -222,6 +235,12 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
             surfaces: 0,
         },
         Page {
+            name: "miss ratios",
+            path: curves(&instance),
+            charts: &["Miss ratio: trace, 4K", "Miss ratio of reads", "Miss ratio of writes"],
+            surfaces: 0,
+        },
+        Page {
             name: "made up",
             path: made_up(&instance),
             charts: &["Learning curve", "Acceleration", "Hits of each pass", "Efficiency"],
@@ -234,7 +253,8 @@ fn every_kind_of_report_is_drawn_in_a_browser_on_a_phone_and_on_paper() {
     assert_ne!(browser.value("document.title"), "owned", "a name has become script");
     let strangers = "document.querySelectorAll('img:not(.printed), iframe, object, link').length";
     assert_eq!(browser.value(strangers), 0);
-    for page in pages.iter().filter(|page| ["mixed", "made up"].contains(&page.name)) {
+    for page in pages.iter().filter(|page| ["mixed", "miss ratios", "made up"].contains(&page.name))
+    {
         fits_a_phone(&mut browser, page);
     }
     can_be_printed(&mut browser, &pages[1]);

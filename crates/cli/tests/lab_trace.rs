@@ -10,6 +10,15 @@ use std::process::Command;
 use serde_json::Value;
 use support::Instance;
 
+/// Whether fio is there; says so aloud where it is not.
+fn has_fio() -> bool {
+    let found = Command::new("fio").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("left out: fio is missing");
+    }
+    found
+}
+
 /// A trace of `pattern`; its path.
 fn made(instance: &Instance, pattern: &str, more: &str) -> String {
     let path = instance.path(&format!("{}.log", pattern.replace(':', "-"))).display().to_string();
@@ -147,8 +156,7 @@ fn a_modelled_cache_serves_what_its_policy_keeps() {
 
 #[test]
 fn a_replay_on_a_file_passes_the_gate_and_keeps_every_request() {
-    if Command::new("fio").arg("--version").output().is_err() {
-        eprintln!("left out: fio is missing");
+    if !has_fio() {
         return;
     }
     let instance = Instance::new();
@@ -171,4 +179,80 @@ fn a_replay_on_a_file_passes_the_gate_and_keeps_every_request() {
     assert_eq!(count("read") + count("write"), 1000, "{point}");
     assert!(point["metrics"]["late_p99_ms"].is_f64() && point["command"][0] == "fio", "{point}");
     assert!(disk.metadata().unwrap().len() == 8 << 20);
+}
+
+/// A trace of 300 reads, 100 writes and 20 discards, 4 KiB each, in the first 4 MiB, as fio logs it.
+fn with_discards(instance: &Instance) -> String {
+    let mut text = "fio version 3 iolog\n0 x add\n0 x open\n".to_owned();
+    for number in 0..420_u64 {
+        let op = match number % 21 {
+            20 => "trim",
+            0 | 5 | 10 | 15 | 18 => "write",
+            _ => "read",
+        };
+        text += &format!("{} x {op} {} 4096\n", number * 500, number * 389 % 1024 * 4096);
+    }
+    let path = instance.path("discards.log");
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// Replays the trace with discards: refused until the target is named again, then every read and write
+/// is made, and the discards are counted.
+#[track_caller]
+fn replayed(instance: &Instance, trace: &str, target: &str, name: &str) -> Value {
+    let out = instance.path(name).display().to_string();
+    let words = ["lab", "trace", "replay", trace, "--target", target, "--out", &out];
+    instance.run(&words).refused(1, &format!("--destroy {target}"));
+    let answer = instance.run(&[&words[..], &["--destroy", target]].concat()).ok();
+    assert!(answer.out.contains("1 points measured"), "{answer:?}");
+    let point = points(Path::new(&out)).remove(0);
+    let count = |flow: &str| point[flow]["requests"].as_u64().unwrap();
+    assert_eq!((count("read"), count("write")), (300, 100), "{point}");
+    assert_eq!(point["metrics"]["discards_left_out"], 20.0, "{point}");
+    assert!(point["metrics"]["late_p99_ms"].is_f64(), "{point}");
+    point
+}
+
+#[test]
+fn a_replay_reaches_a_volume_by_its_name_and_by_its_export() {
+    if !has_fio() {
+        return;
+    }
+    let instance = Instance::new();
+    let trace = with_discards(&instance);
+    let (hdd, ssd) = (instance.drive("hdd", 32 << 20), instance.drive("ssd", 64 << 20));
+    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "fast"]).ok();
+    let point = replayed(&instance, &trace, "volume:fast", "by-name");
+    let counted = |name: &str| point["cache"][name].as_u64().unwrap();
+    assert_eq!((counted("read_requests"), counted("write_requests")), (300, 100), "{point}");
+    assert_eq!(instance.show("fast")["exports"].as_array().unwrap().len(), 0, "its door is closed");
+    let uri = instance.export("fast");
+    replayed(&instance, &trace, &uri, "by-export");
+    assert_eq!(instance.show("fast")["exports"].as_array().unwrap().len(), 1, "ours stays open");
+    let cache = ["--cache", "model:ssd-sata"];
+    let words = ["lab", "trace", "replay", &trace, "--target", "volume:fast"];
+    instance.run(&[&words[..], &cache].concat()).refused(2, "model:");
+    instance.run(&["lab", "trace", "replay", &trace, "--target", "volume:fats"]).refused(1, "fats");
+    instance.stop();
+}
+
+#[test]
+fn a_replay_reaches_a_block_device() {
+    if !has_fio() || !rustix::process::geteuid().is_root() {
+        return eprintln!("left out: fio or root is missing");
+    }
+    let instance = Instance::new();
+    let trace = with_discards(&instance);
+    let disk = instance.drive("disk", 8 << 20);
+    let attached = Command::new("losetup").args(["--find", "--show", &disk]).output();
+    let Some(attached) = attached.ok().filter(|output| output.status.success()) else {
+        return eprintln!("left out: no loop device can be made here");
+    };
+    let device = String::from_utf8(attached.stdout).unwrap().trim().to_owned();
+    let outcome = std::panic::catch_unwind(|| replayed(&instance, &trace, &device, "device"));
+    Command::new("losetup").args(["--detach", &device]).status().unwrap();
+    let point = outcome.unwrap();
+    let command = point["command"].to_string();
+    assert!(command.contains(&format!("--replay_redirect={device}")), "{command}");
 }

@@ -26,6 +26,19 @@ pub fn format_bytes(bytes: u64) -> String {
     bytes.to_string()
 }
 
+/// To three digits, for people: "64M", "1.37G".
+pub fn bytes_in_words(bytes: u64) -> String {
+    let exact = format_bytes(bytes);
+    if exact.len() <= 5 {
+        return exact;
+    }
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((0, ""));
+    let value = bytes as f64 / (1_u64 << shift) as f64;
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$}{unit}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +52,9 @@ mod tests {
         }
         assert_eq!(format_bytes(1536 << 20), "1536M");
         assert_eq!(format_bytes(0), "0");
+        for (bytes, words) in [(64 << 20, "64M"), (1_471_000_000, "1.37G"), (12_345_678, "11.8M")] {
+            assert_eq!(bytes_in_words(bytes), words);
+        }
     }
 
     #[test]

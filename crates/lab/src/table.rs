@@ -54,6 +54,12 @@ pub fn figure(value: f64) -> String {
     text
 }
 
+/// A number without digits that say nothing: "16", "5.33".
+pub fn whole_or_figure(value: f64) -> String {
+    let is_whole = (value - value.round()).abs() < 1e-9;
+    if is_whole { format!("{value:.0}") } else { figure(value) }
+}
+
 /// A fraction as a percentage: "96 %". Two digits more near the ends, where they matter.
 pub fn percent(fraction: f64) -> String {
     let value = fraction * 100.0;
@@ -102,6 +108,7 @@ mod tests {
         ] {
             assert_eq!(figure(value), text);
         }
+        assert_eq!([4.0, 16.0, 5.333_333].map(whole_or_figure), ["4", "16", "5.33"]);
     }
 
     #[test]

@@ -171,7 +171,8 @@ fn row(
     if samples[1..].iter().all(Option::is_none) {
         return None;
     }
-    let is_cost = figure.contains("latency") || figure.ends_with("_ns") || figure.contains("_us_");
+    let costs = ["latency", "_us_", "miss_ratio", "late_p"];
+    let is_cost = figure.ends_with("_ns") || costs.iter().any(|name| figure.contains(name));
     let cell = |(index, sample): (usize, &Option<Sample>)| {
         let (points, values) = sample.as_ref()?;
         let against = (index > 0).then(|| against(&base.1, values, is_cost)).flatten();

@@ -11,6 +11,7 @@ use super::kneedle::{Curve, kneedle};
 use super::series::{self, Series};
 use super::usl::{self, Usl};
 use crate::result::{Axes, Point, Run};
+use crate::table::whole_or_figure;
 
 /// A doubling of the load that gains less has passed the knee.
 const GAIN: f64 = 0.10;
@@ -205,12 +206,14 @@ fn describe(knee: &Knee, ladder: &[LoadPoint]) -> String {
             format!("no saturation reached at N={last}: raise the load")
         }
         (Confidence::Unclear, _, Some((low, high))) => {
-            format!("no clear knee: the estimates lie between N={low:.3} and N={high:.3}")
+            let (low, high) = (whole_or_figure(low), whole_or_figure(high));
+            format!("no clear knee: the estimates lie between N={low} and N={high}")
         }
         (confidence, Some(at), Some((low, high))) => {
             let latency = at.latency_ns.map(|r| format!(", R={:.0} us", r / 1e3));
+            let (low, high) = (whole_or_figure(low), whole_or_figure(high));
             format!(
-                "knee at N={}, X={:.0}/s{}, {} (estimates {low:.3} to {high:.3}): keep the load below it",
+                "knee at N={}, X={:.0}/s{}, {} (estimates N={low} to N={high}): keep the load below it",
                 at.outstanding,
                 at.iops,
                 latency.unwrap_or_default(),
@@ -343,6 +346,7 @@ mod tests {
         assert_eq!((knee.power, knee.doubling), (Some(4.0), Some(16.0)));
         assert_eq!(knee.between, Some((4.0, 16.0)));
         assert_eq!(knee.confidence, Confidence::Confident);
+        assert!(knee.text.contains("(estimates N=4 to N=16)"), "{}", knee.text);
         assert!(matches!(knee.usl, Usl::Refused { .. }));
     }
 

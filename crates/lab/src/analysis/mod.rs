@@ -8,6 +8,7 @@
 //! - [`bound`], [`limits`]: what limits
 //! - [`scaling`], [`warm_up`], [`demand`], [`cpu`], [`repeat`]: clients, caches, grids, processors,
 //!   repeats
+//! - [`misses`]: miss-ratio curves
 //! - [`checks`]: physical consistency, each check a name with its rule
 //! - [`latency`], [`stats`]: percentiles of merged histograms; means and intervals
 
@@ -21,6 +22,7 @@ pub mod knee;
 pub mod kneedle;
 pub mod latency;
 pub mod limits;
+pub mod misses;
 pub mod repeat;
 pub mod scaling;
 pub(crate) mod series;
@@ -80,6 +82,8 @@ pub struct Verdicts {
     pub repeats: Vec<repeat::RepeatVerdict>,
     /// Grids of threads and depths.
     pub demand: Vec<demand::DemandVerdict>,
+    /// Miss-ratio curves.
+    pub misses: Vec<misses::MissVerdict>,
     /// Processor time.
     pub cpu: Vec<cpu::CpuVerdict>,
     /// What the checks found, worst first.
@@ -97,6 +101,7 @@ pub fn judge(run: &Run) -> Verdicts {
         warm_up: warm_up::of_run(run),
         repeats: repeat::of_run(run),
         demand: demand::of_run(run),
+        misses: misses::of_run(run),
         cpu: cpu::of_run(run),
         findings: checks::of_run(run),
     }

@@ -1,7 +1,7 @@
 //! Points of a run that differ in one thing only, and what a point says as a number.
 
 use crate::result::{Access, Axes, Point, Run, Status};
-use crate::size::format_bytes;
+use crate::size::{bytes_in_words, format_bytes};
 
 /// Points that are alike but for what was taken out of their axes.
 pub(crate) struct Series<'a> {
@@ -91,5 +91,6 @@ pub fn label(axes: &Axes) -> String {
     say(axes.small.map(|small| format!("{small} small")));
     say(axes.large.map(|large| format!("{large} large")));
     say(axes.idle_s.map(|idle| format!("{idle} s idle")));
+    say(axes.cache_bytes.map(|bytes| format!("cache of {}", bytes_in_words(bytes))));
     words.join(", ")
 }

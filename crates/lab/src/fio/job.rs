@@ -138,7 +138,8 @@ impl Job {
                     paths.iter().map(|path| path.replace(':', "\\:")).collect();
                 add("ioengine", (*engine).to_owned());
                 add("filename", paths.join(":"));
-                if paths.len() > 1 {
+                let is_chosen = self.more.iter().any(|(key, _)| *key == "file_service_type");
+                if paths.len() > 1 && !is_chosen {
                     add("file_service_type", "random".to_owned());
                 }
             }
@@ -191,6 +192,11 @@ impl Job {
     /// The whole command as one line, for reports.
     pub fn command_line(&self, target: &Target) -> String {
         format!("fio {}", self.arguments(target).join(" "))
+    }
+
+    /// Whether its requests have several sizes.
+    pub fn is_split(&self) -> bool {
+        self.more.iter().any(|(key, _)| *key == "bssplit")
     }
 
     /// Whether it changes the target.

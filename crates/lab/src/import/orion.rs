@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Files, manifest, target};
 use crate::result::{Access, Axes, Flow, Latency, Point, Run};
 
-const SUFFIXES: [&str; 4] = ["_summary.txt", "_iops.csv", "_lat.csv", "_mbps.csv"];
+const SUFFIXES: [&str; 5] = ["_summary.txt", "_iops.csv", "_lat.csv", "_mbps.csv", "_hist.txt"];
 
 /// The prefix of an Orion file's name; `None` when it is not named like one.
 pub(super) fn prefix(name: &str) -> Option<&str> {

@@ -55,7 +55,8 @@ pub(super) fn axes_of(phase: &str, job: &Job) -> Axes {
         phase: phase.to_owned(),
         access: Some(if random { Access::Random } else { Access::Sequential }),
         read_percent: Some(job.pattern.read_percent()),
-        block_bytes: Some(job.block_bytes),
+        // Of several sizes none is said.
+        block_bytes: (!job.is_split()).then_some(job.block_bytes),
         depth: Some(job.iodepth),
         jobs: Some(job.numjobs),
         ..Axes::default()

@@ -13,6 +13,7 @@
 //! expand to.
 
 mod clients;
+mod composite;
 mod database;
 mod hotfiles;
 mod jobs;

@@ -161,13 +161,21 @@ impl Orion {
                 groups.push(fill_group(subject, "fill"));
             }
             let points = self.matrix(subject.luns).loads.into_iter();
-            let points = points.map(|load| self.point(subject.size_bytes, load)).collect();
+            let points = points.map(|load| self.point(subject, load)).collect();
             groups.push(once(subject, points));
         }
         groups
     }
 
-    fn point(&self, size_bytes: u64, (small, large): (u32, u32)) -> Planned {
+    /// Whether the targets together behave as `raid0` of its stripe does: no request lies across two
+    /// stripes then, random ones meet every target alike, and streams go from one to the next.
+    pub fn is_striped(&self) -> bool {
+        let is_whole = |request: ByteSize| self.stripe.0.is_multiple_of(request.0.max(1));
+        self.simulate == "raid0" && is_whole(self.size_small) && is_whole(self.size_large)
+    }
+
+    fn point(&self, subject: &Subject, (small, large): (u32, u32)) -> Planned {
+        let (size_bytes, luns) = (subject.size_bytes, u64::from(subject.luns.max(1)));
         let read = 100 - self.write;
         let part = (size_bytes, time(self.seconds));
         let is_sequential = self.large_type == "seq";
@@ -181,10 +189,15 @@ impl Orion {
             let shape = if is_sequential { (large, self.num_stream_io) } else { (1, large) };
             let mut job = timed("large", pattern, self.size_large.0, shape, part);
             if is_sequential && large > 1 {
-                // Streams keep apart: none reads what another has just read.
-                let apart = size_bytes / u64::from(large) / self.size_large.0 * self.size_large.0;
-                job.size_bytes = apart.max(self.size_large.0);
+                // Streams keep apart, on each target: none reads what another has just read.
+                let part = size_bytes / luns / u64::from(large);
+                let apart = part / self.size_large.0 * self.size_large.0;
+                job.size_bytes = apart.max(self.size_large.0) * luns;
                 job.more.push(("offset_increment", apart.to_string()));
+            }
+            if is_sequential && luns > 1 && self.is_striped() {
+                let in_stripe = self.stripe.0 / self.size_large.0;
+                job.more.push(("file_service_type", format!("roundrobin:{in_stripe}")));
             }
             load.jobs.push(job);
             load.warm_up = self.warm_up(size_bytes).filter(|_| is_sequential);
@@ -343,6 +356,36 @@ mod tests {
         assert!(all.contains(&(64, 16)) && all.contains(&(0, 16)) && !all.contains(&(0, 0)));
         let missing = Orion { matrix: "row".to_owned(), ..level("advanced") };
         assert!(missing.check().unwrap_err().contains("num_large"));
+    }
+
+    #[test]
+    fn streams_over_raid0_go_from_stripe_to_stripe() {
+        let subject = Subject {
+            name: "luns".to_owned(),
+            size_bytes: 64 << 20,
+            luns: 2,
+            ..Subject::default()
+        };
+        let orion = |stripe| Orion {
+            large_type: "seq".to_owned(),
+            simulate: "raid0".to_owned(),
+            stripe: ByteSize(stripe),
+            ..level("normal")
+        };
+        let more = |orion: &Orion, large| {
+            let Work::Load(load) = orion.point(&subject, (0, large)).work else { panic!("a load") };
+            (load.jobs[0].size_bytes, load.jobs[0].more.clone())
+        };
+        let striped = |count: u32| ("file_service_type", format!("roundrobin:{count}"));
+        assert_eq!(more(&orion(1 << 20), 1), (64 << 20, vec![striped(1)]));
+        let apart = ("offset_increment", (8 << 20).to_string());
+        assert_eq!(more(&orion(4 << 20), 4), (16 << 20, vec![apart.clone(), striped(4)]));
+        assert_eq!(
+            more(&orion(3 << 19), 4).1,
+            [apart],
+            "requests across stripes cannot be laid out"
+        );
+        assert!(!level("normal").is_striped());
     }
 
     #[test]

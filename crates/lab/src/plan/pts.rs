@@ -8,20 +8,22 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::composite::{self, composite};
 use super::jobs::{fill, once, point, random_data, timed};
 use super::step::{Group, Load, Pick, Planned, Repeat, Subject, Tracked, Value, Work};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::{Job, Pattern};
-use crate::result::{Access, Axes};
+use crate::result::Axes;
 
 /// The tests, in the order of the specification.
-pub(super) const TESTS: [&str; 8] = ["iops", "tp", "lat", "wsat", "hir", "xsr", "dirth", "wipc"];
+pub(super) const TESTS: [&str; 9] =
+    ["iops", "tp", "lat", "wsat", "hir", "xsr", "ecw", "dirth", "wipc"];
 
 /// The plan `pts`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pts {
-    /// Which tests: `iops`, `tp`, `lat`, `wsat`, `hir`, `xsr`, `dirth`; `wipc` preconditions alone.
+    /// Which tests: `iops`, `tp`, `lat`, `wsat`, `hir`, `xsr`, `ecw`, `dirth`; `wipc` preconditions alone.
     pub tests: Vec<String>,
     /// Seconds of a point; the specification has a minute.
     pub seconds: f64,
@@ -45,7 +47,7 @@ pub struct Pts {
     pub lat_block_sizes: Vec<ByteSize>,
     /// Shares of reads of the latency test, in order.
     pub lat_reads: Vec<u8>,
-    /// Samples of a round of continuous writing, of which one counts (WSAT, HIR, DIRTH).
+    /// Samples of a round of continuous writing, of which one counts (WSAT, HIR, ECW, DIRTH).
     pub samples: u32,
     /// Samples of continuous writing at most (WSAT).
     pub wsat_samples: u32,
@@ -59,11 +61,11 @@ pub struct Pts {
     pub hir_baseline_samples: u32,
     /// Samples of each of the three parts (XSR).
     pub xsr_samples: [u32; 3],
-    /// Jobs and requests in flight of the demand curves, high to low (DIRTH).
+    /// Jobs and requests in flight of the demand curves, high to low (ECW, DIRTH).
     pub dirth_loads: Vec<u32>,
-    /// Bytes of a request of the demand curves.
+    /// Bytes of a request of DIRTH's demand curve.
     pub dirth_block: ByteSize,
-    /// Share of reads of the demand curves.
+    /// Share of reads of DIRTH's demand curve.
     pub dirth_read: u8,
     /// Samples of writing before each demand curve.
     pub dirth_pre_samples: u32,
@@ -84,7 +86,7 @@ impl Pts {
         let mut block_sizes = kib(&[1024, 128, 64, 32, 16, 8, 4]);
         block_sizes.push(ByteSize(512));
         Pts {
-            tests: TESTS[..7].iter().map(|test| (*test).to_owned()).collect(),
+            tests: TESTS[..8].iter().map(|test| (*test).to_owned()).collect(),
             seconds: 60.0,
             size: Extent::Whole,
             rounds_max: 25,
@@ -170,7 +172,17 @@ impl Pts {
                     "wsat" => self.saturation(subject, &mut groups),
                     "hir" => self.idle_recovery(subject, &mut groups),
                     "xsr" => self.cross_stimulus(subject, &mut groups),
-                    "dirth" => self.demand(subject, &mut groups),
+                    "ecw" => {
+                        let job = |read, shape| {
+                            let block = ByteSize(composite::ALIGNMENT);
+                            composite(self.random(subject, block, read, shape), subject.block_bytes)
+                        };
+                        self.demand(subject, test, composite::READ_PERCENT, &job, &mut groups);
+                    }
+                    "dirth" => {
+                        let job = |read, shape| self.random(subject, self.dirth_block, read, shape);
+                        self.demand(subject, test, self.dirth_read, &job, &mut groups);
+                    }
                     _ => groups.push(self.prepare(subject, "wipc", true)),
                 }
             }
@@ -238,7 +250,7 @@ impl Pts {
 
     fn saturation(&self, subject: &Subject, groups: &mut Vec<Group>) {
         groups.push(self.prepare(subject, "wsat", false));
-        let mut group = self.writing(subject, "wsat", ByteSize(4096), 0);
+        let mut group = self.writing(subject, "wsat", &self.small_writes(subject), 0);
         if let Repeat::UntilSteady { rounds_max, bytes_max, .. } = &mut group.repeat {
             *rounds_max = (self.wsat_samples / self.samples).max(1);
             *bytes_max = Some(4 * subject.size_bytes);
@@ -246,11 +258,14 @@ impl Pts {
         groups.push(group);
     }
 
+    fn small_writes(&self, subject: &Subject) -> Job {
+        self.random(subject, ByteSize(4096), 0, (self.threads, self.depth))
+    }
+
     /// Continuous random writing in rounds of samples, of which the one at `counted` decides.
-    fn writing(&self, subject: &Subject, phase: &str, block: ByteSize, counted: u32) -> Group {
+    fn writing(&self, subject: &Subject, phase: &str, job: &Job, counted: u32) -> Group {
         let sample = |number| {
-            let job = self.random(subject, block, 0, (self.threads, self.depth));
-            let mut planned = point(phase, job);
+            let mut planned = point(phase, job.clone());
             planned.axes.pass = Some(number);
             planned
         };
@@ -260,11 +275,11 @@ impl Pts {
 
     fn idle_recovery(&self, subject: &Subject, groups: &mut Vec<Group>) {
         groups.push(self.prepare(subject, "hir", false));
-        groups.push(self.writing(subject, "hir-pc", ByteSize(4096), self.samples - 1));
-        let shape = (self.threads, self.depth);
+        let writes = self.small_writes(subject);
+        groups.push(self.writing(subject, "hir-pc", &writes, self.samples - 1));
         let mut points = Vec::new();
         for wait in &self.hir_waits {
-            let mut job = self.random(subject, ByteSize(4096), 0, shape);
+            let mut job = writes.clone();
             job.until = crate::fio::Until::Time(time(self.hir_burst_seconds));
             let axes =
                 |phase: &str| Axes { idle_s: Some(*wait), ..super::jobs::axes_of(phase, &job) };
@@ -303,34 +318,40 @@ impl Pts {
         groups.push(once(subject, points));
     }
 
-    fn demand(&self, subject: &Subject, groups: &mut Vec<Group>) {
+    /// A demand curve, and histograms of three of its points. `job` has a share of reads, jobs and depth.
+    fn demand(
+        &self,
+        subject: &Subject,
+        test: &str,
+        read: u8,
+        job: &dyn Fn(u8, (u32, u32)) -> Job,
+        groups: &mut Vec<Group>,
+    ) {
         let most = self.dirth_loads.iter().copied().max().unwrap_or(32);
         let shape = (most, most);
-        groups.push(self.prepare(subject, "dirth", false));
-        groups.push(self.writing(subject, "dirth-pc", self.dirth_block, 0));
-        let before = |phase: &str, samples: u32| {
-            let job = self.random(subject, self.dirth_block, 0, shape);
-            let mut axes = super::jobs::axes_of(phase, &job);
-            axes.access = Some(Access::Random);
+        let writes = job(0, (self.threads, self.depth));
+        groups.push(self.prepare(subject, test, false));
+        groups.push(self.writing(subject, &format!("{test}-pc"), &writes, 0));
+        let before = |what: &str, samples: u32| {
+            let job = job(0, shape);
+            let axes = super::jobs::axes_of(&format!("{test}-{what}"), &job);
             Planned { axes, work: self.continuous(job, samples) }
         };
-        let mut points = vec![before("dirth-pre", self.dirth_pre_samples)];
+        let mut points = vec![before("pre", self.dirth_pre_samples)];
         for threads in &self.dirth_loads {
             for depth in &self.dirth_loads {
-                let shape = (*threads, *depth);
-                let job = self.random(subject, self.dirth_block, self.dirth_read, shape);
-                points.push(point("dirth", job));
+                points.push(point(test, job(read, (*threads, *depth))));
             }
         }
         groups.push(self.rounds(subject, points, vec![Tracked { point: 1, value: Value::Iops }]));
         let picks = [("max", Pick::Most), ("mid", Pick::Middle), ("min", Pick::Least)];
         for (name, pick) in picks {
-            let job = self.random(subject, self.dirth_block, self.dirth_read, (1, 1));
-            let mut axes = super::jobs::axes_of(&format!("dirth-{name}"), &job);
+            let job = job(read, (1, 1));
+            let mut axes = super::jobs::axes_of(&format!("{test}-{name}"), &job);
             (axes.jobs, axes.depth) = (None, None);
             let Work::Load(load) = self.continuous(job, self.dirth_samples) else { continue };
             let work = Work::Load(Load { pick: Some(pick), ..load });
-            let pre = before(&format!("dirth-pre-{name}"), 6 * self.dirth_samples);
+            let pre = before(&format!("pre-{name}"), 6 * self.dirth_samples);
             groups.push(once(subject, vec![pre, Planned { axes, work }]));
         }
     }
@@ -401,6 +422,7 @@ mod tests {
                 "purge-wsat",
                 "purge-hir",
                 "purge-xsr",
+                "purge-ecw",
                 "purge-dirth"
             ]
         );

@@ -30,6 +30,8 @@ pub struct Subject {
     pub is_folder: bool,
     /// Drives or files it is made of; 0 counts as 1.
     pub luns: u32,
+    /// Smallest request it takes; 0 where there is none.
+    pub block_bytes: u64,
 }
 
 /// Points that belong together: measured once, or in rounds until they are steady.
@@ -234,7 +236,7 @@ impl Planned {
         }
     }
 
-    /// Bytes that it writes for sure: those of jobs that write once.
+    /// Bytes that it writes for sure: those of jobs that write once, and of a trace.
     pub fn bytes_written(&self) -> u64 {
         let of = |job: &Job| match job.until {
             Until::Once if job.writes() => job.size_bytes * u64::from(job.numjobs),
@@ -245,6 +247,7 @@ impl Planned {
             Work::Files(FilePass { files, file_bytes, is_write: true, .. }) => {
                 u64::from(*files) * file_bytes
             }
+            Work::Replay(replay) => replay.survey.written_bytes,
             _ => 0,
         }
     }

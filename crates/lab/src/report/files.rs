@@ -156,6 +156,7 @@ fn columns(point: &Point, metrics: &BTreeSet<&str>) -> Vec<(String, Value)> {
         ("small", json!(axes.small)),
         ("large", json!(axes.large)),
         ("idle_s", json!(axes.idle_s)),
+        ("cache_bytes", json!(axes.cache_bytes)),
         ("status", json!(state(&point.status))),
         ("status_reason", json!(why(&point.status))),
         ("started_unix_ms", json!(point.started_unix_ms)),

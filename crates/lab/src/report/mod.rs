@@ -13,6 +13,7 @@ mod grid;
 mod html;
 mod load;
 mod markdown;
+mod misses;
 mod nines;
 mod page;
 mod passes;
@@ -82,6 +83,7 @@ fn compose(run: &Run, verdicts: &Verdicts, comparisons: &[Comparison]) -> Report
     sections.push(tables::findings(verdicts));
     sections.extend(subject::heads(run, verdicts));
     sections.extend(rounds::section(verdicts));
+    sections.extend(misses::section(verdicts));
     sections.extend(load::section(verdicts));
     sections.extend(grid::section(&places, is_pts));
     sections.extend(tables::demand(verdicts));

@@ -17,7 +17,7 @@ pub(super) struct Place<'a> {
 /// What is measured, and not only prepared: it varies something, or has an application's figures.
 pub(super) fn is_measurement(point: &Point) -> bool {
     let axes = &point.axes;
-    let prepares = ["dirth-pre", "purge", "wipc", "fill", "cache-"];
+    let prepares = ["dirth-pre", "ecw-pre", "purge", "wipc", "fill", "cache-"];
     let is_varied = axes.block_bytes.is_some()
         || axes.read_percent.is_some()
         || axes.small.is_some()
@@ -104,7 +104,7 @@ impl Place<'_> {
 /// One thing that a plan varies: how it is taken out, and its value as a text.
 type Field = (fn(&mut Axes), fn(&Axes) -> String);
 
-const FIELDS: [Field; 11] = [
+const FIELDS: [Field; 12] = [
     (|axes| axes.target.clear(), |axes| axes.target.clone()),
     (|axes| axes.phase.clear(), |axes| axes.phase.clone()),
     (|axes| axes.access = None, |axes| format!("{:?}", axes.access)),
@@ -116,6 +116,7 @@ const FIELDS: [Field; 11] = [
     (|axes| axes.small = None, |axes| format!("{:?}", axes.small)),
     (|axes| axes.large = None, |axes| format!("{:?}", axes.large)),
     (|axes| axes.idle_s = None, |axes| format!("{:?}", axes.idle_s)),
+    (|axes| axes.cache_bytes = None, |axes| format!("{:?}", axes.cache_bytes)),
 ];
 
 /// Names for some places among each other, and what they share in words.

@@ -153,6 +153,7 @@ fn name(test: &str) -> &'static str {
         "wsat" => "Write saturation test",
         "hir" => "Host idle recovery test",
         "xsr" => "Cross stimulus recovery test",
+        "ecw" => "Enterprise composite workload test",
         "dirth" => "Demand intensity and response time histogram test",
         _ => "Workload-independent preconditioning",
     }
@@ -251,7 +252,7 @@ fn active_range(pts: &Pts) -> String {
 
 fn first_preconditioning(pts: &Pts, test: &str) -> String {
     match test {
-        "wsat" | "hir" | "xsr" | "dirth" => "none".to_owned(),
+        "wsat" | "hir" | "xsr" | "ecw" | "dirth" => "none".to_owned(),
         _ => format!("{} times the range, 128 KiB, sequential", pts.wipc_passes),
     }
 }
@@ -262,7 +263,7 @@ fn second_preconditioning(pts: &Pts, test: &str) -> String {
         "iops" => format!("the test itself, TC {threads}, QD {depth}, {rounds_max} rounds at most"),
         "tp" => format!("the test itself, TC 1, QD {depth}, {rounds_max} rounds at most"),
         "lat" => format!("the test itself, TC 1, QD 1, {rounds_max} rounds at most"),
-        "hir" | "dirth" => format!("random writes, rounds of {samples} samples"),
+        "hir" | "ecw" | "dirth" => format!("random writes, rounds of {samples} samples"),
         _ => "none".to_owned(),
     }
 }
@@ -279,6 +280,11 @@ fn stimulus(pts: &Pts, test: &str) -> String {
             pts.hir_bursts, pts.hir_burst_seconds
         ),
         "xsr" => "sequential 1 MiB, random 8 KiB, sequential 1 MiB writes, TC 1, QD 32".to_owned(),
+        "ecw" => format!(
+            "JESD219: 512 bytes to 64 KiB (what is below a block of the target as 4 KiB), 40 % reads, half \
+             of the requests to 5 % of the range [unchecked], TC and QD of {:?}, {seconds} s a point",
+            pts.dirth_loads
+        ),
         "dirth" => format!(
             "random {}, {} % reads, TC and QD of {:?}, {seconds} s a point",
             format_bytes(pts.dirth_block.0),

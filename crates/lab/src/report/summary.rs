@@ -126,6 +126,10 @@ fn reservations(run: &Run, verdicts: &Verdicts, lines: &mut Vec<Line>) {
         let text = "Simulation: the drives are modelled and time was virtual.".to_owned();
         say(lines, Tone::Warning, text);
     }
+    if !verdicts.misses.is_empty() {
+        let text = "Computed from a trace: no drive was measured, and nothing has a time.";
+        say(lines, Tone::Note, text.to_owned());
+    }
     if let Some(source) = &manifest.imported_from {
         say(lines, Tone::Note, format!("The figures were not measured here: {source}."));
     }
@@ -172,6 +176,8 @@ fn answers(run: &Run, verdicts: &Verdicts, places: &[Place<'_>], lines: &mut Vec
     some(lines, Tone::Answer, learned, "Warming up");
     let scaled = verdicts.scaling.iter().map(|s| format!("{}: {}.", s.label, s.text)).collect();
     some(lines, Tone::Answer, scaled, "Scaling with clients");
+    let misses = verdicts.misses.iter().map(|m| format!("{}: {}.", m.label, m.text)).collect();
+    some(lines, Tone::Answer, misses, "Miss ratios");
     applications(run, lines);
 }
 

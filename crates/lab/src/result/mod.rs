@@ -16,5 +16,5 @@ mod store;
 pub use flow::{Flow, Latency};
 pub use histogram::{BINS, Histogram};
 pub use manifest::{Environment, Manifest, TargetInfo};
-pub use point::{Access, Axes, CacheWindow, ClientResult, CpuCost, Point, Sample, Status};
+pub use point::{Access, Axes, CacheWindow, ClientResult, CpuCost, Part, Point, Sample, Status};
 pub use store::{Run, RunWriter};

@@ -136,6 +136,20 @@ pub struct ClientResult {
     pub write: Option<Flow>,
 }
 
+/// One job of several that ran at the same time and are told apart: Orion's small and large requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// The job: `small`, `large`.
+    pub name: String,
+    /// Reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read: Option<Flow>,
+    /// Writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<Flow>,
+}
+
 /// One sample of a time line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -148,6 +162,18 @@ pub struct Sample {
     pub bytes_per_second: f64,
     /// Mean latency; zero when nothing completed.
     pub latency_mean_ns: f64,
+}
+
+impl Sample {
+    /// What `requests` of so many bytes together came to in a window, with the sum of their latencies.
+    pub fn of(at_ms: u64, window_s: f64, (requests, bytes, took_ns): (u64, u64, f64)) -> Sample {
+        Sample {
+            at_ms,
+            iops: requests as f64 / window_s,
+            bytes_per_second: bytes as f64 / window_s,
+            latency_mean_ns: took_ns / requests.max(1) as f64,
+        }
+    }
 }
 
 /// One measurement.
@@ -180,6 +206,9 @@ pub struct Point {
     /// Each client, where there were several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<ClientResult>,
+    /// Each job, where several ran together and are told apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part>,
     /// Time line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Sample>,

@@ -61,14 +61,14 @@ pub(super) fn pass(targets: &[Target], destroy: &[String]) -> Result<Vec<String>
 /// What a run writes, in one line.
 pub(super) fn announcement(estimate: &Estimate) -> String {
     let once = match estimate.bytes_written {
-        0 => "nothing in preparation".to_owned(),
-        bytes => format!("{} MiB in preparation", bytes >> 20),
+        0 => "nothing".to_owned(),
+        bytes => format!("{} MiB", bytes.div_ceil(1 << 20)),
     };
     match estimate.writing_max.as_secs() {
         0 if estimate.writing_max.is_zero() => format!("writes {once}"),
-        seconds => {
-            format!("writes {once}, then for at most {seconds} s as fast as the target takes it")
-        }
+        seconds => format!(
+            "writes {once} in preparation, then for at most {seconds} s as fast as the target takes it"
+        ),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::LabError;
 use crate::fio::{self, Fio, Job, Outcome, Until};
 use crate::plan::step::Load;
 use crate::process::{self, Stop};
-use crate::result::{Flow, Point, Sample, Status};
+use crate::result::{Flow, Part, Point, Sample, Status};
 
 /// Points of this length and more have a time line.
 const TIMELINE_FROM: Duration = Duration::from_secs(2);
@@ -187,6 +187,10 @@ fn fill_in(point: &mut Point, load: &Load, measured: Measured) {
         for (job, outcome) in load.jobs.iter().zip(&measured.outcomes) {
             let flow = merge::together(outcome.flows()).unwrap_or_default();
             add_orion(point, &job.name, &flow);
+            if load.jobs.len() > 1 {
+                let (name, read) = (job.name.clone(), outcome.read.clone());
+                point.parts.push(Part { name, read, write: outcome.write.clone() });
+            }
         }
     }
     if measured.was_cut {

@@ -138,7 +138,9 @@ pub fn resume(
         return Err(refuse("modelled drives keep nothing between runs: begin a new run"));
     }
     if done.manifest.plan_text.is_empty() {
-        return Err(refuse("the results were imported: there is no plan to go on with"));
+        return Err(refuse(
+            "the results were imported or computed: there is no plan to go on with",
+        ));
     }
     let plan = plan::parse(&done.manifest.plan_text)?;
     let given = done.manifest.targets.iter();
@@ -354,9 +356,18 @@ fn notes_of(plan: &Plan, targets: &[Target]) -> Vec<String> {
             );
         }
         plan::Method::Orion(orion) if targets.iter().any(|target| target.given.contains(',')) => {
-            note("Several targets are used by one job, each request on one of them at random");
-            if orion.simulate == "raid0" {
-                note("raid0 is approximated so: stripes are not laid out");
+            let is_striped = orion.is_striped();
+            note(match is_striped && orion.large_type == "seq" {
+                true => {
+                    "Several targets are used by one job: streams stripe by stripe, random requests \
+                         on one of them at random"
+                }
+                false => {
+                    "Several targets are used by one job, each request on one of them at random"
+                }
+            });
+            if orion.simulate == "raid0" && !is_striped {
+                note("raid0 is approximated so: the stripe is no multiple of the requests");
             }
         }
         _ => {}

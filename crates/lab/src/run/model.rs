@@ -17,7 +17,7 @@ use super::target::{Kind, Target};
 use crate::LabError;
 use crate::fio::{Job, Pattern, Until};
 use crate::plan::step::{Load, Work};
-use crate::result::{Flow, Histogram, Latency, Point, Sample};
+use crate::result::{Flow, Histogram, Latency, Part, Point, Sample};
 
 /// Samples of a point's time line, about.
 const SAMPLES: u32 = 60;
@@ -130,6 +130,16 @@ struct Stream {
     next: u64,
     left: Option<u64>,
     prng: Prng,
+    mix: Mix,
+}
+
+/// Requests of several sizes, and places that are hotter than others, by fio's options for them.
+#[derive(Default)]
+struct Mix {
+    /// Bytes, and the share in percent.
+    sizes: Vec<(u64, u64)>,
+    /// Share of the requests, and of the addresses from the first on, in percent.
+    zones: Vec<(u64, u64)>,
 }
 
 impl World {
@@ -183,6 +193,7 @@ impl Stream {
             next: 0,
             left: (job.until == Until::Once).then_some(blocks),
             prng: Prng::new(seed << 20 ^ (index as u64) << 12 ^ u64::from(number)),
+            mix: Mix::of(job),
         }
     }
 
@@ -192,15 +203,61 @@ impl Stream {
             *left = left.checked_sub(1)?;
         }
         let block = match self.pattern.is_random() {
-            true => self.prng.below(self.blocks),
+            true => self.mix.block(&mut self.prng, self.blocks),
             false => self.next % self.blocks,
         };
         self.next += 1;
         let is_read = self.prng.below(100) < u64::from(self.pattern.read_percent());
-        let sectors = (self.block_bytes / SECTOR_BYTES).max(1);
-        let lba = (self.first + block * self.block_bytes) / SECTOR_BYTES;
+        let bytes = self.mix.bytes(&mut self.prng).unwrap_or(self.block_bytes);
+        let last = (self.blocks * self.block_bytes).saturating_sub(bytes);
+        let sectors = (bytes / SECTOR_BYTES).max(1);
+        let lba = (self.first + (block * self.block_bytes).min(last)) / SECTOR_BYTES;
         let op = if is_read { ModelOp::Read } else { ModelOp::Write };
         Some((op, SectorRange::new(Lba(lba), sectors)))
+    }
+}
+
+impl Mix {
+    fn of(job: &Job) -> Mix {
+        let pairs = |name: &str| {
+            let value = job.more.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+            let value = value.map_or("", |value| value.trim_start_matches("zoned:"));
+            let pair = |text: &str| {
+                let (one, other) = text.split_once('/')?;
+                Some((one.parse().ok()?, other.parse().ok()?))
+            };
+            value.split(':').filter_map(pair).collect()
+        };
+        Mix { sizes: pairs("bssplit"), zones: pairs("random_distribution") }
+    }
+
+    /// Bytes of the next request; `None` where all have the same.
+    fn bytes(&self, prng: &mut Prng) -> Option<u64> {
+        let (last, _) = self.sizes.last()?;
+        let mut left = prng.below(100);
+        for (bytes, share) in &self.sizes {
+            match left.checked_sub(*share) {
+                None => return Some(*bytes),
+                Some(rest) => left = rest,
+            }
+        }
+        Some(*last)
+    }
+
+    /// One of so many blocks.
+    fn block(&self, prng: &mut Prng, blocks: u64) -> u64 {
+        if self.zones.is_empty() {
+            return prng.below(blocks);
+        }
+        let (mut left, mut before) = (prng.below(100), 0);
+        for (share, part) in &self.zones {
+            let (from, to) = (blocks * before / 100, blocks * (before + part) / 100);
+            match left.checked_sub(*share) {
+                None => return (from + prng.below((to - from).max(1))).min(blocks - 1),
+                Some(rest) => (left, before) = (rest, before + part),
+            }
+        }
+        prng.below(blocks)
     }
 }
 
@@ -293,17 +350,19 @@ impl Tally {
             for (job, sums) in load.jobs.iter().zip(&self.jobs) {
                 let all = sums.iter().filter_map(|sums| sums.flow(self.window));
                 super::load::add_orion(point, &job.name, &together(all).unwrap_or_default());
+                if load.jobs.len() > 1 {
+                    let [read, write] = [&sums[0], &sums[1]].map(|sums| sums.flow(self.window));
+                    point.parts.push(Part { name: job.name.clone(), read, write });
+                }
             }
         }
     }
 
     fn series(&self) -> Vec<Sample> {
         let seconds = self.sample_ns as f64 / 1e9;
-        let sample = |(index, (requests, bytes, took)): (usize, &(u64, u64, u64))| Sample {
-            at_ms: (index as u64 + 1) * self.sample_ns / 1_000_000,
-            iops: *requests as f64 / seconds,
-            bytes_per_second: *bytes as f64 / seconds,
-            latency_mean_ns: *took as f64 / (*requests).max(1) as f64,
+        let sample = |(index, (requests, bytes, took)): (usize, &(u64, u64, u64))| {
+            let at_ms = (index as u64 + 1) * self.sample_ns / 1_000_000;
+            Sample::of(at_ms, seconds, (*requests, *bytes, *took as f64))
         };
         self.samples.iter().enumerate().map(sample).collect()
     }
@@ -311,4 +370,39 @@ impl Tally {
 
 fn together(flows: impl Iterator<Item = Flow>) -> Option<Flow> {
     merge::together(&flows.collect::<Vec<Flow>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_has_the_shares_that_its_options_say() {
+        let more = vec![
+            ("bssplit", "512/10:4096/90".to_owned()),
+            ("random_distribution", "zoned:50/5:30/15:20/80".to_owned()),
+        ];
+        let job = Job {
+            name: "mix".to_owned(),
+            pattern: Pattern::RandRw(40),
+            block_bytes: 4096,
+            iodepth: 1,
+            numjobs: 1,
+            size_bytes: 4_096_000,
+            until: Until::Time(Duration::from_secs(1)),
+            more,
+        };
+        let mut stream = Stream::of(&job, 0, 0, 1);
+        let (mut small, mut hot, mut warm) = (0, 0, 0);
+        for _ in 0..10_000 {
+            let (_, range) = stream.take().unwrap();
+            assert!(range.end().bytes() <= 4_096_000);
+            let block = range.start.bytes() / 4096;
+            small += u32::from(range.bytes() == 512);
+            hot += u32::from(block < 50);
+            warm += u32::from((50..200).contains(&block));
+        }
+        let near = |count: u32, share: u32| count.abs_diff(share * 100) < 200;
+        assert!(near(small, 10) && near(hot, 50) && near(warm, 30), "{small} {hot} {warm}");
+    }
 }

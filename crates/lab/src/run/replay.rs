@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::load::{Bench, counting, file_name, requests};
 use super::merge;
 use super::meter::{self, Meter};
-use super::target::{Kind, Target};
+use super::target::Target;
 use crate::LabError;
 use crate::fio::{self, Job, Pattern, Until};
 use crate::plan::step::Planned;
@@ -92,13 +92,12 @@ fn write_log(
     target: &Target,
     point: &mut Point,
 ) -> Result<Vec<f64>, LabError> {
-    // A file has nothing to discard through fio; a device has.
-    let takes_discards = target.info().kind != "file" || !matches!(target.kind, Kind::Paths(_));
     let mut writer = Writer::create(log, convert::Target::Iolog)?;
     let mut all = replay.requests(target.size_bytes, target.block_bytes)?;
     let (mut scheduled, mut left_out) = (Vec::new(), 0_u64);
     while let Some(mut request) = all.next_request()? {
-        if request.op == Op::Discard && !takes_discards {
+        // fio 3.33 calls them a bad direction and goes on without them.
+        if request.op == Op::Discard {
             left_out += 1;
             continue;
         }
@@ -221,11 +220,8 @@ fn series(completed: &[Completed]) -> Vec<Sample> {
         *sample = (sample.0 + 1, sample.1 + one.bytes, sample.2 + one.took_ns);
     }
     let seconds = step_ns / 1e9;
-    let sample = |(index, (requests, bytes, took_ns)): (usize, (u64, u64, f64))| Sample {
-        at_ms: ((index + 1) as f64 * step_ns / 1e6) as u64,
-        iops: requests as f64 / seconds,
-        bytes_per_second: bytes as f64 / seconds,
-        latency_mean_ns: took_ns / requests.max(1) as f64,
+    let sample = |(index, sums): (usize, (u64, u64, f64))| {
+        Sample::of(((index + 1) as f64 * step_ns / 1e6) as u64, seconds, sums)
     };
     if completed.is_empty() {
         return Vec::new();

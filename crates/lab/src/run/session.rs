@@ -324,11 +324,13 @@ impl<'a> Session<'a> {
 
     /// Jobs and depth of the chosen point of the last round of the demand curve.
     fn picked(&self, axes: &Axes, pick: Pick) -> Option<(u32, u32)> {
+        // "dirth-max" is a point of the curve "dirth".
+        let test = axes.phase.split('-').next().unwrap_or_default();
         let curve = self
             .run
             .points
             .iter()
-            .filter(|point| point.axes.phase == "dirth" && point.axes.target == axes.target);
+            .filter(|point| point.axes.phase == test && point.axes.target == axes.target);
         let last = curve.clone().filter_map(|point| point.axes.round).max()?;
         let curve: Vec<&Point> = curve
             .filter(|point| point.axes.round == Some(last) && point.iops().is_some())

@@ -315,6 +315,7 @@ impl Target {
             has_cache,
             is_folder: matches!(self.kind, Kind::Folder(_)),
             luns,
+            block_bytes: self.block_bytes,
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::lines::is_data;
 use super::{Op, ReadOptions, Request, Source};
 use crate::LabError;
-use crate::size::format_bytes;
+use crate::size::{bytes_in_words, format_bytes};
 
 /// The most bytes of a discard that is replayed; of a longer one the rest is left out.
 const DISCARD_MAX: u64 = 1 << 30;
@@ -130,7 +130,7 @@ impl Replay {
                 "is too small: {} are used of it and the trace reaches to {}; give a larger one, or \
                  --fit wrap or --fit scale",
                 format_bytes(size_bytes),
-                super::mrc::size_in_words(self.survey.end)
+                bytes_in_words(self.survey.end)
             ),
         })
     }

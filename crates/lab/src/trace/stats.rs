@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::lines::{Numbering, is_data, references};
-use super::mrc::{Stack, for_each};
+use super::mrc::{Distances, Stack, for_each};
 use super::read::Broken;
 use super::{Op, ReadOptions, Request, Source};
 use crate::LabError;
@@ -131,7 +131,7 @@ struct Tally {
     /// Whether each line was read, and written.
     met: Vec<[bool; 2]>,
     stack: Stack,
-    distances: Vec<u64>,
+    distances: Distances,
     /// Ends of each volume's last streams, and which is the oldest.
     streams: Vec<([u64; STREAMS], usize)>,
     time: Option<Time>,
@@ -152,7 +152,7 @@ impl Tally {
             numbering: Numbering::new(),
             met: Vec::new(),
             stack: Stack::new(),
-            distances: Vec::new(),
+            distances: Distances::default(),
             streams: Vec::new(),
             time: None,
         }
@@ -201,13 +201,7 @@ impl Tally {
             direction.lines += u64::from(!std::mem::replace(met, true));
             self.stats.reuse.references += 1;
             match self.stack.touch(line) {
-                Some(distance) => {
-                    let distance = distance as usize;
-                    if self.distances.len() <= distance {
-                        self.distances.resize(distance + 1, 0);
-                    }
-                    self.distances[distance] += 1;
-                }
+                Some(distance) => self.distances.record(distance),
                 None => self.stats.reuse.first += 1,
             }
         }
@@ -246,16 +240,9 @@ impl Tally {
             stats.seconds = Some((time.last_ns - time.first_ns) as f64 / 1e9);
             stats.stretch_seconds = time.stretch_ns as f64 / 1e9;
         }
-        let reused = stats.reuse.references - stats.reuse.first;
-        let (mut seen, mut decile) = (0, 1);
-        for (distance, count) in self.distances.iter().enumerate() {
-            seen += count;
-            while decile < 10 && reused > 0 && seen * 10 >= reused * decile {
-                let bytes = distance as u64 * stats.line_bytes;
-                stats.reuse.distance_deciles_bytes.push(bytes);
-                decile += 1;
-            }
-        }
+        let in_bytes = |distance: u64| distance * stats.line_bytes;
+        stats.reuse.distance_deciles_bytes =
+            self.distances.deciles().into_iter().map(in_bytes).collect();
         stats
     }
 }
@@ -362,7 +349,7 @@ impl Stats {
 }
 
 fn size_of(bytes: u64) -> String {
-    super::mrc::size_in_words(bytes)
+    crate::size::bytes_in_words(bytes)
 }
 
 #[cfg(test)]

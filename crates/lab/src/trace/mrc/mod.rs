@@ -8,8 +8,7 @@ mod shards;
 mod show;
 mod stack;
 
-pub(super) use show::size_in_words;
-pub(super) use stack::Stack;
+pub(super) use stack::{Distances, Stack};
 
 use std::fmt;
 use std::path::PathBuf;
@@ -177,7 +176,7 @@ pub struct Curves {
     pub discards: u64,
     /// Lines that they touched, one after the other.
     pub references: u64,
-    /// Different lines.
+    /// Different lines; an estimate where only SHARDS looked at them.
     pub lines: u64,
     /// Bytes of a line.
     pub line_bytes: u64,
@@ -213,7 +212,13 @@ pub fn curves(
     let mut survey = Survey::new(question);
     let mut source = Source::open(files, options)?;
     for_each(&mut source, question.is_reads_only, stop, |request| survey.take(request))?;
-    let lines = survey.numbering.count() as u64;
+    if survey.references == 0 {
+        return Err(LabError::Unreadable {
+            path: files.first().cloned().unwrap_or_default(),
+            why: "no read or write in it touches a line".to_owned(),
+        });
+    }
+    let lines = survey.lines();
     let sizes = sizes(question, lines);
     let mut made = survey.curves(question, &sizes);
     let passes = replay(files, options, question, &survey.numbering, &sizes, stop, &mut made)?;
@@ -273,9 +278,10 @@ fn sizes(question: &Question, lines: u64) -> Vec<(u64, u64)> {
 struct Survey {
     line_bytes: u64,
     numbering: Numbering,
+    /// Samples alone, at sizes that are given, need no numbers: their memory stays as small as they are.
+    is_numbering: bool,
     stack: Option<Stack>,
-    /// References by distance.
-    distances: Vec<u64>,
+    distances: Distances,
     samples: Vec<(Method, Shards)>,
     requests: u64,
     discards: u64,
@@ -289,11 +295,14 @@ impl Survey {
             Method::ShardsMax(lines) => Some((*method, Shards::of_size(*lines, question.seed))),
             _ => None,
         };
+        let is_sample =
+            |method: &Method| matches!(method, Method::Shards(_) | Method::ShardsMax(_));
         Self {
             line_bytes: question.line_bytes,
             numbering: Numbering::new(),
+            is_numbering: question.sizes.is_empty() || !question.methods.iter().all(is_sample),
             stack: question.methods.contains(&Method::Exact).then(Stack::new),
-            distances: Vec::new(),
+            distances: Distances::default(),
             samples: question.methods.iter().filter_map(shards).collect(),
             requests: 0,
             discards: 0,
@@ -309,21 +318,28 @@ impl Survey {
         }
         for reference in references(request, self.line_bytes) {
             self.references += 1;
+            for (_, shards) in &mut self.samples {
+                shards.touch(reference.key);
+            }
+            if !self.is_numbering {
+                continue;
+            }
             let line = self.numbering.number(reference.key)?;
             if let Some(stack) = &mut self.stack
                 && let Some(distance) = stack.touch(line)
             {
-                let distance = distance as usize;
-                if self.distances.len() <= distance {
-                    self.distances.resize(distance + 1, 0);
-                }
-                self.distances[distance] += 1;
-            }
-            for (_, shards) in &mut self.samples {
-                shards.touch(reference.key);
+                self.distances.record(distance);
             }
         }
         Ok(())
+    }
+
+    /// Different lines: counted, or estimated where only samples were taken.
+    fn lines(&self) -> u64 {
+        match self.samples.first() {
+            Some((_, shards)) if !self.is_numbering => shards.lines(),
+            _ => self.numbering.count() as u64,
+        }
     }
 
     fn curves(&self, question: &Question, sizes: &[(u64, u64)]) -> Vec<Curve> {
@@ -335,11 +351,10 @@ impl Survey {
         };
         let mut curves = Vec::new();
         if let Some(stack) = &self.stack {
-            let memory_bytes = stack.memory_bytes() + self.distances.capacity() * 8;
+            let memory_bytes = stack.memory_bytes() + self.distances.memory_bytes();
             let exact = |lines: u64| {
-                let near = self.distances.len().min(lines as usize);
-                let hits: u64 = self.distances[..near].iter().sum();
-                (self.references - hits) as f64 / self.references.max(1) as f64
+                (self.references - self.distances.hits(lines)) as f64
+                    / self.references.max(1) as f64
             };
             curves.push(curve(&Method::Exact, 1.0, memory_bytes, &exact));
         }

@@ -64,6 +64,11 @@ impl Shards {
         self.threshold as f64 / MODULUS as f64
     }
 
+    /// How many lines there are, about.
+    pub(super) fn lines(&self) -> u64 {
+        (self.sample.len() as f64 / self.rate()).round() as u64
+    }
+
     /// Of sample, stack and counts; nodes of trees at twice what they hold.
     pub(super) fn memory_bytes(&self) -> usize {
         self.stack.memory_bytes() + self.sample.len() * 48 + self.counts.len() * 32
@@ -112,5 +117,54 @@ impl Shards {
         let far: f64 = self.counts.range(lines..).map(|(_, count)| count).sum();
         let expected = self.references as f64 * self.rate() * self.weight;
         if expected == 0.0 { 0.0 } else { ((far + self.cold) / expected).clamp(0.0, 1.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::lines::references;
+    use crate::trace::make::{BLOCK_BYTES, Made, Pattern, Recipe};
+
+    #[test]
+    fn samples_come_near_the_exact_curve_and_all_of_the_lines_are_the_curve() {
+        let blocks = 20_000;
+        let recipe = Recipe {
+            pattern: Pattern::Mixed(0.8),
+            requests: 200_000,
+            blocks,
+            write_percent: 0,
+            rate: 1e3,
+            seed: 9,
+        };
+        let mut exact = Shards::of_rate(1.0, 1);
+        let mut samples =
+            [("rate 0.1", Shards::of_rate(0.1, 1)), ("4096 lines", Shards::of_size(4096, 1))];
+        let (mut stack, mut distances, mut total) = (Stack::new(), vec![0_u64; 80_000], 0_u64);
+        for request in Made::new(recipe) {
+            for reference in references(&request, BLOCK_BYTES) {
+                total += 1;
+                if let Some(distance) = stack.touch(reference.key as u32) {
+                    distances[distance as usize] += 1;
+                }
+                exact.touch(reference.key);
+                samples.iter_mut().for_each(|(_, shards)| shards.touch(reference.key));
+            }
+        }
+        let sizes = [200, 1000, 2000, 5000, 10_000, 20_000];
+        for lines in sizes {
+            let hits: u64 = distances[..lines as usize].iter().sum();
+            let misses = (total - hits) as f64 / total as f64;
+            assert!((exact.miss_ratio(lines) - misses).abs() < 1e-9, "{lines}");
+        }
+        for (name, shards) in &samples {
+            let error = |lines: &u64| (shards.miss_ratio(*lines) - exact.miss_ratio(*lines)).abs();
+            let mean = sizes.iter().map(error).sum::<f64>() / sizes.len() as f64;
+            println!("SHARDS, {name}: mean error {mean:.4} at rate {:.4}", shards.rate());
+            assert!(mean < 0.06, "{name}: {mean}");
+        }
+        let [(_, _), (_, sized)] = &samples;
+        assert!(sized.sample.len() <= 4096 && sized.rate() < 0.25 && sized.rate() > 0.05);
+        assert!(sized.lines().abs_diff(exact.lines()) * 20 < exact.lines(), "{}", sized.lines());
     }
 }

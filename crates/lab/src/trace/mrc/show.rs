@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Curve, CurvePoint, Curves};
 use crate::result::{Axes, Manifest, Point, Run, TargetInfo};
 use crate::run::environment;
-use crate::size::format_bytes;
+use crate::size::{bytes_in_words, format_bytes};
 use crate::table::{figure, render};
 
 /// Columns and rows of the drawing.
@@ -14,19 +14,6 @@ const ROWS: usize = 16;
 
 /// What draws the first curves, in their order.
 const MARKS: [char; 8] = ['*', 'o', 'x', '+', '#', '%', '@', '='];
-
-/// A size as people write it, to three digits: "64M", "1.37G".
-pub(in crate::trace) fn size_in_words(bytes: u64) -> String {
-    let exact = format_bytes(bytes);
-    if exact.len() <= 5 {
-        return exact;
-    }
-    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((0, ""));
-    let value = bytes as f64 / (1_u64 << shift) as f64;
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    format!("{value:.digits$}{unit}")
-}
 
 impl Curves {
     /// Everything for people: what was read, a table by sizes, a drawing.
@@ -38,7 +25,7 @@ impl Curves {
             figure(self.references as f64),
             figure(self.lines as f64),
             format_bytes(self.line_bytes),
-            size_in_words(footprint)
+            bytes_in_words(footprint)
         );
         text.push_str(&format!("{}\n\n", self.kept()));
         text.push_str(&self.table());
@@ -50,10 +37,10 @@ impl Curves {
             self.passes,
             self.seconds,
             figure(rate / 1e6),
-            size_in_words(self.numbering_bytes)
+            bytes_in_words(self.numbering_bytes)
         ));
         for curve in &self.curves {
-            text.push_str(&format!(", {} for {}", size_in_words(curve.memory_bytes), curve.name));
+            text.push_str(&format!(", {} for {}", bytes_in_words(curve.memory_bytes), curve.name));
         }
         text.push('\n');
         if let Some(first) = &self.broken.first {
@@ -89,7 +76,7 @@ impl Curves {
         headings.extend(self.curves.iter().map(|curve| curve.name.as_str()));
         let row =
             |(lines, bytes): (&u64, &u64)| {
-                let mut cells = vec![size_in_words(*bytes), figure(*lines as f64)];
+                let mut cells = vec![bytes_in_words(*bytes), figure(*lines as f64)];
                 for curve in &self.curves {
                     let point = curve.points.iter().find(|point| point.lines == *lines);
                     cells.push(point.map_or("-".to_owned(), |point| {
@@ -130,7 +117,7 @@ impl Curves {
             text.push_str(format!("{label} |{line}").trim_end());
             text.push('\n');
         }
-        let ends = [sizes[first], sizes[last]].map(size_in_words);
+        let ends = [sizes[first], sizes[last]].map(bytes_in_words);
         let room = COLUMNS.saturating_sub(ends[0].len());
         text.push_str(&format!("       +{}\n", "-".repeat(COLUMNS)));
         text.push_str(&format!("        {}{:>room$}\n", ends[0], ends[1]));
@@ -182,7 +169,6 @@ impl Curves {
             plan: "mrc".to_owned(),
             started_unix_ms,
             tool: format!("voltier {}", env!("CARGO_PKG_VERSION")),
-            is_simulation: true,
             targets: vec![target],
             environment: environment(""),
             notes,

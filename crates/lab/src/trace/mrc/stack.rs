@@ -151,6 +151,44 @@ impl Stack {
     }
 }
 
+/// References by their distance in lines, each distance by itself.
+#[derive(Debug, Default)]
+pub(in crate::trace) struct Distances(Vec<u64>);
+
+impl Distances {
+    /// Counts a reference.
+    pub(in crate::trace) fn record(&mut self, distance: u64) {
+        let distance = distance as usize;
+        if self.0.len() <= distance {
+            self.0.resize(distance + 1, 0);
+        }
+        self.0[distance] += 1;
+    }
+
+    /// References that an LRU cache of so many lines serves.
+    pub(super) fn hits(&self, lines: u64) -> u64 {
+        self.0[..self.0.len().min(lines as usize)].iter().sum()
+    }
+
+    /// The distances within which a tenth, two tenths, ... nine tenths of the references are.
+    pub(in crate::trace) fn deciles(&self) -> Vec<u64> {
+        let total: u64 = self.0.iter().sum();
+        let (mut deciles, mut seen) = (Vec::new(), 0);
+        for (distance, count) in self.0.iter().enumerate() {
+            seen += count;
+            while deciles.len() < 9 && total > 0 && seen * 10 >= total * (deciles.len() as u64 + 1)
+            {
+                deciles.push(distance as u64);
+            }
+        }
+        deciles
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<u64>()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
