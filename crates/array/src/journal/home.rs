@@ -197,8 +197,11 @@ impl<D: BlockDevice> Inner<D> {
                 journal.progress.until(|| journal.committing.get() == 0).await;
                 journal.check()?;
                 self.flush_members().await?;
-                let watermark = journal.transactions.borrow_mut().settle_all();
+                // Their labels must be true also if the news is never told, and the device is there at the
+                // next start: a member that is lost just now, and not on record, lacks what is settled here.
+                let watermark = journal.transactions.borrow().watermark;
                 self.empty_member_rings(journal, journal.next_life(), watermark).await?;
+                journal.transactions.borrow_mut().settle_all();
                 journal.epoch.set(journal.epoch.get() + 1);
             }
             // Before anything was redone only a stop in order leaves nothing on it.

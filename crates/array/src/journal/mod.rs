@@ -124,11 +124,10 @@ impl Transactions {
     }
 
     /// Every transaction so far is durable in place, or nothing of it is.
-    fn settle_all(&mut self) -> u64 {
+    fn settle_all(&mut self) {
         self.unrecorded.clear();
         self.open.clear();
         self.watermark = self.next_number;
-        self.watermark
     }
 
     fn raise_watermark(&mut self, to: u64) {

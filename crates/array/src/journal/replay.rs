@@ -76,14 +76,9 @@ impl Gathered {
     fn of(found: &[Option<Found>], members: usize, settled_below: u64) -> Self {
         let rings = || found.iter().flatten();
         let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
-        // A device is asked alone: the members' rings are empty while it takes the records. When it fails
-        // they say that all is in place before that is on record, and it is not on a member that is lost
-        // in the same moment, and not on record as lost either.
-        let device = found.get(members).and_then(Option::as_ref);
-        let said = |of: fn(&Found) -> u64| device.map_or_else(|| highest(of), of);
-        let watermark = said(|ring| ring.bounds.watermark).max(settled_below);
+        let watermark = highest(|ring| ring.bounds.watermark).max(settled_below);
         let mut transactions = BTreeMap::new();
-        let mut next_number = highest(|ring| ring.bounds.watermark).max(settled_below);
+        let mut next_number = watermark;
         for (member, ring) in found.iter().enumerate() {
             for record in ring.iter().flat_map(|ring| &ring.records) {
                 let number = record.entry.number.get();
@@ -98,7 +93,7 @@ impl Gathered {
             }
         }
         Self {
-            recorded_below: said(|ring| ring.bounds.recorded_below),
+            recorded_below: highest(|ring| ring.bounds.recorded_below),
             life: highest(|ring| ring.life),
             next_number: next_number + 1,
             transactions,
