@@ -32,22 +32,25 @@ impl MemberWrite {
 
 /// Joins what is one run of a member. Writes of a member ascend.
 pub(crate) fn join_writes(writes: Vec<MemberWrite>) -> Vec<MemberWrite> {
-    let mut joined: Vec<MemberWrite> = Vec::new();
-    for MemberWrite { member, at, data } in writes {
-        let last = joined.iter_mut().rev().find(|run| run.member == member);
-        match last.filter(|run| run.range().end() == at) {
-            Some(run) => {
+    // Each with where it ends.
+    let mut joined: Vec<(MemberWrite, Lba)> = Vec::new();
+    for write in writes {
+        let range = write.range();
+        let last = joined.iter_mut().rev().find(|(run, _)| run.member == write.member);
+        match last.filter(|(_, end)| *end == range.start) {
+            Some((run, end)) => {
                 let mut pieces = match std::mem::replace(&mut run.data, Payload::Many(Vec::new())) {
                     Payload::One(piece) => vec![piece],
                     Payload::Many(pieces) => pieces,
                 };
-                pieces.extend_from_slice(data.pieces());
+                pieces.extend_from_slice(write.data.pieces());
                 run.data = Payload::Many(pieces);
+                *end = range.end();
             }
-            None => joined.push(MemberWrite { member, at, data }),
+            None => joined.push((write, range.end())),
         }
     }
-    joined
+    joined.into_iter().map(|(run, _)| run).collect()
 }
 
 impl<D: BlockDevice> Inner<D> {
