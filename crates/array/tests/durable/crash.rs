@@ -207,7 +207,8 @@ fn cases() -> Vec<(Level, usize, Consistency)> {
     ]
 }
 
-fn made(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
+/// The drives of a new array that was stopped.
+pub(crate) fn made(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
     on_media(vec![Medium::default(); members], move |world| async move {
         let array = world.create(&options(level, members, consistency)).await;
         array.stop().await.expect("stop");

@@ -4,9 +4,9 @@
 use voltier_array::{AssembleOptions, Consistency, Level};
 use voltier_block::Prng;
 
-use crate::crash::{Story, boot, check, made_story};
+use crate::crash::{Story, boot, check, made, made_story};
 use crate::drive::Medium;
-use crate::world::{World, on_media, options};
+use crate::world::{World, on_media};
 
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 
@@ -16,14 +16,6 @@ const CASES: [(Level, usize, Consistency); 4] = [
     (Level::Raid1, 2, Consistency::Bitmap),
     (Level::Raid0, 2, Consistency::None),
 ];
-
-fn made(level: Level, members: usize, consistency: Consistency) -> Vec<Medium> {
-    on_media(vec![Medium::default(); members], move |world| async move {
-        let array = world.create(&options(level, members, consistency)).await;
-        array.stop().await.expect("stop");
-        world.media()
-    })
-}
 
 fn after(media: &[Medium], luck: u64, cut: impl Fn(&Medium, &mut Prng) -> Medium) -> Vec<Medium> {
     let dice = &mut Prng::new(luck);
