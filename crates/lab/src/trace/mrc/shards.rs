@@ -122,6 +122,7 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stack::Distances;
     use super::*;
     use crate::trace::lines::references;
     use crate::trace::make::{BLOCK_BYTES, Made, Pattern, Recipe};
@@ -140,12 +141,13 @@ mod tests {
         let mut exact = Shards::of_rate(1.0, 1);
         let mut samples =
             [("rate 0.1", Shards::of_rate(0.1, 1)), ("4096 lines", Shards::of_size(4096, 1))];
-        let (mut stack, mut distances, mut total) = (Stack::new(), vec![0_u64; 80_000], 0_u64);
+        let (mut stack, mut distances) = (Stack::new(), Distances::default());
+        let mut total = 0_u64;
         for request in Made::new(recipe) {
             for reference in references(&request, BLOCK_BYTES) {
                 total += 1;
                 if let Some(distance) = stack.touch(reference.key as u32) {
-                    distances[distance as usize] += 1;
+                    distances.record(distance);
                 }
                 exact.touch(reference.key);
                 samples.iter_mut().for_each(|(_, shards)| shards.touch(reference.key));
@@ -153,8 +155,7 @@ mod tests {
         }
         let sizes = [200, 1000, 2000, 5000, 10_000, 20_000];
         for lines in sizes {
-            let hits: u64 = distances[..lines as usize].iter().sum();
-            let misses = (total - hits) as f64 / total as f64;
+            let misses = (total - distances.hits(lines)) as f64 / total as f64;
             assert!((exact.miss_ratio(lines) - misses).abs() < 1e-9, "{lines}");
         }
         for (name, shards) in &samples {
