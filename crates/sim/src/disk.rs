@@ -139,12 +139,9 @@ impl SimDisk {
     pub(crate) fn after_its_work(&self) -> Medium {
         let inner = &self.0;
         let mut medium = self.medium();
-        let mut order = inner.order.get();
+        let (block_bytes, mut order) = (u64::from(inner.spec.block_bytes), inner.order.get());
         for written in inner.in_flight.borrow().values() {
-            for block in written.blocks(u64::from(inner.spec.block_bytes)) {
-                medium.complete(order, block, Durability::Cached);
-                order += 1;
-            }
+            medium.take_in(&mut order, written, block_bytes);
         }
         medium
     }

@@ -155,6 +155,14 @@ impl Medium {
         }
     }
 
+    /// A write reaches the drive's cache, block by block: the power may take each away by itself.
+    pub(crate) fn take_in(&mut self, order: &mut u64, written: &Written, block_bytes: u64) {
+        for block in written.blocks(block_bytes) {
+            self.complete(*order, block, Durability::Cached);
+            *order += 1;
+        }
+    }
+
     /// Makes writes that completed before `order` durable; their number.
     pub(crate) fn flush(&mut self, order: u64) -> usize {
         let rest = self.unflushed.split_off(&order);
@@ -204,12 +212,7 @@ impl Medium {
                 for written in in_flight.values() {
                     let left = written.survivors(block_bytes, 1, prng);
                     note(written, &left, false);
-                    for run in left {
-                        for block in run.blocks(block_bytes) {
-                            medium.complete(order, block, Durability::Cached);
-                            order += 1;
-                        }
-                    }
+                    left.iter().for_each(|run| medium.take_in(&mut order, run, block_bytes));
                 }
                 medium
             }
