@@ -405,40 +405,58 @@ impl Rig {
         if self.setup.gains_room {
             return self.check_with_room(when).await;
         }
-        let array = self.array();
         let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;
         let mut contents = Vec::new();
         for window in self.windows() {
-            let read = self.model.borrow_mut().begin_read();
-            let into = Buf::new(window.bytes() as usize);
-            let content = match array.read(window.start, into).await {
-                Ok(content) => content,
-                Err(error) => panic!("reading {window} fails {when}: {error}"),
-            };
-            self.check_read(read, window, &content, when);
-            contents.push(content);
+            contents.push(self.read(window, when).await);
         }
         if self.is_in_doubt() {
             return;
         }
-        let geometry = self.geometry();
-        let members = 0..geometry.member_count();
-        let drives: Vec<Option<usize>> =
-            members.map(|member| self.bay.drive_of(&array, member)).collect();
-        let chunk_bytes = self.setup.geometry.chunk_sectors() as usize * SECTOR;
+        let (geometry, stored) = (self.geometry(), self.stored_chunks());
         let volume = contents.iter().flat_map(|content| content.chunks_exact(stripe_bytes));
         for (stripe, content) in self.stripes.iter().zip(volume) {
             let is_written = self.written.borrow().contains(&self.setup.region_of(*stripe));
             if !is_written || self.rotten() == Some(*stripe) {
                 continue;
             }
-            scrub::check(&geometry, *stripe, content, when, |member, at| {
-                let drive = drives[member].filter(|_| array.is_online(member))?;
-                let mut chunk = vec![0; chunk_bytes];
-                self.disks[drive].peek(self.on_device(Lba(at)), &mut chunk);
-                Some(chunk)
-            });
+            scrub::check(&geometry, *stripe, content, when, &stored);
         }
+    }
+
+    /// Reads a part of the volume and holds it to the model.
+    pub(crate) async fn read(&self, range: SectorRange, when: &str) -> Buf {
+        let read = self.model.borrow_mut().begin_read();
+        let into = Buf::new(range.bytes() as usize);
+        let content = match self.array().read(range.start, into).await {
+            Ok(content) => content,
+            Err(error) => panic!("reading {range} fails {when}: {error}"),
+        };
+        self.note_use(range);
+        self.check_read(read, range, &content, when);
+        content
+    }
+
+    /// What members in service have on their drives now: the chunk at a sector of a member's data area.
+    pub(crate) fn stored_chunks(&self) -> impl Fn(usize, u64) -> Option<Vec<u8>> {
+        let array = self.array();
+        let members = 0..array.geometry().member_count();
+        let drives: Vec<Option<usize>> =
+            members.map(|member| self.bay.drive_of(&array, member)).collect();
+        let chunk_bytes = array.geometry().chunk_sectors() as usize * SECTOR;
+        let data_start = self.on_device(Lba(0));
+        move |member, at| {
+            let drive = drives[member].filter(|_| array.is_online(member))?;
+            let mut chunk = vec![0; chunk_bytes];
+            self.disks[drive].peek(data_start.plus(at), &mut chunk);
+            Some(chunk)
+        }
+    }
+
+    /// Whether every member is in service.
+    pub(crate) fn is_all_online(&self) -> bool {
+        let array = self.array();
+        (0..array.geometry().member_count()).all(|member| array.is_online(member))
     }
 
     fn rotten(&self) -> Option<Stripe> {

@@ -7,8 +7,8 @@ use std::iter::successors;
 use std::rc::Rc;
 
 use voltier_array::{
-    AREA_ALIGN_BYTES, ArrayError, BackgroundTask, Geometry, GrowError, MemberLayout, MemberState,
-    Pace, Priority, ReplaceError, ScrubRepair, Stripe,
+    AREA_ALIGN_BYTES, ArrayError, BackgroundTask, Geometry, GrowError, MemberState, Pace, Priority,
+    ReplaceError, ScrubRepair, Stripe,
 };
 use voltier_block::{BlockDevice, Buf, KIB, Lba, MIB, Prng, SECTOR_BYTES, SectorRange};
 
@@ -50,9 +50,7 @@ impl Setup {
         let (members, sectors) = (self.geometry.member_count(), data_bytes / SECTOR_BYTES);
         let geometry = Geometry::new(level, layout, members, chunk_bytes, sectors);
         self.geometry = geometry.expect("it differs in its size alone");
-        let has_journal = self.has_journal();
-        let journal_bytes =
-            if has_journal { MemberLayout::journal_bytes_for(0, chunk_bytes) } else { 0 };
+        let journal_bytes = self.journal_bytes(0);
         // The first one has what is needed and nothing more.
         let before = self.drives[0].bytes;
         let superblock_bytes = voltier_array::SUPERBLOCK_BYTES;
@@ -161,15 +159,7 @@ impl Rig {
         let most_bytes = self.setup.most_sectors() * SECTOR_BYTES + row_bytes;
         let mut volume = Vec::with_capacity(most_bytes as usize);
         for range in self.whole() {
-            let read = self.model.borrow_mut().begin_read();
-            let into = Buf::new(range.bytes() as usize);
-            let content = match array.read(range.start, into).await {
-                Ok(content) => content,
-                Err(error) => panic!("reading {range} fails {when}: {error}"),
-            };
-            self.note_use(range);
-            self.check_read(read, range, &content, when);
-            volume.extend_from_slice(&content);
+            volume.extend_from_slice(&self.read(range, when).await);
         }
         if self.is_in_doubt() {
             return;
@@ -229,11 +219,8 @@ impl Rig {
     fn check_rows(&self, volume: &[u8], when: &str) {
         let array = self.array();
         let rows = self.rows();
-        let members = 0..array.geometry().member_count();
-        let drives: Vec<Option<usize>> =
-            members.map(|member| self.bay.drive_of(&array, member)).collect();
+        let stored = self.stored_chunks();
         let chunk_sectors = array.geometry().chunk_sectors();
-        let chunk_bytes = (chunk_sectors * SECTOR_BYTES) as usize;
         let content = |row: u64| {
             let (shape, first) = rows.shape_of(row)?;
             let start = (first * SECTOR_BYTES) as usize;
@@ -252,12 +239,7 @@ impl Rig {
             for (row, shape, bytes) in
                 region.iter().filter_map(|row| content(*row).map(|(shape, it)| (row, shape, it)))
             {
-                scrub::check(shape, Stripe(*row), bytes, when, |member, at| {
-                    let drive = drives[member].filter(|_| array.is_online(member))?;
-                    let mut chunk = vec![0; chunk_bytes];
-                    self.disks[drive].peek(self.on_device(Lba(at)), &mut chunk);
-                    Some(chunk)
-                });
+                scrub::check(shape, Stripe(*row), bytes, when, &stored);
             }
         }
     }
@@ -288,10 +270,9 @@ impl Operator {
         let rig = self.rig.clone();
         let array = rig.array();
         let free = rig.bay.free(&rig.setup);
-        let is_whole = (0..array.geometry().member_count()).all(|member| array.is_online(member));
         if rig.is_wide()
             || rig.is_room_asked.get()
-            || !is_whole
+            || !rig.is_all_online()
             || free.is_empty()
             || rig.is_in_doubt()
         {
@@ -340,11 +321,7 @@ pub(crate) async fn end_move(rig: &Rc<Rig>) {
         let replaced = array.replace(member, rig.disks[drive].clone(), uuid).await;
         assert!(replaced.is_ok(), "drive {drive} does not come: {replaced:?}");
     }
-    let is_whole = |rig: &Rig| {
-        let array = rig.array();
-        (0..array.geometry().member_count()).all(|member| array.is_online(member))
-    };
-    rig.until("all members are in service", is_whole).await;
+    rig.until("all members are in service", Rig::is_all_online).await;
     rig.until("the move ends", |rig| rig.array().reshape_status().is_none()).await;
     array.scrub(ScrubRepair::Nothing).expect("nothing else is running");
     array.ended(BackgroundTask::Scrub).await;

@@ -226,12 +226,15 @@ impl Setup {
     pub(crate) fn layout(&self) -> MemberLayout {
         let least = self.drives[0].bytes / SECTOR_BYTES;
         let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
-        let journal_bytes = if self.has_journal() {
-            MemberLayout::journal_bytes_for(least, chunk_bytes)
-        } else {
-            0
-        };
+        let journal_bytes = self.journal_bytes(least);
         MemberLayout::plan(least, chunk_bytes, journal_bytes).expect("it was made to fit")
+    }
+
+    /// Bytes of a ring on a member of so many sectors.
+    pub(super) fn journal_bytes(&self, member_sectors: u64) -> u64 {
+        let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
+        let bytes = || MemberLayout::journal_bytes_for(member_sectors, chunk_bytes);
+        if self.has_journal() { bytes() } else { 0 }
     }
 
     /// The region of a stripe.
