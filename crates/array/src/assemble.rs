@@ -12,7 +12,7 @@ use crate::array::{Array, ArrayError, Foundation};
 use crate::bits::Bits;
 use crate::canary::{self, Canary};
 use crate::consistency::Consistency;
-use crate::copies::{Found, read_superblock, write_superblock};
+use crate::copies::{Found, dismiss, read_superblock, write_superblock};
 use crate::durable::Durable;
 use crate::errors::{DeviceError, MetadataError};
 use crate::journal::ReplayReport;
@@ -248,6 +248,13 @@ fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
         && own.array.event + 1 >= array.event
 }
 
+/// Whether another device has the place of this one, which does not say so.
+fn was_replaced(array: &ArrayRecord, own: &Superblock) -> bool {
+    let was = own.array.members[own.member];
+    let is_another = |now: &MemberRecord| now.uuid != was.uuid;
+    was.state == MemberState::InService && array.members.get(own.member).is_some_and(is_another)
+}
+
 /// Refuses a start without enough members, or with what may be an old half.
 fn check_presence(
     array: &ArrayRecord,
@@ -315,6 +322,8 @@ struct Ready<D> {
     told: ArrayRecord,
     members: BTreeMap<usize, Candidate<D>>,
     left_out: Vec<LeftOut>,
+    /// Of those left out the ones whose places others have, and who do not say so.
+    replaced: Vec<Candidate<D>>,
     map: RegionMap,
     /// Blocks of the map that are not the same on all members.
     unequal: Vec<u64>,
@@ -360,7 +369,7 @@ async fn examine_all<D: BlockDevice>(
     if array.usage == Usage::Making {
         return Err(MetadataError::HalfMade { name: array.name }.into());
     }
-    let (mut members, mut left_out) = (BTreeMap::new(), Vec::new());
+    let (mut members, mut left_out, mut replaced) = (BTreeMap::new(), Vec::new(), Vec::new());
     for candidate in candidates {
         let own = candidate.superblock();
         let (device, member) = (candidate.position, own.member);
@@ -373,6 +382,9 @@ async fn examine_all<D: BlockDevice>(
                 state => state.unwrap_or(MemberState::Absent),
             };
             left_out.push(LeftOut { device, member, state });
+            if was_replaced(&array, own) {
+                replaced.push(candidate);
+            }
         }
     }
     // One that is being rebuilt does not count: nobody knows yet of which stripes it helps.
@@ -412,7 +424,7 @@ async fn examine_all<D: BlockDevice>(
         return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
-    Ok(Ready { array, told, members, left_out, map, unequal, in_doubt, lacking, journal })
+    Ok(Ready { array, told, members, left_out, replaced, map, unequal, in_doubt, lacking, journal })
 }
 
 /// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
@@ -477,6 +489,12 @@ impl<D: BlockDevice> Array<D> {
         let ready = examine_all(devices, options).await?;
         let unflushed = flush_what_was_found(&ready.members).await;
         tell_those_behind(&ready.members, &ready.told).await;
+        // What a member only has in its cache may be all that says that another one has the place.
+        if unflushed.is_empty() {
+            for Candidate { device, found, .. } in ready.replaced {
+                dismiss(&device, found.superblock).await;
+            }
+        }
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
         let own_journal = ready.journal;
         let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;

@@ -7,7 +7,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult};
 
 use crate::errors::DeviceError;
 use crate::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
-use crate::superblock::{Rejected, Superblock};
+use crate::superblock::{MemberRecord, MemberState, Rejected, Superblock};
 
 /// A superblock that was read.
 pub(crate) struct Found {
@@ -99,4 +99,14 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
     superblock: &Superblock,
 ) -> IoResult<()> {
     write_copies(device, |copy| superblock.encode(copy)).await
+}
+
+/// Tells a device whose place another one has that it is out, beside what it says. By that nobody would be
+/// missing: with others that were lost since it would be started as it was.
+pub(crate) async fn dismiss<D: BlockDevice>(device: &D, mut said: Superblock) {
+    let since_event = said.array.event;
+    let own = &mut said.array.members[said.member];
+    *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
+    // One that does not take it is no good: nothing depends on it.
+    let _ = write_superblock(device, &said).await;
 }

@@ -16,7 +16,7 @@ use voltier_ring::Signal;
 
 use crate::array::Inner;
 use crate::canary::{self, Canary};
-use crate::copies::write_superblock;
+use crate::copies::{dismiss, write_superblock};
 use crate::journal::device::{JournalRecord, JournalState};
 use crate::marks::Marks;
 use crate::members::{Member, together};
@@ -279,17 +279,14 @@ impl<D: BlockDevice> Inner<D> {
         Ok(())
     }
 
-    /// Tells devices that made place for their copies that they are out. By what they say themselves nobody
-    /// is missing: with others that were lost since they would be started as they were.
+    /// Tells devices that made place for their copies that they are out.
     async fn dismiss_departed(&self, before: &ArrayRecord, members: Vec<usize>) {
         for member in members {
             let Some((device, uuid)) = self.members[member].take_departed() else { continue };
-            let (mut array, since_event) = (before.clone(), before.event);
-            array.members[member] = MemberRecord { uuid, state: MemberState::Lost, since_event };
+            let mut array = before.clone();
+            array.members[member].uuid = uuid;
             let device_sectors = device.limits().sectors;
-            let superblock = Superblock { array, member, device_sectors };
-            // One that does not take it was copied because it is no good: nothing depends on it.
-            let _ = write_superblock(&*device, &superblock).await;
+            dismiss(&*device, Superblock { array, member, device_sectors }).await;
         }
     }
 

@@ -173,8 +173,9 @@ impl<D: BlockDevice> Inner<D> {
         self.settled().await.map_err(ArrayError::Io)?;
         let returning = self.returning(member, &device).await;
         let uuid = returning.unwrap_or(uuid);
-        self.check_device(&device, &uuid)?;
+        // Somebody may have been faster, with the same device even.
         self.check_place(member)?;
+        self.check_device(&device, &uuid)?;
         let own = &self.members[member];
         let all = Bits::all(self.region_count());
         let is_copy = own.has_device();

@@ -1,15 +1,15 @@
 //! Rebuilds of arrays with durable state: what is on record when, over restarts and power cuts.
 
 use voltier_array::{
-    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, Pace, Priority,
-    Replacement,
+    Array, AssembleOptions, BackgroundTask, Consistency, Level, MemberState, MetadataError, Pace,
+    Priority, Replacement,
 };
 use voltier_block::BlockDevice;
 
 use crate::crash::{Story, at_every_step};
 use crate::drive::Drive;
 use crate::world::{
-    World, blocks, made, on_media, options, read, with_drives, with_some_over, write,
+    World, blocks, made, on_media, options, read, refused, with_drives, with_some_over, write,
 };
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -221,6 +221,33 @@ fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
             }
         });
     }
+}
+
+#[test]
+fn who_was_replaced_and_was_not_told_so_is_told_at_the_next_start() {
+    let media = with_some_over(Level::Raid1, 2, 1, Consistency::Bitmap);
+    let after = on_media(media.clone(), |world| async move {
+        let (array, _) = world.assemble(&[0, 1], PLAIN).await.expect("all");
+        let replaced = array.replace(0, world.drives[2].clone(), NEW).await;
+        assert_eq!(replaced, Ok(Replacement::Copy));
+        array.ended(BackgroundTask::Rebuild).await;
+        array.fail(1).expect("one may go");
+        write(&array, 0, 9).await.expect("write");
+        array.stop().await.expect("stop");
+        world.media()
+    });
+    // The power took from both what they had been told: they look like a whole array.
+    let cut = vec![media[0].clone(), media[1].clone(), after[2].clone()];
+    on_media(cut, |world| async move {
+        let (array, report) = world.assemble(&[0, 1, 2], PLAIN).await.expect("one is enough");
+        assert_eq!(report.left_out.iter().map(|it| it.device).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(read(&array, 0).await, Ok(9));
+        array.stop().await.expect("stop");
+        drop(array);
+        assert_eq!(on_record(&world, 0, 0).await.0, MemberState::Lost);
+        let error = refused(&world, &[0, 1], PLAIN).await;
+        assert_eq!(error, MetadataError::Diverged { device: 0 });
+    });
 }
 
 #[test]

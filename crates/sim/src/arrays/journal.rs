@@ -21,6 +21,8 @@ pub(crate) struct JournalFate {
     pub(crate) is_content_lost: bool,
     /// How often the journal was put elsewhere.
     pub(crate) moves: u64,
+    /// Whether it is being put elsewhere.
+    pub(crate) is_moving: bool,
 }
 
 /// Whether the members say that their journal is on a device.
@@ -55,9 +57,10 @@ impl Known {
 }
 
 impl Rig {
-    /// How often the journal was moved, if its device is known to be lost now.
+    /// How often the journal was moved, if its device is known to be lost now. While it is moved nothing is
+    /// known: what is told lost may be on record elsewhere already.
     pub(crate) fn journal_before(&self) -> Option<u64> {
-        if !self.setup.has_journal_device {
+        if !self.setup.has_journal_device || self.journal.get().is_moving {
             return None;
         }
         let status = self.array().status().expect("an array with superblocks");
@@ -161,13 +164,12 @@ impl Operator {
             return;
         }
         let fate = rig.journal.get();
-        rig.journal.set(JournalFate { is_out: false, moves: fate.moves + 1, ..fate });
+        let moves = fate.moves + 1;
+        rig.journal.set(JournalFate { is_out: false, moves, is_moving: true, ..fate });
         rig.world.tell(|| format!("care: the journal goes from {now:?} to {new:?}"));
         let device = new.map(|drive| (rig.disks[drive].clone(), rig.bay.name()));
         let moved = rig.array().set_journal(device).await;
-        // What began meanwhile tells nothing.
-        let fate = rig.journal.get();
-        rig.journal.set(JournalFate { moves: fate.moves + 1, ..fate });
+        rig.journal.set(JournalFate { is_moving: false, ..rig.journal.get() });
         rig.world.tell(|| format!("care: the journal went to {new:?}: {moved:?}"));
         // Started without its only member with large blocks an array has small ones.
         let has_larger =

@@ -158,7 +158,7 @@ impl Rig {
             is_stopped: self.is_stopped.get(),
             online: self.still_in_service(),
             geometry: self.geometry(),
-            journal: self.journal.get(),
+            journal: JournalFate { is_moving: false, ..self.journal.get() },
             open,
             written: self.written.borrow().clone(),
             rot: self.rot.borrow().clone(),
