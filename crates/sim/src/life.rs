@@ -111,7 +111,7 @@ pub(crate) async fn dissolve(bench: &Rc<Bench<SimCache>>, stage: &Stage) {
 pub(crate) async fn check_plain(world: &World, stage: &Stage, profile: &Profile) {
     let device = SimDrive::any_sector(stage.drives.borrow().1.clone());
     let (world, model) = (world.clone(), stage.model.clone());
-    let bench = Bench { world, model, device, windows: profile.windows() };
+    let bench = Bench { world, model, device, windows: profile.windows().into() };
     bench.check_all("the plain origin after a crash").await;
 }
 
@@ -219,7 +219,7 @@ async fn outlive_ssd(world: &World, bench: &Rc<Bench<SimCache>>) {
         assert!(read.is_err(), "lost {range} can be read");
     }
     world.excuse(false);
-    for window in bench.windows {
+    for &window in &bench.windows {
         for piece in window.split_at_multiples(128) {
             if !lost.iter().any(|range| range.overlaps(piece)) {
                 bench.check(piece, "without the SSD").await;

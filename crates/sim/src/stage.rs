@@ -248,7 +248,7 @@ impl Stage {
             world: world.clone(),
             model: self.model.clone(),
             device,
-            windows: profile.windows(),
+            windows: profile.windows().into(),
         }))
     }
 

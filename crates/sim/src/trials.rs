@@ -49,7 +49,7 @@ async fn rotten_life(world: World, profile: Profile) {
         open(&world, &drives, settings.clone(), 0).await.expect("a new cache opens");
     let model = Rc::new(RefCell::new(profile.model()));
     let windows = profile.windows();
-    let bench = Rc::new(Bench { world: world.clone(), model, device, windows });
+    let bench = Rc::new(Bench { world: world.clone(), model, device, windows: windows.into() });
     run_clients(&bench, &profile, profile.steps).await;
     bench.device.stop().await.expect("a stop works");
     let mut ssd = drives.0.medium();
@@ -63,7 +63,8 @@ async fn rotten_life(world: World, profile: Profile) {
         Err(OpenError::Damaged(_)) => return,
         Err(error) => panic!("the cache does not come back: {error}"),
     };
-    let bench = Bench { device, model: bench.model.clone(), world: world.clone(), windows };
+    let bench =
+        Bench { device, model: bench.model.clone(), world: world.clone(), windows: windows.into() };
     let mut failing = Vec::new();
     for piece in windows.iter().flat_map(|window| window.split_at_multiples(8)) {
         if !served_right(&bench, piece).await {
@@ -254,7 +255,7 @@ async fn settled_life(world: World, profile: Profile, admission: AdmissionKind) 
     let (device, generation) = opened.expect("a new cache opens");
     let model = Rc::new(RefCell::new(profile.model()));
     let windows = profile.windows();
-    let bench = Rc::new(Bench { world: world.clone(), model, device, windows });
+    let bench = Rc::new(Bench { world: world.clone(), model, device, windows: windows.into() });
     run_clients(&bench, &profile, profile.steps).await;
     stream(&bench).await;
     for policy in PolicyKind::ALL {
@@ -273,7 +274,8 @@ async fn settled_life(world: World, profile: Profile, admission: AdmissionKind) 
     rest::check_cache(&world, &bench.device).await;
     let opened = open(&world, &drives, settings, generation).await;
     let (device, _) = opened.expect("the cache comes back");
-    let again = Bench { device, model: bench.model.clone(), world: world.clone(), windows };
+    let again =
+        Bench { device, model: bench.model.clone(), world: world.clone(), windows: windows.into() };
     again.check_all("after the start").await;
     again.device.drain().await.expect("a drain works");
     again.device.stop().await.expect("a stop works");

@@ -186,7 +186,7 @@ pub struct Bench<D> {
     /// The device.
     pub device: D,
     /// What clients use of it.
-    pub windows: [SectorRange; 3],
+    pub windows: Vec<SectorRange>,
 }
 
 impl<D: BlockDevice> Bench<D> {
@@ -215,7 +215,7 @@ impl<D: BlockDevice> Bench<D> {
 
     /// Reads everything that clients use.
     pub async fn check_all(&self, when: &str) {
-        for window in self.windows {
+        for &window in &self.windows {
             for piece in window.split_at_multiples(CHECK_SECTORS) {
                 self.check(piece, when).await;
             }
@@ -381,7 +381,7 @@ pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
 pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDrive> {
     let Bench { world, model, windows, .. } = like;
     let device = SimDrive::any_sector(drive);
-    Bench { world: world.clone(), model: model.clone(), device, windows: *windows }
+    Bench { world: world.clone(), model: model.clone(), device, windows: windows.clone() }
 }
 
 /// Whether one of the ranges has this sector.

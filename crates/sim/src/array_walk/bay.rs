@@ -51,6 +51,8 @@ pub(super) struct Left {
     site: SiteLeft,
     /// Uuids given away.
     named: u64,
+    /// Sectors that the array had when it was made.
+    sectors: u64,
 }
 
 impl Left {
@@ -58,7 +60,7 @@ impl Left {
     pub(super) fn nothing(seed: u64) -> Self {
         let media = (0..DRIVES).map(|number| Medium::zeroed(drive(number, seed).bytes));
         let site = SiteLeft::nothing(DRIVES as u64 * CHUNKS_BYTES / 512);
-        Self { media: media.collect(), site, named: 0 }
+        Self { media: media.collect(), site, named: 0, sectors: 0 }
     }
 }
 
@@ -77,6 +79,7 @@ pub(super) struct Bay {
     pub(super) disks: Vec<SimDisk>,
     pub(super) open: RefCell<Option<Open>>,
     named: Cell<u64>,
+    sectors: Cell<u64>,
 }
 
 impl Deref for Bay {
@@ -97,6 +100,7 @@ impl Bay {
             site,
             open: RefCell::default(),
             named: Cell::new(left.named),
+            sectors: Cell::new(left.sectors),
         })
     }
 
@@ -111,15 +115,21 @@ impl Bay {
         crate::arrays::uuid(self.named.get())
     }
 
-    /// A new array is zeroes, whatever its drives held.
+    /// A new array is zeroes, whatever its drives held, and so is room that is added later.
     pub(super) fn is_new(&self, sectors: u64) {
-        self.model.replace(Model::new(sectors));
+        self.sectors.set(sectors);
+        self.model.replace(Model::new(2 * sectors));
     }
 
     /// What a crash at this moment leaves.
     pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
-        Left { media, site: self.site.left_by(cut), named: self.named.get() }
+        Left {
+            media,
+            site: self.site.left_by(cut),
+            named: self.named.get(),
+            sectors: self.sectors.get(),
+        }
     }
 
     /// The array, if it is open.
@@ -129,10 +139,14 @@ impl Bay {
 
     fn bench(&self) -> Option<Bench<Reached>> {
         let array = self.array()?;
-        let sectors = array.limits().sectors;
-        let starts = [0, sectors / 2 / 8 * 8, sectors - WINDOW_BYTES / 512];
-        let windows = starts.map(|at| SectorRange::new(Lba(at), WINDOW_BYTES / 512));
-        Some(self.site.bench(Reached::any_sector(array), windows))
+        let (at_first, now) = (self.sectors.get(), array.limits().sectors);
+        let last = |sectors| sectors - WINDOW_BYTES / 512;
+        let mut starts = vec![0, at_first / 2 / 8 * 8, last(at_first)];
+        if now > at_first {
+            starts.push(last(now));
+        }
+        let windows = starts.into_iter().map(|at| SectorRange::new(Lba(at), WINDOW_BYTES / 512));
+        Some(self.site.bench(Reached::any_sector(array), windows.collect()))
     }
 
     /// Holds all that clients use to the model, if the array is open.
@@ -154,6 +168,10 @@ impl Bay {
                 handle.sleep(2_000_000).await;
             }
             array.ended(BackgroundTask::Rebuild).await;
+            // It waits for members that are missing, if some are.
+            while array.reshape_status().is_some_and(|move_| move_.waits_for.is_none()) {
+                handle.sleep(2_000_000).await;
+            }
             array.ended(BackgroundTask::Scrub).await;
         });
     }

@@ -119,7 +119,9 @@ impl Engine for ArrayEngine {
         let size_bytes = disk.limits().bytes();
         let journal = disk.clone();
         let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
-        let is_ours = self.examine_now(disk)?.is_some() || is_journal.is_ok_and(|it| it.is_some());
+        // What is damaged is content as well.
+        let is_member = !matches!(self.examine_now(disk), Ok(None));
+        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
         let findings =
             if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
         Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
@@ -191,6 +193,9 @@ impl Engine for ArrayEngine {
     ) -> ControlResult<OpenedArray> {
         self.0.step();
         let (mut members, mut journals, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let is_journal = |label: ControlResult<Option<JournalDeviceLabel>>| {
+            label.ok().flatten().is_some_and(|it| it.array == record.uuid)
+        };
         for (at, device) in devices.iter().enumerate() {
             if devices[..at].contains(device) {
                 // Nobody opens a device twice.
@@ -198,17 +203,15 @@ impl Engine for ArrayEngine {
                 continue;
             }
             let disk = self.disk(device)?;
-            match self.examine_now(disk.clone())? {
-                Some(own) if own.array.uuid == record.uuid.0 => {
+            match self.examine_now(disk.clone()) {
+                Ok(Some(own)) if own.array.uuid == record.uuid.0 => {
                     members.push((disk, device.clone(), own));
                 }
-                None if self
-                    .journal_label_of(device)?
-                    .is_some_and(|it| it.array == record.uuid) =>
-                {
+                Ok(None) if is_journal(self.journal_label_of(device)) => {
                     journals.push((disk, device.clone()));
                 }
-                _ => left_out.push(format!("{device} is left out")),
+                Err(error) => left_out.push(error.message),
+                Ok(_) => left_out.push(format!("{device} is left out")),
             }
         }
         keep_newest(&mut members);

@@ -26,7 +26,7 @@ use crate::manage::points::{Points, Progress, draw_cut};
 use crate::stage::Crash;
 use bay::{Bay, Left};
 use engine::ArrayEngine;
-use story::{Shape, ask, create, name, shape, show};
+use story::{Shape, ask, create, level_of, name, shape, show};
 
 /// One crash point in so many has its recovery crashed as well, at some event.
 const SECOND_ONE_IN: u64 = 6;
@@ -236,7 +236,7 @@ impl Walk {
                 let erase = prng.one_in(2);
                 ask(bay, &mut service, ArrayRequest::Delete { name: name(), erase });
             }
-            ask(bay, &mut service, create(seed, None));
+            ask(bay, &mut service, create(level_of(seed), None));
             bay.check_all("made again");
         }
         service.stop();

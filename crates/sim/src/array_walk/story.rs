@@ -59,6 +59,8 @@ pub enum ArrayCommand {
     AddSpare,
     /// A row of parity, or a copy, is added.
     Grow,
+    /// A member is added for room.
+    GrowCapacity,
     /// The journal goes to a device.
     JournalToDevice,
     /// It goes to another one.
@@ -73,7 +75,7 @@ pub enum ArrayCommand {
 
 impl ArrayCommand {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Create,
         Self::CreateWithJournal,
         Self::Delete,
@@ -90,6 +92,7 @@ impl ArrayCommand {
         Self::ReplaceOnline,
         Self::AddSpare,
         Self::Grow,
+        Self::GrowCapacity,
         Self::JournalToDevice,
         Self::JournalToAnother,
         Self::JournalToMembers,
@@ -116,6 +119,7 @@ impl ArrayCommand {
             Self::ReplaceOnline => "array-replace-online",
             Self::AddSpare => "array-add-spare",
             Self::Grow => "array-grow",
+            Self::GrowCapacity => "array-grow-capacity",
             Self::JournalToDevice => "array-journal-device",
             Self::JournalToAnother => "array-journal-another",
             Self::JournalToMembers => "array-journal-members",
@@ -155,6 +159,11 @@ pub(super) fn level_of(seed: u64) -> (Level, usize) {
     [(Level::Raid5, 3), (Level::Raid6, 4), (Level::Raid1, 2)][seed as usize % 3]
 }
 
+/// The same of an array that can be given room.
+fn roomy_level_of(seed: u64) -> (Level, usize) {
+    [(Level::Raid5, 3), (Level::Raid6, 4), (Level::Raid5, 4)][seed as usize % 3]
+}
+
 /// Asks for something that must work.
 pub(super) fn ask(bay: &Bay, service: &mut Service<ArrayEngine>, ask: ArrayRequest) {
     let shown = format!("{ask:?}");
@@ -173,8 +182,7 @@ pub(super) fn show(service: &mut Service<ArrayEngine>) -> ArrayStatus {
     }
 }
 
-pub(super) fn create(seed: u64, journal: Option<usize>) -> ArrayRequest {
-    let (level, members) = level_of(seed);
+pub(super) fn create((level, members): (Level, usize), journal: Option<usize>) -> ArrayRequest {
     let array = NewArray {
         name: name(),
         level: ArrayLevel(level),
@@ -189,6 +197,10 @@ pub(super) fn create(seed: u64, journal: Option<usize>) -> ArrayRequest {
 }
 
 impl ArrayCommand {
+    fn level_of(self, seed: u64) -> (Level, usize) {
+        if self == Self::GrowCapacity { roomy_level_of(seed) } else { level_of(seed) }
+    }
+
     /// Where the journal is before it.
     fn journal_before(self) -> Option<usize> {
         let is_on_device = matches!(
@@ -217,11 +229,16 @@ impl ArrayCommand {
             journal: to.map(device),
             force: true,
         };
-        let (level, members) = level_of(seed);
-        let by = if level == Level::Raid1 { Growth::Member } else { Growth::Parity };
+        let (level, members) = self.level_of(seed);
+        let grow = |by: Growth| ArrayRequest::Grow {
+            name: name.clone(),
+            by,
+            devices: vec![device(FRESH)],
+            force: true,
+        };
         vec![match self {
-            Self::Create => create(seed, None),
-            Self::CreateWithJournal => create(seed, Some(JOURNALS[0])),
+            Self::Create => create((level, members), None),
+            Self::CreateWithJournal => create((level, members), Some(JOURNALS[0])),
             Self::Delete => ArrayRequest::Delete { name, erase: false },
             Self::DeleteErase => ArrayRequest::Delete { name, erase: true },
             Self::Assemble => {
@@ -234,9 +251,9 @@ impl ArrayCommand {
             Self::ReplaceLost | Self::ReplaceOnline => replace(FRESH),
             Self::ReplaceBack => replace(MEMBER as usize),
             Self::AddSpare => ArrayRequest::AddSpare { name, spare: device(SPARE), force: true },
-            Self::Grow => {
-                ArrayRequest::Grow { name, by, devices: vec![device(FRESH)], force: true }
-            }
+            Self::Grow if level == Level::Raid1 => grow(Growth::Member),
+            Self::Grow => grow(Growth::Parity),
+            Self::GrowCapacity => grow(Growth::Capacity),
             Self::JournalToDevice => journal(Some(JOURNALS[0])),
             Self::JournalToAnother => journal(Some(JOURNALS[1])),
             Self::JournalToMembers => journal(None),
@@ -261,6 +278,7 @@ impl ArrayCommand {
                 | Self::DeleteErase
                 | Self::Assemble
                 | Self::Grow
+                | Self::GrowCapacity
                 | Self::JournalToDevice
                 | Self::JournalToAnother
                 | Self::JournalToMembers
@@ -273,7 +291,7 @@ impl ArrayCommand {
         let mut service = bay.service();
         service.start(false);
         bay.crew_size.set(CREW);
-        ask(bay, &mut service, create(seed, self.journal_before()));
+        ask(bay, &mut service, create(self.level_of(seed), self.journal_before()));
         bay.pass(WARM_UP_NS);
         match self {
             Self::Create | Self::CreateWithJournal | Self::Assemble => {

@@ -294,7 +294,7 @@ impl Tower {
         self.generation.set(opened.generation);
         self.cache.replace(Some(device.clone()));
         let (world, model) = (self.world.clone(), self.model.clone());
-        Some(Rc::new(Bench { world, model, device, windows: self.windows() }))
+        Some(Rc::new(Bench { world, model, device, windows: self.windows().into() }))
     }
 
     /// As of a profile whose origin is the array.
@@ -493,7 +493,7 @@ async fn take_apart(tower: &Rc<Tower>, bench: &Rc<Bench<StackedCache>>) {
 async fn check_origin(tower: &Rc<Tower>) {
     let (world, model) = (tower.world.clone(), tower.model.clone());
     let device = StackedOrigin::any_sector(tower.array(Side::Origin));
-    let plain = Bench { world, model, device, windows: tower.windows() };
+    let plain = Bench { world, model, device, windows: tower.windows().into() };
     plain.check_all("the plain origin").await;
     for side in SIDES {
         let array = tower.array(side);

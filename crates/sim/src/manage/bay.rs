@@ -147,7 +147,7 @@ impl Bay {
     /// The open volume beside its model.
     pub(super) fn bench(&self) -> Bench<Volume<SimDrive>> {
         let volume = self.volume.borrow().clone().expect("the volume is open");
-        self.site.bench(volume, self.drives.windows())
+        self.site.bench(volume, self.drives.windows().into())
     }
 
     /// Holds everything that clients use to the model: through the volume, or, when there is none,
@@ -157,7 +157,7 @@ impl Bay {
             self.check(self.bench(), when);
         } else {
             let origin = SimDrive::any_sector(self.hdd.clone());
-            self.check(self.site.bench(origin, self.drives.windows()), when);
+            self.check(self.site.bench(origin, self.drives.windows().into()), when);
         }
     }
 

@@ -132,7 +132,7 @@ impl Site {
     }
 
     /// A device of this world beside the model.
-    pub(crate) fn bench<D: BlockDevice>(&self, device: D, windows: [SectorRange; 3]) -> Bench<D> {
+    pub(crate) fn bench<D: BlockDevice>(&self, device: D, windows: Vec<SectorRange>) -> Bench<D> {
         Bench { world: self.world.clone(), model: self.model.clone(), device, windows }
     }
 
