@@ -258,7 +258,7 @@ fn verify(
     // Most drives that were away stay there; now and then one is back, or another one goes.
     let mut away = if prng.one_in(3) { 0 } else { away };
     if prng.one_in(3) {
-        let shape = if setup.gains_room { &geometry } else { &setup.geometry };
+        let shape = if setup.gains_room() { &geometry } else { &setup.geometry };
         away |= 1 << prng.below(shape.member_count() as u64);
     }
     verify(setup, left, away, prng, ledger, Cuts::Any(depth + 1));

@@ -51,8 +51,8 @@ pub(crate) struct Left {
     pub(crate) rot: Option<Rot>,
     /// For uuids.
     pub(crate) drives_named: u64,
-    /// Whether a request was answered that was for the room behind what the volume had at first.
-    pub(crate) has_used_room: bool,
+    /// The end of what requests that were answered were for.
+    pub(crate) used_end: Lba,
 }
 
 impl Left {
@@ -75,7 +75,7 @@ impl Left {
             written: BTreeSet::new(),
             rot: None,
             drives_named: setup.geometry.member_count() as u64,
-            has_used_room: false,
+            used_end: Lba(0),
         }
     }
 

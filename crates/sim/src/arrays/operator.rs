@@ -64,7 +64,7 @@ pub(crate) async fn take_care(rig: Rc<Rig>, care: Care, acts: u64) {
                     let setup = &operator.rig.setup;
                     (setup.grows, setup.has_journal_device)
                 };
-                if operator.rig.setup.gains_room && (act == 0 || operator.dice.one_in(4)) {
+                if operator.rig.setup.gains_room() && (act == 0 || operator.dice.one_in(4)) {
                     operator.add_room().await;
                 } else if grows && (act == 0 || operator.dice.one_in(6)) {
                     operator.grow().await;

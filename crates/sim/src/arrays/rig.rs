@@ -64,8 +64,8 @@ pub(crate) struct Rig {
     pub(crate) was_rotten: Cell<bool>,
     /// What clients have under way.
     pub(crate) under_way: RefCell<Vec<SectorRange>>,
-    /// Whether a request was answered that was for the room behind what the volume had at first.
-    pub(crate) has_used_room: Cell<bool>,
+    /// The end of what requests that were answered were for.
+    pub(crate) used_end: Cell<Lba>,
     /// Whether a member for room is on its way.
     pub(crate) is_room_asked: Cell<bool>,
 }
@@ -114,7 +114,7 @@ impl Rig {
             is_rotten: Cell::new(false),
             was_rotten: Cell::new(false),
             under_way: RefCell::default(),
-            has_used_room: Cell::new(left.has_used_room),
+            used_end: Cell::new(left.used_end),
             is_room_asked: Cell::new(false),
         })
     }
@@ -163,7 +163,7 @@ impl Rig {
             written: self.written.borrow().clone(),
             rot: self.rot.borrow().clone(),
             drives_named: self.bay.named.get(),
-            has_used_room: self.has_used_room.get(),
+            used_end: self.used_end.get(),
         }
     }
 
@@ -402,7 +402,7 @@ impl Rig {
     /// # Panics
     /// When something is not as it must be.
     pub(crate) async fn check_all(&self, when: &str) {
-        if self.setup.gains_room {
+        if self.setup.gains_room() {
             return self.check_with_room(when).await;
         }
         let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;

@@ -22,6 +22,10 @@ use crate::arrays::setup::{Care, REGION_BYTES, REGIONS_ONE_IN, Setup};
 const ROOM: u64 = 0x726f_6f6d_0000_05ca;
 /// One seed in so many of those that can.
 const ROOM_ONE_IN: u64 = 4;
+/// The same for a second one after it.
+const SECOND: u64 = 0x726f_6f6d_0000_02d2;
+/// One in so many of these.
+const SECOND_ONE_IN: u64 = 3;
 /// One in so many of these has chunks that are moved over themselves in parts.
 const LONG_CHUNKS_ONE_IN: u64 = 6;
 const LONG_CHUNK_BYTES: u64 = 256 * KIB;
@@ -44,7 +48,11 @@ impl Setup {
         let chunk_bytes = if is_long { LONG_CHUNK_BYTES } else { own_bytes };
         let has_more = !is_long && prng.one_in(REGIONS_ONE_IN);
         let more_bytes = if has_more { 1 + prng.below(2) } else { 0 } * REGION_BYTES;
-        let rows = data * (data + 1) + prng.below(3 * (data + 1));
+        let wider = self.geometry.with_member().and_then(|wider| wider.with_member());
+        let has_second = wider.is_ok() && Prng::new(seed ^ SECOND).one_in(SECOND_ONE_IN);
+        // As many as a move is made for.
+        let least_rows = (data + 1) * if has_second { data + 2 } else { data };
+        let rows = least_rows + prng.below(3 * (data + 1));
         let data_bytes = more_bytes + rows * chunk_bytes;
         let (level, layout) = (self.geometry.level(), self.geometry.layout());
         let (members, sectors) = (self.geometry.member_count(), data_bytes / SECTOR_BYTES);
@@ -62,10 +70,11 @@ impl Setup {
             // Much is moved, read and held to parity at each.
             self.one_in *= LARGE_ONE_IN;
         }
-        self.gains_room = true;
+        self.rooms = 1 + u64::from(has_second);
         self.care = Care::Members;
-        self.acts += prng.below(4);
-        self.steps = (self.steps + prng.below(16)).min(steps.unwrap_or(u64::MAX));
+        self.acts += prng.below(4) + 4 * (self.rooms - 1);
+        self.steps =
+            (self.steps + prng.below(16) + 16 * (self.rooms - 1)).min(steps.unwrap_or(u64::MAX));
         self
     }
 
@@ -74,15 +83,24 @@ impl Setup {
         self.shapes().iter().map(Geometry::sectors).max().expect("one at least")
     }
 
-    /// The shapes that stripes of the volume may have, as far as their data go.
+    /// The shapes that stripes of the volume may have, as far as their data go, by the members for room.
     pub(crate) fn shapes(&self) -> Vec<Geometry> {
-        let wide = self.gains_room.then(|| self.geometry.with_member().expect("it was asked"));
-        [self.geometry.clone()].into_iter().chain(wide).collect()
+        let mut shapes = vec![self.geometry.clone()];
+        for before in 0..self.rooms as usize {
+            shapes.push(shapes[before].with_member().expect("it was asked"));
+        }
+        shapes
+    }
+
+    /// Whether members are added for room.
+    pub(crate) fn gains_room(&self) -> bool {
+        self.rooms > 0
     }
 
     /// The shape that this one comes from while it moves: with rows that were added before.
     fn before(&self, after: &Geometry) -> Geometry {
-        let mut shapes = successors(Some(self.geometry.clone()), |it| it.with_row().ok()).take(8);
+        let with_rows = |shape| successors(Some(shape), |it: &Geometry| it.with_row().ok()).take(8);
+        let mut shapes = self.shapes().into_iter().flat_map(with_rows);
         let found = shapes.find(|shape| shape.with_member().as_ref() == Ok(after));
         found.expect("it came from somewhere")
     }
@@ -120,7 +138,7 @@ impl Rows {
 impl Rig {
     /// What is used of the volume, as it is now.
     pub(crate) fn windows(&self) -> Vec<SectorRange> {
-        if self.setup.gains_room {
+        if self.setup.gains_room() {
             return vec![SectorRange::new(Lba(0), self.limits().sectors)];
         }
         self.runs.clone()
@@ -128,7 +146,7 @@ impl Rig {
 
     /// The same in requests that are not too long.
     pub(crate) fn whole(&self) -> Vec<SectorRange> {
-        if !self.setup.gains_room {
+        if !self.setup.gains_room() {
             return self.windows();
         }
         let cut = |window: SectorRange| {
@@ -145,9 +163,7 @@ impl Rig {
 
     /// A request was answered.
     pub(crate) fn note_use(&self, range: SectorRange) {
-        if range.end().0 > self.setup.geometry.sectors() {
-            self.has_used_room.set(true);
-        }
+        self.used_end.set(self.used_end.get().max(range.end()));
     }
 
     /// Reads the whole volume and holds it to the model, then every row to parity in the shape it has.
@@ -170,28 +186,23 @@ impl Rig {
         self.check_rows(&volume, end, when);
     }
 
-    /// The size is one of two, and nothing behind it answers.
+    /// The size is that of the shape, or of the one before while it moves, and nothing behind it answers.
     async fn check_size(&self, when: &str) {
         let array = self.array();
-        let is_wide = self.is_wide();
-        let is_moving = array.reshape_status().is_some();
+        let moving = usize::from(array.reshape_status().is_some());
         let size = array.limits().sectors;
-        let expected = if is_wide && !is_moving {
-            self.setup.most_sectors()
-        } else {
-            assert!(!self.has_used_room.get(), "room that was used is gone, {when}");
-            self.setup.geometry.sectors()
-        };
+        let expected = self.setup.shapes()[self.rooms() - moving].sectors();
         assert_eq!(size, expected, "the size is another, {when}");
+        assert!(self.used_end.get().0 <= size, "room that was used is gone, {when}");
         let block = self.setup.block_sectors();
         let read = array.read(Lba(size), Buf::new((block * SECTOR_BYTES) as usize)).await;
         let is_answered = read.is_ok() && self.array().limits().sectors == size;
         assert!(!is_answered, "what is behind the end is read, {when}");
     }
 
-    /// Whether a member was added for room.
-    fn is_wide(&self) -> bool {
-        self.array().geometry().data_chunks() > self.setup.geometry.data_chunks()
+    /// How many members were added for room.
+    fn rooms(&self) -> usize {
+        self.array().geometry().data_chunks() - self.setup.geometry.data_chunks()
     }
 
     fn rows(&self) -> Rows {
@@ -206,7 +217,9 @@ impl Rig {
         let unit_bytes = (data + 1) * before.stripe_sectors() * SECTOR_BYTES;
         let position = status.progress.done_bytes.div_ceil(unit_bytes);
         // The first units lie over themselves.
-        let superblocks = self.known().0.into_iter().flatten();
+        let known = self.known().0.into_iter().flatten();
+        let superblocks =
+            known.filter(|own| own.array.geometry.data_chunks() > before.data_chunks());
         let is_open = |record: voltier_array::ReshapeRecord| {
             let is_between = record.moved_sectors > 0 || record.staged_sectors > 0;
             record.position > position || (record.position == position && is_between)
@@ -274,13 +287,22 @@ impl Rig {
 }
 
 impl Operator {
-    /// Adds a member for room: no second one, also while the first is on its way.
+    /// Adds a member for room: not while one is on its way, and as many as the seed has.
     pub(crate) async fn add_room(&mut self) {
         let rig = self.rig.clone();
         let array = rig.array();
+        if rig.setup.rooms > 1 && self.dice.one_in(2) {
+            // So that there is a time for the next one.
+            let pace = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
+            array.set_pace(BackgroundTask::Rebuild, pace);
+            let is_at_rest =
+                |rig: &Rig| rig.array().reshape_status().is_none_or(|it| it.waits_for.is_some());
+            rig.until("the move ends or waits", is_at_rest).await;
+        }
         let free = rig.bay.free(&rig.setup);
-        if rig.is_wide()
+        if rig.rooms() as u64 == rig.setup.rooms
             || rig.is_room_asked.get()
+            || array.reshape_status().is_some()
             || !rig.is_all_online()
             || free.is_empty()
             || rig.is_in_doubt()
@@ -317,7 +339,7 @@ impl Operator {
 /// Has a move come to its end: drives in the place of members that it waits for, as far as there are some.
 pub(crate) async fn end_move(rig: &Rc<Rig>) {
     let array = rig.array();
-    if !rig.setup.gains_room || array.reshape_status().is_none() || !rig.bay.is_whole() {
+    if !rig.setup.gains_room() || array.reshape_status().is_none() || !rig.bay.is_whole() {
         return;
     }
     for member in Bay::members(&array, MemberState::Lost) {

@@ -75,8 +75,8 @@ pub struct Setup {
     pub has_journal_device: bool,
     /// Whether rows are added while it serves.
     pub grows: bool,
-    /// Whether a member is added for room while it serves.
-    pub gains_room: bool,
+    /// How many members are added for room while it serves, one after the other.
+    pub rooms: u64,
     /// Whether the drives hold something before.
     pub has_junk: bool,
     /// Whether what is discarded reads as zeroes.
@@ -139,7 +139,7 @@ impl Setup {
             drives,
             has_journal_device: false,
             grows: false,
-            gains_room: false,
+            rooms: 0,
             has_junk: prng.one_in(2),
             zeroing_discards: prng.one_in(2),
             latency_ns: *prng.pick(&[20_000, 100_000]),
@@ -250,7 +250,7 @@ impl Setup {
         let is_used = |stripe: &Stripe| {
             let region = self.region_of(*stripe);
             let before = stripe.0.checked_sub(rows).map(|before| self.region_of(Stripe(before)));
-            self.gains_room || region == last || before != Some(region)
+            self.gains_room() || region == last || before != Some(region)
         };
         (0..self.geometry.stripe_count()).map(Stripe).filter(is_used).collect()
     }
