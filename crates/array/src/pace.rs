@@ -17,6 +17,8 @@ const BATCHES_AT_ONCE: u32 = 8;
 const BATCHES_BESIDE_REQUESTS: u32 = 2;
 /// The same for a task that is behind its floor: batches take longer the more requests there are.
 const BATCHES_AT_ONCE_MAX: u32 = 32;
+/// A run that takes as long is of drives that seek: more and shorter ones would cost requests more.
+const SEEKING_NS: Nanos = 5_000_000;
 /// A floor that was missed is made up for as far as this.
 const DEBT_NS_MAX: Nanos = SECOND_NS;
 
@@ -136,6 +138,8 @@ pub(crate) struct Pacer {
     due_ns: Cell<Nanos>,
     /// Until when it rests.
     rest_until_ns: Cell<Nanos>,
+    /// What a batch takes, about; 0 before the first.
+    batch_ns: Cell<Nanos>,
     requests_seen: Cell<u64>,
     busy_at_ns: Cell<Nanos>,
     metered_bytes: Cell<u64>,
@@ -209,13 +213,23 @@ impl Pacer {
     /// A batch that began then has ended; what it did, in bytes of members.
     pub(crate) fn end(&self, now: Nanos, begun: Nanos, bytes: u64) {
         self.in_flight.set(self.in_flight.get() - 1);
-        self.rest_until_ns.set(now + (now - begun));
+        let took_ns = now - begun;
+        self.rest_until_ns.set(now + took_ns);
+        let before_ns = self.batch_ns.get();
+        self.batch_ns.set(if before_ns == 0 { took_ns } else { (3 * before_ns + took_ns) / 4 });
         self.metered_bytes.set(self.metered_bytes.get() + bytes);
         let elapsed = now - self.metered_from_ns.get();
         if elapsed >= SECOND_NS {
             self.bytes_per_second.set(rate(self.metered_bytes.replace(0), elapsed));
             self.metered_from_ns.set(now);
         }
+    }
+
+    /// Whether requests wait less if batches are short: beside them only the floor is kept, by drives that
+    /// do not seek.
+    pub(crate) fn wants_short_runs(&self) -> bool {
+        let is_fast = (1..SEEKING_NS).contains(&self.batch_ns.get());
+        is_fast && self.pace.get().priority <= Priority::Low
     }
 
     pub(crate) fn progress(
@@ -309,6 +323,22 @@ mod tests {
         drop(request);
         assert_ne!(idle.turn(now + SECOND_NS / 2, &foreground), Turn::Go);
         assert_eq!(idle.turn(now + 2 * SECOND_NS, &foreground), Turn::Go);
+    }
+
+    #[test]
+    fn batches_are_short_at_low_priority_on_drives_that_do_not_seek() {
+        for (priority, took_ns, is_short) in [
+            (Priority::Idle, 400_000, true),
+            (Priority::Low, 2_000_000, true),
+            (Priority::Low, 12_000_000, false),
+            (Priority::Normal, 400_000, false),
+        ] {
+            let pacer = pacer(priority, 1 << 20);
+            assert!(!pacer.wants_short_runs(), "nothing is known yet");
+            pacer.begin(SECOND_NS, 1 << 19);
+            pacer.end(SECOND_NS + took_ns, SECOND_NS, 1 << 19);
+            assert_eq!(pacer.wants_short_runs(), is_short, "{priority:?}, {took_ns} ns");
+        }
     }
 
     #[test]

@@ -83,15 +83,22 @@ fn measure(clients: u64, is_lost: bool, pace: Option<Pace>) -> Figures {
             handle.sleep(WARM_NS).await;
         }
         seen.latencies_ns.borrow_mut().clear();
-        let (from, done) = (handle.now(), array.rebuild_status().progress.done_bytes);
+        let from = handle.now();
+        // What is done grows by whole regions: its rate is that between two steps.
+        let mut steps = vec![(from, array.rebuild_status().progress.done_bytes)];
         // A short rebuild ends before the time is over.
         while handle.now() < from + MEASURED_NS
             && (pace.is_none() || array.rebuild_status().progress.is_running)
         {
-            handle.sleep(WARM_NS / 100).await;
+            handle.sleep(WARM_NS / 1000).await;
+            let progress = array.rebuild_status().progress;
+            let done = if progress.is_running { progress.done_bytes } else { MEMBER_BYTES };
+            if steps[steps.len() - 1].1 != done {
+                steps.push((handle.now(), done));
+            }
         }
-        let status = array.rebuild_status().progress;
-        let done = if status.is_running { status.done_bytes } else { MEMBER_BYTES } - done;
+        let first = if clients > 0 { steps[1.min(steps.len() - 1)] } else { steps[0] };
+        let last = steps[steps.len() - 1];
         let seconds = (handle.now() - from) as f64 / 1e9;
         seen.is_over.set(true);
         for task in tasks {
@@ -103,7 +110,11 @@ fn measure(clients: u64, is_lost: bool, pace: Option<Pace>) -> Figures {
         latencies.sort_unstable();
         let p99 = latencies.get(latencies.len() * 99 / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
         Figures {
-            rebuilt_mb_per_s: if pace.is_some() { done as f64 / 1e6 / seconds } else { 0.0 },
+            rebuilt_mb_per_s: if last.0 > first.0 {
+                (last.1 - first.1) as f64 * 1e3 / (last.0 - first.0) as f64
+            } else {
+                0.0
+            },
             requests_per_s: latencies.len() as f64 / seconds,
             p99_us: p99,
         }
