@@ -421,6 +421,28 @@ fn a_member_in_service_is_replaced_by_its_copy() {
 }
 
 #[test]
+fn a_replaced_drive_that_a_power_cut_kept_from_knowing_is_told_at_the_next_start() {
+    let instance = Instance::new();
+    let devices = drives(&instance, "d", 3);
+    instance.run(&with(&["create", "a", "--level", "1"], &devices[..2])).ok();
+    instance.stop();
+    let before: Vec<Vec<u8>> = devices[..2].iter().map(|it| std::fs::read(it).unwrap()).collect();
+    instance.run(&["array", "replace", "a", &devices[0], &devices[2]]).ok();
+    while array(&instance)["members"][0]["path"] != devices[2].as_str() {}
+    instance.run(&["array", "fail", "a", "1"]).ok();
+    instance.run(&["array", "delete", "a"]).ok();
+    for (device, content) in devices.iter().zip(before) {
+        std::fs::write(device, content).unwrap();
+    }
+    // Two of three look like the whole array, of an earlier time.
+    instance.run(&with(&["assemble"], &devices)).ok();
+    let left_out = array(&instance)["left_out"].to_string();
+    assert!(left_out.contains(&format!("{} was member 0 and has been replaced", devices[0])));
+    instance.run(&["array", "delete", "a"]).ok();
+    instance.run(&with(&["assemble"], &devices[..2])).refused(1, "used without them");
+}
+
+#[test]
 fn a_spare_takes_the_place_of_a_lost_member_also_after_a_restart() {
     let instance = Instance::new();
     let devices = drives(&instance, "d", 5);

@@ -213,7 +213,6 @@ pub(super) async fn assemble(
             left_out.first().map_or("none is there", String::as_str)
         )));
     }
-    left_out.extend(keep_newest(&mut candidates));
     // Of those in service: one that was to come may know an event that the others never took.
     let superblocks = candidates.iter().map(|it| &it.superblock);
     let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
@@ -221,7 +220,11 @@ pub(super) async fn assemble(
     // What this instance has seen of the array is not newer than these: they are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
-    let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
+    let own = |it: &Candidate| {
+        let member = it.superblock.member;
+        (member, it.superblock.array.members[member].uuid)
+    };
+    let places: Vec<(usize, [u8; 16])> = candidates.iter().map(own).collect();
     let members = candidates.into_iter().map(|it| (it.leaf, it.known));
     let (leaves, mut known): (Vec<Leaf>, Vec<Known>) = members.chain(journals).unzip();
     let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
@@ -230,7 +233,12 @@ pub(super) async fn assemble(
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
-    left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
+    // Of two devices that were the same member, one after the other, one has the place.
+    let is_replaced = |(place, uuid): &(usize, [u8; 16])| {
+        report.array.members.get(*place).is_some_and(|member| member.uuid != *uuid)
+    };
+    let why = |left: &LeftOut| stale(left, &given, is_replaced(&places[left.device]));
+    left_out.extend(report.left_out.iter().map(why));
     left_out.extend(journals::left_out(&report, &given));
     left_out.extend(news(&report));
     let journals = known.split_off(places.len());
@@ -240,33 +248,15 @@ pub(super) async fn assemble(
     };
     let journal = journals.into_iter().enumerate().find(is_taken).map(|(_, known)| known);
     let mut devices: Vec<Option<Known>> = vec![None; report.array.members.len()];
-    for (place, known) in places.into_iter().zip(known) {
+    for (own, known) in places.iter().zip(known) {
         // One that was to be a further row, and never was, has no place.
-        if let Some(device) = devices.get_mut(place) {
+        if let Some(device) = devices.get_mut(own.0)
+            && (device.is_none() || !is_replaced(own))
+        {
             *device = Some(known);
         }
     }
     Ok(keep(&record.name, array, devices, journal, left_out))
-}
-
-/// Of two devices that were the same member, one after the other, the newer one stays.
-fn keep_newest(candidates: &mut Vec<Candidate>) -> Vec<String> {
-    let mut left_out = Vec::new();
-    let event = |candidate: &Candidate| candidate.superblock.array.event;
-    candidates.sort_by_key(|candidate| std::cmp::Reverse(event(candidate)));
-    let mut places = std::collections::BTreeMap::new();
-    candidates.retain(|candidate| {
-        let member = candidate.superblock.member;
-        let uuid = candidate.superblock.array.members[member].uuid;
-        let first = *places.entry(member).or_insert((event(candidate), uuid));
-        let is_replaced = first.0 > event(candidate) && first.1 != uuid;
-        if is_replaced {
-            let device = &candidate.known.device;
-            left_out.push(format!("{device} was member {member} and has been replaced"));
-        }
-        !is_replaced
-    });
-    left_out
 }
 
 async fn candidate(
@@ -301,8 +291,11 @@ async fn candidate(
 }
 
 /// Why a device that is a member is not in service.
-fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
+fn stale(left: &LeftOut, given: &[DeviceSpec], is_replaced: bool) -> String {
     let (device, member) = (&given[left.device], left.member);
+    if is_replaced {
+        return format!("{device} was member {member} and has been replaced");
+    }
     format!(
         "{device} is left out: it was member {member}, and the array went on without it, so what \
          it holds is old"

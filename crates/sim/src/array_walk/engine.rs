@@ -90,19 +90,6 @@ impl ArrayEngine {
     }
 }
 
-/// Of two devices that were the same member, one after the other, the newer one stays.
-fn keep_newest(members: &mut Vec<(SimDisk, DeviceSpec, Superblock)>) {
-    members.sort_by_key(|(.., own)| std::cmp::Reverse(own.array.event));
-    let mut places: Vec<(usize, u64, [u8; 16])> = Vec::new();
-    members.retain(|(.., own)| {
-        let (member, event) = (own.member, own.array.event);
-        let uuid = own.array.members[member].uuid;
-        let first = places.iter().find(|place| place.0 == member).copied();
-        places.push((member, event, uuid));
-        !first.is_some_and(|first| first.1 > event && first.2 != uuid)
-    });
-}
-
 impl Engine for ArrayEngine {
     fn set_waker(&mut self, _: Waker) {}
 
@@ -214,7 +201,6 @@ impl Engine for ArrayEngine {
                 Ok(_) => left_out.push(format!("{device} is left out")),
             }
         }
-        keep_newest(&mut members);
         let in_service = members.iter().filter(|(.., own)| own.array.is_in_service(own.member));
         let newest = in_service.map(|(.., own)| own.array.event).max().unwrap_or(0);
         let degraded = force || (record.events > 0 && newest >= record.events);
@@ -226,7 +212,13 @@ impl Engine for ArrayEngine {
         let (array, report) = assembled.map_err(failed)?;
         let mut places = vec![None; report.array.members.len()];
         for (_, device, own) in &members {
-            if let Some(place) = places.get_mut(own.member) {
+            let uuid = own.array.members[own.member].uuid;
+            let now = report.array.members.get(own.member);
+            // Of two devices that were the same member, one after the other, one has the place.
+            let is_replaced = now.is_some_and(|member| member.uuid != uuid);
+            if let Some(place) = places.get_mut(own.member)
+                && (place.is_none() || !is_replaced)
+            {
                 *place = Some(device.clone());
             }
         }
