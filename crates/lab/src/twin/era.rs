@@ -218,9 +218,10 @@ fn window(iops: f64, read_percent: u64, extent: Extent) -> Window {
     let turn_ns = (JOBS * DEPTH) as f64 / iops * 1e9;
     let writes = 100 - read_percent;
     let gather = 50_u64.checked_div(writes).map_or(3, |turns| turns.clamp(3, 10));
+    // Requests come to an end in waves: in three turns of 1 MiB writes a wave more or less is a tenth.
     // The drives' own memory of what they were asked before goes back some milliseconds.
     let (warm_turns, turns, warm, least) = match extent {
-        Extent::Full => (gather as f64, 3.0, 2.5e7, 3e7),
+        Extent::Full => (gather as f64, 10.0, 2.5e7, 3e7),
         Extent::Quick => (1.5, 1.5, 1e7, 5e6),
     };
     Window {
