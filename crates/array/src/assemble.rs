@@ -42,6 +42,8 @@ pub struct LeftOut {
     pub member: usize,
     /// What the array says of this member: lost, being rebuilt, or absent.
     pub state: MemberState,
+    /// Whether another device has its place.
+    pub is_replaced: bool,
 }
 
 /// A journal device that was given and is not used.
@@ -248,13 +250,6 @@ fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
         && own.array.event + 1 >= array.event
 }
 
-/// Whether another device has the place of this one, which does not say so.
-fn was_replaced(array: &ArrayRecord, own: &Superblock) -> bool {
-    let was = own.array.members[own.member];
-    let is_another = |now: &MemberRecord| now.uuid != was.uuid;
-    was.state == MemberState::InService && array.members.get(own.member).is_some_and(is_another)
-}
-
 /// Refuses a start without enough members, or with what may be an old half.
 fn check_presence(
     array: &ArrayRecord,
@@ -381,8 +376,11 @@ async fn examine_all<D: BlockDevice>(
                 Some(MemberState::InService | MemberState::Rebuilding) => MemberState::Lost,
                 state => state.unwrap_or(MemberState::Absent),
             };
-            left_out.push(LeftOut { device, member, state });
-            if was_replaced(&array, own) {
+            let was = own.array.members[member];
+            let is_another = |now: &MemberRecord| now.uuid != was.uuid;
+            let is_replaced = array.members.get(member).is_some_and(is_another);
+            left_out.push(LeftOut { device, member, state, is_replaced });
+            if is_replaced && was.state == MemberState::InService {
                 replaced.push(candidate);
             }
         }

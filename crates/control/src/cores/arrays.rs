@@ -220,11 +220,7 @@ pub(super) async fn assemble(
     // What this instance has seen of the array is not newer than these: they are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
-    let own = |it: &Candidate| {
-        let member = it.superblock.member;
-        (member, it.superblock.array.members[member].uuid)
-    };
-    let places: Vec<(usize, [u8; 16])> = candidates.iter().map(own).collect();
+    let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
     let members = candidates.into_iter().map(|it| (it.leaf, it.known));
     let (leaves, mut known): (Vec<Leaf>, Vec<Known>) = members.chain(journals).unzip();
     let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
@@ -233,12 +229,7 @@ pub(super) async fn assemble(
         let why = refusal(&error, &given, &record).message;
         ControlError::failed([&[why], &left_out[..]].concat().join("; "))
     })?;
-    // Of two devices that were the same member, one after the other, one has the place.
-    let is_replaced = |(place, uuid): &(usize, [u8; 16])| {
-        report.array.members.get(*place).is_some_and(|member| member.uuid != *uuid)
-    };
-    let why = |left: &LeftOut| stale(left, &given, is_replaced(&places[left.device]));
-    left_out.extend(report.left_out.iter().map(why));
+    left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
     left_out.extend(journals::left_out(&report, &given));
     left_out.extend(news(&report));
     let journals = known.split_off(places.len());
@@ -248,10 +239,12 @@ pub(super) async fn assemble(
     };
     let journal = journals.into_iter().enumerate().find(is_taken).map(|(_, known)| known);
     let mut devices: Vec<Option<Known>> = vec![None; report.array.members.len()];
-    for (own, known) in places.iter().zip(known) {
-        // One that was to be a further row, and never was, has no place.
-        if let Some(device) = devices.get_mut(own.0)
-            && (device.is_none() || !is_replaced(own))
+    for ((at, place), known) in places.into_iter().enumerate().zip(known) {
+        // Of two devices that were the same member, one after the other, one has the place.
+        let is_replaced = report.left_out.iter().any(|left| left.device == at && left.is_replaced);
+        // One that was to be a further row, and never was, has none.
+        if let Some(device) = devices.get_mut(place)
+            && (device.is_none() || !is_replaced)
         {
             *device = Some(known);
         }
@@ -291,9 +284,9 @@ async fn candidate(
 }
 
 /// Why a device that is a member is not in service.
-fn stale(left: &LeftOut, given: &[DeviceSpec], is_replaced: bool) -> String {
+fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
     let (device, member) = (&given[left.device], left.member);
-    if is_replaced {
+    if left.is_replaced {
         return format!("{device} was member {member} and has been replaced");
     }
     format!(

@@ -211,11 +211,9 @@ impl Engine for ArrayEngine {
         let assembled = self.0.run(async move { Array::assemble(&handle, given, options).await });
         let (array, report) = assembled.map_err(failed)?;
         let mut places = vec![None; report.array.members.len()];
-        for (_, device, own) in &members {
-            let uuid = own.array.members[own.member].uuid;
-            let now = report.array.members.get(own.member);
+        for (at, (_, device, own)) in members.iter().enumerate() {
             // Of two devices that were the same member, one after the other, one has the place.
-            let is_replaced = now.is_some_and(|member| member.uuid != uuid);
+            let is_replaced = report.left_out.iter().any(|it| it.device == at && it.is_replaced);
             if let Some(place) = places.get_mut(own.member)
                 && (place.is_none() || !is_replaced)
             {
