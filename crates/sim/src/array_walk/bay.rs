@@ -169,7 +169,7 @@ impl Bay {
             }
             array.ended(BackgroundTask::Rebuild).await;
             // It waits for members that are missing, if some are.
-            while array.reshape_status().is_some_and(|move_| move_.waits_for.is_none()) {
+            while array.reshape_status().is_some_and(|it| it.waits_for.is_none()) {
                 handle.sleep(2_000_000).await;
             }
             array.ended(BackgroundTask::Scrub).await;

@@ -159,11 +159,6 @@ pub(super) fn level_of(seed: u64) -> (Level, usize) {
     [(Level::Raid5, 3), (Level::Raid6, 4), (Level::Raid1, 2)][seed as usize % 3]
 }
 
-/// The same of an array that can be given room.
-fn roomy_level_of(seed: u64) -> (Level, usize) {
-    [(Level::Raid5, 3), (Level::Raid6, 4), (Level::Raid5, 4)][seed as usize % 3]
-}
-
 /// Asks for something that must work.
 pub(super) fn ask(bay: &Bay, service: &mut Service<ArrayEngine>, ask: ArrayRequest) {
     let shown = format!("{ask:?}");
@@ -198,7 +193,11 @@ pub(super) fn create((level, members): (Level, usize), journal: Option<usize>) -
 
 impl ArrayCommand {
     fn level_of(self, seed: u64) -> (Level, usize) {
-        if self == Self::GrowCapacity { roomy_level_of(seed) } else { level_of(seed) }
+        match level_of(seed) {
+            // A mirror takes no member for room.
+            (Level::Raid1, _) if self == Self::GrowCapacity => (Level::Raid5, 4),
+            it => it,
+        }
     }
 
     /// Where the journal is before it.
