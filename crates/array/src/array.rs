@@ -26,6 +26,7 @@ use crate::level::GeometryError;
 use crate::locks::StripeLocks;
 use crate::losses::{Losses, RecordLosses};
 use crate::members::{Clear, Member};
+use crate::merge::{MergePolicy, Streams};
 use crate::pace::Foreground;
 use crate::replace::ReplaceError;
 use crate::reshape::shapes::Shapes;
@@ -147,6 +148,7 @@ pub(crate) struct Inner<D> {
     pub(crate) members: Vec<Member<D>>,
     pub(crate) locks: StripeLocks,
     pub(crate) counters: Counters,
+    pub(crate) streams: Streams,
     pub(crate) consistency: Consistency,
     /// The first sector of the chunks on a member's device.
     pub(crate) data_start: u64,
@@ -301,6 +303,7 @@ impl<D: BlockDevice> Array<D> {
             members: members.into_iter().map(Member::new).collect(),
             locks: StripeLocks::default(),
             counters: Counters::default(),
+            streams: Streams::new(MergePolicy::default()),
             consistency,
             data_start,
             durable,

@@ -56,6 +56,10 @@ pub enum Canary {
     MovedPartMissed,
     /// A start redoes changes of the journal that were made before their rows were moved.
     MovedRedone,
+    /// A small write that waits for others is acknowledged while it waits.
+    HeldAcknowledged,
+    /// What is written of a chunk at once goes over gaps between its parts.
+    GapsBridged,
 }
 
 voltier_ring::canary_switch!(Canary);

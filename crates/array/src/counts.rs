@@ -27,6 +27,14 @@ pub struct Counts {
     pub modify_writes: u64,
     /// Writes that had to compute lost data.
     pub recover_writes: u64,
+    /// Writes of less than a stripe, or parts of writes, that waited for others to go with.
+    pub held_writes: u64,
+    /// How long these waited, in all, in nanoseconds.
+    pub held_ns: u64,
+    /// Of these, those that went with others.
+    pub merged_writes: u64,
+    /// Times that several of them went together.
+    pub merges: u64,
     /// Reads of a stripe that had to compute data.
     pub degraded_reads: u64,
     /// Chunks, or parts, written again after a medium error.

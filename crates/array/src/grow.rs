@@ -25,6 +25,7 @@ use crate::locks::StripeLocks;
 use crate::losses::Losses;
 use crate::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
 use crate::members::Member;
+use crate::merge::Streams;
 use crate::pace::Foreground;
 use crate::replace::ReplaceError;
 use crate::reshape::Moving;
@@ -244,6 +245,7 @@ impl<D: BlockDevice> Inner<D> {
             members,
             locks: StripeLocks::default(),
             counters: Counters::of(self.counters.get()),
+            streams: Streams::new(self.streams.policy()),
             consistency: self.consistency,
             data_start: self.data_start,
             durable,

@@ -183,6 +183,11 @@ impl fmt::Display for Level {
 }
 
 impl Level {
+    /// Whether stripes have parity of several chunks of data: not copies, and not RAID 0.
+    pub const fn has_parity(self) -> bool {
+        !matches!(self, Self::Raid0 | Self::Raid1 | Self::Raid10)
+    }
+
     /// What the level takes, and the shape it has if the number of members suits it.
     fn shape_of(self, members: usize) -> (&'static str, Option<Shape>) {
         let one = |rows| Shape { groups: 1, width: members, rows };

@@ -22,6 +22,8 @@
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
+//! Writes of less than a stripe that follow one another may wait for each other and go as one (`merge`).
+//!
 //! Before data and parity are written, what will be written is in a journal on the same members, so
 //! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
 //!
@@ -71,6 +73,7 @@ mod marks;
 mod member_layout;
 mod member_watch;
 mod members;
+mod merge;
 mod pace;
 mod pieces;
 mod plan;
@@ -110,6 +113,7 @@ pub use member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
 };
+pub use merge::{MergeMode, MergePolicy};
 pub use pace::{Pace, Priority, Progress};
 pub use rebuild::RebuildStatus;
 pub use replace::{ReplaceError, Replacement};

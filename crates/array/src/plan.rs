@@ -58,22 +58,26 @@ pub(crate) fn plan(
         return Plan { method: Method::Plain, reads: Vec::new() };
     }
     let rest = reconstruct(data, written.clone(), hull);
+    let wide = reconstruct_wide(data, written.clone(), hull);
     let old = modify(data, written, hull, states);
     let first = recover(data, hull, states);
     let is_readable = |(slot, _): (usize, Span)| states[slot] == SlotState::Online;
     let rest_cost = rest.clone().all(is_readable).then(|| cost(rest.clone()));
+    let wide_cost = wide.clone().all(is_readable).then(|| cost(wide.clone()));
     let is_of_use = !may_mismatch && old.clone().all(is_readable);
     let old_cost = is_of_use.then(|| cost(old.clone()));
     // Among equals the first of these.
-    let best = [rest_cost, old_cost].into_iter().flatten().min();
+    let best = [rest_cost, old_cost, wide_cost].into_iter().flatten().min();
     if best.is_none_or(|best| cost(first.clone()) < best) {
         Plan { method: Method::Recover, reads: first.collect() }
-    } else if rest_cost != best {
-        Plan { method: Method::Modify, reads: old.collect() }
     } else if best == Some((0, 0)) {
         Plan { method: Method::FullStripe, reads: Vec::new() }
-    } else {
+    } else if rest_cost == best {
         Plan { method: Method::Reconstruct, reads: rest.collect() }
+    } else if old_cost == best {
+        Plan { method: Method::Modify, reads: old.collect() }
+    } else {
+        Plan { method: Method::Reconstruct, reads: wide.collect() }
     }
 }
 
@@ -101,6 +105,17 @@ fn reconstruct(
         kept.map(move |kept| (slot, kept))
     };
     (0..data).flat_map(kept)
+}
+
+/// The data of all chunks that are not written whole: fewer reads where parts leave something before and
+/// behind them, as writes that were merged do.
+fn reconstruct_wide(
+    data: usize,
+    written: impl Iterator<Item = (usize, Span)> + Clone,
+    hull: Span,
+) -> impl Iterator<Item = (usize, Span)> + Clone {
+    let is_whole = move |slot: &usize| written.clone().any(|own| own == (*slot, hull));
+    (0..data).filter(move |slot| !is_whole(slot)).map(move |slot| (slot, hull))
 }
 
 /// Old data, then the parities that will be written. Not possible if some of these cannot be read.
@@ -173,6 +188,16 @@ mod tests {
         let written = [(0, BLOCK), (1, first_half)];
         assert_eq!(chosen(&written, &[Online; 6], 4), (Method::Reconstruct, 4));
         assert_eq!(chosen(&written, &[Online; 7], 5), (Method::Modify, 4));
+    }
+
+    #[test]
+    fn all_data_are_read_where_parts_of_all_chunks_leave_something_on_both_sides() {
+        let middle = Span { start: 4, end: 8 };
+        let written = [(0, WHOLE), (1, middle), (2, middle)];
+        // The whole of two chunks; old data and parities would be five reads, the gaps four.
+        assert_eq!(chosen(&written, &[Online; 5], 3), (Method::Reconstruct, 2));
+        assert_eq!(chosen(&written, &[Online, Online, Online, Online, Lost], 3).1, 2);
+        assert_eq!(chosen(&written, &[Online, Lost, Online, Online, Online], 3).0, Method::Recover);
     }
 
     #[test]

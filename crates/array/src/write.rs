@@ -13,13 +13,11 @@ use crate::geometry::{Part, Span, Stripe};
 use crate::journal::ring::{Content, Piece};
 use crate::locks::Access;
 use crate::members::at_once;
+use crate::merge::gather::batches_of;
+use crate::merge::{Arrival, SmallWrite};
 use crate::pieces::Pieces;
 use crate::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::runs::{MemberWrite, Run, join_writes};
-
-/// Two parts of neighbouring chunks share one change of parity up to this distance between their
-/// offsets: reading and writing 32 KiB in vain costs less than further I/Os.
-const GAP_SECTORS_MAX: u64 = 64;
 
 /// New data of a slot.
 pub(crate) struct NewData {
@@ -48,10 +46,11 @@ fn hull_of(parts: &[NewData]) -> Span {
     hull.expect("something is written")
 }
 
-/// Whether two parts of a stripe are better written one after the other: the end of a chunk and the
-/// start of the next, with much between them.
-fn are_far_apart(parts: &[Part]) -> bool {
-    matches!(parts, [end, start] if start.span.end + GAP_SECTORS_MAX < end.span.start)
+/// What is written at once of a request.
+enum Work {
+    Run(Run),
+    /// A part of a stripe, which others may go with.
+    Small(Arrival),
 }
 
 impl<D: BlockDevice> Inner<D> {
@@ -61,38 +60,64 @@ impl<D: BlockDevice> Inner<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        if let Some(part) = self.only_part(range) {
-            let data = Pieces::whole(data);
-            let new = vec![NewData { slot: part.slot, span: part.span, data }];
-            return self.write_to_the_end(part.stripe, new, durability).await;
+        let stream = self.stream_of(range);
+        if let Some(Part { stripe, slot, span }) = self.only_part(range) {
+            let parts = vec![NewData { slot, span, data: Pieces::whole(data) }];
+            let Some(stream) = stream else {
+                return self.write_to_the_end(stripe, parts, durability).await;
+            };
+            let small = SmallWrite { stripe, range, parts, durability };
+            return self.write_arrived(self.arrive(stream, small, 0)).await;
         }
-        let parts: Vec<Part> = self.parts(range);
-        let mut pieces = Pieces::of(data);
-        let mut new_data = |part: &Part| NewData {
-            slot: part.slot,
-            span: part.span,
-            data: pieces.take(part.span.bytes()),
-        };
-        let mut writes = Vec::new();
-        for parts in parts.chunk_by(|one, next| one.stripe == next.stripe) {
-            let at_once = if are_far_apart(parts) { 1 } else { parts.len() };
-            for parts in parts.chunks(at_once) {
-                let new = parts.iter().map(&mut new_data).collect();
-                writes.push((parts[0].stripe, new));
+        let mut works = Vec::new();
+        let mut rest = Vec::new();
+        let (mut pieces, mut start, mut alone) = (Pieces::of(data), range.start, 0);
+        let stripe_sectors = self.geometry.stripe_sectors();
+        for parts in self.parts(range).chunk_by(|one, next| one.stripe == next.stripe) {
+            let stripe = parts[0].stripe;
+            let count = parts.iter().map(|part| part.span.count()).sum();
+            let range = SectorRange::new(start, count);
+            start = range.end();
+            let new = parts.iter().map(|&Part { slot, span, .. }| NewData {
+                slot,
+                span,
+                data: pieces.take(span.bytes()),
+            });
+            let parts: Vec<NewData> = new.collect();
+            match stream.filter(|_| count < stripe_sectors) {
+                Some(stream) => {
+                    let small = SmallWrite { stripe, range, parts, durability };
+                    let arrival = self.arrive(stream, small, alone);
+                    alone += u32::from(matches!(arrival, Arrival::Alone(..)));
+                    works.push(Work::Small(arrival));
+                }
+                // Of one request only the end of a chunk and the start of the next may be far apart.
+                None if parts.len() == 2 => {
+                    rest.extend(batches_of(parts).into_iter().map(|new| (stripe, new)));
+                }
+                None => rest.push((stripe, parts)),
             }
         }
-        let write = |mut run: Run| {
+        works.extend(self.runs_of(rest).into_iter().map(Work::Run));
+        let work = |work| {
             let array = self.clone();
             async move {
-                if run.len() > 1 {
-                    return array.handle.finish(array.clone().write_run(run, durability)).await;
+                match work {
+                    Work::Small(arrival) => array.write_arrived(arrival).await,
+                    Work::Run(run) => array.write_joined(run, durability).await,
                 }
-                let (stripe, new) = run.pop().expect("a run has a stripe");
-                array.write_to_the_end(stripe, new, durability).await
             }
         };
-        let runs = self.runs_of(writes);
-        at_once(&self.handle, runs.into_iter().map(write)).await.into_iter().collect()
+        at_once(&self.handle, works.into_iter().map(work)).await.into_iter().collect()
+    }
+
+    /// A stripe, or several whole ones.
+    async fn write_joined(self: &Rc<Self>, mut run: Run, durability: Durability) -> IoResult<()> {
+        if run.len() > 1 {
+            return self.handle.finish(self.clone().write_run(run, durability)).await;
+        }
+        let (stripe, new) = run.pop().expect("a run has a stripe");
+        self.write_to_the_end(stripe, new, durability).await
     }
 
     /// A stripe once begun is finished also when nobody waits.
@@ -105,7 +130,7 @@ impl<D: BlockDevice> Inner<D> {
         self.handle.finish(self.clone().write_stripe(stripe, new, durability)).await
     }
 
-    async fn write_stripe(
+    pub(crate) async fn write_stripe(
         self: Rc<Self>,
         stripe: Stripe,
         new: Vec<NewData>,

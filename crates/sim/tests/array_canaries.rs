@@ -13,7 +13,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 26] = [
+const CANARIES: [Canary; 28] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -40,6 +40,8 @@ const CANARIES: [Canary; 26] = [
     Canary::MoveUnfenced,
     Canary::MovedPartMissed,
     Canary::MovedRedone,
+    Canary::HeldAcknowledged,
+    Canary::GapsBridged,
 ];
 
 /// Which oracle said this.

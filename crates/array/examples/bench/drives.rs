@@ -23,7 +23,7 @@ const PUBLISHED_MD: &str = "Linux md, 12 real D3700, published";
 
 const SECONDS: f64 = 0.1;
 
-fn drive(handle: &Handle, bytes: u64) -> ModelDevice<Nowhere> {
+pub(crate) fn drive(handle: &Handle, bytes: u64) -> ModelDevice<Nowhere> {
     let profile = Profile::find("ssd-d3700").expect("a profile");
     ModelDevice::new(handle.clone(), profile, Nowhere::new(bytes))
 }
@@ -49,9 +49,13 @@ fn modelled(level: Option<Level>, load: Load) -> f64 {
 }
 
 /// Writes something to every region, several at once: from then on it is zeroed no more.
-async fn write_every_region(handle: &Handle, array: &Array<ModelDevice<Nowhere>>) {
+pub(crate) async fn write_every_region(
+    handle: &Handle,
+    array: &Array<ModelDevice<Nowhere>>,
+    chunk_bytes: u64,
+) {
     let geometry = array.geometry().clone();
-    let step = REGION_BYTES / DRIVE_CHUNK_BYTES;
+    let step = REGION_BYTES / chunk_bytes;
     let tasks: Vec<_> = (0..DRIVE_DEPTH)
         .map(|task| {
             let (array, geometry) = (array.clone(), geometry.clone());
@@ -80,7 +84,7 @@ fn durable(consistency: Consistency, load: Load) -> f64 {
         let options = raid_6(DRIVES, DRIVE_CHUNK_BYTES, consistency);
         let members = (0..DRIVES).map(|_| drive(&handle, DURABLE_BYTES)).collect();
         let array = Array::create(&handle, &options, members).await.expect("possible");
-        write_every_region(&handle, &array).await;
+        write_every_region(&handle, &array, DRIVE_CHUNK_BYTES).await;
         let span_bytes = array.geometry().sectors() * SECTOR_BYTES;
         let devices = [array];
         rate(&handle, &devices, load, span_bytes, 3.0 * SECONDS).await;

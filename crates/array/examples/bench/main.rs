@@ -2,11 +2,12 @@
 //!
 //! Memory members, one core unless said otherwise: what the array's own code costs. The modelled
 //! drives run in virtual time. `BENCH_SECONDS` is the time of one measurement. Words choose some of
-//! the cases: `memory`, `drives`, `rebuild`.
+//! the cases: `memory`, `drives`, `merge`, `rebuild`.
 
 mod drives;
 mod load;
 mod memory;
+mod merge;
 mod rebuild;
 
 use voltier_array::{Consistency, CreateOptions, Layout, Level};
@@ -42,6 +43,9 @@ fn main() {
     }
     if is_wanted("drives") {
         drives::cases();
+    }
+    if is_wanted("merge") {
+        merge::cases();
     }
     if is_wanted("rebuild") {
         rebuild::cases();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Barrier};
 
-use voltier_array::{Array, Consistency, Geometry, Layout, Level};
+use voltier_array::{Array, Consistency, Geometry, Layout, Level, MergeMode, MergePolicy};
 use voltier_block::SECTOR_BYTES;
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle};
@@ -23,13 +23,15 @@ struct Bed {
     /// None for an array without durable state.
     consistency: Option<Consistency>,
     lost: usize,
+    merge: MergeMode,
     /// What is written and read, from the start of the volume.
     span_bytes: u64,
 }
 
 impl Bed {
     const fn of(level: Level) -> Self {
-        Self { level, consistency: None, lost: 0, span_bytes: WORKING_SET_BYTES }
+        let merge = MergeMode::Off;
+        Self { level, consistency: None, lost: 0, merge, span_bytes: WORKING_SET_BYTES }
     }
 
     async fn build(self, handle: &Handle) -> Array<MemoryDevice> {
@@ -50,6 +52,7 @@ impl Bed {
         };
         let array = array.expect("possible");
         touch(&array, WORKING_SET_BYTES).await;
+        array.set_merge_policy(MergePolicy { mode: self.merge, ..MergePolicy::default() });
         (0..self.lost).for_each(|member| array.fail(member).expect("the level can lose it"));
         array
     }
@@ -127,6 +130,14 @@ pub(crate) fn cases(seconds: f64) {
         "aim of the project",
         600_000.0,
     );
+    // What a drive costs nothing a stream gains little: this is what looking for streams takes.
+    let adaptive = Bed { merge: MergeMode::Adaptive, ..raid_6 };
+    let ours = adaptive.one_core(write, seconds);
+    emit("write 4k, RAID 6 8+2, adaptive, 1 core", "requests/s", ours, "merge=off", writes);
+    let stream = Load { depth: 32, ..Load::sequential(Work::Write, 4 * KIB) };
+    let (ours, off) = (adaptive.one_core(stream, seconds), raid_6.one_core(stream, seconds));
+    let case = "write 4k in sequence, 32 at once, RAID 6 8+2, adaptive, 1 core";
+    emit(case, "requests/s", ours, "merge=off", off);
     let plain_writes = raid_0.one_core(write, seconds);
     let case = "write 4k, RAID 6 to RAID 0";
     emit(case, "%", writes / plain_writes * 100.0, MD, 17.1);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use voltier_array::{Geometry, Layout, Level, Stripe};
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
-use voltier_ring::{Executor, NoFiles};
+use voltier_ring::{Executor, Handle, NoFiles};
 
 use crate::world::World;
 
@@ -19,11 +19,24 @@ pub(crate) fn with_array<F: Future<Output = ()> + 'static>(
     lost: &[usize],
     test: impl FnOnce(Rc<World>) -> F + 'static,
 ) {
-    let geometry = Geometry::new(level, Layout::default(), members, CHUNK, 32 * 64);
-    let geometry = geometry.expect("possible");
+    with_array_in(level, members, lost, |_, world| test(world));
+}
+
+/// The same for a test that has tasks of its own.
+pub(crate) fn with_array_in<F: Future<Output = ()> + 'static>(
+    level: Level,
+    members: usize,
+    lost: &[usize],
+    test: impl FnOnce(Handle, Rc<World>) -> F + 'static,
+) {
     let mut executor = Executor::in_virtual_time(NoFiles);
-    let world = Rc::new(World::new(&executor.handle(), &geometry, 512, lost, 1));
-    executor.block_on(test(world));
+    let handle = executor.handle();
+    let world = Rc::new(World::new(&handle, &geometry_of(level, members), 512, lost, 1));
+    executor.block_on(test(handle, world));
+}
+
+pub(crate) fn geometry_of(level: Level, members: usize) -> Geometry {
+    Geometry::new(level, Layout::default(), members, CHUNK, 32 * 64).expect("possible")
 }
 
 impl World {

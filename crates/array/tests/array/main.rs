@@ -4,6 +4,7 @@ mod failures;
 mod health;
 mod io_counts;
 mod journal;
+mod merge;
 mod oracle;
 mod rebuild;
 mod scrub;

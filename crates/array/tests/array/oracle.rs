@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::world::World;
-use voltier_array::{Geometry, Layout, Level};
+use voltier_array::{Geometry, Layout, Level, MergeMode, MergePolicy};
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, Lba, Payload, Prng, SECTOR_BYTES,
     SectorRange,
@@ -155,6 +155,8 @@ async fn run(handle: Handle, case: Case) {
     let lost: Vec<usize> = (0..groups).flat_map(turned).collect();
     let from_start: &[usize] = if case.on_the_way { &[] } else { &lost };
     let world = Rc::new(World::new(&handle, &geometry, case.block_bytes, from_start, case.seed));
+    let mode = MergeMode::ALL[case.seed as usize % MergeMode::ALL.len()];
+    world.array.set_merge_policy(MergePolicy { mode, wait_ns: 20_000, max_ns: 100_000 });
     let mut dice = Prng::new(case.seed);
     if case.has_bad_sectors {
         let member = (0..width).find(|member| !lost.contains(member)).expect("not all");

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use voltier_array::Stripe;
 use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
+use crate::arrays::merge::burst;
 use crate::arrays::rig::Rig;
 
 /// Runs so many steps of each client at once.
@@ -94,6 +95,9 @@ impl Client {
 
     async fn run(mut self, steps: u64) {
         for _ in 0..steps {
+            if self.rig.setup.merges() && self.dice.one_in(3) {
+                self.write_burst().await;
+            }
             let range = self.pick();
             let rig = self.rig.clone();
             let under_way = UnderWay::new(&rig, range);
@@ -109,6 +113,29 @@ impl Client {
             if self.dice.one_in(8) {
                 self.rig.world.handle().sleep(self.dice.below(3_000_000)).await;
             }
+        }
+    }
+
+    /// Small writes at once, one behind the other.
+    async fn write_burst(&mut self) {
+        let rig = self.rig.clone();
+        let first = self.pick_in(1);
+        let window = rig.windows().into_iter().find(|window| window.contains(first));
+        let end = window.expect("it was picked in one").end().0;
+        let closed = rig.closed.get().map(|stripe| rig.setup.sectors_of(stripe));
+        let ranges = burst(&mut self.dice, rig.setup.block_sectors(), first, end);
+        let is_open = |range: &SectorRange| closed.is_none_or(|closed| !closed.overlaps(*range));
+        let writes = ranges.into_iter().filter(is_open).map(|range| {
+            let (rig, dice) = (rig.clone(), Prng::new(self.dice.next_u64()));
+            let durability =
+                if self.dice.one_in(8) { Durability::Durable } else { Durability::Cached };
+            rig.world.handle().clone().spawn(async move {
+                let _under_way = UnderWay::new(&rig, range);
+                Client { rig: rig.clone(), dice }.write(range, durability).await;
+            })
+        });
+        for write in writes.collect::<Vec<_>>() {
+            write.await;
         }
     }
 

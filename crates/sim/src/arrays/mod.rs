@@ -17,6 +17,7 @@
 //! - `clients`, `operator`, `rot`: what is done.
 //! - `journal`: the journal on a device of its own.
 //! - `growth`: rows that are added.
+//! - `merge`: small writes that wait for each other.
 //! - `room`: a member that is added for room: stripes get wider while all goes on.
 //! - `open`: what nobody knows without a journal.
 //! - `stacked`: a cache over two arrays.
@@ -28,6 +29,7 @@ mod crash;
 mod growth;
 mod journal;
 mod left;
+mod merge;
 mod open;
 mod operator;
 mod rig;

@@ -200,6 +200,7 @@ impl Rig {
     fn serve(&self, array: Array<SimDisk>) {
         self.geometry.replace(array.geometry().clone());
         self.at_first.replace(members_of(&array));
+        array.set_merge_policy(self.setup.merge);
         self.is_made.set(true);
         self.is_stopped.set(false);
         self.array.replace(Some(array));

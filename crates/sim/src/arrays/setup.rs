@@ -2,7 +2,7 @@
 
 use voltier_array::{
     AREA_ALIGN_BYTES, Consistency, CreateOptions, Geometry, Layout, Level, MemberLayout,
-    SUPERBLOCK_BYTES, Stripe,
+    MergePolicy, SUPERBLOCK_BYTES, Stripe,
 };
 use voltier_block::{Lba, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
@@ -89,6 +89,8 @@ pub struct Setup {
     pub steps: u64,
     /// Writes before the first crash point: they take the rings round.
     pub aging: u64,
+    /// How small writes wait for each other.
+    pub merge: MergePolicy,
     /// What is done beside.
     pub care: Care,
     /// How much of it.
@@ -146,6 +148,7 @@ impl Setup {
             clients: 1 + prng.below(4),
             steps: 2 + prng.below(10),
             aging,
+            merge: MergePolicy::default(),
             care,
             acts: 1 + prng.below(6),
             one_in: *prng.pick(&[15, 40, 80]),
@@ -155,7 +158,7 @@ impl Setup {
         let most_clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
         let most_steps = setup.steps.min(steps.unwrap_or(u64::MAX));
         let drawn = Self { clients: most_clients, steps: most_steps, ..setup };
-        drawn.with_what_came_later(seed).with_room(seed, steps)
+        drawn.with_what_came_later(seed).with_room(seed, steps).with_merging(seed)
     }
 
     /// Draws with dice of their own what worlds had not at first: seeds without it are as they were.

@@ -7,14 +7,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Layout, Level, Pace,
-    Priority, ScrubRepair,
+    Array, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Layout, Level, MergePolicy,
+    Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
 use voltier_drive::filter::FittedDevice;
 use voltier_ring::{Executor, NoFiles};
 
+use crate::arrays::merge::merge_of;
 use crate::arrays::setup::uuid;
 use crate::budget;
 use crate::disk::{DiskSpec, SimDisk};
@@ -65,6 +66,8 @@ pub struct Stack {
     origin: Shape,
     ssd: Shape,
     profile: Profile,
+    /// How the arrays merge small writes.
+    merge: MergePolicy,
     /// One event in so many is a crash point.
     one_in: u64,
 }
@@ -121,7 +124,7 @@ impl Stack {
         profile.steps = (6 + prng.below(30)).min(steps.unwrap_or(u64::MAX));
         profile.settings.dirty_high_percent = 10 + prng.below(81) as u8;
         profile.settings.dirty_low_percent = 0;
-        Some(Self { origin, ssd, profile, one_in: 150 })
+        Some(Self { origin, ssd, profile, merge: merge_of(seed), one_in: 150 })
     }
 
     fn shape(&self, side: Side) -> &Shape {
@@ -245,7 +248,9 @@ impl Tower {
             let options = self.stack.shape(side).options(&format!("{side:?}").to_lowercase());
             let disks = self.disks[side as usize].clone();
             let made = Array::create(self.world.handle(), &options, disks).await;
-            self.arrays[side as usize].replace(Some(made.expect("a new array begins")));
+            let array = made.expect("a new array begins");
+            array.set_merge_policy(self.stack.merge);
+            self.arrays[side as usize].replace(Some(array));
         }
         let format = FormatOptions {
             line_size: LineSize::new(self.stack.profile.line_bytes).expect("a line size"),
@@ -269,6 +274,7 @@ impl Tower {
                 panic!("the array of the {side:?} does not come back: {error}")
             });
             assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
+            array.set_merge_policy(self.stack.merge);
             self.arrays[own].replace(Some(array));
         }
     }
