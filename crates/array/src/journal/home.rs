@@ -10,6 +10,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, IoError, IoResult};
 
 use crate::array::{Array, ArrayError, Inner};
+use crate::durable::Durable;
 use crate::grow::GrowError;
 use crate::journal::device::{
     JournalLabel, JournalRecord, JournalState, erase_label, ring_place, write_label,
@@ -119,6 +120,10 @@ impl<D: BlockDevice> Inner<D> {
         self.journal_device.borrow().is_some()
     }
 
+    fn is_journal_device_failing(&self) -> bool {
+        self.journal_device.borrow().as_ref().is_some_and(|it| it.is_failing.get())
+    }
+
     /// The device of a ring: a member's, or the journal's own.
     ///
     /// # Errors
@@ -188,8 +193,7 @@ impl<D: BlockDevice> Inner<D> {
     /// # Errors
     /// When what it had cannot be brought in place: it is needed at the next start.
     pub(crate) async fn leave_failing_device(self: &Rc<Self>) -> IoResult<()> {
-        let is_failing =
-            self.journal_device.borrow().as_ref().is_some_and(|it| it.is_failing.get());
+        let is_failing = self.is_journal_device_failing();
         let Some(durable) = self.durable.as_ref().filter(|_| is_failing) else { return Ok(()) };
         match self.journal.get() {
             Some(journal) => {
@@ -280,21 +284,16 @@ impl<D: BlockDevice> Inner<D> {
             None => None,
         };
         let _pause = self.pause_journal().await.map_err(ArrayError::Io)?;
-        let watermark = journal.transactions.borrow().watermark;
-        // Above all lives, on all rings: what is left anywhere of an earlier use is void.
-        let life = journal.next_life();
-        let ring = match &new {
-            Some((new, label)) => {
-                let device_failed = |error| ArrayError::from(JournalError::Device(error));
-                let made = self.make_device_ring(journal, new, life, watermark).await;
-                let ring = made.map_err(device_failed)?;
-                let label = JournalLabel { event: durable.record().event, ..label.clone() };
-                write_label(&*new.device, &label).await.map_err(device_failed)?;
-                Some(ring)
+        let ring = loop {
+            let epoch = journal.epoch.get();
+            let ring = self.begin_life_on(durable, journal, new.as_ref()).await?;
+            if journal.epoch.get() == epoch && !self.is_journal_device_failing() {
+                break ring;
             }
-            None => None,
+            // The device before has failed meanwhile. That it is left, too, begins a life, and must not
+            // take away what comes after it.
+            self.settled().await.map_err(ArrayError::Io)?;
         };
-        self.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
         let moved_to = new.as_ref().map(|(new, _)| new.uuid);
         if let Some(ring) = ring {
             journal.device_ring.replace(ring);
@@ -311,6 +310,31 @@ impl<D: BlockDevice> Inner<D> {
             return Err(JournalError::Device(IoError::Gone).into());
         }
         Ok(())
+    }
+
+    /// Makes all rings empty, with that of a new device, if there is one: above all lives, so that what is
+    /// left anywhere of an earlier use is void. Nothing is under way.
+    async fn begin_life_on(
+        self: &Rc<Self>,
+        durable: &Durable,
+        journal: &Journal,
+        new: Option<&(JournalDevice<D>, JournalLabel)>,
+    ) -> Result<Option<Ring>, ArrayError> {
+        let watermark = journal.transactions.borrow().watermark;
+        let life = journal.next_life();
+        let ring = match new {
+            Some((new, label)) => {
+                let device_failed = |error| ArrayError::from(JournalError::Device(error));
+                let made = self.make_device_ring(journal, new, life, watermark).await;
+                let ring = made.map_err(device_failed)?;
+                let label = JournalLabel { event: durable.record().event, ..label.clone() };
+                write_label(&*new.device, &label).await.map_err(device_failed)?;
+                Some(ring)
+            }
+            None => None,
+        };
+        self.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
+        Ok(ring)
     }
 
     async fn make_device_ring(
