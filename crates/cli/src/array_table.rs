@@ -104,6 +104,7 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
             counts.recover_writes
         ),
     );
+    line("merging", merging(array));
     line("member I/O", format!("{} reads, {} writes", counts.member_reads, counts.member_writes));
     line("repairs", counts.repairs.to_string());
     line("uuid", array.uuid.clone());
@@ -207,6 +208,26 @@ fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
         )
     });
     error.into_iter().chain(array.left_out.iter().cloned()).chain(lost).chain(sick)
+}
+
+/// How small writes wait for each other, and what that has brought.
+fn merging(array: &ArrayStatus) -> String {
+    let (merge, counts) = (&array.merge, &array.counts);
+    let mut text = merge.mode.name().to_owned();
+    if !merge.is_off() {
+        let (wait, max) = (wait_time(merge.wait_us), wait_time(merge.max_us));
+        text += &format!(" (waits {wait} for the next, {max} at most)");
+    }
+    if let Some(mean_us) = counts.held_us.checked_div(counts.held_writes) {
+        let (held, merged, merges) = (counts.held_writes, counts.merged_writes, counts.merges);
+        let mean = wait_time(mean_us);
+        text += &format!("; {held} waited, {mean} on average; {merged} went as {merges}");
+    }
+    text
+}
+
+fn wait_time(us: u64) -> String {
+    if us > 0 && us.is_multiple_of(1000) { format!("{}ms", us / 1000) } else { format!("{us}us") }
 }
 
 fn limits(array: &ArrayStatus) -> String {

@@ -1,8 +1,9 @@
 //! What can be chosen about an array while it serves (`voltier array set`): the paces of its
-//! background tasks, what its members may do wrong, and whose spares it takes.
+//! background tasks, what its members may do wrong, how small writes wait for each
+//! other, and whose spares it takes.
 
 use serde::{Deserialize, Serialize};
-use voltier_array::{HealthPolicy, Pace, Priority, SlowAction};
+use voltier_array::{HealthPolicy, MergeMode, MergePolicy, Pace, Priority, SlowAction};
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
@@ -10,7 +11,7 @@ use crate::size::parse_size;
 use crate::suggest;
 
 /// Keys of `voltier array set`, in the order they are documented.
-pub const ARRAY_KEYS: [&str; 10] = [
+pub const ARRAY_KEYS: [&str; 13] = [
     "rebuild_priority",
     "rebuild_floor",
     "scrub_priority",
@@ -20,12 +21,20 @@ pub const ARRAY_KEYS: [&str; 10] = [
     "slow_factor",
     "slow_window",
     "slow_action",
+    "merge",
+    "merge_wait",
+    "merge_max",
     "spare_pool",
 ];
+
+/// Those of them that make sense for levels with parity alone.
+pub(crate) const MERGE_KEYS: [&str; 3] = ["merge", "merge_wait", "merge_max"];
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Longest window, in seconds: a month.
 const WINDOW_S_MAX: u64 = 31 * 86_400;
+/// Longest that a small write waits, in microseconds.
+const MERGE_US_MAX: u64 = 100_000;
 /// The word for no pool of spares.
 const NO_POOL: &str = "none";
 
@@ -60,6 +69,19 @@ pub struct HealthSettings {
     pub slow_action: SlowAction,
 }
 
+/// How writes of less than a stripe wait for those behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MergeSettings {
+    /// Which writes wait: `off`, `adaptive`, `always`.
+    #[serde(with = "merge_word")]
+    pub mode: MergeMode,
+    /// How long for the next one, in microseconds.
+    pub wait_us: u64,
+    /// How long in all, in microseconds.
+    pub max_us: u64,
+}
+
 /// All choices of one array.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +93,9 @@ pub struct ArraySettings {
     /// Errors and slowness of members.
     #[serde(default, skip_serializing_if = "HealthSettings::is_default")]
     pub health: HealthSettings,
+    /// How small writes are merged.
+    #[serde(default, skip_serializing_if = "MergeSettings::is_default")]
+    pub merge: MergeSettings,
     /// Whose spares it may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_pool: Option<PoolName>,
@@ -96,6 +121,30 @@ impl HealthSettings {
             slow_window_ns: window_ns(self.slow_window_s),
             slow_action: self.slow_action,
         }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Default for MergeSettings {
+    fn default() -> Self {
+        let MergePolicy { wait_ns, max_ns, .. } = MergePolicy::default();
+        Self { mode: MergeMode::Adaptive, wait_us: wait_ns / 1000, max_us: max_ns / 1000 }
+    }
+}
+
+impl MergeSettings {
+    /// As the data path takes it.
+    pub fn for_array(self) -> MergePolicy {
+        let ns = |us: u64| us.clamp(1, MERGE_US_MAX) * 1000;
+        MergePolicy { mode: self.mode, wait_ns: ns(self.wait_us), max_ns: ns(self.max_us) }
+    }
+
+    /// Whether no write waits.
+    pub fn is_off(self) -> bool {
+        self.mode == MergeMode::Off
     }
 
     fn is_default(&self) -> bool {
@@ -134,6 +183,9 @@ impl ArraySettings {
             "slow_factor" => self.health.slow_factor = parse_count(value, "slow_factor=5")?,
             "slow_window" => self.health.slow_window_s = parse_window_s(value)?,
             "slow_action" => self.health.slow_action = parse_action(value)?,
+            "merge" => self.merge.mode = parse_merge(value)?,
+            "merge_wait" => self.merge.wait_us = parse_merge_us(value)?,
+            "merge_max" => self.merge.max_us = parse_merge_us(value)?,
             "spare_pool" if value == NO_POOL => self.spare_pool = None,
             "spare_pool" => self.spare_pool = Some(value.parse()?),
             _ => {
@@ -183,6 +235,25 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
     seconds.filter(|seconds| (1..=WINDOW_S_MAX).contains(seconds)).ok_or_else(wrong)
 }
 
+fn parse_merge(word: &str) -> ControlResult<MergeMode> {
+    MergeMode::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
+        let hint = suggest::hint(word, &MergeMode::ALL.map(MergeMode::name));
+        let shown = word.escape_default();
+        ControlError::usage(format!("`{shown}` is not a way to merge; {hint}"))
+    })
+}
+
+/// Microseconds, from a number with `us` or `ms` behind it.
+fn parse_merge_us(text: &str) -> ControlResult<u64> {
+    let number = |digits: &str, unit_us: u64| digits.parse::<u64>().ok()?.checked_mul(unit_us);
+    let ms = text.strip_suffix("ms").and_then(|digits| number(digits, 1000));
+    let us = || text.strip_suffix("us").and_then(|digits| number(digits, 1));
+    ms.or_else(us).filter(|us| (1..=MERGE_US_MAX).contains(us)).ok_or_else(|| {
+        let shown = text.escape_default();
+        ControlError::usage(format!("`{shown}` is not a time to wait; write 1us to 100ms: 50us"))
+    })
+}
+
 fn parse_action(word: &str) -> ControlResult<SlowAction> {
     SlowAction::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
         let hint = suggest::hint(word, &SlowAction::ALL.map(SlowAction::name));
@@ -201,6 +272,20 @@ mod action_word {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SlowAction, D::Error> {
         parse_action(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+/// JSON by the word of the command line.
+mod merge_word {
+    use super::{MergeMode, parse_merge};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &MergeMode, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(value.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MergeMode, D::Error> {
+        parse_merge(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 
@@ -231,6 +316,8 @@ mod tests {
                 "rebuild_floor" | "scrub_floor" => "64M",
                 "error_window" | "slow_window" => "2h",
                 "slow_action" => "avoid",
+                "merge" => "always",
+                "merge_wait" | "merge_max" => "3ms",
                 "spare_pool" => "p",
                 _ => "7",
             };
@@ -241,6 +328,8 @@ mod tests {
         let HealthPolicy { max_errors, error_window_ns, slow_factor, .. } =
             settings.health.for_array();
         assert_eq!((max_errors, error_window_ns, slow_factor), (7, 7200 * SECOND_NS, 7));
+        let MergePolicy { mode, wait_ns, max_ns } = settings.merge.for_array();
+        assert_eq!((mode, wait_ns, max_ns), (MergeMode::Always, 3_000_000, 3_000_000));
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<ArraySettings>(&json).unwrap(), settings);
     }
@@ -262,6 +351,11 @@ mod tests {
             ("slow_window", "99999999999999999999d"),
             ("slow_factor", "1.5"),
             ("slow_action", "kill"),
+            ("merge", "on"),
+            ("merge_wait", "100"),
+            ("merge_wait", "0us"),
+            ("merge_max", "101ms"),
+            ("merge_max", "18446744073709551615ms"),
             ("spare_pool", "a/b"),
         ] {
             assert_eq!(settings.apply(key, value).unwrap_err().exit_code(), 2, "{key}={value}");

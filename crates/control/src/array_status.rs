@@ -2,9 +2,9 @@
 //! some.
 
 use serde::{Deserialize, Serialize};
-use voltier_array::Consistency;
+use voltier_array::{Consistency, MergeMode};
 
-use crate::array_settings::{HealthSettings, TaskPace};
+use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
 use crate::array_spec::consistency_word;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::ArrayRecord;
@@ -200,6 +200,18 @@ pub struct ArrayCounts {
     pub modify_writes: u64,
     /// Stripes written after computing lost data.
     pub recover_writes: u64,
+    /// Writes of less than a stripe, or parts of writes, that waited for others to go with.
+    #[serde(default)]
+    pub held_writes: u64,
+    /// How long these waited, in all, in microseconds.
+    #[serde(default)]
+    pub held_us: u64,
+    /// Those of them that went with others.
+    #[serde(default)]
+    pub merged_writes: u64,
+    /// Times that several of them went together.
+    #[serde(default)]
+    pub merges: u64,
     /// Reads of stripes that had to compute data.
     pub degraded_reads: u64,
     /// Chunks, or parts, written again after a medium error.
@@ -254,6 +266,9 @@ pub struct ArrayStatus {
     /// When a member has done too badly.
     #[serde(default)]
     pub limits: LimitsStatus,
+    /// How small writes are merged; `off` for levels that have nothing to gain.
+    #[serde(default)]
+    pub merge: MergeSettings,
     /// The rebuild.
     #[serde(default)]
     pub rebuild: TaskStatus,
@@ -306,6 +321,7 @@ impl ArrayStatus {
             spare_pool: record.settings.spare_pool.clone(),
             pool_spares: Vec::new(),
             limits: record.settings.health.into(),
+            merge: recorded_merge(record),
             rebuild: TaskStatus { pace: record.settings.rebuild, ..TaskStatus::default() },
             rebuild_stuck_regions: 0,
             reshape: None,
@@ -319,6 +335,12 @@ impl ArrayStatus {
             error: String::new(),
         }
     }
+}
+
+fn recorded_merge(record: &ArrayRecord) -> MergeSettings {
+    let merge = record.settings.merge;
+    let mode = if record.level.0.has_parity() { merge.mode } else { MergeMode::Off };
+    MergeSettings { mode, ..merge }
 }
 
 fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> MemberStatus {

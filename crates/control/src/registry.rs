@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::array_settings::{ArraySettings, HealthSettings};
+use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{ArrayRecord, PoolRecord, VolumeRecord};
@@ -22,8 +22,9 @@ use crate::spec::DeviceSpec;
 /// Name of the file in the state folder.
 pub const REGISTRY_FILE: &str = "registry.json";
 /// Newest version this program writes; newer ones are refused. It writes the oldest one that can say
-/// what there is: 1 without arrays, 2 with arrays that have neither spare pools nor limits of their own.
-pub const REGISTRY_VERSION: u32 = 3;
+/// what there is: 1 without arrays, 2 with arrays that have neither spare pools nor limits of their own, 3
+/// with arrays that merge small writes as usual.
+pub const REGISTRY_VERSION: u32 = 4;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -48,8 +49,11 @@ impl Body {
             let ArraySettings { health, spare_pool, .. } = &array.settings;
             spare_pool.is_some() || *health != HealthSettings::default()
         };
-        if !self.spare_pools.is_empty() || self.arrays.iter().any(is_new) {
+        let merges_else = |array: &ArrayRecord| array.settings.merge != MergeSettings::default();
+        if self.arrays.iter().any(merges_else) {
             REGISTRY_VERSION
+        } else if !self.spare_pools.is_empty() || self.arrays.iter().any(is_new) {
+            3
         } else if has_arrays {
             2
         } else {
@@ -507,6 +511,25 @@ mod tests {
     }
 
     #[test]
+    fn the_version_is_the_oldest_that_can_say_what_is_set() {
+        let set = |key: &str, value: &str| {
+            let mut record = array("r6");
+            record.settings.apply(key, value).unwrap();
+            Body { arrays: vec![record], ..Body::default() }
+        };
+        for (key, value, version) in [
+            ("rebuild_priority", "high", 2),
+            ("merge", "adaptive", 2),
+            ("max_errors", "3", 3),
+            ("merge_wait", "1ms", 4),
+        ] {
+            let body = set(key, value);
+            assert_eq!(body.version(), version, "{key}={value}");
+            assert_eq!(decode(&encode(&body)).unwrap().arrays, body.arrays);
+        }
+    }
+
+    #[test]
     fn the_file_is_json_as_a_whole() {
         let bytes = encode(&body(&["a"], &["r"]));
         let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -532,8 +555,8 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "4,", 1);
-        let cases = [("version 4", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "5,", 1);
+        let cases = [("version 5", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

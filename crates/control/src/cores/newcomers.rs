@@ -145,6 +145,7 @@ pub(super) fn check_spare(
 pub(super) fn configure(name: &ArrayName, settings: &ArraySettings) -> ControlResult<()> {
     let array = &assembled(name)?.array;
     array.set_health_policy(settings.health.for_array());
+    array.set_merge_policy(settings.merge.for_array());
     array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
     array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
     Ok(())

@@ -5,6 +5,7 @@ use voltier_array::Level;
 use super::Service;
 use super::admit::Beside;
 use super::spare_pools::Wanting;
+use crate::array_settings::MERGE_KEYS;
 use crate::engine::{ArrayDevices, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
@@ -310,6 +311,12 @@ impl<E: Engine> Service<E> {
         let mut record = self.array_record(name)?;
         for (key, value) in changes {
             record.settings.apply(key, value)?;
+            if MERGE_KEYS.contains(&key.as_str()) && !record.level.0.has_parity() {
+                return Err(ControlError::failed(format!(
+                    "{name} has level {}: only levels with parity have small writes to merge",
+                    record.level.word()
+                )));
+            }
         }
         let settings = record.settings.clone();
         if let Some(pool) = &settings.spare_pool {

@@ -104,7 +104,9 @@ impl<E: Engine> Service<E> {
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
         let name = record.name.clone();
         let opened = self.engine.create_array(&record)?;
+        let settings = record.settings.clone();
         self.keep_array(record, opened, Vec::new())?;
+        self.engine.configure_array(&name, &settings);
         for spare in spares {
             self.take_spare(&name, spare)?;
         }

@@ -327,6 +327,7 @@ impl Engine for ArrayEngine {
         self.0.step();
         if let Ok(array) = self.array() {
             array.set_health_policy(settings.health.for_array());
+            array.set_merge_policy(settings.merge.for_array());
             array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
             array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
         }
