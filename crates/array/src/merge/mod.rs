@@ -131,7 +131,12 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn write_alone(self: Rc<Self>, stream: usize, small: SmallWrite) -> IoResult<()> {
         let SmallWrite { stripe, parts, durability, .. } = small;
-        let result = self.write_batches(stripe, parts, durability).await;
+        let result = if parts.len() == 1 {
+            self.clone().write_stripe(stripe, parts, durability).await
+        } else {
+            // Elsewhere, so that what is usual stays small.
+            Box::pin(self.write_batches(stripe, parts, durability)).await
+        };
         self.streams.ended(stream, 1, || self.handle.now());
         result
     }
