@@ -26,7 +26,7 @@ pub(crate) enum ArrayVerb {
     Rebuild(Follow),
     /// Read everything, hold it against its parity, and repair what is wrong
     Scrub(Scrub),
-    /// Change paces, limits of errors and slowness, the spare pool, or where the journal is
+    /// Change paces, limits of errors and slowness, merging, the spare pool, or where the journal is
     Set(SetArray),
     /// Spares that several arrays share
     SparePool(SparePool),
@@ -175,6 +175,8 @@ pub(crate) struct Scrub {
     0 for never),\nslow_factor=N, slow_window=TIME, slow_action=show|avoid|fail (a member that \
     takes so many times as long\nas the others for that time; 0 for never), \
     spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d.\n\
+    merge=off|adaptive|always, merge_wait=50us, merge_max=5ms (which small writes wait for others \
+    to fill a stripe,\nhow long for the next one and in all; 1us to 100ms)\n\
     journal=DEV|members (the journal on a device of its own, or on the members)."
 )]
 pub(crate) struct SetArray {

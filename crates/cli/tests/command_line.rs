@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use rustix::process::Signal;
 use support::Instance;
+use voltier_control::{ARRAY_KEYS, JOURNAL_KEY};
 
 #[test]
 fn help_lists_every_verb_and_exits_with_zero() {
@@ -21,6 +22,10 @@ fn help_lists_every_verb_and_exits_with_zero() {
         assert!(own.out.contains("Usage: voltier"), "{}", own.out);
     }
     assert!(instance.run(&["--version"]).ok().out.starts_with("voltier "));
+    let keys = instance.run(&["array", "set", "--help"]).ok().out;
+    for key in ARRAY_KEYS.into_iter().chain([JOURNAL_KEY]) {
+        assert!(keys.contains(&format!("{key}=")), "{key} in {keys}");
+    }
     assert!(!instance.state().exists(), "help starts nothing");
 }
 

@@ -34,7 +34,9 @@ mod state_dir;
 mod status;
 mod suggest;
 
-pub use array_settings::{ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, TaskPace};
+pub use array_settings::{
+    ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, MergeSettings, TaskPace,
+};
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
 pub use array_status::{
     ArrayCounts, ArrayState, ArrayStatus, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
