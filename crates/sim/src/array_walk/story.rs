@@ -141,12 +141,12 @@ impl fmt::Display for ArrayCommand {
 }
 
 /// What the registry says of the array, in short: whether it is there, its level and places, its journal's
-/// device, and the pace of its rebuilds.
+/// device, the pace of its rebuilds and how it merges.
 pub(super) type Shape = Option<(ArrayLevel, usize, Option<DeviceSpec>, String)>;
 
 pub(super) fn shape(registry: &Registry) -> Shape {
     let record = registry.find_array(&name())?;
-    let pace = format!("{:?}", record.settings.rebuild);
+    let pace = format!("{:?} {:?}", record.settings.rebuild, record.settings.merge);
     Some((record.level, record.members.len(), record.journal.clone(), pace))
 }
 
@@ -257,8 +257,10 @@ impl ArrayCommand {
             Self::JournalToAnother => journal(Some(JOURNALS[1])),
             Self::JournalToMembers => journal(None),
             Self::SetPace => {
-                let changes = vec![("rebuild_priority".to_owned(), "high".to_owned())];
-                ArrayRequest::Set { name, changes }
+                let merge: &[_] = if level.has_parity() { &[("merge", "always")] } else { &[] };
+                let changes = [("rebuild_priority", "high")].iter().chain(merge);
+                let changes = changes.map(|(key, value)| (key.to_string(), value.to_string()));
+                ArrayRequest::Set { name, changes: changes.collect() }
             }
             Self::Scrub => ArrayRequest::Scrub { name, repair: Repair::Located },
             Self::Stop | Self::Start | Self::Recover | Self::RecoverWithJournal => {
