@@ -58,26 +58,22 @@ pub(crate) fn plan(
         return Plan { method: Method::Plain, reads: Vec::new() };
     }
     let rest = reconstruct(data, written.clone(), hull);
-    let wide = reconstruct_wide(data, written.clone(), hull);
     let old = modify(data, written, hull, states);
     let first = recover(data, hull, states);
     let is_readable = |(slot, _): (usize, Span)| states[slot] == SlotState::Online;
     let rest_cost = rest.clone().all(is_readable).then(|| cost(rest.clone()));
-    let wide_cost = wide.clone().all(is_readable).then(|| cost(wide.clone()));
     let is_of_use = !may_mismatch && old.clone().all(is_readable);
     let old_cost = is_of_use.then(|| cost(old.clone()));
     // Among equals the first of these.
-    let best = [rest_cost, old_cost, wide_cost].into_iter().flatten().min();
+    let best = [rest_cost, old_cost].into_iter().flatten().min();
     if best.is_none_or(|best| cost(first.clone()) < best) {
         Plan { method: Method::Recover, reads: first.collect() }
+    } else if rest_cost != best {
+        Plan { method: Method::Modify, reads: old.collect() }
     } else if best == Some((0, 0)) {
         Plan { method: Method::FullStripe, reads: Vec::new() }
-    } else if rest_cost == best {
-        Plan { method: Method::Reconstruct, reads: rest.collect() }
-    } else if old_cost == best {
-        Plan { method: Method::Modify, reads: old.collect() }
     } else {
-        Plan { method: Method::Reconstruct, reads: wide.collect() }
+        Plan { method: Method::Reconstruct, reads: rest.collect() }
     }
 }
 
@@ -86,7 +82,8 @@ fn cost(reads: impl Iterator<Item = (usize, Span)>) -> (usize, u64) {
     reads.fold((0, 0), |(count, sectors), (_, span)| (count + 1, sectors + span.count()))
 }
 
-/// The data that stay. Not possible if some of them cannot be read.
+/// The data that stay, and of a chunk with some before and some behind what is written all of it: one read
+/// is less than two. Not possible if some of them cannot be read.
 fn reconstruct(
     data: usize,
     written: impl Iterator<Item = (usize, Span)> + Clone,
@@ -94,28 +91,14 @@ fn reconstruct(
 ) -> impl Iterator<Item = (usize, Span)> + Clone {
     let kept = move |slot| {
         let own = written.clone().find(|(at, _)| *at == slot).map(|(_, span)| span);
-        let (before, behind) = match own {
-            None => (hull, Span { start: hull.end, end: hull.end }),
-            Some(span) => (
-                Span { start: hull.start, end: span.start },
-                Span { start: span.end, end: hull.end },
-            ),
+        let kept = match own {
+            Some(own) if own.start == hull.start => Span { start: own.end, end: hull.end },
+            Some(own) if own.end == hull.end => Span { start: hull.start, end: own.start },
+            _ => hull,
         };
-        let kept = [before, behind].into_iter().filter(|kept| !kept.is_empty());
-        kept.map(move |kept| (slot, kept))
+        (!kept.is_empty()).then_some((slot, kept))
     };
-    (0..data).flat_map(kept)
-}
-
-/// The data of all chunks that are not written whole: fewer reads where parts leave something before and
-/// behind them, as writes that were merged do.
-fn reconstruct_wide(
-    data: usize,
-    written: impl Iterator<Item = (usize, Span)> + Clone,
-    hull: Span,
-) -> impl Iterator<Item = (usize, Span)> + Clone {
-    let is_whole = move |slot: &usize| written.clone().any(|own| own == (*slot, hull));
-    (0..data).filter(move |slot| !is_whole(slot)).map(move |slot| (slot, hull))
+    (0..data).filter_map(kept)
 }
 
 /// Old data, then the parities that will be written. Not possible if some of these cannot be read.

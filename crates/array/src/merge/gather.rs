@@ -93,6 +93,11 @@ impl Gather {
         self.content.borrow().is_durable
     }
 
+    /// How many there are.
+    pub(super) fn writes(&self) -> u32 {
+        self.content.borrow().writes
+    }
+
     /// When the last one came.
     pub(super) fn joined_ns(&self) -> Nanos {
         self.content.borrow().joined_ns
@@ -139,9 +144,6 @@ type Numbered = (usize, NewData);
 /// No part bridges a gap, for what is there is not known; and a member has one write of a transaction of
 /// the journal.
 pub(crate) fn batches_of(parts: Vec<NewData>) -> Vec<Vec<NewData>> {
-    if parts.len() == 1 {
-        return vec![parts];
-    }
     let mut runs = runs_of(parts);
     runs.sort_by_key(|(_, run)| run.span.start);
     let mut batches: Vec<(Span, Vec<Numbered>)> = Vec::new();

@@ -134,8 +134,7 @@ impl<D: BlockDevice> Inner<D> {
         let result = if parts.len() == 1 {
             self.clone().write_stripe(stripe, parts, durability).await
         } else {
-            // Elsewhere, so that what is usual stays small.
-            Box::pin(self.write_batches(stripe, parts, durability)).await
+            self.write_batches(stripe, parts, durability).await
         };
         self.streams.ended(stream, 1, || self.handle.now());
         result
@@ -169,13 +168,9 @@ impl<D: BlockDevice> Inner<D> {
         parts: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
-        let mut batches = batches_of(parts);
-        if batches.len() == 1 {
-            let batch = batches.pop().expect("there is one");
-            return self.clone().write_stripe(stripe, batch, durability).await;
-        }
         let write = |batch| self.clone().write_stripe(stripe, batch, durability);
-        at_once(&self.handle, batches.into_iter().map(write)).await.into_iter().collect()
+        let writes = batches_of(parts).into_iter().map(write);
+        at_once(&self.handle, writes).await.into_iter().collect()
     }
 }
 

@@ -23,8 +23,6 @@ const NOWHERE: u64 = u64::MAX / 2;
 #[derive(Default)]
 struct Stream {
     under_way: u32,
-    /// Those of them that wait: in `open`.
-    held: u32,
     depth: u32,
     /// When one of them last came to wait, or the last that ran ended.
     stirred_ns: Nanos,
@@ -33,10 +31,9 @@ struct Stream {
 }
 
 impl Stream {
-    /// What waits goes.
-    fn let_go(&mut self) {
-        self.open = None;
-        self.held = 0;
+    /// Its writes that wait.
+    fn held(&self) -> u32 {
+        self.open.as_ref().map_or(0, |open| open.writes())
     }
 }
 
@@ -113,14 +110,13 @@ impl Streams {
             if small.stripe == open.stripe {
                 let now = now();
                 own.stirred_ns = now;
-                own.held += 1;
                 open.add(small, now);
                 if self.until(own, &open, now).is_none() {
                     open.changed.notify();
                 }
                 return Arrival::Follow(open);
             }
-            own.let_go();
+            own.open = None;
             open.is_passed.set(true);
             open.changed.notify();
         }
@@ -137,7 +133,6 @@ impl Streams {
         }
         let now = now();
         own.stirred_ns = now;
-        own.held += 1;
         let sectors = SectorRange::new(Lba(small.stripe.0 * stripe_sectors), stripe_sectors);
         let gather = Rc::new(Gather::new(stream, small, sectors, now));
         own.open = Some(gather.clone());
@@ -159,8 +154,8 @@ impl Streams {
         let until = match mode {
             MergeMode::Off => return None,
             MergeMode::Always => at_most.min(gather.joined_ns() + wait_ns),
-            MergeMode::Adaptive if stream.under_way > stream.held => at_most,
-            MergeMode::Adaptive if stream.held >= stream.depth || gather.is_durable() => {
+            MergeMode::Adaptive if stream.under_way > stream.held() => at_most,
+            MergeMode::Adaptive if stream.held() >= stream.depth || gather.is_durable() => {
                 return None;
             }
             MergeMode::Adaptive => at_most.min(stream.stirred_ns + wait_ns),
@@ -173,11 +168,11 @@ impl Streams {
         let mut state = self.state.borrow_mut();
         let own = &mut state.streams[gather.stream];
         if own.open.as_ref().is_some_and(|open| Rc::ptr_eq(open, gather)) {
-            if own.under_way == own.held && !gather.is_full() {
+            if own.under_way == own.held() && !gather.is_full() {
                 // All that there are: no more have come.
-                own.depth = own.held;
+                own.depth = own.held();
             }
-            own.let_go();
+            own.open = None;
         }
         gather.take(now)
     }
@@ -187,7 +182,7 @@ impl Streams {
         let mut state = self.state.borrow_mut();
         let own = &mut state.streams[stream];
         own.under_way -= writes;
-        if let Some(open) = own.open.as_ref().filter(|_| own.under_way == own.held) {
+        if let Some(open) = own.open.as_ref().filter(|it| own.under_way == it.writes()) {
             own.stirred_ns = now();
             open.changed.notify();
         }
