@@ -46,7 +46,7 @@ pub const JOURNAL_KEY: &str = "journal";
 #[serde(deny_unknown_fields)]
 pub struct TaskPace {
     /// What it takes beside requests: `idle`, `low`, `normal`, `high`.
-    #[serde(with = "priority_word")]
+    #[serde(with = "word")]
     pub priority: Priority,
     /// What it does in any case, in bytes of a member per second; 0 for nothing.
     pub floor_bytes_per_second: u64,
@@ -65,7 +65,7 @@ pub struct HealthSettings {
     /// For how long it must be that, in seconds.
     pub slow_window_s: u64,
     /// What is done about it: `show`, `avoid`, `fail`.
-    #[serde(with = "action_word")]
+    #[serde(with = "word")]
     pub slow_action: SlowAction,
 }
 
@@ -74,7 +74,7 @@ pub struct HealthSettings {
 #[serde(deny_unknown_fields)]
 pub struct MergeSettings {
     /// Which writes wait: `off`, `adaptive`, `always`.
-    #[serde(with = "merge_word")]
+    #[serde(with = "word")]
     pub mode: MergeMode,
     /// How long for the next one, in microseconds.
     pub wait_us: u64,
@@ -174,16 +174,16 @@ impl ArraySettings {
     /// A usage error that names the nearest known key, or the values the key takes.
     pub fn apply(&mut self, key: &str, value: &str) -> ControlResult<()> {
         match key {
-            "rebuild_priority" => self.rebuild.priority = parse_priority(value)?,
-            "scrub_priority" => self.scrub.priority = parse_priority(value)?,
+            "rebuild_priority" => self.rebuild.priority = parse_word(value)?,
+            "scrub_priority" => self.scrub.priority = parse_word(value)?,
             "rebuild_floor" => self.rebuild.floor_bytes_per_second = parse_size(value)?,
             "scrub_floor" => self.scrub.floor_bytes_per_second = parse_size(value)?,
             "max_errors" => self.health.max_errors = parse_count(value, "max_errors=20")?,
             "error_window" => self.health.error_window_s = parse_window_s(value)?,
             "slow_factor" => self.health.slow_factor = parse_count(value, "slow_factor=5")?,
             "slow_window" => self.health.slow_window_s = parse_window_s(value)?,
-            "slow_action" => self.health.slow_action = parse_action(value)?,
-            "merge" => self.merge.mode = parse_merge(value)?,
+            "slow_action" => self.health.slow_action = parse_word(value)?,
+            "merge" => self.merge.mode = parse_word(value)?,
             "merge_wait" => self.merge.wait_us = parse_merge_us(value)?,
             "merge_max" => self.merge.max_us = parse_merge_us(value)?,
             "spare_pool" if value == NO_POOL => self.spare_pool = None,
@@ -200,10 +200,43 @@ impl ArraySettings {
     }
 }
 
-fn parse_priority(word: &str) -> ControlResult<Priority> {
-    Priority::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
-        let hint = suggest::hint(word, &Priority::ALL.map(Priority::name));
-        ControlError::usage(format!("`{}` is not a priority; {hint}", word.escape_default()))
+/// What the command line chooses by a word.
+trait Word: Copy + 'static {
+    const ALL: &'static [Self];
+    /// With its article.
+    const WHAT: &'static str;
+    fn name(self) -> &'static str;
+}
+
+impl Word for Priority {
+    const ALL: &'static [Self] = &Priority::ALL;
+    const WHAT: &'static str = "a priority";
+    fn name(self) -> &'static str {
+        Priority::name(self)
+    }
+}
+
+impl Word for SlowAction {
+    const ALL: &'static [Self] = &SlowAction::ALL;
+    const WHAT: &'static str = "an action";
+    fn name(self) -> &'static str {
+        SlowAction::name(self)
+    }
+}
+
+impl Word for MergeMode {
+    const ALL: &'static [Self] = &MergeMode::ALL;
+    const WHAT: &'static str = "a way to merge";
+    fn name(self) -> &'static str {
+        MergeMode::name(self)
+    }
+}
+
+fn parse_word<T: Word>(word: &str) -> ControlResult<T> {
+    T::ALL.iter().copied().find(|known| known.name() == word).ok_or_else(|| {
+        let names: Vec<&str> = T::ALL.iter().map(|known| known.name()).collect();
+        let (shown, hint) = (word.escape_default(), suggest::hint(word, &names));
+        ControlError::usage(format!("`{shown}` is not {}; {hint}", T::WHAT))
     })
 }
 
@@ -235,14 +268,6 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
     seconds.filter(|seconds| (1..=WINDOW_S_MAX).contains(seconds)).ok_or_else(wrong)
 }
 
-fn parse_merge(word: &str) -> ControlResult<MergeMode> {
-    MergeMode::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
-        let hint = suggest::hint(word, &MergeMode::ALL.map(MergeMode::name));
-        let shown = word.escape_default();
-        ControlError::usage(format!("`{shown}` is not a way to merge; {hint}"))
-    })
-}
-
 /// Microseconds, from a number with `us` or `ms` behind it.
 fn parse_merge_us(text: &str) -> ControlResult<u64> {
     let number = |digits: &str, unit_us: u64| digits.parse::<u64>().ok()?.checked_mul(unit_us);
@@ -254,52 +279,17 @@ fn parse_merge_us(text: &str) -> ControlResult<u64> {
     })
 }
 
-fn parse_action(word: &str) -> ControlResult<SlowAction> {
-    SlowAction::ALL.into_iter().find(|known| known.name() == word).ok_or_else(|| {
-        let hint = suggest::hint(word, &SlowAction::ALL.map(SlowAction::name));
-        ControlError::usage(format!("`{}` is not an action; {hint}", word.escape_default()))
-    })
-}
-
 /// JSON by the word of the command line.
-mod action_word {
-    use super::{SlowAction, parse_action};
+mod word {
+    use super::{Word, parse_word};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(value: &SlowAction, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<T: Word, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(value.name())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<SlowAction, D::Error> {
-        parse_action(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
-}
-
-/// JSON by the word of the command line.
-mod merge_word {
-    use super::{MergeMode, parse_merge};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(value: &MergeMode, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(value.name())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MergeMode, D::Error> {
-        parse_merge(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
-}
-
-/// JSON by the word of the command line.
-mod priority_word {
-    use super::{Priority, parse_priority};
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(value: &Priority, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(value.name())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Priority, D::Error> {
-        parse_priority(&String::deserialize(from)?).map_err(D::Error::custom)
+    pub(super) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+        parse_word(&String::deserialize(from)?).map_err(D::Error::custom)
     }
 }
 

@@ -104,9 +104,7 @@ impl<E: Engine> Service<E> {
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
         let name = record.name.clone();
         let opened = self.engine.create_array(&record)?;
-        let settings = record.settings.clone();
         self.keep_array(record, opened, Vec::new())?;
-        self.engine.configure_array(&name, &settings);
         for spare in spares {
             self.take_spare(&name, spare)?;
         }
@@ -128,7 +126,7 @@ impl<E: Engine> Service<E> {
         Ok(sizes)
     }
 
-    /// Records an array that the engine has opened; closed again when that fails.
+    /// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
     fn keep_array(
         &mut self,
         mut record: ArrayRecord,
@@ -137,6 +135,7 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<Response> {
         let name = record.name.clone();
         learn(&mut record, &opened);
+        let settings = record.settings.clone();
         if let Err(error) = self.registry.put_array(record) {
             let closed = self.engine.close_array(&name);
             self.note_array(&name, closed);
@@ -145,6 +144,7 @@ impl<E: Engine> Service<E> {
         let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
         let live = LiveArray { size_bytes, left_out, error: String::new() };
         self.live_arrays.insert(name.clone(), live);
+        self.engine.configure_array(&name, &settings);
         Ok(self.array_response(&name, notes))
     }
 
@@ -179,9 +179,7 @@ impl<E: Engine> Service<E> {
         });
         let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
-        let settings = record.settings.clone();
         self.keep_array(record, opened, left_out.clone())?;
-        self.engine.configure_array(&name, &settings);
         // Volumes may have waited for it.
         for volume in self.registry.volumes().to_vec() {
             if volume.devices().any(|it| it.array() == Some(&name)) && !self.is_open(&volume.name) {
