@@ -250,7 +250,11 @@ impl Engine for ArrayEngine {
     }
 
     fn fail_member(&mut self, _: &ArrayName, place: u32) -> ControlResult<()> {
-        self.run(move |array| async move { array.fail(place as usize) })
+        // The answer is given when all others say so durably, as in the product.
+        self.run(move |array| async move {
+            array.fail(place as usize)?;
+            array.flush().await.map_err(ArrayError::Io)
+        })
     }
 
     fn replace_member(
