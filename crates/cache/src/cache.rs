@@ -14,6 +14,7 @@ use voltier_ring::{Handle, JoinHandle, Signal};
 use crate::admission::Admission;
 use crate::config::Settings;
 use crate::engine::shared::SharedReads;
+use crate::engine::turns::Turns;
 use crate::format::{Geometry, Superblock};
 use crate::health::Health;
 use crate::intents::Intents;
@@ -47,6 +48,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) locks: Rc<LineLocks>,
     /// Long reads that are under way, for others that want the same.
     pub(crate) shared_reads: SharedReads,
+    /// Writes that wait for their lines, or for the log.
+    pub(crate) turns: Turns,
     /// Order among writes of a line to the origin: the cleaner's and direct ones.
     pub(crate) origin_locks: Rc<LineLocks>,
     pub(crate) intents: Intents,

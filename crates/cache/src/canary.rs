@@ -34,6 +34,8 @@ pub enum Canary {
     CleanBeforeFlush,
     /// A line goes to the origin before it is durable on the SSD.
     DestageBeforeDurable,
+    /// A write is answered when a newer one of its range begins in its place.
+    OverwrittenAnsweredEarly,
     /// Records that an earlier crash had cut off are taken by the next start.
     GenerationIgnored,
     /// A line that is still on its way to the SSD is read from there.

@@ -4,6 +4,7 @@ mod discard;
 mod flush;
 mod read;
 pub(crate) mod shared;
+pub(crate) mod turns;
 mod write;
 
 use voltier_block::{BlockDevice, SectorRange};

@@ -3,8 +3,9 @@
 //! ```text
 //!   read ──> engine/read ───> index: line -> slot ──> SSD (checksum) ──> client
 //!                └─ miss ───> origin ──────────────> client, and a fill for the log
-//!   write ─> engine/write ─┬─ wb: log ─────────────> acknowledged by the SSD
-//!                          └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
+//!   write ─> engine/turns: one at a time for a line; newer ones of a range that wait replace older ones
+//!                engine/write ─┬─ wb: log ─────────────> acknowledged by the SSD
+//!                              └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
 //!
 //!   log       forms records of changes, acknowledges them in order     (log.rs)
 //!   cleaner   writes dirty lines to the origin, in address order        (cleaner.rs)

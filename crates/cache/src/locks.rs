@@ -71,13 +71,18 @@ impl LineLocks {
         (held, self.waiting.borrow().len())
     }
 
+    fn is_free(&self, stripe: u32, access: Access) -> bool {
+        let held = self.stripes[stripe as usize].get();
+        match access {
+            Access::Shared => held >= 0,
+            Access::Exclusive => held == 0,
+        }
+    }
+
     fn try_take(&self, stripe: u32, access: Access) -> bool {
-        let cell = &self.stripes[stripe as usize];
-        let free = match access {
-            Access::Shared => cell.get() >= 0,
-            Access::Exclusive => cell.get() == 0,
-        };
+        let free = self.is_free(stripe, access);
         if free {
+            let cell = &self.stripes[stripe as usize];
             cell.set(if access == Access::Shared { cell.get() + 1 } else { -1 });
         }
         free
@@ -111,6 +116,38 @@ impl LineLocks {
         }
     }
 
+    /// The stripes of lines `first..=last`, two or more, in the order in which all take them.
+    fn stripes_of(first: u64, last: u64) -> Vec<u32> {
+        let mut stripes: Vec<u32> = if last - first >= STRIPE_COUNT as u64 {
+            (0..STRIPE_COUNT as u32).collect()
+        } else {
+            (first..=last).map(stripe_of).collect()
+        };
+        stripes.sort_unstable();
+        stripes
+    }
+
+    /// Locks the lines `first..=last` if nobody else has one of them.
+    pub(crate) fn try_lock(
+        self: &Rc<Self>,
+        first: u64,
+        last: u64,
+        access: Access,
+    ) -> Option<LineGuard> {
+        let held = if first == last {
+            Held::One(stripe_of(first))
+        } else {
+            Held::Many(Self::stripes_of(first, last))
+        };
+        if !held.stripes().iter().all(|stripe| self.is_free(*stripe, access)) {
+            return None;
+        }
+        for stripe in held.stripes() {
+            assert!(self.try_take(*stripe, access), "a stripe of a request comes once");
+        }
+        Some(LineGuard { locks: self.clone(), held, access })
+    }
+
     /// Locks the lines `first..=last`.
     pub(crate) async fn lock(self: &Rc<Self>, first: u64, last: u64, access: Access) -> LineGuard {
         if first == last {
@@ -118,12 +155,7 @@ impl LineLocks {
             self.take(stripe, access).await;
             return LineGuard { locks: self.clone(), held: Held::One(stripe), access };
         }
-        let mut stripes: Vec<u32> = if last - first >= STRIPE_COUNT as u64 {
-            (0..STRIPE_COUNT as u32).collect()
-        } else {
-            (first..=last).map(stripe_of).collect()
-        };
-        stripes.sort_unstable();
+        let stripes = Self::stripes_of(first, last);
         let mut guard = LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
         for stripe in stripes {
             self.take(stripe, access).await;

@@ -11,6 +11,7 @@ use crate::admission::Admission;
 use crate::cache::{Cache, Inner, limits_over};
 use crate::config::{FormatOptions, Settings};
 use crate::engine::shared::SharedReads;
+use crate::engine::turns::Turns;
 use crate::fingerprint::fingerprint;
 use crate::format::{
     BLOCK_BYTES, FORMAT_VERSION, Geometry, INTENT_MAGIC, INTENT_OFFSETS, IntentHead, STATE_CLEAN,
@@ -377,6 +378,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         stripes: Stripes::of(origin.limits(), &geometry),
         admission: RefCell::new(Admission::new(settings.admission, geometry.capacity_lines())),
         requests_seen: Cell::new((0, handle.now())),
+        turns: Turns::new(&geometry),
         handle,
         ssd,
         origin,

@@ -130,6 +130,13 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
         lost_lines(volume, line);
     }
     line("memory", format_size(volume.memory_bytes));
+    if volume.overwritten_writes > 0 {
+        let count = volume.overwritten_writes;
+        line(
+            "overwritten",
+            format!("{count} writes, by newer ones of the same range, before they began"),
+        );
+    }
     line("write amp", format!("{:.2}", volume.write_amplification));
     line(
         "hit rate",

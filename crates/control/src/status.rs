@@ -188,6 +188,9 @@ pub struct VolumeStatus {
     /// How many of `lost_ranges` are in neither list.
     #[serde(default)]
     pub lost_ranges_unlisted: u64,
+    /// Writes that never went to a device: a newer one of the same range came while they waited.
+    #[serde(default)]
+    pub overwritten_writes: u64,
     /// Bytes written to the SSD, by whatever cause, per byte that clients wrote; 0 before the first.
     /// Fills after misses and moved lines are in it.
     pub write_amplification: f64,

@@ -17,6 +17,24 @@ const DISK_ONE_IN: u64 = 3;
 const DISK: &str = "hdd-7200";
 const DISK_LATENCY_NS: Nanos = 8_000_000;
 
+/// Mixed into the seed: seeds that do not draw a crowd are as they were, and no kept seed draws it.
+const CROWD: u64 = 0x6372_6f77_6400_0002;
+/// One seed in so many has one.
+const CROWD_ONE_IN: u64 = 8;
+const CROWD_CLIENTS: u64 = 6;
+const CROWD_WINDOW_BYTES: u64 = 64 * KIB;
+
+/// Many clients in a small place, if the seed draws them: writes of the same range wait for each other.
+pub(crate) fn crowd(profile: &mut Profile, seed: u64) {
+    let mut prng = Prng::new(seed ^ CROWD);
+    if prng.one_in(CROWD_ONE_IN) {
+        profile.clients = CROWD_CLIENTS + prng.below(8);
+        profile.window_bytes = CROWD_WINDOW_BYTES;
+        profile.sectors_max = *prng.pick(&[8, 32, 64]);
+        profile.align_sectors = profile.sectors_max;
+    }
+}
+
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
     let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);

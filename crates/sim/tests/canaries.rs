@@ -45,10 +45,12 @@ enum Scenario {
     Ordered,
     /// No crash: stripes are completed beside writes past the log.
     Stripes,
+    /// Crashes while many clients write a few ranges.
+    Crowd,
 }
 
 impl Scenario {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -61,6 +63,7 @@ impl Scenario {
         Self::Rot,
         Self::Ordered,
         Self::Stripes,
+        Self::Crowd,
     ];
 
     fn seeds(self) -> u64 {
@@ -74,6 +77,7 @@ impl Scenario {
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
+            Self::Crowd => 4,
             Self::Rot | Self::Ordered => 12,
         }
     }
@@ -85,7 +89,8 @@ impl Scenario {
             | Self::Small
             | Self::Busy
             | Self::LongLog
-            | Self::Pinned => &[Mode::WriteBack],
+            | Self::Pinned
+            | Self::Crowd => &[Mode::WriteBack],
             Self::Mixed | Self::Spikes | Self::Stripes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
@@ -100,6 +105,11 @@ impl Scenario {
         if self == Self::LongLog {
             (profile.ssd.bytes, one_in, warm_up_steps) = (18 << 20, 12, 1500);
             (profile.window_bytes, profile.sectors_max) = (64 << 10, 32);
+        }
+        if self == Self::Crowd {
+            (profile.clients, profile.steps, profile.window_bytes) = (10, 20, 64 << 10);
+            (profile.sectors_max, profile.align_sectors) = (8, 8);
+            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 2, 20);
         }
         if self == Self::Busy {
             (profile.clients, profile.steps, profile.sectors_max) = (16, 16, 480);
@@ -136,7 +146,8 @@ impl Scenario {
     }
 }
 
-const CANARIES: [(Canary, Scenario); 21] = [
+const CANARIES: [(Canary, Scenario); 22] = [
+    (Canary::OverwrittenAnsweredEarly, Scenario::Crowd),
     (Canary::HolesUnlocked, Scenario::Stripes),
     (Canary::FlushSkipped, Scenario::WriteBack),
     (Canary::RecordChecksumIgnored, Scenario::Busy),

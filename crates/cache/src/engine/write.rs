@@ -8,13 +8,22 @@ use super::WritePath;
 use crate::cache::{Inner, mask_of};
 use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
-use crate::locks::Access;
-use crate::status::{Served, count};
+use crate::engine::turns::{Answer, Overwritten, Place};
+use crate::locks::{Access, LineGuard};
+use crate::status::{Served, add, count};
 use crate::store::{gather, slice};
 
 /// Share of the cache that may be dirty, in percent. Writers wait above it: what is left keeps the
 /// policy able to evict and reclaiming able to find room.
 const DIRTY_LIMIT_PERCENT: u64 = 90;
+
+/// How a write's wait for its lines ends.
+enum Turn {
+    /// They are its, and those answer to it whose place it takes.
+    Begins(LineGuard, Overwritten),
+    /// Another one was written in its place.
+    Ended(Answer),
+}
 
 impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     pub(crate) async fn write(
@@ -28,32 +37,82 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if self.limits.read_only {
             return Err(IoError::ReadOnly);
         }
-        let (first, last) = self.lines_of(range);
-        let shared = canary::is(Canary::LockShared);
-        let access = if shared { Access::Shared } else { Access::Exclusive };
-        let guard = self.locks.lock(first, last, access).await;
-        let path = self.write_path(range);
-        let hit = self.all_cached(first, last);
-        let mut written = match path {
-            WritePath::Log => self.write_to_log(range, &data).await,
-            WritePath::Through | WritePath::Around => self.write_past(range, &data, path).await,
-        };
-        if written == Err(IoError::Gone) && self.failed() {
-            written = self.write_without_ssd(range, &data).await;
-        }
-        written?;
-        drop(guard);
-        let served = match path {
-            WritePath::Around => Served::Bypassed,
-            _ if hit => Served::Hit,
-            _ => Served::Miss,
-        };
+        let served = self.write_in_turn(range, data).await?;
         count(&self.counters.writes, served, range.bytes());
         match durability {
             Durability::Cached => Ok(()),
             // A durable record behind a lost one would not be replayed: flush what is before it.
             Durability::Durable => self.flush().await,
         }
+    }
+
+    async fn write_in_turn(&self, range: SectorRange, mut data: Payload) -> IoResult<Served> {
+        let (first, last) = self.lines_of(range);
+        let shared = canary::is(Canary::LockShared);
+        let access = if shared { Access::Shared } else { Access::Exclusive };
+        let free =
+            self.turns.is_next(range).then(|| self.locks.try_lock(first, last, access)).flatten();
+        let (guard, overwritten) = match free {
+            Some(guard) => (guard, Overwritten::default()),
+            None => match self.wait_for_turn(range, &mut data, access).await {
+                Turn::Begins(guard, overwritten) => (guard, overwritten),
+                Turn::Ended(answer) => return answer,
+            },
+        };
+        let written = self.write_locked(guard, range, &data).await;
+        overwritten.answer(written);
+        written
+    }
+
+    /// Waits for the log and for the lines. Newer writes of the same range that come meanwhile go in
+    /// this one's place, as this one does for an older one that waits.
+    async fn wait_for_turn(&self, range: SectorRange, data: &mut Payload, access: Access) -> Turn {
+        let (first, last) = self.lines_of(range);
+        loop {
+            match self.turns.join(range, data) {
+                Place::First(place) => {
+                    self.turns.wait_for_log().await;
+                    let guard = self.locks.lock(first, last, access).await;
+                    let (newest, overwritten) = place.begin();
+                    if let Some(newest) = newest {
+                        *data = newest;
+                    }
+                    return Turn::Begins(guard, overwritten);
+                }
+                Place::Later(answer) => {
+                    // Without one the first was dropped: the next try is for the lines themselves.
+                    if let Some(answer) = answer.await {
+                        add(&self.counters.overwritten_writes, 1);
+                        return Turn::Ended(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn write_locked(
+        &self,
+        guard: LineGuard,
+        range: SectorRange,
+        data: &Payload,
+    ) -> IoResult<Served> {
+        let (first, last) = self.lines_of(range);
+        let path = self.write_path(range);
+        let hit = self.all_cached(first, last);
+        let mut written = match path {
+            WritePath::Log => self.write_to_log(range, data).await,
+            WritePath::Through | WritePath::Around => self.write_past(range, data, path).await,
+        };
+        if written == Err(IoError::Gone) && self.failed() {
+            written = self.write_without_ssd(range, data).await;
+        }
+        drop(guard);
+        written?;
+        Ok(match path {
+            WritePath::Around => Served::Bypassed,
+            _ if hit => Served::Hit,
+            _ => Served::Miss,
+        })
     }
 
     fn all_cached(&self, first: u64, last: u64) -> bool {
@@ -68,6 +127,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         self.wait_for_dirty_room().await;
         let changes = self.line_changes(range, data, Source::Write { dirty: true }, true).await?;
+        let _in_log = self.turns.in_log(data.len());
         self.acked(self.queue(changes)).await?;
         let (first, last) = self.lines_of(range);
         self.forget_damage(first, last);

@@ -129,6 +129,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         damaged: Vec::new(),
         lost_ranges_unlisted: cache
             .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
+        overwritten_writes: 0,
         write_amplification: 0.0,
         destage: "idle".to_owned(),
         tunables: Tunables {

@@ -113,7 +113,8 @@ fn notes(extent: Extent) -> Vec<String> {
          window (published ones contradict the disk, M2, and an emptied cache, M3)"
             .into(),
         "the four sequential jobs all begin at 0, as in the document (M5): the cache reads once what all \
-         four want at the same time; beside them the same jobs a quarter of the set apart"
+         four want at the same time, and of what they write at the same time it writes the newest; \
+         beside them the same jobs a quarter of the set apart"
             .into(),
         "published sequential rates above the SATA SSD's own came from the disk or from spread (M8)"
             .into(),
