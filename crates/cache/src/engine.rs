@@ -1,5 +1,6 @@
 //! Serving requests: one file a direction, and the reasons for going past the cache in one place.
 
+mod company;
 mod discard;
 mod flush;
 mod read;

@@ -517,6 +517,11 @@ impl Geometry {
         (u64::from(self.segment_count) - reserve) * u64::from(self.slots_per_segment)
     }
 
+    /// What may wait for the log: `most` bytes, on a small SSD a sixteenth of the segments.
+    pub(crate) fn backlog_bytes(&self, most: u64) -> u64 {
+        most.min(u64::from(self.segment_count) * self.segment_bytes / 16)
+    }
+
     /// Lines in one intent region.
     pub(crate) fn lines_per_region(&self) -> u64 {
         let floor = 16 * MIB / self.line_bytes;

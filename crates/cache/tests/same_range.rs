@@ -10,13 +10,13 @@ use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::model::Profile;
 use voltier_drive::{MemoryDevice, ModelDevice};
-use voltier_ring::{Executor, Handle, NoFiles};
+use voltier_ring::{Executor, Handle, NoFiles, join_all};
 
 type Drive = ModelDevice<MemoryDevice>;
 
 const LONG: usize = 256 << 10;
 
-async fn cache_with(handle: &Handle, content: u8) -> Cache<Drive, Drive> {
+async fn filled_cache(handle: &Handle) -> Cache<Drive, Drive> {
     let drive = |name, bytes| {
         let profile = Profile::find(name).expect("a profile");
         ModelDevice::new(handle.clone(), profile, MemoryDevice::new(bytes))
@@ -28,8 +28,24 @@ async fn cache_with(handle: &Handle, content: u8) -> Cache<Drive, Drive> {
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
     let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
     let cache = Cache::open(handle, ssd, origin, options).await.expect("the cache opens").0;
-    fill(&cache, content).await;
+    fill(&cache, 1).await;
     cache
+}
+
+/// A test of a cache over two modelled drives that holds ones.
+fn with_cache<F: Future<Output = ()> + 'static>(
+    test: impl FnOnce(Handle, Cache<Drive, Drive>) -> F + 'static,
+) {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let cache = filled_cache(&handle).await;
+        test(handle, cache).await;
+    });
+}
+
+async fn read(cache: Cache<Drive, Drive>) -> Buf {
+    cache.read(Lba(0), Buf::new(LONG)).await.expect("a read works")
 }
 
 async fn fill(cache: &Cache<Drive, Drive>, content: u8) {
@@ -40,23 +56,14 @@ async fn fill(cache: &Cache<Drive, Drive>, content: u8) {
 
 #[test]
 fn readers_of_the_same_bytes_at_the_same_time_are_served_by_one_read_of_the_ssd() {
-    let mut executor = Executor::in_virtual_time(NoFiles);
-    let handle = executor.handle();
-    executor.block_on(async move {
-        let cache = cache_with(&handle, 1).await;
+    with_cache(|handle, cache| async move {
         let before = cache.status();
-        let readers: Vec<_> = (0..4)
-            .map(|_| {
-                let cache = cache.clone();
-                handle.spawn(async move { cache.read(Lba(0), Buf::new(LONG)).await })
-            })
-            .collect();
+        let readers: Vec<_> = (0..4).map(|_| handle.spawn(read(cache.clone()))).collect();
         let writer = {
             let cache = cache.clone();
             handle.spawn(async move { fill(&cache, 2).await })
         };
-        for reader in readers {
-            let read = reader.await.expect("a read works");
+        for read in join_all(readers).await {
             assert!(read.iter().all(|byte| *byte == 1));
         }
         let after = cache.status();
@@ -64,37 +71,28 @@ fn readers_of_the_same_bytes_at_the_same_time_are_served_by_one_read_of_the_ssd(
         assert_eq!(after.reads.hits - before.reads.hits, 4);
         assert_eq!(after.reads.bytes - before.reads.bytes, 4 * LONG as u64);
         writer.await;
-        let read = cache.read(Lba(0), Buf::new(LONG)).await.expect("a read works");
+        let read = read(cache).await;
         assert!(read.iter().all(|byte| *byte == 2), "a later reader sees what was written");
     });
 }
 
 #[test]
 fn readers_whose_leader_is_dropped_read_by_themselves() {
-    let mut executor = Executor::in_virtual_time(NoFiles);
-    let handle = executor.handle();
-    executor.block_on(async move {
-        let cache = cache_with(&handle, 1).await;
+    with_cache(|handle, cache| async move {
         let mut leader = Box::pin(cache.read(Lba(0), Buf::new(LONG)));
         let first = std::future::poll_fn(|context| Poll::Ready(leader.as_mut().poll(context)));
         assert!(first.await.is_pending());
-        let follower = {
-            let cache = cache.clone();
-            handle.spawn(async move { cache.read(Lba(0), Buf::new(LONG)).await })
-        };
+        let follower = handle.spawn(read(cache.clone()));
         handle.yield_now().await;
         drop(leader);
-        let read = follower.await.expect("a read works");
+        let read = follower.await;
         assert!(read.iter().all(|byte| *byte == 1));
     });
 }
 
 #[test]
 fn writes_of_a_range_that_wait_at_the_same_time_are_one_write_of_the_newest() {
-    let mut executor = Executor::in_virtual_time(NoFiles);
-    let handle = executor.handle();
-    executor.block_on(async move {
-        let cache = cache_with(&handle, 1).await;
+    with_cache(|handle, cache| async move {
         let before = cache.status();
         let writers: Vec<_> = (2..7)
             .map(|content| {
@@ -102,26 +100,21 @@ fn writes_of_a_range_that_wait_at_the_same_time_are_one_write_of_the_newest() {
                 handle.spawn(async move { fill(&cache, content).await })
             })
             .collect();
-        for writer in writers {
-            writer.await;
-        }
+        join_all(writers).await;
         let after = cache.status();
         // The first one is on its way when the others come.
         let written = after.ssd_written_bytes - before.ssd_written_bytes;
         assert!(written < 2 * LONG as u64 + LONG as u64 / 4, "{written}");
         assert_eq!(after.overwritten_writes - before.overwritten_writes, 3);
         assert_eq!(after.writes.hits - before.writes.hits, 5);
-        let read = cache.read(Lba(0), Buf::new(LONG)).await.expect("a read works");
+        let read = read(cache).await;
         assert!(read.iter().all(|byte| *byte == 6), "the last that came is what stays");
     });
 }
 
 #[test]
 fn writes_whose_first_is_dropped_are_written_by_themselves() {
-    let mut executor = Executor::in_virtual_time(NoFiles);
-    let handle = executor.handle();
-    executor.block_on(async move {
-        let cache = cache_with(&handle, 1).await;
+    with_cache(|handle, cache| async move {
         let begin = |content: u8| {
             let (cache, data) = (cache.clone(), vec![content; LONG]);
             let data = Buf::copy_of(&data);
@@ -141,7 +134,7 @@ fn writes_whose_first_is_dropped_are_written_by_themselves() {
         let later = handle.spawn(later);
         running.await.expect("a write works");
         later.await.expect("a write works");
-        let read = cache.read(Lba(0), Buf::new(LONG)).await.expect("a read works");
+        let read = read(cache).await;
         assert!(read.iter().all(|byte| *byte == 4));
     });
 }
@@ -162,23 +155,16 @@ async fn job(handle: Handle, cache: Cache<Drive, Drive>, depth: usize, writes: u
             })
         })
         .collect();
-    for place in queue {
-        place.await;
-    }
+    join_all(queue).await;
 }
 
 #[test]
 fn jobs_that_write_the_same_places_in_order_stay_together_and_share_the_ssd() {
-    let mut executor = Executor::in_virtual_time(NoFiles);
-    let handle = executor.handle();
-    executor.block_on(async move {
-        let cache = cache_with(&handle, 1).await;
+    with_cache(|handle, cache| async move {
         let before = cache.status();
         let jobs: Vec<_> =
             (0..4).map(|_| handle.spawn(job(handle.clone(), cache.clone(), 16, 400))).collect();
-        for job in jobs {
-            job.await;
-        }
+        join_all(jobs).await;
         let after = cache.status();
         let by_clients = after.writes.bytes - before.writes.bytes;
         assert_eq!(by_clients, 4 * 400 * LONG as u64);

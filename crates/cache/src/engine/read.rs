@@ -6,13 +6,12 @@ use voltier_ring::join_all;
 use crate::cache::{Inner, mask_of};
 use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
-use crate::engine::shared::Company;
+use crate::engine::company::Place;
 use crate::locks::Access;
 use crate::status::{Served, count};
 use crate::store::Pinned;
 
-/// Fills that wait for the log, at most; beyond it a miss is served and not kept. On a small SSD a
-/// sixteenth of its space is the bound.
+/// Fills that wait for the log, at most; beyond it a miss is served and not kept.
 const FILL_BACKLOG_BYTES: u64 = 8 << 20;
 
 /// A stretch of a request that is served in one way.
@@ -50,9 +49,9 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         let keep = self.keeps_read(range);
         let lead = match self.shared_reads.join(range) {
-            Company::None => None,
-            Company::Leads(lead) => Some(lead),
-            Company::Follows(answer) => {
+            None => None,
+            Some(Place::Leads(lead)) => Some(lead),
+            Some(Place::Follows(answer)) => {
                 if let Some((data, served)) = answer.await {
                     into.copy_from_slice(&data);
                     count(&self.counters.reads, served, bytes);
@@ -309,8 +308,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     fn has_fill_room(&self) -> bool {
-        let space = u64::from(self.geometry.segment_count) * self.geometry.segment_bytes;
-        (self.state.borrow().user.bytes() as u64) < FILL_BACKLOG_BYTES.min(space / 16)
+        (self.state.borrow().user.bytes() as u64) < self.geometry.backlog_bytes(FILL_BACKLOG_BYTES)
     }
 }
 

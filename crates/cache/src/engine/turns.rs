@@ -4,19 +4,18 @@
 //! has been answered and no reader can have seen one, so it is as if they had all been written, one behind
 //! the other in the order of their arrival, and are answered together.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 
 use voltier_block::{IoResult, Payload, SectorRange};
-use voltier_ring::{OneshotReceiver, OneshotSender, Semaphore, Signal, oneshot};
+use voltier_ring::{Semaphore, Signal};
 
+use super::company::{Company, Followers, Lead, Place};
 use crate::canary::{self, Canary};
 use crate::format::Geometry;
 use crate::status::Served;
 
 /// Bytes of writes that the log has at once, on their way to the SSD or queued for it: eight records of
-/// 384 KiB. What is beyond waits here, where a newer write can still go in its place. On a small SSD a
-/// sixteenth of its space is the bound.
+/// 384 KiB. What is beyond waits here, where a newer write can still go in its place.
 const LOG_BYTES_MAX: u64 = 3 << 20;
 
 /// So many writes after one that met another of its range the log is free for all again.
@@ -24,20 +23,17 @@ const MEETING_WRITES: u32 = 64;
 
 /// What became of a write.
 pub(super) type Answer = IoResult<Served>;
-/// Start and sectors.
-type Key = (u64, u64);
-
-/// Those that came after the first one.
-#[derive(Default)]
-struct Later {
-    newest: Option<Payload>,
-    answers: Vec<OneshotSender<Answer>>,
-}
+/// The newest data of those who came later.
+type Newest = Option<Payload>;
+/// A write's place among those of its range: the first one waits for the lines.
+pub(super) type WritePlace<'a> = Place<'a, Newest, Answer>;
+/// Those who wait for the answer of the write that goes in their place, with the newest data.
+pub(super) type Overwritten = Followers<Newest, Answer>;
 
 /// Who writes next.
 pub(crate) struct Turns {
     /// Writes that wait, by range.
-    waiting: RefCell<BTreeMap<Key, Later>>,
+    waiting: Company<Newest, Answer>,
     /// Those that wait for the log pass one by one, in order.
     turnstile: Semaphore,
     log_bytes_max: usize,
@@ -53,31 +49,12 @@ pub(super) struct InLog<'a> {
     bytes: usize,
 }
 
-/// A write's place among those of its range.
-pub(super) enum Place<'a> {
-    /// It waits for the lines, for all who come meanwhile.
-    First(First<'a>),
-    /// It is answered when the first one is; with nothing if that one was dropped.
-    Later(OneshotReceiver<Answer>),
-}
-
-/// A write that others may join until it begins, or is dropped.
-pub(super) struct First<'a> {
-    turns: &'a Turns,
-    key: Key,
-}
-
-/// Those who wait for the answer of the write that goes in their place.
-#[derive(Default)]
-pub(super) struct Overwritten(Vec<OneshotSender<Answer>>);
-
 impl Turns {
     pub(crate) fn new(geometry: &Geometry) -> Self {
-        let space = u64::from(geometry.segment_count) * geometry.segment_bytes;
         Self {
-            waiting: RefCell::default(),
+            waiting: Company::default(),
             turnstile: Semaphore::new(1),
-            log_bytes_max: LOG_BYTES_MAX.min(space / 16) as usize,
+            log_bytes_max: geometry.backlog_bytes(LOG_BYTES_MAX) as usize,
             log_bytes: Cell::new(0),
             log_has_room: Signal::new(),
             meeting: Cell::new(0),
@@ -87,7 +64,7 @@ impl Turns {
     /// Whether a write of this range need not wait: none waits, and the log has room.
     pub(super) fn is_next(&self, range: SectorRange) -> bool {
         let nobody_waits = self.turnstile.free() > 0;
-        nobody_waits && self.log_has_room() && !self.waiting.borrow().contains_key(&key_of(range))
+        nobody_waits && self.log_has_room() && !self.waiting.has(range)
     }
 
     /// Only where writes of a range meet is there anything to be had from waiting.
@@ -109,18 +86,11 @@ impl Turns {
     }
 
     /// Takes a place: behind those of the same range that wait, or as the first of them.
-    pub(super) fn join(&self, range: SectorRange, data: &Payload) -> Place<'_> {
-        let key = key_of(range);
-        let mut waiting = self.waiting.borrow_mut();
-        if let Some(later) = waiting.get_mut(&key) {
-            let (sender, receiver) = oneshot();
-            later.newest = Some(data.clone());
-            later.answers.push(sender);
+    pub(super) fn join(&self, range: SectorRange, data: &Payload) -> WritePlace<'_> {
+        self.waiting.join(range, |newest| {
+            *newest = Some(data.clone());
             self.meeting.set(MEETING_WRITES);
-            return Place::Later(receiver);
-        }
-        waiting.insert(key, Later::default());
-        Place::First(First { turns: self, key })
+        })
     }
 }
 
@@ -131,35 +101,15 @@ impl Drop for InLog<'_> {
     }
 }
 
-fn key_of(range: SectorRange) -> Key {
-    (range.start.0, range.count)
-}
-
-impl First<'_> {
-    /// It begins: the newest data of those who came later, if any did, and who they are.
-    pub(super) fn begin(self) -> (Option<Payload>, Overwritten) {
-        let later = self.turns.waiting.borrow_mut().remove(&self.key).unwrap_or_default();
-        let overwritten = Overwritten(later.answers);
+impl Lead<'_, Newest, Answer> {
+    /// It begins: who came later, if anybody did.
+    pub(super) fn begin(self) -> Overwritten {
+        let overwritten = self.end();
         if canary::is(Canary::OverwrittenAnsweredEarly) {
-            overwritten.answer(Ok(Served::Hit));
-            return (later.newest, Overwritten::default());
+            let left = overwritten.left.clone();
+            overwritten.answer(&Ok(Served::Hit));
+            return Overwritten { left, ..Overwritten::default() };
         }
-        (later.newest, overwritten)
-    }
-}
-
-impl Drop for First<'_> {
-    fn drop(&mut self) {
-        // Outside the borrow: who is left without an answer wakes.
-        let later = self.turns.waiting.borrow_mut().remove(&self.key);
-        drop(later);
-    }
-}
-
-impl Overwritten {
-    pub(super) fn answer(self, answer: Answer) {
-        for sender in self.0 {
-            sender.send(answer);
-        }
+        overwritten
     }
 }

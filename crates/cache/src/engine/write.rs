@@ -8,7 +8,8 @@ use super::WritePath;
 use crate::cache::{Inner, mask_of};
 use crate::canary::{self, Canary};
 use crate::changes::{Change, Source};
-use crate::engine::turns::{Answer, Overwritten, Place};
+use crate::engine::company::Place;
+use crate::engine::turns::{Answer, Overwritten};
 use crate::locks::{Access, LineGuard};
 use crate::status::{Served, add, count};
 use crate::store::{gather, slice};
@@ -60,7 +61,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             },
         };
         let written = self.write_locked(guard, range, &data).await;
-        overwritten.answer(written);
+        overwritten.answer(&written);
         written
     }
 
@@ -70,16 +71,16 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let (first, last) = self.lines_of(range);
         loop {
             match self.turns.join(range, data) {
-                Place::First(place) => {
+                Place::Leads(place) => {
                     self.turns.wait_for_log().await;
                     let guard = self.locks.lock(first, last, access).await;
-                    let (newest, overwritten) = place.begin();
-                    if let Some(newest) = newest {
+                    let mut overwritten = place.begin();
+                    if let Some(newest) = overwritten.left.take() {
                         *data = newest;
                     }
                     return Turn::Begins(guard, overwritten);
                 }
-                Place::Later(answer) => {
+                Place::Follows(answer) => {
                     // Without one the first was dropped: the next try is for the lines themselves.
                     if let Some(answer) = answer.await {
                         add(&self.counters.overwritten_writes, 1);
