@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult};
-use voltier_ring::{Semaphore, join_all};
+use voltier_ring::join_at_most;
 
 use crate::cache::Inner;
 use crate::canary::{self, Canary};
@@ -29,7 +29,7 @@ const CHOOSY_STRETCHES: u64 = 256;
 /// Sweeps that take everything after one that chose and found little.
 const PLAIN_SWEEPS: u32 = 3;
 /// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
-const RUNS_IN_FLIGHT_MAX: u64 = 32;
+const RUNS_IN_FLIGHT_MAX: usize = 32;
 /// Least share of the time between the thresholds.
 const SHARE_MIN: f64 = 0.05;
 /// Clients' data that waits for the log: from here on the SSD is what they wait for, and below the
@@ -315,17 +315,10 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         if !canary::is(Canary::DestageBeforeDurable) {
             self.make_durable().await?;
         }
-        let permits = Semaphore::new(RUNS_IN_FLIGHT_MAX);
-        let runs = self.runs_of(batch).into_iter().map(|run| {
-            let permits = permits.clone();
-            async move {
-                let _permit = permits.acquire(1).await;
-                self.destage_run(run).await
-            }
-        });
+        let runs = self.runs_of(batch).into_iter().map(|run| self.destage_run(run));
         let mut cleaned = Vec::new();
         let mut failed = None;
-        for result in join_all(runs).await {
+        for result in join_at_most(RUNS_IN_FLIGHT_MAX, runs).await {
             match result {
                 Ok(lines) => cleaned.extend(lines),
                 Err(error) => failed = Some(error),

@@ -4,6 +4,7 @@
 //! until it is dropped.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,9 +22,29 @@ pub struct JoinAll<F: Future> {
 }
 
 /// Runs all futures together; their results in order. A part that is not done is polled whenever any
-/// is woken, so this is for a few; hundreds are better tasks.
+/// is woken, so this is for a few; for hundreds there is [`join_at_most`].
 pub fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> JoinAll<F> {
     JoinAll { parts: futures.into_iter().map(Part::Running).collect() }
+}
+
+/// Runs futures, begun in order and so many at once at most; their results in order. What has not begun
+/// costs nothing, however many they are.
+pub async fn join_at_most<F: Future>(
+    at_once: usize,
+    futures: impl IntoIterator<Item = F>,
+) -> Vec<F::Output> {
+    let waiting = RefCell::new(futures.into_iter().enumerate());
+    let next = || waiting.borrow_mut().next();
+    let lanes = (0..at_once).map(|_| async {
+        let mut done = Vec::new();
+        while let Some((number, future)) = next() {
+            done.push((number, future.await));
+        }
+        done
+    });
+    let mut done: Vec<_> = join_all(lanes).await.into_iter().flatten().collect();
+    done.sort_unstable_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 // The futures are behind a pointer, which may move; results are plain values.
@@ -78,6 +99,48 @@ mod tests {
             (results, handle.now())
         });
         assert_eq!((results, end), (vec![30, 10, 0, 20], 30));
+    }
+
+    #[test]
+    fn no_more_than_asked_for_run_at_once_and_the_next_begins_when_one_ends() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        let (results, end, most) = executor.block_on(async move {
+            let (running, most) = (Cell::new(0), Cell::new(0));
+            let part = |delay: u64| {
+                let (handle, running, most) = (&handle, &running, &most);
+                async move {
+                    running.set(running.get() + 1);
+                    most.set(running.get().max(most.get()));
+                    handle.sleep(delay).await;
+                    running.set(running.get() - 1);
+                    delay
+                }
+            };
+            let results = join_at_most(2, [30, 10, 5, 20, 0].map(part)).await;
+            (results, handle.now(), most.get())
+        });
+        assert_eq!((results, end, most), (vec![30, 10, 5, 20, 0], 35, 2));
+    }
+
+    #[test]
+    fn what_waits_for_its_turn_is_not_polled() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        let polls = executor.block_on(async move {
+            let polls = Cell::new(0);
+            let part = |delay: u64| {
+                let mut sleep = Box::pin(handle.sleep(delay));
+                let polls = &polls;
+                std::future::poll_fn(move |context| {
+                    polls.set(polls.get() + 1);
+                    sleep.as_mut().poll(context)
+                })
+            };
+            join_at_most(4, (1..=1000).map(part)).await;
+            polls.get()
+        });
+        assert!(polls <= 1000 * (4 + 1), "{polls}");
     }
 
     #[test]

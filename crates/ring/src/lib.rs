@@ -33,7 +33,7 @@ mod virtual_time;
 pub use executor::{Executor, Handle, JoinHandle};
 pub use fd::{Fd, Listener, Stream, StreamAddress};
 pub use finish::Finish;
-pub use join::{JoinAll, join_all};
+pub use join::{JoinAll, join_all, join_at_most};
 pub use op::{AllocateMode, Op, OpOutcome};
 pub use remote::{Core, Remote};
 pub use rustix::io::Errno;
