@@ -13,6 +13,7 @@ use voltier_ring::{Handle, JoinHandle, Signal};
 
 use crate::admission::Admission;
 use crate::config::Settings;
+use crate::engine::congestion::Congestion;
 use crate::engine::shared::SharedReads;
 use crate::engine::turns::Turns;
 use crate::format::{Geometry, Superblock};
@@ -50,6 +51,8 @@ pub(crate) struct Inner<S, O> {
     pub(crate) shared_reads: SharedReads,
     /// Writes that wait for their lines, or for the log.
     pub(crate) turns: Turns,
+    /// Whether hits wait long for the SSD while the origin rests.
+    pub(crate) congestion: Congestion,
     /// Order among writes of a line to the origin: the cleaner's and direct ones.
     pub(crate) origin_locks: Rc<LineLocks>,
     pub(crate) intents: Intents,

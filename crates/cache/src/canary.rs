@@ -36,6 +36,8 @@ pub enum Canary {
     DestageBeforeDurable,
     /// A write is answered when a newer one of its range begins in its place.
     OverwrittenAnsweredEarly,
+    /// The origin serves lines it does not have as they are on the SSD.
+    CongestedUnchecked,
     /// Records that an earlier crash had cut off are taken by the next start.
     GenerationIgnored,
     /// A line that is still on its way to the SSD is read from there.

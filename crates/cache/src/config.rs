@@ -107,6 +107,10 @@ pub struct Settings {
     pub dirty_high_percent: u8,
     /// Destaging rests below this share of dirty lines, in percent.
     pub dirty_low_percent: u8,
+    /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0 never.
+    ///
+    /// The default is bcache's `congested_read_threshold_us`.
+    pub congested_us: u32,
     /// Whether the origin must always hold a prefix of the writes, cut at a flush.
     pub ordered: bool,
 }
@@ -119,6 +123,7 @@ impl Default for Settings {
             seq_cutoff_bytes: 0,
             dirty_high_percent: 60,
             dirty_low_percent: 20,
+            congested_us: 2000,
             ordered: false,
         }
     }

@@ -1,6 +1,7 @@
 //! Serving requests: one file a direction, and the reasons for going past the cache in one place.
 
 mod company;
+pub(crate) mod congestion;
 mod discard;
 mod flush;
 mod read;

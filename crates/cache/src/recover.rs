@@ -10,6 +10,7 @@ use voltier_ring::{Handle, Signal};
 use crate::admission::Admission;
 use crate::cache::{Cache, Inner, limits_over};
 use crate::config::{FormatOptions, Settings};
+use crate::engine::congestion::Congestion;
 use crate::engine::shared::SharedReads;
 use crate::engine::turns::Turns;
 use crate::fingerprint::fingerprint;
@@ -379,6 +380,7 @@ fn assemble<S: BlockDevice, O: BlockDevice>(
         admission: RefCell::new(Admission::new(settings.admission, geometry.capacity_lines())),
         requests_seen: Cell::new((0, handle.now())),
         turns: Turns::new(&geometry),
+        congestion: Congestion::default(),
         handle,
         ssd,
         origin,

@@ -39,6 +39,7 @@ pub(crate) struct Counters {
     pub(crate) damaged_chunks: Cell<u64>,
     pub(crate) destaged_lines: Cell<u64>,
     pub(crate) overwritten_writes: Cell<u64>,
+    pub(crate) congested_reads: Cell<u64>,
 }
 
 /// Adds to a counter.
@@ -99,6 +100,8 @@ pub struct Status {
     pub writes: DirectionCounts,
     /// Writes among them in whose place a newer one of the same range went, both under way at once.
     pub overwritten_writes: u64,
+    /// Clean hits that a resting origin served because the SSD was congested.
+    pub congested_reads: u64,
     /// Bytes read from the SSD.
     pub ssd_read_bytes: u64,
     /// Bytes written to the SSD, by whatever cause.
@@ -153,6 +156,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             reads: self.counters.reads.get(),
             writes: self.counters.writes.get(),
             overwritten_writes: self.counters.overwritten_writes.get(),
+            congested_reads: self.counters.congested_reads.get(),
             ssd_read_bytes: self.counters.ssd_read_bytes.get(),
             ssd_written_bytes: self.counters.ssd_written_bytes.get(),
             origin_read_bytes: self.counters.origin_read_bytes.get(),

@@ -69,6 +69,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
 
     pub(crate) async fn read_origin(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         add(&self.counters.origin_read_bytes, into.len() as u64);
+        let _at_origin = self.congestion.at_origin();
         self.origin.read(at, into).await.inspect_err(|_| add(&self.counters.origin_errors, 1))
     }
 
@@ -80,6 +81,7 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         durability: Durability,
     ) -> IoResult<()> {
         add(&self.counters.origin_written_bytes, data.len() as u64);
+        let _at_origin = self.congestion.at_origin();
         let written = self.origin.write(at, data, durability).await;
         self.note_origin_change();
         written.inspect_err(|_| add(&self.counters.origin_errors, 1))

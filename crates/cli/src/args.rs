@@ -151,7 +151,7 @@ pub(crate) struct Show {
 #[derive(Debug, Args)]
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
-    dirty_low=PERCENT, ordered=on|off.")]
+    dirty_low=PERCENT, congested=TIME|off (2ms), ordered=on|off.")]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]

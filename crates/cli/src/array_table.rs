@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use voltier_control::{
     ArrayState, ArrayStatus, MemberStatus, PoolStatus, ReshapeStatus, TaskStatus, format_size,
+    wait_text,
 };
 
 use crate::table::columns;
@@ -215,19 +216,15 @@ fn merging(array: &ArrayStatus) -> String {
     let (merge, counts) = (&array.merge, &array.counts);
     let mut text = merge.mode.name().to_owned();
     if !merge.is_off() {
-        let (wait, max) = (wait_time(merge.wait_us), wait_time(merge.max_us));
+        let (wait, max) = (wait_text(merge.wait_us), wait_text(merge.max_us));
         text += &format!(" (waits {wait} for the next, {max} at most)");
     }
     if let Some(mean_us) = counts.held_us.checked_div(counts.held_writes) {
         let (held, merged, merges) = (counts.held_writes, counts.merged_writes, counts.merges);
-        let mean = wait_time(mean_us);
+        let mean = wait_text(mean_us);
         text += &format!("; {held} waited, {mean} on average; {merged} went as {merges}");
     }
     text
-}
-
-fn wait_time(us: u64) -> String {
-    if us > 0 && us.is_multiple_of(1000) { format!("{}ms", us / 1000) } else { format!("{us}us") }
 }
 
 fn limits(array: &ArrayStatus) -> String {

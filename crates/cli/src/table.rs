@@ -97,11 +97,12 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
     line(
         "tunables",
         format!(
-            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% ordered={}",
+            "admission={} seq_cutoff={} dirty_high={}% dirty_low={}% congested={} ordered={}",
             tunables.admission,
             tunables.seq_cutoff,
             tunables.dirty_high,
             tunables.dirty_low,
+            tunables.congested,
             if tunables.ordered { "on" } else { "off" }
         ),
     );
@@ -136,6 +137,10 @@ fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
             "overwritten",
             format!("{count} writes, by newer ones of the same range, before they began"),
         );
+    }
+    if volume.congested_reads > 0 {
+        let count = volume.congested_reads;
+        line("congested", format!("{count} hits, read from the resting disk beside a busy SSD"));
     }
     line("write amp", format!("{:.2}", volume.write_amplification));
     line(

@@ -9,6 +9,7 @@ use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
 use crate::size::parse_size;
 use crate::suggest;
+use crate::wait::parse_wait_us;
 
 /// Keys of `voltier array set`, in the order they are documented.
 pub const ARRAY_KEYS: [&str; 13] = [
@@ -268,12 +269,8 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
     seconds.filter(|seconds| (1..=WINDOW_S_MAX).contains(seconds)).ok_or_else(wrong)
 }
 
-/// Microseconds, from a number with `us` or `ms` behind it.
 fn parse_merge_us(text: &str) -> ControlResult<u64> {
-    let number = |digits: &str, unit_us: u64| digits.parse::<u64>().ok()?.checked_mul(unit_us);
-    let ms = text.strip_suffix("ms").and_then(|digits| number(digits, 1000));
-    let us = || text.strip_suffix("us").and_then(|digits| number(digits, 1));
-    ms.or_else(us).filter(|us| (1..=MERGE_US_MAX).contains(us)).ok_or_else(|| {
+    parse_wait_us(text, MERGE_US_MAX).ok_or_else(|| {
         let shown = text.escape_default();
         ControlError::usage(format!("`{shown}` is not a time to wait; write 1us to 100ms: 50us"))
     })

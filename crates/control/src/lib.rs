@@ -33,6 +33,7 @@ mod spec;
 mod state_dir;
 mod status;
 mod suggest;
+mod wait;
 
 pub use array_settings::{
     ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, MergeSettings, TaskPace,
@@ -63,3 +64,4 @@ pub use status::{
     RequestCounts, Tunables, VolumeState, VolumeStatus,
 };
 pub use suggest::nearest;
+pub use wait::wait_text;

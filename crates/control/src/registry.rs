@@ -17,14 +17,15 @@ use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{ArrayRecord, PoolRecord, VolumeRecord};
+use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 
 /// Name of the file in the state folder.
 pub const REGISTRY_FILE: &str = "registry.json";
 /// Newest version this program writes; newer ones are refused. It writes the oldest one that can say
 /// what there is: 1 without arrays, 2 with arrays that have neither spare pools nor limits of their own, 3
-/// with arrays that merge small writes as usual.
-pub const REGISTRY_VERSION: u32 = 4;
+/// with arrays that merge small writes as usual, 4 with caches whose `congested` is as usual.
+pub const REGISTRY_VERSION: u32 = 5;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -50,8 +51,14 @@ impl Body {
             spare_pool.is_some() || *health != HealthSettings::default()
         };
         let merges_else = |array: &ArrayRecord| array.settings.merge != MergeSettings::default();
-        if self.arrays.iter().any(merges_else) {
+        let usual = Settings::default().congested_us;
+        let congested_else = |volume: &VolumeRecord| {
+            volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
+        };
+        if self.volumes.iter().any(congested_else) {
             REGISTRY_VERSION
+        } else if self.arrays.iter().any(merges_else) {
+            4
         } else if !self.spare_pools.is_empty() || self.arrays.iter().any(is_new) {
             3
         } else if has_arrays {
@@ -530,6 +537,18 @@ mod tests {
     }
 
     #[test]
+    fn what_counts_as_congestion_needs_version_5_when_it_is_not_as_usual() {
+        for (value, version) in [("2ms", 1), ("off", 5), ("3ms", 5)] {
+            let mut record = volume("a");
+            let cache = record.cache.as_mut().unwrap();
+            cache.settings.apply("congested", value).unwrap();
+            let body = Body { volumes: vec![record], ..Body::default() };
+            assert_eq!(body.version(), version, "{value}");
+            assert_eq!(decode(&encode(&body)).unwrap().volumes, body.volumes);
+        }
+    }
+
+    #[test]
     fn the_file_is_json_as_a_whole() {
         let bytes = encode(&body(&["a"], &["r"]));
         let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -555,8 +574,8 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "5,", 1);
-        let cases = [("version 5", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "6,", 1);
+        let cases = [("version 6", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

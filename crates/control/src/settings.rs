@@ -11,13 +11,25 @@ use voltier_cache::{FormatOptions, LineSize, Mode};
 use crate::error::{ControlError, ControlResult};
 use crate::size::{exact_size, parse_size};
 use crate::suggest;
+use crate::wait::{parse_wait_us, wait_text};
 
 /// Keys of `voltier set`, in the order they are documented.
-pub const KEYS: [&str; 7] =
-    ["mode", "policy", "admission", "seq_cutoff", "dirty_high", "dirty_low", "ordered"];
+pub const KEYS: [&str; 8] = [
+    "mode",
+    "policy",
+    "admission",
+    "seq_cutoff",
+    "dirty_high",
+    "dirty_low",
+    "congested",
+    "ordered",
+];
 
 /// Line sizes a cache can have, in bytes.
 pub const LINE_BYTES: [u32; 6] = [2048, 4096, 8192, 16384, 32768, 65536];
+
+/// No queue of an SSD in order is longer.
+const CONGESTED_US_MAX: u64 = 10_000_000;
 
 const MODES: [&str; 5] = ["wt", "wb", "ro", "wo", "pt"];
 
@@ -82,8 +94,20 @@ pub struct Settings {
     pub dirty_high_percent: u8,
     /// At this share of dirty lines and below, in percent, destaging rests while clients are busy.
     pub dirty_low_percent: u8,
+    /// From this average wait for the SSD on, in microseconds, a resting origin serves clean hits; 0
+    /// never.
+    #[serde(default = "usual_congested_us", skip_serializing_if = "is_usual_congested_us")]
+    pub congested_us: u32,
     /// Whether the origin always holds a prefix of the writes, cut at a flush.
     pub ordered: bool,
+}
+
+fn usual_congested_us() -> u32 {
+    voltier_cache::Settings::default().congested_us
+}
+
+fn is_usual_congested_us(congested_us: &u32) -> bool {
+    *congested_us == usual_congested_us()
 }
 
 impl Default for Settings {
@@ -97,6 +121,7 @@ impl Default for Settings {
             seq_cutoff_bytes: cache.seq_cutoff_bytes,
             dirty_high_percent: cache.dirty_high_percent,
             dirty_low_percent: cache.dirty_low_percent,
+            congested_us: cache.congested_us,
             ordered: cache.ordered,
         }
     }
@@ -120,6 +145,7 @@ impl Settings {
             "seq_cutoff" => self.seq_cutoff_bytes = parse_cutoff(value)?,
             "dirty_high" => self.dirty_high_percent = parse_percent(key, value)?,
             "dirty_low" => self.dirty_low_percent = parse_percent(key, value)?,
+            "congested" => self.congested_us = parse_congested(value)?,
             "block_size" => {
                 return Err(ControlError::usage(
                     "block_size is fixed when a cache is made; \
@@ -155,6 +181,7 @@ impl Settings {
             seq_cutoff_bytes: self.seq_cutoff_bytes,
             dirty_high_percent: self.dirty_high_percent,
             dirty_low_percent: self.dirty_low_percent,
+            congested_us: self.congested_us,
             ordered: self.ordered,
         }
     }
@@ -173,6 +200,14 @@ impl Settings {
         match self.seq_cutoff_bytes {
             0 => "off".to_owned(),
             bytes => exact_size(bytes),
+        }
+    }
+
+    /// The wait that counts as congestion, as `set` takes it.
+    pub fn congested_text(&self) -> String {
+        match self.congested_us {
+            0 => "off".to_owned(),
+            us => wait_text(us.into()),
         }
     }
 }
@@ -211,6 +246,18 @@ fn parse_cutoff(value: &str) -> ControlResult<u64> {
     }
 }
 
+fn parse_congested(value: &str) -> ControlResult<u32> {
+    match value {
+        "off" | "none" => Ok(0),
+        time => parse_wait_us(time, CONGESTED_US_MAX).map(|us| us as u32).ok_or_else(|| {
+            let shown = time.escape_default();
+            ControlError::usage(format!(
+                "congested=`{shown}`: write a time from 1us to 10s, or off"
+            ))
+        }),
+    }
+}
+
 fn parse_percent(key: &str, value: &str) -> ControlResult<u8> {
     match value.trim_end_matches('%').parse() {
         Ok(percent @ 0..=100) => Ok(percent),
@@ -235,6 +282,7 @@ mod tests {
             ("seq_cutoff", "1M"),
             ("dirty_high", "70%"),
             ("dirty_low", "20"),
+            ("congested", "750us"),
             ("ordered", "on"),
         ] {
             assert!(KEYS.contains(&key));
@@ -247,6 +295,16 @@ mod tests {
         assert_eq!((settings.dirty_high_percent, settings.dirty_low_percent), (70, 20));
         settings.apply("seq_cutoff", "off").unwrap();
         assert_eq!(settings.seq_cutoff_text(), "off");
+        for (value, us, text) in
+            [("750us", 750, "750us"), ("3000us", 3000, "3ms"), ("off", 0, "off")]
+        {
+            settings.apply("congested", value).unwrap();
+            assert_eq!((settings.congested_us, settings.congested_text()), (us, text.to_owned()));
+        }
+        for bad in ["", "2", "0us", "11s", "10001ms", "-1ms", "fast"] {
+            let error = settings.apply("congested", bad).unwrap_err();
+            assert!(error.message.contains("1us to 10s"), "{error}");
+        }
     }
 
     #[test]

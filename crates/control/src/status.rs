@@ -127,6 +127,9 @@ pub struct Tunables {
     pub dirty_high: u8,
     /// Percent of dirty lines at and below which destaging rests while clients are busy.
     pub dirty_low: u8,
+    /// Average wait for the SSD that counts as congestion, or `off`.
+    #[serde(default)]
+    pub congested: String,
     /// Whether the origin always holds a prefix of the writes.
     pub ordered: bool,
 }
@@ -191,6 +194,9 @@ pub struct VolumeStatus {
     /// Writes that never went to a device: a newer one of the same range came while they waited.
     #[serde(default)]
     pub overwritten_writes: u64,
+    /// Hits that a resting disk served because the SSD was congested.
+    #[serde(default)]
+    pub congested_reads: u64,
     /// Bytes written to the SSD, by whatever cause, per byte that clients wrote; 0 before the first.
     /// Fills after misses and moved lines are in it.
     pub write_amplification: f64,

@@ -35,6 +35,19 @@ pub(crate) fn crowd(profile: &mut Profile, seed: u64) {
     }
 }
 
+/// Mixed into the seed as `CROWD` is.
+const CONGESTED: u64 = 0x636f_6e67_6573_0001;
+/// One seed in so many has it.
+const CONGESTED_ONE_IN: u64 = 4;
+
+/// An SSD that counts as congested, if the seed draws it: clean hits are read from the origin whenever
+/// that rests.
+pub(crate) fn congestion(profile: &mut Profile, seed: u64) {
+    if Prng::new(seed ^ CONGESTED).one_in(CONGESTED_ONE_IN) {
+        profile.settings.congested_us = 1;
+    }
+}
+
 /// Draws cache, drives and clients, without faults.
 pub(crate) fn draw_profile(prng: &mut Prng) -> Profile {
     let line_bytes = *prng.pick(&[2048, 4096, 4096, 8192, 16384, 32768, 65536]);
@@ -113,6 +126,7 @@ fn draw_settings(prng: &mut Prng) -> Settings {
         seq_cutoff_bytes: *prng.pick(&[0, 0, 64 * KIB, 256 * KIB]),
         dirty_high_percent: dirty_high,
         dirty_low_percent: prng.below(u64::from(dirty_high)) as u8,
+        congested_us: 0,
         ..Settings::default()
     }
 }

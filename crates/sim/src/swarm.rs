@@ -21,7 +21,7 @@ use crate::crash::{Plan, run_in};
 use crate::fault::FaultKind;
 use crate::ledger::{Counts, Ledger};
 use crate::manage::{self, Command};
-use crate::mix::{crowd, draw_faults, draw_profile};
+use crate::mix::{congestion, crowd, draw_faults, draw_profile};
 use crate::workload::Profile;
 
 /// One seed in so many is a walk.
@@ -212,6 +212,7 @@ impl Story {
             profile.clients = profile.clients.min(3);
         }
         crowd(&mut profile, self.seed);
+        congestion(&mut profile, self.seed);
         profile.clients = profile.clients.min(self.clients.unwrap_or(u64::MAX)).max(1);
         profile.steps = profile.steps.min(self.steps.unwrap_or(u64::MAX));
         warm_up_steps = warm_up_steps.min(self.steps.unwrap_or(u64::MAX));

@@ -47,10 +47,12 @@ enum Scenario {
     Stripes,
     /// Crashes while many clients write a few ranges.
     Crowd,
+    /// Crashes while the origin serves hits.
+    Congested,
 }
 
 impl Scenario {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -64,6 +66,7 @@ impl Scenario {
         Self::Ordered,
         Self::Stripes,
         Self::Crowd,
+        Self::Congested,
     ];
 
     fn seeds(self) -> u64 {
@@ -77,7 +80,7 @@ impl Scenario {
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
-            Self::Crowd => 4,
+            Self::Crowd | Self::Congested => 4,
             Self::Rot | Self::Ordered => 12,
         }
     }
@@ -90,7 +93,8 @@ impl Scenario {
             | Self::Busy
             | Self::LongLog
             | Self::Pinned
-            | Self::Crowd => &[Mode::WriteBack],
+            | Self::Crowd
+            | Self::Congested => &[Mode::WriteBack],
             Self::Mixed | Self::Spikes | Self::Stripes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
@@ -105,6 +109,9 @@ impl Scenario {
         if self == Self::LongLog {
             (profile.ssd.bytes, one_in, warm_up_steps) = (18 << 20, 12, 1500);
             (profile.window_bytes, profile.sectors_max) = (64 << 10, 32);
+        }
+        if self == Self::Congested {
+            (profile.settings.congested_us, one_in, warm_up_steps) = (1, 4, 20);
         }
         if self == Self::Crowd {
             (profile.clients, profile.steps, profile.window_bytes) = (10, 20, 64 << 10);
@@ -146,7 +153,8 @@ impl Scenario {
     }
 }
 
-const CANARIES: [(Canary, Scenario); 22] = [
+const CANARIES: [(Canary, Scenario); 23] = [
+    (Canary::CongestedUnchecked, Scenario::Congested),
     (Canary::OverwrittenAnsweredEarly, Scenario::Crowd),
     (Canary::HolesUnlocked, Scenario::Stripes),
     (Canary::FlushSkipped, Scenario::WriteBack),

@@ -91,8 +91,13 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// Reads one pinned line straight into the client's buffer.
-    async fn read_whole_line(&self, line: u64, pinned: Pinned, into: Buf) -> IoResult<Buf> {
-        let read = self.read_ssd(pinned.at, into).await;
+    async fn read_whole_line(&self, line: u64, pinned: Pinned, mut into: Buf) -> IoResult<Buf> {
+        let lines = [(line, pinned)];
+        if self.read_congested(&lines, &mut into).await {
+            return Ok(into);
+        }
+        let [(line, pinned)] = lines;
+        let read = self.read_timed(pinned.at, into).await;
         self.unpin(&pinned);
         match read {
             Ok(data) if pinned.holds(&data) => return Ok(data),
@@ -195,9 +200,12 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     }
 
     /// Reads pinned whole lines that are neighbours on the SSD, and checks each.
-    async fn read_run(&self, lines: Vec<(u64, Pinned)>, part: Buf) -> IoResult<Buf> {
+    async fn read_run(&self, lines: Vec<(u64, Pinned)>, mut part: Buf) -> IoResult<Buf> {
         let bytes = part.len();
-        let read = self.read_ssd(lines[0].1.at, part).await;
+        if self.read_congested(&lines, &mut part).await {
+            return Ok(part);
+        }
+        let read = self.read_timed(lines[0].1.at, part).await;
         let line_bytes = self.geometry.line_bytes as usize;
         let mut bad = Vec::new();
         for (number, (line, pinned)) in lines.iter().enumerate() {

@@ -49,6 +49,7 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     moved.hdd_read += cache.origin_read_bytes;
     moved.hdd_written += cache.origin_written_bytes;
     status.overwritten_writes = cache.overwritten_writes;
+    status.congested_reads = cache.congested_reads;
     if cache.writes.bytes > 0 {
         status.write_amplification = cache.ssd_written_bytes as f64 / cache.writes.bytes as f64;
     }

@@ -130,6 +130,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         lost_ranges_unlisted: cache
             .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
         overwritten_writes: 0,
+        congested_reads: 0,
         write_amplification: 0.0,
         destage: "idle".to_owned(),
         tunables: Tunables {
@@ -137,6 +138,7 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             seq_cutoff: settings.seq_cutoff_text(),
             dirty_high: settings.dirty_high_percent,
             dirty_low: settings.dirty_low_percent,
+            congested: settings.congested_text(),
             ordered: settings.ordered,
         },
         uptime_seconds: 0,

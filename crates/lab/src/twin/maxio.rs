@@ -109,7 +109,8 @@ fn notes(extent: Extent) -> Vec<String> {
         "the log does not go round the SSD in the window, as it did not in the document's runs: nothing is \
          moved to make room"
             .into(),
-        "the working set is written through the cache first; hit rates are those of the measured \
+        "the working set is written through the cache first, and each job begins when the disk has all that \
+         was written before it; hit rates are those of the measured \
          window (published ones contradict the disk, M2, and an emptied cache, M3)"
             .into(),
         "the four sequential jobs all begin at 0, as in the document (M5): the cache reads once what all \
@@ -198,7 +199,8 @@ struct Outcome {
     hits: String,
 }
 
-/// All jobs on a disk with this SSD before it, one after the other on a warm cache.
+/// All jobs on a disk with this SSD before it, one after the other on a warm cache. Each begins when the
+/// disk has all that was written before.
 fn measure(profile: &'static str, loads: &[Load], extent: Extent) -> Vec<Outcome> {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();
@@ -215,6 +217,7 @@ fn measure(profile: &'static str, loads: &[Load], extent: Extent) -> Vec<Outcome
                     *gap_bytes /= scale(extent);
                 }
             }
+            volume.drain().await.expect("drives do not fail here");
             outcomes.push(run_job(&handle, &volume, &load, extent).await);
         }
         outcomes
