@@ -24,6 +24,8 @@ usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story T
   --story TEXT   with --seed: what is cut away, as a violation prints it
   --from F       the first seed (default 1)
   --twice N      so many of the seeds run twice, and must do the same (default 50)
+  --traces FILE  the trace hash of every story, one line each in the order of the seeds:
+                 the same file before and after a change says that it changed no behaviour
   --threads T    threads (default: one a core)";
 
 /// Violations after which a run ends: more of them say nothing new.
@@ -35,7 +37,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
         "--arrays",
         "--seeds",
         "--minutes",
@@ -44,6 +46,7 @@ impl Arguments {
         "--story",
         "--from",
         "--twice",
+        "--traces",
         "--threads",
     ];
     const KINDS: [&str; 4] = ["--seeds", "--minutes", "--manage", "--seed"];
@@ -98,6 +101,8 @@ struct Run {
     first: Vec<Story>,
     arrays: bool,
     summary: Summary,
+    /// Of each story so far: its seed, what is cut away of it, and its trace hash.
+    traces: Vec<(u64, String, u64)>,
     told: Instant,
     begun: Instant,
 }
@@ -161,6 +166,7 @@ fn work(run: &Mutex<Run>) {
         }
         let mut run = run.lock().expect("no thread dies with it");
         run.summary.add(&outcome, spent);
+        run.traces.push((story.seed, story.to_string(), outcome.trace_hash));
         run.progress();
     }
 }
@@ -210,6 +216,14 @@ fn every_command(seeds: u64) -> Vec<Story> {
     of_volumes.chain(of_arrays).collect()
 }
 
+/// One line a story, sorted: the threads finish stories in any order.
+fn write_traces(path: &str, traces: &mut [(u64, String, u64)]) -> Result<(), String> {
+    traces.sort_unstable();
+    let lines = traces.iter().map(|(seed, story, hash)| format!("{seed} {story} {hash:016x}\n"));
+    std::fs::write(path, lines.collect::<String>())
+        .map_err(|error| format!("--traces: {path} cannot be written: {error}"))
+}
+
 fn run_many(arguments: &Arguments) -> Result<u64, String> {
     let minutes: Option<f64> = arguments.number("--minutes")?;
     let seeds: Option<u64> = arguments.number("--seeds")?;
@@ -238,6 +252,7 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
         first,
         arrays,
         summary: Summary::default(),
+        traces: Vec::new(),
         told: begun,
         begun,
     });
@@ -246,7 +261,10 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
             scope.spawn(|| work(&run));
         }
     });
-    let run = run.into_inner().expect("no thread dies with it");
+    let mut run = run.into_inner().expect("no thread dies with it");
+    if let Some(path) = arguments.0.get("--traces") {
+        write_traces(path, &mut run.traces)?;
+    }
     print!("{}", run.summary.table());
     println!("{}", run.summary.line());
     Ok(run.summary.violations)
