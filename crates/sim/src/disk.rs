@@ -14,7 +14,7 @@ use voltier_drive::model::{Clockwork, ModelOp, Profile};
 use crate::fault::{FaultKind, FaultMix, Request};
 use crate::inject::Injector;
 use crate::medium::{Cut, Medium, Snapshot, Written};
-use crate::world::{Event, World};
+use crate::world::{Event, World, drive_name};
 
 /// One request in so many takes long, and how many times as long: it overtakes nothing, everything
 /// overtakes it.
@@ -260,8 +260,8 @@ impl SimDisk {
                 self.tell(|| format!("fails writes to {range} from now on"));
             }
             FaultKind::BitRot => {
-                let (byte, bit) = self.0.injector.borrow_mut().rot_place(bytes);
-                self.0.medium.borrow_mut().rot(byte, bit);
+                let (byte, bit) = self.0.injector.borrow_mut().bit_rot_place(bytes);
+                self.0.medium.borrow_mut().flip_bit(byte, bit);
                 self.0.world.fault(kind);
                 self.tell(|| format!("bit {bit} of byte {byte} turns over"));
                 self.damaged(SectorRange::new(Lba(byte / 512), 1), false);
@@ -429,16 +429,6 @@ impl SimDisk {
 
 const WRITE: &str = "write";
 const DISCARD: &str = "discard";
-
-/// What a drive is called in a tale.
-pub(crate) fn drive_name(number: u64) -> String {
-    match number {
-        0 => "control plane".to_owned(),
-        1 => "ssd".to_owned(),
-        2 => "origin".to_owned(),
-        _ => format!("member {}", number - 3),
-    }
-}
 
 impl BlockDevice for SimDisk {
     fn limits(&self) -> &Limits {

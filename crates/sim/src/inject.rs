@@ -115,7 +115,7 @@ impl Injector {
     }
 
     /// Where a bit turns over: mostly in what was written some time ago.
-    pub(crate) fn rot_place(&mut self, bytes: u64) -> (u64, u8) {
+    pub(crate) fn bit_rot_place(&mut self, bytes: u64) -> (u64, u8) {
         let bit = self.prng.below(8) as u8;
         if !self.places.is_empty() && !self.prng.one_in(4) {
             let (at, count, _) = self.places[self.prng.below(self.places.len() as u64) as usize];

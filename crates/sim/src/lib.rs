@@ -11,30 +11,30 @@
 //!
 //! What can go wrong is listed in one place, [`FaultKind`], and nothing else goes wrong. [`swarm`]
 //! runs seeds: each draws a cache, drives, clients, faults and crashes of its own.
-//! [`manage`] walks the control plane's commands: the real service over the real volume; [`array_walk`]
+//! [`manage`] sweeps the control plane's commands: the real service over the real volume; [`sweep::arrays`]
 //! those of arrays.
 
-pub mod array_walk;
 pub mod arrays;
 pub mod budget;
-mod chain;
 pub mod crash;
 mod disk;
 mod fault;
+mod fixture;
 mod image;
 mod inject;
 mod ledger;
 mod life;
-pub mod manage;
+mod lives;
 mod medium;
 mod mix;
 mod model;
 mod origin;
 pub mod report;
 pub mod rest;
+pub mod scenario;
 pub mod shrink;
-mod stage;
 pub mod swarm;
+pub mod sweep;
 pub mod trials;
 pub mod workload;
 mod world;

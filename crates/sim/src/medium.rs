@@ -15,6 +15,13 @@ pub enum Cut {
     Kill,
 }
 
+impl Cut {
+    /// One cut in four is a kill.
+    pub(crate) fn draw(prng: &mut Prng) -> Self {
+        if prng.one_in(4) { Cut::Kill } else { Cut::Power }
+    }
+}
+
 /// What a crash did to writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Damage {
@@ -127,7 +134,7 @@ impl Medium {
     }
 
     /// Turns one bit over, on the medium and in the drive's cache alike.
-    pub fn rot(&mut self, byte: u64, bit: u8) {
+    pub fn flip_bit(&mut self, byte: u64, bit: u8) {
         let mut value = [0];
         self.current.read(byte, &mut value);
         value[0] ^= 1 << bit;

@@ -27,6 +27,8 @@ use std::rc::Rc;
 
 use voltier_block::{Lba, SectorRange};
 
+use crate::medium::Cut;
+
 const SECTOR: usize = 512;
 /// The content of a sector that was never written.
 const ZEROES: u32 = 0;
@@ -332,6 +334,14 @@ impl Model {
             None => format!("what nobody wrote ({:02x?}...)", &found[..8]),
         };
         Violation { sector, found, allowed: format!("{allowed:?}") }
+    }
+
+    /// All drives are cut off in the same way.
+    pub(crate) fn crash(&mut self, cut: Cut) {
+        match cut {
+            Cut::Power => self.power_cut(),
+            Cut::Kill => self.kill(),
+        }
     }
 
     /// The power is cut: nothing is under way any more, and what is there is on the medium.

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use voltier_block::{Nanos, Prng, SectorRange};
 use voltier_ring::Handle;
 
-use crate::disk::drive_name;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 
@@ -167,5 +166,15 @@ impl World {
         if let Some(watch) = watch {
             watch(number);
         }
+    }
+}
+
+/// What a drive is called in a tale.
+pub(crate) fn drive_name(number: u64) -> String {
+    match number {
+        0 => "control plane".to_owned(),
+        1 => "ssd".to_owned(),
+        2 => "origin".to_owned(),
+        _ => format!("member {}", number - 3),
     }
 }

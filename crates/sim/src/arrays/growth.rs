@@ -2,16 +2,16 @@
 
 use voltier_array::{ArrayError, GrowError, MemberState, ReplaceError};
 
-use crate::arrays::bay::Bay;
+use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::members::MemberMap;
 use crate::arrays::operator::Operator;
-use crate::arrays::rig::Rig;
 
-impl Rig {
+impl ArrayFixture {
     /// Whether the array could be given a row now, as far as can be seen.
     fn can_grow(&self) -> bool {
         let array = self.array();
         let members = array.geometry().member_count();
-        let in_service = Bay::members(&array, MemberState::InService).len();
+        let in_service = MemberMap::members(&array, MemberState::InService).len();
         let is_possible = array.geometry().with_row().is_ok();
         is_possible
             && in_service == members
@@ -44,10 +44,10 @@ impl Rig {
 impl Operator {
     /// Adds a row of parity, or a copy.
     pub(crate) async fn grow(&mut self) {
-        let rig = self.rig.clone();
-        let mut free = rig.bay.free(&rig.setup);
-        let count = rig.setup.geometry.group_count();
-        if free.len() < count || !rig.can_grow() {
+        let fixture = self.fixture.clone();
+        let mut free = fixture.members.free(&fixture.setup);
+        let count = fixture.setup.geometry.group_count();
+        if free.len() < count || !fixture.can_grow() {
             return;
         }
         let picked = (0..count).map(|_| {
@@ -55,10 +55,10 @@ impl Operator {
             free.swap_remove(at)
         });
         let drives: Vec<usize> = picked.collect();
-        let uuids: Vec<[u8; 16]> = drives.iter().map(|drive| rig.come(*drive)).collect();
-        rig.world.tell(|| format!("care: drives {drives:?} for a row more"));
-        let growing = rig.clone();
-        let grown = rig.world.handle().spawn(async move {
+        let uuids: Vec<[u8; 16]> = drives.iter().map(|drive| fixture.come(*drive)).collect();
+        fixture.world.tell(|| format!("care: drives {drives:?} for a row more"));
+        let growing = fixture.clone();
+        let grown = fixture.world.handle().spawn(async move {
             let devices = drives.iter().map(|drive| growing.disks[*drive].clone()).collect();
             let grown = growing.array().grow(devices, &uuids).await;
             growing.world.tell(|| format!("care: a row on drives {drives:?}: {grown:?}"));

@@ -7,9 +7,9 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Lba, MIB, Prng, SectorRange};
 
 use crate::arrays::crash::Trial;
+use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::left::{Known, has};
 use crate::arrays::operator::Operator;
-use crate::arrays::rig::Rig;
 use crate::fault::FaultKind;
 
 /// What is known of the device of a journal without the array's help.
@@ -56,7 +56,7 @@ impl Known {
     }
 }
 
-impl Rig {
+impl ArrayFixture {
     /// How often the journal was moved, if its device is known to be lost now. While it is moved nothing is
     /// known: what is told lost may be on record elsewhere already.
     pub(crate) fn journal_before(&self) -> Option<u64> {
@@ -134,12 +134,12 @@ impl Operator {
     }
 
     fn harm_journal(&mut self) {
-        let rig = self.rig.clone();
-        let Some(drive) = rig.journal_drive() else { return };
-        let disk = &rig.disks[drive];
-        rig.world.tell(|| format!("care: harm to the journal, drive {drive}"));
-        rig.bay.note_harm(drive);
-        let sectors = rig.setup.drives[drive].bytes / 512;
+        let fixture = self.fixture.clone();
+        let Some(drive) = fixture.journal_drive() else { return };
+        let disk = &fixture.disks[drive];
+        fixture.world.tell(|| format!("care: harm to the journal, drive {drive}"));
+        fixture.members.note_harm(drive);
+        let sectors = fixture.setup.drives[drive].bytes / 512;
         match self.dice.below(4) {
             0 | 1 => disk.lose(),
             2 => {
@@ -155,25 +155,25 @@ impl Operator {
 
     /// To another device, or back to the members.
     async fn move_journal(&mut self, to_device: bool) {
-        let rig = self.rig.clone();
-        let now = rig.journal_drive();
-        let mut free = rig.setup.member_drives()..rig.setup.drives.len();
-        let free = free.find(|drive| Some(*drive) != now && !rig.bay.is_harmed(*drive));
+        let fixture = self.fixture.clone();
+        let now = fixture.journal_drive();
+        let mut free = fixture.setup.member_drives()..fixture.setup.drives.len();
+        let free = free.find(|drive| Some(*drive) != now && !fixture.members.is_harmed(*drive));
         let new = free.filter(|_| to_device);
         if to_device && new.is_none() {
             return;
         }
-        let fate = rig.journal.get();
+        let fate = fixture.journal.get();
         let moves = fate.moves + 1;
-        rig.journal.set(JournalFate { is_out: false, moves, is_moving: true, ..fate });
-        rig.world.tell(|| format!("care: the journal goes from {now:?} to {new:?}"));
-        let device = new.map(|drive| (rig.disks[drive].clone(), rig.bay.name()));
-        let moved = rig.array().set_journal(device).await;
-        rig.journal.set(JournalFate { is_moving: false, ..rig.journal.get() });
-        rig.world.tell(|| format!("care: the journal went to {new:?}: {moved:?}"));
+        fixture.journal.set(JournalFate { is_out: false, moves, is_moving: true, ..fate });
+        fixture.world.tell(|| format!("care: the journal goes from {now:?} to {new:?}"));
+        let device = new.map(|drive| (fixture.disks[drive].clone(), fixture.members.name()));
+        let moved = fixture.array().set_journal(device).await;
+        fixture.journal.set(JournalFate { is_moving: false, ..fixture.journal.get() });
+        fixture.world.tell(|| format!("care: the journal went to {new:?}: {moved:?}"));
         // Started without its only member with large blocks an array has small ones.
         let has_larger =
-            |drive: usize| rig.disks[drive].limits().block_bytes > rig.limits().block_bytes;
+            |drive: usize| fixture.disks[drive].limits().block_bytes > fixture.limits().block_bytes;
         let is_refused =
             matches!(moved, Err(ArrayError::JournalDevice(JournalError::Blocks { .. })));
         let is_right = moved.is_ok() || (is_refused && new.is_some_and(has_larger));

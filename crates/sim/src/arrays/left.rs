@@ -15,10 +15,10 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, Prng, SectorRange,
 };
 
+use crate::arrays::bit_rot::Rot;
 use crate::arrays::journal::JournalFate;
-use crate::arrays::open::Open;
-use crate::arrays::rot::Rot;
 use crate::arrays::setup::Setup;
+use crate::arrays::uncovered::Uncovered;
 use crate::medium::{Medium, Snapshot};
 use crate::model::Model;
 
@@ -44,7 +44,7 @@ pub(crate) struct Left {
     /// What is known of a journal on a device of its own.
     pub(crate) journal: JournalFate,
     /// Writes whose stripes may not match.
-    pub(crate) open: Open,
+    pub(crate) uncovered: Uncovered,
     /// Regions in which a write was acknowledged.
     pub(crate) written: BTreeSet<u64>,
     /// What a drive returns otherwise than it was written.
@@ -71,7 +71,7 @@ impl Left {
             online: 0,
             geometry: setup.geometry.clone(),
             journal: JournalFate::default(),
-            open: Open::default(),
+            uncovered: Uncovered::default(),
             written: BTreeSet::new(),
             rot: None,
             drives_named: setup.geometry.member_count() as u64,

@@ -12,8 +12,8 @@
 //!
 //! - `setup`: what a seed draws.
 //! - `left`: what is on the media, and what must come of it, without the array's help.
-//! - `rig`: drives, an array, a model; the checks.
-//! - `bay`: which drive is which member.
+//! - `fixture`: drives, an array, a model; the checks.
+//! - `members`: which drive is which member.
 //! - `clients`, `operator`, `rot`: what is done.
 //! - `journal`: the journal on a device of its own.
 //! - `growth`: rows that are added.
@@ -23,24 +23,24 @@
 //! - `stacked`: a cache over two arrays.
 //! - `scrub`: parity by another arithmetic.
 
-mod bay;
+mod bit_rot;
 mod clients;
 mod crash;
+mod expansion;
+mod fixture;
 mod growth;
 mod journal;
 mod left;
+mod members;
 mod merge;
-mod open;
 mod operator;
-mod rig;
-mod room;
-mod rot;
-mod scrub;
+mod parity;
 mod setup;
 mod stacked;
+mod uncovered;
 
 pub use crash::run;
-pub use scrub::parity;
+pub use parity::parity;
 pub(crate) use setup::uuid;
 pub use setup::{Care, Drive, Setup};
 pub use stacked::{Stack, run as run_stack};

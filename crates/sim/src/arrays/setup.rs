@@ -53,7 +53,7 @@ pub enum Care {
     Scrub,
 }
 
-/// A drive of the bay: the first ones are the members of a new array.
+/// A drive of the members: the first ones are the members of a new array.
 #[derive(Clone, Copy, Debug)]
 pub struct Drive {
     /// Its size, in bytes.
@@ -199,7 +199,7 @@ impl Setup {
         }
     }
 
-    /// A drive of the bay.
+    /// A drive of the members.
     pub(crate) fn disk(&self, number: usize) -> DiskSpec {
         DiskSpec {
             number: number as u64 + 3,

@@ -18,12 +18,12 @@ struct Change {
 
 /// Writes that no flush has covered.
 #[derive(Clone, Default)]
-pub(crate) struct Open {
+pub(crate) struct Uncovered {
     clock: u64,
     changes: Vec<Change>,
 }
 
-impl Open {
+impl Uncovered {
     /// A write begins; its number.
     pub(crate) fn begin(&mut self, range: SectorRange) -> u64 {
         self.clock += 1;

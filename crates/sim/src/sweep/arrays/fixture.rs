@@ -6,17 +6,15 @@ use std::rc::Rc;
 
 use voltier_array::{AREA_ALIGN_BYTES, Array, BackgroundTask, Pace, Priority, SUPERBLOCK_BYTES};
 use voltier_block::{BlockDevice, KIB, Lba, MIB, Nanos, Prng, SectorRange};
-use voltier_control::safety::Machine;
-use voltier_control::{DeviceSpec, Service};
+use voltier_control::DeviceSpec;
 use voltier_drive::filter::FittedDevice;
 
-use super::engine::ArrayEngine;
 use crate::disk::{DiskSpec, SimDisk};
 use crate::ledger::Ledger;
-use crate::manage::site::{Site, SiteLeft};
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
-use crate::workload::Bench;
+use crate::sweep::daemon::{DaemonFixture, DaemonLeft};
+use crate::workload::DeviceUnderTest;
 
 /// Drives that can be members, and behind them those that can have a journal.
 pub(super) const DRIVES: usize = 8;
@@ -48,7 +46,7 @@ pub(super) fn drive(number: usize, seed: u64) -> DiskSpec {
 #[derive(Clone)]
 pub(super) struct Left {
     media: Vec<Medium>,
-    site: SiteLeft,
+    daemon: DaemonLeft,
     /// Uuids given away.
     named: u64,
     /// Sectors that the array had when it was made.
@@ -59,8 +57,8 @@ impl Left {
     /// A machine on which nothing ever happened.
     pub(super) fn nothing(seed: u64) -> Self {
         let media = (0..DRIVES).map(|number| Medium::zeroed(drive(number, seed).bytes));
-        let site = SiteLeft::nothing(DRIVES as u64 * CHUNKS_BYTES / 512);
-        Self { media: media.collect(), site, named: 0, sectors: 0 }
+        let daemon = DaemonLeft::nothing(DRIVES as u64 * CHUNKS_BYTES / 512);
+        Self { media: media.collect(), daemon, named: 0, sectors: 0 }
     }
 }
 
@@ -74,39 +72,34 @@ pub(super) struct Open {
 }
 
 /// One world with one daemon in it.
-pub(super) struct Bay {
-    site: Site,
+pub(super) struct ArrayDaemonFixture {
+    daemon: DaemonFixture,
     pub(super) disks: Vec<SimDisk>,
     pub(super) open: RefCell<Option<Open>>,
     named: Cell<u64>,
     sectors: Cell<u64>,
 }
 
-impl Deref for Bay {
-    type Target = Site;
+impl Deref for ArrayDaemonFixture {
+    type Target = DaemonFixture;
 
-    fn deref(&self) -> &Site {
-        &self.site
+    fn deref(&self) -> &DaemonFixture {
+        &self.daemon
     }
 }
 
-impl Bay {
+impl ArrayDaemonFixture {
     /// The world after a crash; nothing runs yet.
     pub(super) fn new(left: Left, (kind, seed): (u64, u64), ledger: &Rc<Ledger>) -> Rc<Self> {
-        let site = Site::new(left.site, seed, ledger);
-        let disk = |(number, medium)| SimDisk::new(&site.world, &drive(number, kind), medium);
+        let daemon = DaemonFixture::new(left.daemon, seed, ledger);
+        let disk = |(number, medium)| SimDisk::new(&daemon.world, &drive(number, kind), medium);
         Rc::new(Self {
             disks: left.media.into_iter().enumerate().map(disk).collect(),
-            site,
+            daemon,
             open: RefCell::default(),
             named: Cell::new(left.named),
             sectors: Cell::new(left.sectors),
         })
-    }
-
-    /// A daemon on this world's registry and drives; nothing is open until it is started.
-    pub(super) fn service(self: &Rc<Self>) -> Service<ArrayEngine> {
-        Service::new(ArrayEngine(self.clone()), self.registry(), Machine::real())
     }
 
     /// A new uuid.
@@ -126,7 +119,7 @@ impl Bay {
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         Left {
             media,
-            site: self.site.left_by(cut),
+            daemon: self.daemon.left_by(cut),
             named: self.named.get(),
             sectors: self.sectors.get(),
         }
@@ -137,7 +130,7 @@ impl Bay {
         self.open.borrow().as_ref().map(|open| open.array.clone())
     }
 
-    fn bench(&self) -> Option<Bench<Reached>> {
+    fn dut(&self) -> Option<DeviceUnderTest<Reached>> {
         let array = self.array()?;
         let (at_first, now) = (self.sectors.get(), array.limits().sectors);
         let last = |sectors| sectors - WINDOW_BYTES / 512;
@@ -146,13 +139,13 @@ impl Bay {
             starts.push(last(now));
         }
         let windows = starts.into_iter().map(|at| SectorRange::new(Lba(at), WINDOW_BYTES / 512));
-        Some(self.site.bench(Reached::any_sector(array), windows.collect()))
+        Some(self.daemon.dut(Reached::any_sector(array), windows.collect()))
     }
 
     /// Holds all that clients use to the model, if the array is open.
     pub(super) fn check_all(&self, when: &'static str) {
-        if let Some(bench) = self.bench() {
-            self.check(bench, when);
+        if let Some(dut) = self.dut() {
+            self.check(dut, when);
         }
     }
 
@@ -177,18 +170,18 @@ impl Bay {
     }
 
     /// Sends the clients in, if there are to be any.
-    pub(super) fn start_crew(&self) {
-        let count = self.crew_size.get();
+    pub(super) fn start_clients(&self) {
+        let count = self.client_count.get();
         if count > 0
-            && let Some(bench) = self.bench()
+            && let Some(dut) = self.dut()
         {
-            self.site.start_crew(bench, count);
+            self.daemon.start_clients(dut, count);
         }
     }
 
     /// Nothing may be left of a daemon that has stopped.
     pub(super) fn check_for_leaks(&self) {
         assert!(self.open.borrow().is_none(), "an array is still open");
-        self.site.check_for_leaks(LAST_ROUND_NS, &self.disks);
+        self.daemon.check_for_leaks(LAST_ROUND_NS, &self.disks);
     }
 }

@@ -1,19 +1,22 @@
-//! What every life of a daemon in a walk has, whatever it serves: a world, a registry, a model, clients.
+//! The part of a fixture that every daemon has, whatever the daemon serves: a world, a registry, a model,
+//! clients.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use voltier_block::{BlockDevice, Nanos, Prng, SectorRange};
-use voltier_control::{ControlError, ControlResult, Registry, RegistryStore};
+use voltier_control::engine::Engine;
+use voltier_control::protocol::{JobState, Request, Response};
+use voltier_control::{ControlError, ControlResult, Registry, RegistryStore, Service};
 use voltier_ring::{Executor, NoFiles};
 
-use super::clients::Crew;
+use super::clients::Clients;
 use crate::disk::SimDisk;
 use crate::ledger::Ledger;
 use crate::medium::Cut;
 use crate::model::Model;
-use crate::workload::Bench;
+use crate::workload::DeviceUnderTest;
 use crate::world::{Event, World};
 
 /// The bytes of a registry; a change is whole or not there.
@@ -43,18 +46,18 @@ impl RegistryStore for SimStore {
 
 /// What a crash leaves beside drives: what they may hold, and the registry, which is replaced whole.
 #[derive(Clone)]
-pub(crate) struct SiteLeft {
-    pub(crate) model: Model,
-    pub(crate) registry: Option<Vec<u8>>,
+pub(super) struct DaemonLeft {
+    pub(super) model: Model,
+    pub(super) registry: Option<Vec<u8>>,
 }
 
-impl SiteLeft {
+impl DaemonLeft {
     /// Nothing ever happened on a volume of so many sectors.
-    pub(crate) fn nothing(sectors: u64) -> Self {
+    pub(super) fn nothing(sectors: u64) -> Self {
         Self { model: Model::new(sectors), registry: None }
     }
 
-    pub(crate) fn registry(&self) -> Registry {
+    pub(super) fn registry(&self) -> Registry {
         registry(SimStore(Arc::new(Mutex::new(self.registry.clone()))))
     }
 }
@@ -64,20 +67,20 @@ fn registry(store: SimStore) -> Registry {
 }
 
 /// One world with one daemon in it.
-pub(crate) struct Site {
+pub(super) struct DaemonFixture {
     executor: RefCell<Executor>,
-    pub(crate) world: World,
-    pub(crate) model: Rc<RefCell<Model>>,
+    pub(super) world: World,
+    pub(super) model: Rc<RefCell<Model>>,
     store: SimStore,
-    pub(crate) crew: RefCell<Option<Crew>>,
+    pub(super) clients: RefCell<Option<Clients>>,
     /// Clients that come when there is something for them to use.
-    pub(crate) crew_size: Cell<u64>,
+    pub(super) client_count: Cell<u64>,
     prng: RefCell<Prng>,
 }
 
-impl Site {
+impl DaemonFixture {
     /// The world after a crash; nothing runs yet.
-    pub(crate) fn new(left: SiteLeft, seed: u64, ledger: &Rc<Ledger>) -> Self {
+    pub(super) fn new(left: DaemonLeft, seed: u64, ledger: &Rc<Ledger>) -> Self {
         let executor = Executor::in_virtual_time(NoFiles);
         let world = World::in_ledger(&executor.handle(), seed, ledger);
         Self {
@@ -86,76 +89,85 @@ impl Site {
             world,
             model: Rc::new(RefCell::new(left.model)),
             store: SimStore(Arc::new(Mutex::new(left.registry))),
-            crew: RefCell::default(),
-            crew_size: Cell::new(0),
+            clients: RefCell::default(),
+            client_count: Cell::new(0),
         }
     }
 
     /// The registry as it is recorded now.
-    pub(crate) fn registry(&self) -> Registry {
+    pub(super) fn registry(&self) -> Registry {
         registry(self.store.clone())
     }
 
     /// What is there while nothing is under way.
-    pub(crate) fn left(&self) -> SiteLeft {
-        SiteLeft { model: self.model.borrow().clone(), registry: self.store.bytes() }
+    pub(super) fn left(&self) -> DaemonLeft {
+        DaemonLeft { model: self.model.borrow().clone(), registry: self.store.bytes() }
     }
 
     /// What a crash at this moment leaves.
-    pub(crate) fn left_by(&self, cut: Cut) -> SiteLeft {
+    pub(super) fn left_by(&self, cut: Cut) -> DaemonLeft {
         let mut left = self.left();
-        match cut {
-            Cut::Power => left.model.power_cut(),
-            Cut::Kill => left.model.kill(),
-        }
+        left.model.crash(cut);
         left
     }
 
-    pub(crate) fn run<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> T {
+    pub(super) fn run<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> T {
         self.executor.borrow_mut().block_on(task)
     }
 
     /// Lets some time pass: whatever runs goes on.
-    pub(crate) fn pass(&self, time_ns: Nanos) {
+    pub(super) fn pass(&self, time_ns: Nanos) {
         let handle = self.world.handle().clone();
         self.run(async move { handle.sleep(time_ns).await });
     }
 
     /// A step of the control plane begins or ends: it takes time of its own, in which clients go
     /// on, and a crash may fall between any two, also when no drive is at work.
-    pub(crate) fn step(&self) {
+    pub(super) fn step(&self) {
         self.world.event(Event::Completed, 0, "command", SectorRange::default());
-        if self.crew.borrow().is_some() {
+        if self.clients.borrow().is_some() {
             let time_ns = self.prng.borrow_mut().below(900_000);
             self.pass(time_ns);
         }
     }
 
     /// A device of this world beside the model.
-    pub(crate) fn bench<D: BlockDevice>(&self, device: D, windows: Vec<SectorRange>) -> Bench<D> {
-        Bench { world: self.world.clone(), model: self.model.clone(), device, windows }
+    pub(super) fn dut<D: BlockDevice>(
+        &self,
+        device: D,
+        windows: Vec<SectorRange>,
+    ) -> DeviceUnderTest<D> {
+        DeviceUnderTest { world: self.world.clone(), model: self.model.clone(), device, windows }
     }
 
     /// Holds everything that clients use of a device to the model.
-    pub(crate) fn check<D: BlockDevice + 'static>(&self, bench: Bench<D>, when: &'static str) {
-        self.run(async move { bench.check_all(when).await });
+    pub(super) fn check<D: BlockDevice + 'static>(
+        &self,
+        dut: DeviceUnderTest<D>,
+        when: &'static str,
+    ) {
+        self.run(async move { dut.check_all(when).await });
     }
 
     /// Sends the clients in.
-    pub(crate) fn start_crew<D: BlockDevice + 'static>(&self, bench: Bench<D>, count: u64) {
-        self.crew.replace(Some(Crew::start(&Rc::new(bench), count)));
+    pub(super) fn start_clients<D: BlockDevice + 'static>(
+        &self,
+        dut: DeviceUnderTest<D>,
+        count: u64,
+    ) {
+        self.clients.replace(Some(Clients::start(&Rc::new(dut), count)));
     }
 
     /// Lets the clients end what they are doing, and sends them home.
-    pub(crate) fn stop_crew(&self) {
-        if let Some(crew) = self.crew.take() {
-            self.run(crew.stop());
+    pub(super) fn stop_clients(&self) {
+        if let Some(clients) = self.clients.take() {
+            self.run(clients.stop());
         }
     }
 
     /// Nothing may be left of a daemon that has stopped: no task, no request, once what nobody waits for
     /// has had this time to end.
-    pub(crate) fn check_for_leaks<'a>(
+    pub(super) fn check_for_leaks<'a>(
         &self,
         last_ns: Nanos,
         disks: impl IntoIterator<Item = &'a SimDisk>,
@@ -167,8 +179,29 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for DaemonFixture {
     fn drop(&mut self) {
         self.world.close();
     }
+}
+
+/// Asks for something that must work, and waits until it is done.
+pub(super) fn ask<E: Engine>(fixture: &DaemonFixture, service: &mut Service<E>, request: Request) {
+    let shown = format!("{request:?}");
+    match service.handle(request) {
+        Response::Error { error } => panic!("{shown}: {error}"),
+        Response::Job { job } => {
+            finish_jobs(service);
+            if let Response::Job { job } = service.handle(Request::Job { id: job.id }) {
+                assert_eq!(job.state, JobState::Done, "{shown}");
+            }
+        }
+        _ => {}
+    }
+    fixture.step();
+}
+
+/// Waits for work that takes long.
+pub(super) fn finish_jobs<E: Engine>(service: &mut Service<E>) {
+    while service.step_jobs() {}
 }

@@ -1,25 +1,28 @@
-//! The commands that are walked: what leads up to each, what it does, and what may be there after.
+//! The commands that are swept: what leads up to each, what it does, and what may be there after.
 
 use std::fmt;
 use std::rc::Rc;
 
 use voltier_cache::Mode;
-use voltier_control::protocol::{JobState, NewCache, Request, Response};
-use voltier_control::{DeviceSpec, ExportSpec, Registry, Service, Settings, VolumeName};
+use voltier_control::protocol::{NewCache, Request, Response};
+use voltier_control::{
+    DeviceSpec, ExportSpec, Registry, Service, Settings, VolumeName, VolumeStatus,
+};
 use voltier_volume::PolicyKind;
 
-use super::bay::{Bay, Left};
-use super::engine::{HDD, SSD, SimEngine};
+use super::engine::{self, HDD, SSD, SimEngine};
+use super::fixture::{Left, VolumeFixture};
 use crate::medium::{Cut, Medium};
+pub(super) use crate::sweep::daemon::ask;
 use crate::workload::MODES;
 
 /// Clients at work while a command runs.
-const CREW: u64 = 3;
+const CLIENTS: u64 = 3;
 /// How long they work before it, and after it.
 const WARM_UP_NS: u64 = 25_000_000;
 const TAIL_NS: u64 = 4_000_000;
 
-/// A management command, in the circumstances in which it is walked.
+/// A management command, in the circumstances in which it is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// A volume with a cache is made on drives that were used before.
@@ -93,27 +96,6 @@ fn device(path: &str) -> DeviceSpec {
 /// A cache on the SSD, whatever is there.
 pub(super) fn new_cache(settings: &Settings) -> NewCache {
     NewCache { device: device(SSD), settings: settings.clone(), force: true }
-}
-
-/// Asks for something that must work, and waits until it is done.
-pub(super) fn ask(bay: &Bay, service: &mut Service<SimEngine>, request: Request) {
-    let shown = format!("{request:?}");
-    match service.handle(request) {
-        Response::Error { error } => panic!("{shown}: {error}"),
-        Response::Job { job } => {
-            finish_jobs(service);
-            if let Response::Job { job } = service.handle(Request::Job { id: job.id }) {
-                assert_eq!(job.state, JobState::Done, "{shown}");
-            }
-        }
-        _ => {}
-    }
-    bay.step();
-}
-
-/// Waits for work that takes long.
-pub(super) fn finish_jobs(service: &mut Service<SimEngine>) {
-    while service.step_jobs() {}
 }
 
 pub(super) fn create(settings: Option<&Settings>) -> Request {
@@ -220,8 +202,8 @@ impl Command {
 
     /// Clients at work. In order, each flush of theirs is a batch of its own on the origin: more of
     /// them would only make a drain longer.
-    fn crew(self) -> u64 {
-        if self == Self::DetachOrdered { 1 } else { CREW }
+    fn clients(self) -> u64 {
+        if self == Self::DetachOrdered { 1 } else { CLIENTS }
     }
 
     /// The requests that it is.
@@ -249,27 +231,30 @@ impl Command {
     }
 
     /// Brings a world to where the command begins; also the SSD as it was some openings ago.
-    pub(super) fn lead_up(self, bay: &Rc<Bay>) -> (Service<SimEngine>, Option<Medium>) {
+    pub(super) fn lead_up(
+        self,
+        fixture: &Rc<VolumeFixture>,
+    ) -> (Service<SimEngine>, Option<Medium>) {
         let settings = self.settings_before();
-        let mut service = bay.service();
+        let mut service = engine::service(fixture);
         service.start(false);
-        bay.crew_size.set(self.crew());
-        ask(bay, &mut service, create(settings.as_ref()));
+        fixture.client_count.set(self.clients());
+        ask(fixture, &mut service, create(settings.as_ref()));
         let at = ExportSpec::Nbd("unix:/run/v.sock".parse().expect("an address"));
-        ask(bay, &mut service, Request::Export { name: name(), export: at });
-        bay.pass(WARM_UP_NS);
+        ask(fixture, &mut service, Request::Export { name: name(), export: at });
+        fixture.pass(WARM_UP_NS);
         service.stop();
-        let stale = settings.is_some().then(|| bay.ssd.medium());
-        service = bay.service();
+        let stale = settings.is_some().then(|| fixture.ssd.medium());
+        service = engine::service(fixture);
         service.start(false);
-        bay.pass(WARM_UP_NS);
+        fixture.pass(WARM_UP_NS);
         match self {
             Self::Create(_) | Self::CreatePlain => {
-                ask(bay, &mut service, Request::Delete { name: name(), flush: true });
+                ask(fixture, &mut service, Request::Delete { name: name(), flush: true });
             }
             Self::Start(_) => {
                 service.stop();
-                service = bay.service();
+                service = engine::service(fixture);
             }
             _ => {}
         }
@@ -277,33 +262,38 @@ impl Command {
     }
 
     /// What it begins on when the daemon before did not stop: `Recover` alone.
-    pub(super) fn crash_before(self, bay: &Rc<Bay>) -> Option<Left> {
+    pub(super) fn crash_before(self, fixture: &VolumeFixture) -> Option<Left> {
         let crashes = matches!(self, Self::Recover(_));
-        crashes.then(|| bay.left_by(Cut::Power, &mut bay.world.prng()))
+        crashes.then(|| fixture.left_by(Cut::Power, &mut fixture.world.prng()))
     }
 
     /// Does it, and has clients work on for a moment. `answered` is called when it is done.
-    pub(super) fn act(self, bay: &Rc<Bay>, service: &mut Service<SimEngine>, answered: &dyn Fn()) {
+    pub(super) fn act(
+        self,
+        fixture: &Rc<VolumeFixture>,
+        service: &mut Service<SimEngine>,
+        answered: &dyn Fn(),
+    ) {
         match self {
             Self::Stop(_) => service.stop(),
             Self::Start(_) | Self::Recover(_) => service.start(false),
             _ => {
                 for request in self.requests() {
-                    ask(bay, service, request);
+                    ask(fixture, service, request);
                 }
             }
         }
         answered();
-        bay.step();
-        if bay.crew.borrow().is_some() {
-            bay.pass(TAIL_NS);
+        fixture.step();
+        if fixture.clients.borrow().is_some() {
+            fixture.pass(TAIL_NS);
         }
     }
 
     /// Does it again after a crash that undid it.
-    pub(super) fn again(self, bay: &Rc<Bay>, service: &mut Service<SimEngine>) {
+    pub(super) fn again(self, fixture: &Rc<VolumeFixture>, service: &mut Service<SimEngine>) {
         for request in self.requests() {
-            ask(bay, service, request);
+            ask(fixture, service, request);
         }
     }
 }
@@ -313,4 +303,12 @@ pub(super) fn shape(registry: &Registry) -> Shape {
     let record = registry.find(&name())?;
     let live = record.cache.as_ref().filter(|cache| cache.failed.is_none());
     Some(live.map(|cache| cache.settings.clone()))
+}
+
+/// What `voltier show` says of the volume.
+pub(super) fn show(service: &mut Service<SimEngine>) -> VolumeStatus {
+    match service.handle(Request::Show { name: Some(name()) }) {
+        Response::Volume { volume } => *volume,
+        other => panic!("{other:?}"),
+    }
 }

@@ -1,13 +1,14 @@
 //! Goal: every management command is whole or not at all, whatever the moment of a crash.
-//! Method: see `voltier_sim::manage`.
+//! Method: see `voltier_sim::sweep::volumes`.
 //!
 //! By default some of the events are crash points. `VOLTIER_SIM_FULL=n` takes every event of every
 //! command, by both cuts, for n seeds each (four have all pairs of block sizes);
-//! `VOLTIER_SIM_COMMAND="detach wb"`, `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` walk one command,
+//! `VOLTIER_SIM_COMMAND="detach wb"`, `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` sweep one command,
 //! seed or event again.
 
 use voltier_cache::Mode;
-use voltier_sim::manage::{Command, Plan, Report, run};
+use voltier_sim::sweep::Report;
+use voltier_sim::sweep::volumes::{Command, Plan, run};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
@@ -16,7 +17,7 @@ fn number(name: &str) -> Option<u64> {
 /// One event in so many is a crash point by default.
 const STRIDE: u64 = 11;
 
-fn walk(commands: impl Fn(Command) -> bool) {
+fn sweep(commands: impl Fn(Command) -> bool) {
     let word = std::env::var("VOLTIER_SIM_COMMAND").ok();
     let (seed, only) = (number("VOLTIER_SIM_SEED"), number("VOLTIER_SIM_EVENT"));
     let full = number("VOLTIER_SIM_FULL");
@@ -41,7 +42,7 @@ fn walk(commands: impl Fn(Command) -> bool) {
 
 #[test]
 fn create_and_delete_survive_crashes() {
-    walk(|command| {
+    sweep(|command| {
         use Command::{Create, CreatePlain, Delete, DeletePlain};
         matches!(command, Create(_) | CreatePlain | Delete(_) | DeletePlain)
     });
@@ -49,19 +50,19 @@ fn create_and_delete_survive_crashes() {
 
 #[test]
 fn attach_and_detach_under_load_survive_crashes() {
-    walk(|command| {
+    sweep(|command| {
         matches!(command, Command::Attach(_) | Command::Detach(_) | Command::DetachOrdered)
     });
 }
 
 #[test]
 fn every_switch_of_modes_under_load_survives_crashes() {
-    walk(|command| matches!(command, Command::SetMode(..)));
+    sweep(|command| matches!(command, Command::SetMode(..)));
 }
 
 #[test]
 fn changes_of_settings_and_flushes_under_load_survive_crashes() {
-    walk(|command| {
+    sweep(|command| {
         use Command::{Flush, SetOrdered, SetPolicy, SetRest, SetThenFlush};
         matches!(command, SetPolicy | SetOrdered | SetRest | Flush | SetThenFlush)
     });
@@ -69,12 +70,12 @@ fn changes_of_settings_and_flushes_under_load_survive_crashes() {
 
 #[test]
 fn stops_and_starts_survive_crashes() {
-    walk(|command| matches!(command, Command::Stop(_) | Command::Start(_)));
+    sweep(|command| matches!(command, Command::Stop(_) | Command::Start(_)));
 }
 
 #[test]
 fn recoveries_survive_crashes_of_themselves_two_deep() {
-    walk(|command| matches!(command, Command::Recover(_)));
+    sweep(|command| matches!(command, Command::Recover(_)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
-use crate::workload::{Bench, Profile, SimCache, UUID, open_as};
+use crate::workload::{DeviceUnderTest, Profile, SimCache, UUID, open_as};
 use crate::world::World;
 
 /// Longest time until the loss of an SSD is on record.
@@ -31,7 +31,13 @@ impl Crash {
     }
 
     pub(crate) fn draw(prng: &mut Prng) -> Self {
-        Self::of(if prng.one_in(4) { Cut::Kill } else { Cut::Power })
+        Self::of(Cut::draw(prng))
+    }
+
+    /// A power cut, if one of the drives loses its power.
+    pub(crate) fn cut(self) -> Cut {
+        let is_power_cut = self.ssd == Cut::Power || self.origin == Cut::Power;
+        if is_power_cut { Cut::Power } else { Cut::Kill }
     }
 }
 
@@ -90,7 +96,7 @@ impl Left {
 }
 
 /// The drives in use.
-pub(crate) struct Stage {
+pub(crate) struct CacheFixture {
     pub(crate) drives: RefCell<(SimDisk, SimDisk)>,
     pub(crate) model: Rc<RefCell<Model>>,
     pub(crate) generation: Cell<u64>,
@@ -105,7 +111,7 @@ pub(crate) struct Stage {
     process: Cell<u64>,
 }
 
-impl Stage {
+impl CacheFixture {
     pub(crate) fn new(world: &World, profile: &Profile, left: Left) -> Rc<Self> {
         let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
         let origin = SimDisk::new(world, &profile.origin, left.origin);
@@ -169,10 +175,10 @@ impl Stage {
     }
 
     /// Stops the cache in order, if the drives let it.
-    pub(crate) async fn stop(&self, bench: &Bench<SimCache>) {
-        match bench.device.stop().await {
+    pub(crate) async fn stop(&self, dut: &DeviceUnderTest<SimCache>) {
+        match dut.device.stop().await {
             Ok(()) => self.stopped.set(true),
-            Err(error) => bench.forgive(error, "at the end", || "a stop".to_owned()),
+            Err(error) => dut.forgive(error, "at the end", || "a stop".to_owned()),
         }
     }
 
@@ -234,7 +240,7 @@ impl Stage {
         world: &World,
         profile: &Profile,
         mode: Mode,
-    ) -> Result<Rc<Bench<SimCache>>, OpenError> {
+    ) -> Result<Rc<DeviceUnderTest<SimCache>>, OpenError> {
         let drives = self.drives.borrow().clone();
         let (settings, least) = (profile.settings(mode), self.generation.get());
         let (device, generation) = open_as(self.uuid, world, &drives, settings, least).await?;
@@ -244,7 +250,7 @@ impl Stage {
         self.serving.replace(Some(device.clone()));
         self.record_losses(world, &device);
         world.tell(|| format!("the cache is open, {mode:?}, generation {generation}"));
-        Ok(Rc::new(Bench {
+        Ok(Rc::new(DeviceUnderTest {
             world: world.clone(),
             model: self.model.clone(),
             device,
@@ -254,12 +260,14 @@ impl Stage {
 
     /// As the registry does: when the SSD is given up, that is on record before anything changes.
     fn record_losses(self: &Rc<Self>, world: &World, device: &SimCache) {
-        let (stage, world, process) = (Rc::downgrade(self), world.clone(), self.process.get());
+        let (fixture, world, process) = (Rc::downgrade(self), world.clone(), self.process.get());
         device.on_failure(move || {
             Box::pin(async move {
                 world.pass(1 + world.below(RECORD_NS)).await;
-                match stage.upgrade() {
-                    Some(stage) if stage.process.get() == process => stage.record_loss(&world),
+                match fixture.upgrade() {
+                    Some(fixture) if fixture.process.get() == process => {
+                        fixture.record_loss(&world)
+                    }
                     // It died before it could tell anybody.
                     _ => world.wait_for_ever().await,
                 }
@@ -283,7 +291,7 @@ impl Stage {
     pub(crate) fn may_refuse(&self, world: &World, error: &OpenError) -> bool {
         match error {
             OpenError::NotACache if self.dissolving.get() => true,
-            // Rotten between the stop and the start, or put elsewhere: it is noticed, as promised.
+            // Bit rot between the stop and the start, or put elsewhere: it is noticed, as promised.
             OpenError::OriginChanged { .. } if self.origin_damaged.get() => true,
             OpenError::Layout(_) => self.ssd_damaged.get(),
             _ => world.is_excused() || self.ssd_damaged.get(),

@@ -10,13 +10,11 @@ use voltier_cache::Mode;
 use voltier_ring::{Executor, NoFiles};
 
 use crate::fault::FaultKind;
+use crate::fixture::{CacheFixture, Crash, Left};
 use crate::ledger::Ledger;
-use crate::life::{
-    Start, calm, check_plain, count_crash, dissolve, expect_refused, reopen_exactly, start,
-};
+use crate::life::{Start, calm, check_plain, dissolve, expect_refused, reopen_exactly, start};
 use crate::medium::{Cut, Medium};
-use crate::stage::{Crash, Left, Stage};
-use crate::swarm::{Drawn, Story};
+use crate::scenario::{Drawn, Scenario};
 use crate::workload::{Profile, run_clients};
 use crate::world::World;
 
@@ -43,10 +41,10 @@ struct Life {
     prng: Prng,
 }
 
-/// Runs a story's lives; panics when a promise is broken.
-pub(crate) fn run_lives(drawn: &Drawn, story: &Story, ledger: &Rc<Ledger>) {
+/// Runs a scenario's lives; panics when a promise is broken.
+pub(crate) fn run_lives(drawn: &Drawn, scenario: &Scenario, ledger: &Rc<Ledger>) {
     let profile = &drawn.profile;
-    let mut prng = Prng::new(story.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut prng = Prng::new(scenario.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut left = Left::new(profile);
     let mut snapshots: Vec<(u64, Medium)> = Vec::new();
     for number in 0..drawn.lives {
@@ -58,7 +56,7 @@ pub(crate) fn run_lives(drawn: &Drawn, story: &Story, ledger: &Rc<Ledger>) {
             left = live(left, profile, plain, ledger).with_new_ssd(profile);
             snapshots.clear();
         }
-        let life = Life::draw(number, last, drawn, story, &left, &snapshots, &mut life_prng);
+        let life = Life::draw(number, last, drawn, scenario, &left, &snapshots, &mut life_prng);
         let older = (left.generation, left.ssd.clone());
         left = live(left, profile, life, ledger);
         if left.generation > older.0 && older.0 > 0 {
@@ -92,7 +90,7 @@ impl Life {
         number: u64,
         last: bool,
         drawn: &Drawn,
-        story: &Story,
+        scenario: &Scenario,
         left: &Left,
         snapshots: &[(u64, Medium)],
         prng: &mut Prng,
@@ -103,7 +101,7 @@ impl Life {
         let (crash, crashes) = (Crash::draw(prng), !prng.one_in(4));
         let (faulty, stale, swapped) = (!prng.one_in(5), prng.one_in(3), prng.one_in(8));
         let older = snapshots.iter().find(|older| older.0 < left.generation);
-        let allowed = |kind: FaultKind| !story.without.contains(&kind);
+        let allowed = |kind: FaultKind| !scenario.without.contains(&kind);
         Self {
             number,
             mode: *prng.pick(&profile.modes),
@@ -125,25 +123,25 @@ fn live(left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left 
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     ledger.at(format!("life {}", life.number), None);
     world.tell(|| format!("life {} begins", life.number));
-    let stage = Stage::new(&world, profile, left);
+    let fixture = CacheFixture::new(&world, profile, left);
     let crashed: Rc<RefCell<Option<Left>>> = Rc::default();
     let waker: Rc<RefCell<Option<Waker>>> = Rc::default();
     if let Some(crash_at) = life.crash_at {
-        let (weak, crashed, waker) = (Rc::downgrade(&stage), crashed.clone(), waker.clone());
+        let (weak, crashed, waker) = (Rc::downgrade(&fixture), crashed.clone(), waker.clone());
         let (ledger, crash, prng) = (ledger.clone(), life.crash, RefCell::new(prng.clone()));
         world.watch(move |event| {
             let due = event >= crash_at && crashed.borrow().is_none();
-            let Some(stage) = weak.upgrade() else { return };
-            if due && !stage.has_unproved_damage() {
-                count_crash(&ledger, crash);
-                crashed.replace(Some(stage.left_by(crash, &mut prng.borrow_mut())));
+            let Some(fixture) = weak.upgrade() else { return };
+            if due && !fixture.has_unproved_damage() {
+                ledger.count_crash(crash.cut());
+                crashed.replace(Some(fixture.left_by(crash, &mut prng.borrow_mut())));
                 if let Some(waker) = waker.borrow_mut().take() {
                     waker.wake();
                 }
             }
         });
     }
-    let main = serve(world.clone(), stage.clone(), profile.clone(), life);
+    let main = serve(world.clone(), fixture.clone(), profile.clone(), life);
     let ended = crashed.clone();
     executor.block_on(async move {
         let mut main = std::pin::pin!(main);
@@ -159,48 +157,48 @@ fn live(left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left 
     world.unwatch();
     world.close();
     let left = crashed.borrow_mut().take();
-    let left = left.unwrap_or_else(|| stage.left_by(Crash::of(Cut::Kill), &mut prng));
-    stage.end_process();
+    let left = left.unwrap_or_else(|| fixture.left_by(Crash::of(Cut::Kill), &mut prng));
+    fixture.end_process();
     left
 }
 
 /// What happens in a life.
-async fn serve(world: World, stage: Rc<Stage>, profile: Profile, mut life: Life) {
+async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut life: Life) {
     if let Some(older) = life.stale.take() {
         world.tell(|| "the SSD is an older copy of itself".to_owned());
-        expect_refused(&world, &stage, &profile, FaultKind::StaleSsd, Some(older)).await;
+        expect_refused(&world, &fixture, &profile, FaultKind::StaleSsd, Some(older)).await;
     }
-    if life.swapped && !stage.lost.get() {
+    if life.swapped && !fixture.lost.get() {
         world.tell(|| "SSD and origin have changed places".to_owned());
-        expect_refused(&world, &stage, &profile, FaultKind::WrongOrder, None).await;
+        expect_refused(&world, &fixture, &profile, FaultKind::WrongOrder, None).await;
     }
     if life.faulty {
-        stage.inject(&profile);
+        fixture.inject(&profile);
     }
-    let begun = start(&world, &stage, &profile, life.mode).await;
-    let mut bench = match begun {
-        Start::Cached(bench) => bench,
-        Start::Plain => return check_plain(&world, &stage, &profile).await,
+    let begun = start(&world, &fixture, &profile, life.mode).await;
+    let mut dut = match begun {
+        Start::Cached(dut) => dut,
+        Start::Plain => return check_plain(&world, &fixture, &profile).await,
         Start::Refused => return,
     };
     if life.faulty {
-        stage.inject_all(&profile);
+        fixture.inject_all(&profile);
     }
     if life.number == 0 || life.prng.one_in(2) {
-        bench.check_all("at the start").await;
+        dut.check_all("at the start").await;
     }
     if life.prng.one_in(8) && !life.faulty {
-        bench = reopen_exactly(bench, &stage, &profile).await;
+        dut = reopen_exactly(dut, &fixture, &profile).await;
     }
     if life.ends {
-        return dissolve(&bench, &stage).await;
+        return dissolve(&dut, &fixture).await;
     }
-    run_clients(&bench, &profile, profile.steps).await;
-    bench.check_all("later").await;
-    if (!life.faulty || life.prng.one_in(2)) && stage.can_be_mended() {
-        stage.mend();
-        calm(&world, &stage, &profile, &bench).await;
+    run_clients(&dut, &profile, profile.steps).await;
+    dut.check_all("later").await;
+    if (!life.faulty || life.prng.one_in(2)) && fixture.can_be_mended() {
+        fixture.mend();
+        calm(&world, &fixture, &profile, &dut).await;
     } else if life.prng.one_in(2) {
-        stage.stop(&bench).await;
+        fixture.stop(&dut).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The commands that are walked: what leads up to each, what it does, and what may be there after.
+//! The commands that are swept: what leads up to each, what it does, and what may be there after.
 
 use std::fmt;
 use std::rc::Rc;
@@ -9,12 +9,13 @@ use voltier_control::protocol::{
 };
 use voltier_control::{ArrayLevel, ArrayName, ArrayStatus, DeviceSpec, Registry, Service};
 
-use super::bay::{Bay, Left};
-use super::engine::{ArrayEngine, device};
+use super::engine::{self, ArrayEngine, device};
+use super::fixture::{ArrayDaemonFixture, Left};
 use crate::medium::Cut;
+use crate::sweep::daemon;
 
 /// Clients at work while a command runs.
-const CREW: u64 = 2;
+const CLIENTS: u64 = 2;
 /// How long they work before it, and after it.
 const WARM_UP_NS: u64 = 12_000_000;
 const TAIL_NS: u64 = 3_000_000;
@@ -24,7 +25,7 @@ const FRESH: usize = 4;
 const SPARE: usize = 5;
 const JOURNALS: [usize; 2] = [6, 7];
 
-/// A management command of arrays, in the circumstances in which it is walked.
+/// A management command of arrays, in the circumstances in which it is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayCommand {
     /// An array is made on drives that were used before.
@@ -160,12 +161,12 @@ pub(super) fn level_of(seed: u64) -> (Level, usize) {
 }
 
 /// Asks for something that must work.
-pub(super) fn ask(bay: &Bay, service: &mut Service<ArrayEngine>, ask: ArrayRequest) {
-    let shown = format!("{ask:?}");
-    if let Response::Error { error } = service.handle(Request::Array { ask }) {
-        panic!("{shown}: {error}");
-    }
-    bay.step();
+pub(super) fn ask(
+    fixture: &ArrayDaemonFixture,
+    service: &mut Service<ArrayEngine>,
+    ask: ArrayRequest,
+) {
+    daemon::ask(fixture, service, Request::Array { ask });
 }
 
 /// What `voltier array show` says.
@@ -288,28 +289,32 @@ impl ArrayCommand {
     }
 
     /// Brings a world to where the command begins.
-    pub(super) fn lead_up(self, bay: &Rc<Bay>, seed: u64) -> Service<ArrayEngine> {
-        let mut service = bay.service();
+    pub(super) fn lead_up(
+        self,
+        fixture: &Rc<ArrayDaemonFixture>,
+        seed: u64,
+    ) -> Service<ArrayEngine> {
+        let mut service = engine::service(fixture);
         service.start(false);
-        bay.crew_size.set(CREW);
-        ask(bay, &mut service, create(self.level_of(seed), self.journal_before()));
-        bay.pass(WARM_UP_NS);
+        fixture.client_count.set(CLIENTS);
+        ask(fixture, &mut service, create(self.level_of(seed), self.journal_before()));
+        fixture.pass(WARM_UP_NS);
         match self {
             Self::Create | Self::CreateWithJournal | Self::Assemble => {
-                ask(bay, &mut service, ArrayRequest::Delete { name: name(), erase: false });
+                ask(fixture, &mut service, ArrayRequest::Delete { name: name(), erase: false });
             }
             Self::Start => {
                 service.stop();
-                service = bay.service();
+                service = engine::service(fixture);
             }
             Self::ReplaceLost | Self::ReplaceBack => {
                 let member = MemberName::Place(MEMBER);
-                ask(bay, &mut service, ArrayRequest::Fail { name: name(), member });
-                bay.pass(WARM_UP_NS);
+                ask(fixture, &mut service, ArrayRequest::Fail { name: name(), member });
+                fixture.pass(WARM_UP_NS);
             }
             Self::FailWithSpare => {
                 let (name, spare) = (name(), device(SPARE));
-                ask(bay, &mut service, ArrayRequest::AddSpare { name, spare, force: true });
+                ask(fixture, &mut service, ArrayRequest::AddSpare { name, spare, force: true });
             }
             _ => {}
         }
@@ -317,15 +322,15 @@ impl ArrayCommand {
     }
 
     /// What it begins on when the daemon before did not stop.
-    pub(super) fn crash_before(self, bay: &Rc<Bay>) -> Option<Left> {
+    pub(super) fn crash_before(self, fixture: &ArrayDaemonFixture) -> Option<Left> {
         let crashes = matches!(self, Self::Recover | Self::RecoverWithJournal);
-        crashes.then(|| bay.left_by(Cut::Power, &mut bay.world.prng()))
+        crashes.then(|| fixture.left_by(Cut::Power, &mut fixture.world.prng()))
     }
 
     /// Does it, and has clients work on for a moment. `answered` is called when it is done.
     pub(super) fn act(
         self,
-        bay: &Rc<Bay>,
+        fixture: &Rc<ArrayDaemonFixture>,
         service: &mut Service<ArrayEngine>,
         seed: u64,
         answered: &dyn Fn(),
@@ -333,17 +338,22 @@ impl ArrayCommand {
         match self {
             Self::Stop => service.stop(),
             Self::Start | Self::Recover | Self::RecoverWithJournal => service.start(false),
-            _ => self.again(bay, service, seed),
+            _ => self.again(fixture, service, seed),
         }
         answered();
-        bay.step();
-        bay.pass(TAIL_NS);
+        fixture.step();
+        fixture.pass(TAIL_NS);
     }
 
     /// Does it, if it is a request.
-    pub(super) fn again(self, bay: &Rc<Bay>, service: &mut Service<ArrayEngine>, seed: u64) {
+    pub(super) fn again(
+        self,
+        fixture: &Rc<ArrayDaemonFixture>,
+        service: &mut Service<ArrayEngine>,
+        seed: u64,
+    ) {
         for request in self.requests(seed) {
-            ask(bay, service, request);
+            ask(fixture, service, request);
         }
     }
 }

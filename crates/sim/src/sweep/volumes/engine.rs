@@ -9,12 +9,12 @@ use voltier_cache::{Cache, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
-    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Settings, VolumeName,
-    VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Service, Settings,
+    VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
 };
 use voltier_volume::Volume;
 
-use super::bay::Bay;
+use super::fixture::VolumeFixture;
 use crate::disk::SimDisk;
 use crate::origin::SimDrive;
 
@@ -26,7 +26,12 @@ pub(super) const SSD: &str = "/dev/ssd";
 const DRAIN_STEP_NS: u64 = 700_000;
 
 /// The engine of one daemon.
-pub(super) struct SimEngine(pub(super) Rc<Bay>);
+pub(super) struct SimEngine(pub(super) Rc<VolumeFixture>);
+
+/// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
+pub(super) fn service(fixture: &Rc<VolumeFixture>) -> Service<SimEngine> {
+    Service::new(SimEngine(fixture.clone()), fixture.registry(), Machine::real())
+}
 
 fn one_line(error: impl std::fmt::Display) -> ControlError {
     ControlError::failed(error.to_string())
@@ -109,7 +114,7 @@ impl Engine for SimEngine {
     fn close(&mut self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let Some(volume) = self.0.volume.take() else { return Ok(()) };
-        self.0.stop_crew();
+        self.0.stop_clients();
         let cache = volume.cache();
         self.0.run(async move { volume.stop().await }).map_err(one_line)?;
         self.check_rest(cache);
@@ -197,23 +202,23 @@ impl Engine for SimEngine {
 
     fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
         self.0.step();
-        let count = self.0.crew_size.get();
+        let count = self.0.client_count.get();
         if count > 0 {
-            self.0.start_crew(count);
+            self.0.start_clients(count);
         }
         Ok(export.clone())
     }
 
     fn unexport(&mut self, _: &VolumeName, _: &ExportSpec) -> ControlResult<()> {
         self.0.step();
-        self.0.stop_crew();
+        self.0.stop_clients();
         Ok(())
     }
 
     fn clear_dead(&mut self, _: &ExportSpec) {}
 
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        // They are cut off by the door that closes.
+        // Clients are cut off by the export that closes.
         0
     }
 }

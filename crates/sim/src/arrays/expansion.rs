@@ -12,10 +12,10 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Buf, KIB, Lba, MIB, Prng, SECTOR_BYTES, SectorRange};
 
-use crate::arrays::bay::Bay;
+use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::members::MemberMap;
 use crate::arrays::operator::Operator;
-use crate::arrays::rig::Rig;
-use crate::arrays::scrub;
+use crate::arrays::parity;
 use crate::arrays::setup::{Care, REGION_BYTES, REGIONS_ONE_IN, Setup};
 
 /// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
@@ -135,7 +135,7 @@ impl Rows {
     }
 }
 
-impl Rig {
+impl ArrayFixture {
     /// What is used of the volume, as it is now.
     pub(crate) fn windows(&self) -> Vec<SectorRange> {
         if self.setup.gains_room() {
@@ -261,7 +261,7 @@ impl Rig {
             for (row, shape, bytes) in
                 region.iter().filter_map(|row| content(*row).map(|(shape, it)| (row, shape, it)))
             {
-                scrub::check(shape, Stripe(*row), bytes, when, &stored);
+                parity::check(shape, Stripe(*row), bytes, when, &stored);
             }
         }
     }
@@ -289,23 +289,24 @@ impl Rig {
 impl Operator {
     /// Adds a member for room: not while one is on its way, and as many as the seed has.
     pub(crate) async fn add_room(&mut self) {
-        let rig = self.rig.clone();
-        let array = rig.array();
-        if rig.setup.rooms > 1 && self.dice.one_in(2) {
+        let fixture = self.fixture.clone();
+        let array = fixture.array();
+        if fixture.setup.rooms > 1 && self.dice.one_in(2) {
             // So that there is a time for the next one.
             let pace = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
             array.set_pace(BackgroundTask::Rebuild, pace);
-            let is_at_rest =
-                |rig: &Rig| rig.array().reshape_status().is_none_or(|it| it.waits_for.is_some());
-            rig.until("the move ends or waits", is_at_rest).await;
+            let is_at_rest = |fixture: &ArrayFixture| {
+                fixture.array().reshape_status().is_none_or(|it| it.waits_for.is_some())
+            };
+            fixture.until("the move ends or waits", is_at_rest).await;
         }
-        let free = rig.bay.free(&rig.setup);
-        if rig.rooms() as u64 == rig.setup.rooms
-            || rig.is_room_asked.get()
+        let free = fixture.members.free(&fixture.setup);
+        if fixture.rooms() as u64 == fixture.setup.rooms
+            || fixture.is_room_asked.get()
             || array.reshape_status().is_some()
-            || !rig.is_all_online()
+            || !fixture.is_all_online()
             || free.is_empty()
-            || rig.is_in_doubt()
+            || fixture.is_in_doubt()
         {
             return;
         }
@@ -316,11 +317,11 @@ impl Operator {
             array.set_pace(BackgroundTask::Rebuild, pace);
         }
         let drive = *self.dice.pick(&free);
-        let uuid = rig.come(drive);
-        rig.is_room_asked.set(true);
-        rig.world.tell(|| format!("care: drive {drive} for room"));
-        let growing = rig.clone();
-        let grown = rig.world.handle().spawn(async move {
+        let uuid = fixture.come(drive);
+        fixture.is_room_asked.set(true);
+        fixture.world.tell(|| format!("care: drive {drive} for room"));
+        let growing = fixture.clone();
+        let grown = fixture.world.handle().spawn(async move {
             let grown = growing.array().grow_capacity(growing.disks[drive].clone(), uuid).await;
             growing.is_room_asked.set(false);
             growing.world.tell(|| format!("care: room on drive {drive}: {grown:?}"));
@@ -337,26 +338,30 @@ impl Operator {
 }
 
 /// Has a move come to its end: drives in the place of members that it waits for, as far as there are some.
-pub(crate) async fn end_move(rig: &Rc<Rig>) {
-    let array = rig.array();
-    if !rig.setup.gains_room() || array.reshape_status().is_none() || !rig.bay.is_whole() {
+pub(crate) async fn end_move(fixture: &Rc<ArrayFixture>) {
+    let array = fixture.array();
+    if !fixture.setup.gains_room()
+        || array.reshape_status().is_none()
+        || !fixture.members.is_whole()
+    {
         return;
     }
-    for member in Bay::members(&array, MemberState::Lost) {
-        let free = rig.bay.free(&rig.setup);
-        let fits =
-            |drive: &usize| rig.disks[*drive].limits().block_bytes <= rig.limits().block_bytes;
+    for member in MemberMap::members(&array, MemberState::Lost) {
+        let free = fixture.members.free(&fixture.setup);
+        let fits = |drive: &usize| {
+            fixture.disks[*drive].limits().block_bytes <= fixture.limits().block_bytes
+        };
         let Some(drive) = free.into_iter().find(fits) else { return };
-        let uuid = rig.come(drive);
-        rig.world.tell(|| format!("drive {drive} for member {member}, which a move waits for"));
-        let replaced = array.replace(member, rig.disks[drive].clone(), uuid).await;
+        let uuid = fixture.come(drive);
+        fixture.world.tell(|| format!("drive {drive} for member {member}, which a move waits for"));
+        let replaced = array.replace(member, fixture.disks[drive].clone(), uuid).await;
         // A spare may have been faster.
         let is_right =
             matches!(replaced, Ok(_) | Err(ArrayError::Replace(ReplaceError::Busy { .. })));
         assert!(is_right, "drive {drive} does not come: {replaced:?}");
     }
-    rig.until("all members are in service", Rig::is_all_online).await;
-    rig.until("the move ends", |rig| rig.array().reshape_status().is_none()).await;
+    fixture.until("all members are in service", ArrayFixture::is_all_online).await;
+    fixture.until("the move ends", |fixture| fixture.array().reshape_status().is_none()).await;
     array.scrub(ScrubRepair::Nothing).expect("nothing else is running");
     array.ended(BackgroundTask::Scrub).await;
     let found = array.scrub_status();

@@ -18,14 +18,19 @@ use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
     ArrayLevel, ArrayName, ArrayRecord, ArraySettings, ArrayState, ArrayStatus, CacheRecord,
     ControlError, ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus,
-    Settings, VolumeName, VolumeRecord, VolumeStatus,
+    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
-use super::bay::{Bay, DRIVES, Open};
+use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
 use crate::disk::SimDisk;
 
 /// The engine of one daemon.
-pub(super) struct ArrayEngine(pub(super) Rc<Bay>);
+pub(super) struct ArrayEngine(pub(super) Rc<ArrayDaemonFixture>);
+
+/// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
+pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArrayEngine> {
+    Service::new(ArrayEngine(fixture.clone()), fixture.registry(), Machine::real())
+}
 
 /// Where a drive is plugged in.
 pub(super) fn device(number: usize) -> DeviceSpec {
@@ -80,7 +85,7 @@ impl ArrayEngine {
             left_out,
         };
         self.0.open.replace(Some(open));
-        self.0.start_crew();
+        self.0.start_clients();
         self.0.step();
         opened
     }
@@ -229,7 +234,7 @@ impl Engine for ArrayEngine {
 
     fn close_array(&mut self, _: &ArrayName) -> ControlResult<()> {
         self.0.step();
-        self.0.stop_crew();
+        self.0.stop_clients();
         let Some(Open { array, .. }) = self.0.open.take() else { return Ok(()) };
         let stopped = self.0.run(async move { array.stop().await });
         self.0.step();

@@ -9,13 +9,13 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
-use crate::arrays::bay::Bay;
+use crate::arrays::bit_rot::Rot;
 use crate::arrays::journal::JournalFate;
 use crate::arrays::left::{Known, Left, has, last_ones, mask, superblock_on};
-use crate::arrays::open::Open;
-use crate::arrays::rot::Rot;
-use crate::arrays::scrub;
+use crate::arrays::members::MemberMap;
+use crate::arrays::parity;
 use crate::arrays::setup::Setup;
+use crate::arrays::uncovered::Uncovered;
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
@@ -30,16 +30,16 @@ const LOOK_NS: Nanos = 2_000_000;
 const LOOKS_MAX: u32 = 100_000;
 
 /// Drives, an array over some of them, and a model of its content.
-pub(crate) struct Rig {
+pub(crate) struct ArrayFixture {
     pub(crate) world: World,
     pub(crate) setup: Rc<Setup>,
     pub(crate) disks: Vec<SimDisk>,
     array: RefCell<Option<Array<SimDisk>>>,
     pub(crate) model: RefCell<Model>,
-    pub(crate) open: RefCell<Open>,
+    pub(crate) uncovered: RefCell<Uncovered>,
     pub(crate) written: RefCell<BTreeSet<u64>>,
     pub(crate) rot: RefCell<Option<Rot>>,
-    pub(crate) bay: Bay,
+    pub(crate) members: MemberMap,
     /// Runs of stripes that are used; see [`Self::windows`].
     pub(super) runs: Vec<SectorRange>,
     stripes: Vec<Stripe>,
@@ -84,7 +84,7 @@ fn members_of(array: &Array<SimDisk>) -> Vec<MemberStatus> {
     array.status().expect("an array with superblocks").members
 }
 
-impl Rig {
+impl ArrayFixture {
     /// Drives in a world, with what is left on them.
     pub(crate) fn new(world: &World, setup: &Rc<Setup>, left: Left) -> Rc<Self> {
         let disk = |(number, medium)| SimDisk::new(world, &setup.disk(number), medium);
@@ -95,10 +95,10 @@ impl Rig {
             disks: left.media.into_iter().enumerate().map(disk).collect(),
             array: RefCell::default(),
             model: RefCell::new(left.model),
-            open: RefCell::new(left.open),
+            uncovered: RefCell::new(left.uncovered),
             written: RefCell::new(left.written),
             rot: RefCell::new(left.rot),
-            bay: Bay::new(left.drives_named),
+            members: MemberMap::new(left.drives_named),
             runs: windows(setup, &stripes),
             stripes,
             life: left.life + 1,
@@ -146,8 +146,8 @@ impl Rig {
         }
         let kind = if cut == Cut::Power { FaultKind::PowerCut } else { FaultKind::DaemonKill };
         ledger.fault(kind);
-        let mut open = self.open.borrow().clone();
-        open.cut();
+        let mut uncovered = self.uncovered.borrow().clone();
+        uncovered.cut();
         Left {
             media,
             model,
@@ -159,10 +159,10 @@ impl Rig {
             online: self.still_in_service(),
             geometry: self.geometry(),
             journal: JournalFate { is_moving: false, ..self.journal.get() },
-            open,
+            uncovered,
             written: self.written.borrow().clone(),
             rot: self.rot.borrow().clone(),
-            drives_named: self.bay.named.get(),
+            drives_named: self.members.named.get(),
             used_end: self.used_end.get(),
         }
     }
@@ -212,13 +212,13 @@ impl Rig {
         let options = self.setup.options();
         for (drive, uuid) in options.member_uuids.iter().enumerate() {
             self.lives.borrow_mut()[drive] = self.life;
-            self.bay.give(drive, *uuid);
+            self.members.give(drive, *uuid);
         }
         let disks = self.disks[..members].to_vec();
         let journal = self
             .setup
             .has_journal_device
-            .then(|| (self.disks[self.setup.member_drives()].clone(), self.bay.name()));
+            .then(|| (self.disks[self.setup.member_drives()].clone(), self.members.name()));
         let handle = self.world.handle();
         let array = Array::create_with_journal(handle, &options, disks, journal).await?;
         assert_eq!(array.geometry(), &self.setup.geometry, "the shape is another");
@@ -245,10 +245,10 @@ impl Rig {
                 let journals = known.journals();
                 for drive in order.iter().filter(|drive| !has(journals, **drive)) {
                     let own = known.0[*drive].as_ref().expect("only members are given");
-                    self.bay.give(*drive, own.array.members[own.member].uuid);
+                    self.members.give(*drive, own.array.members[own.member].uuid);
                 }
                 for left_out in &report.left_out {
-                    self.bay.note_former(left_out.member, order[left_out.device]);
+                    self.members.note_former(left_out.member, order[left_out.device]);
                 }
                 self.serve(array);
                 Ok(report)
@@ -288,17 +288,17 @@ impl Rig {
 
     /// A drive is about to come to the array while it serves; its uuid.
     pub(crate) fn come(&self, drive: usize) -> [u8; 16] {
-        let uuid = self.bay.name();
-        self.bay.give(drive, uuid);
+        let uuid = self.members.name();
+        self.members.give(drive, uuid);
         let medium = self.disks[drive].snapshot();
-        self.bay.note_come(drive, superblock_on(medium, self.setup.drives[drive].bytes));
+        self.members.note_come(drive, superblock_on(medium, self.setup.drives[drive].bytes));
         uuid
     }
 
     /// Drives that came are part of this life as soon as they say so.
     fn note_come(&self, lives: &mut [u64], medium: impl Fn(usize) -> Snapshot) {
         let says = |drive| superblock_on(medium(drive), self.setup.drives[drive].bytes);
-        for drive in self.bay.changed(says) {
+        for drive in self.members.changed(says) {
             lives[drive] = self.life;
         }
     }
@@ -369,7 +369,7 @@ impl Rig {
     /// Stops the array in order: nothing is under way.
     pub(crate) async fn stop(&self) {
         let flush = self.model.borrow_mut().begin_flush();
-        let open = self.open.borrow_mut().begin_flush();
+        let open = self.uncovered.borrow_mut().begin_flush();
         if let Err(error) = self.array().stop().await {
             panic!("the array does not stop: {error}");
         }
@@ -379,7 +379,7 @@ impl Rig {
             self.journal.set(JournalFate { is_content_lost: false, ..self.journal.get() });
         }
         self.model.borrow_mut().end_flush(flush);
-        self.open.borrow_mut().end_flush(open, !self.is_in_doubt());
+        self.uncovered.borrow_mut().end_flush(open, !self.is_in_doubt());
         self.rot.replace(None);
         self.closed.set(None);
     }
@@ -421,7 +421,7 @@ impl Rig {
             if !is_written || self.rotten() == Some(*stripe) {
                 continue;
             }
-            scrub::check(&geometry, *stripe, content, when, &stored);
+            parity::check(&geometry, *stripe, content, when, &stored);
         }
     }
 
@@ -443,7 +443,7 @@ impl Rig {
         let array = self.array();
         let members = 0..array.geometry().member_count();
         let drives: Vec<Option<usize>> =
-            members.map(|member| self.bay.drive_of(&array, member)).collect();
+            members.map(|member| self.members.drive_of(&array, member)).collect();
         let chunk_bytes = array.geometry().chunk_sectors() as usize * SECTOR;
         let data_start = self.on_device(Lba(0));
         move |member, at| {

@@ -5,18 +5,15 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_block::{KIB, MIB, Nanos, Prng, SectorRange};
-use voltier_control::Service;
 use voltier_control::engine::Drain;
-use voltier_control::safety::Machine;
 use voltier_volume::Volume;
 
-use super::engine::SimEngine;
-use super::site::{Site, SiteLeft};
 use crate::disk::{DiskSpec, SimDisk};
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::origin::SimDrive;
-use crate::workload::Bench;
+use crate::sweep::daemon::{DaemonFixture, DaemonLeft};
+use crate::workload::DeviceUnderTest;
 
 /// Longer than any request of a drive takes.
 const LAST_FLUSH_NS: Nanos = 50_000_000;
@@ -79,7 +76,7 @@ impl Drives {
 pub(super) struct Left {
     pub(super) hdd: Medium,
     pub(super) ssd: Medium,
-    pub(super) site: SiteLeft,
+    pub(super) daemon: DaemonLeft,
 }
 
 impl Left {
@@ -88,14 +85,14 @@ impl Left {
         Self {
             hdd: Medium::zeroed(drives.hdd.bytes),
             ssd: Medium::zeroed(drives.ssd.bytes),
-            site: SiteLeft::nothing(drives.hdd.bytes / 512),
+            daemon: DaemonLeft::nothing(drives.hdd.bytes / 512),
         }
     }
 }
 
 /// One world with one daemon in it.
-pub(super) struct Bay {
-    site: Site,
+pub(super) struct VolumeFixture {
+    daemon: DaemonFixture,
     pub(super) drives: Drives,
     pub(super) hdd: SimDisk,
     pub(super) ssd: SimDisk,
@@ -105,22 +102,22 @@ pub(super) struct Bay {
     pub(super) drain: Rc<RefCell<Drain>>,
 }
 
-impl Deref for Bay {
-    type Target = Site;
+impl Deref for VolumeFixture {
+    type Target = DaemonFixture;
 
-    fn deref(&self) -> &Site {
-        &self.site
+    fn deref(&self) -> &DaemonFixture {
+        &self.daemon
     }
 }
 
-impl Bay {
+impl VolumeFixture {
     /// The world after a crash; nothing runs yet.
     pub(super) fn new(drives: &Drives, left: Left, seed: u64, ledger: &Rc<Ledger>) -> Rc<Self> {
-        let site = Site::new(left.site, seed, ledger);
+        let daemon = DaemonFixture::new(left.daemon, seed, ledger);
         Rc::new(Self {
-            hdd: SimDisk::new(&site.world, &drives.hdd, left.hdd),
-            ssd: SimDisk::new(&site.world, &drives.ssd, left.ssd),
-            site,
+            hdd: SimDisk::new(&daemon.world, &drives.hdd, left.hdd),
+            ssd: SimDisk::new(&daemon.world, &drives.ssd, left.ssd),
+            daemon,
             swapped: Cell::new(false),
             drives: drives.clone(),
             volume: RefCell::new(None),
@@ -128,48 +125,43 @@ impl Bay {
         })
     }
 
-    /// A daemon on this world's registry and drives; nothing is open until it is started.
-    pub(super) fn service(self: &Rc<Self>) -> Service<SimEngine> {
-        Service::new(SimEngine(self.clone()), self.registry(), Machine::real())
-    }
-
     /// What a crash at this moment leaves.
     pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let (ssd, hdd) = (self.ssd.after(cut, prng), self.hdd.after(cut, prng));
-        Left { hdd, ssd, site: self.site.left_by(cut) }
+        Left { hdd, ssd, daemon: self.daemon.left_by(cut) }
     }
 
     /// What is there while nothing is under way.
     pub(super) fn left(&self) -> Left {
-        Left { hdd: self.hdd.medium(), ssd: self.ssd.medium(), site: self.site.left() }
+        Left { hdd: self.hdd.medium(), ssd: self.ssd.medium(), daemon: self.daemon.left() }
     }
 
     /// The open volume beside its model.
-    pub(super) fn bench(&self) -> Bench<Volume<SimDrive>> {
+    pub(super) fn dut(&self) -> DeviceUnderTest<Volume<SimDrive>> {
         let volume = self.volume.borrow().clone().expect("the volume is open");
-        self.site.bench(volume, self.drives.windows().into())
+        self.daemon.dut(volume, self.drives.windows().into())
     }
 
     /// Holds everything that clients use to the model: through the volume, or, when there is none,
     /// on the plain origin.
     pub(super) fn check_all(&self, when: &'static str) {
         if self.volume.borrow().is_some() {
-            self.check(self.bench(), when);
+            self.check(self.dut(), when);
         } else {
             let origin = SimDrive::any_sector(self.hdd.clone());
-            self.check(self.site.bench(origin, self.drives.windows().into()), when);
+            self.check(self.daemon.dut(origin, self.drives.windows().into()), when);
         }
     }
 
     /// Sends the clients in.
-    pub(super) fn start_crew(&self, count: u64) {
-        self.site.start_crew(self.bench(), count);
+    pub(super) fn start_clients(&self, count: u64) {
+        self.daemon.start_clients(self.dut(), count);
     }
 
     /// Nothing may be left of a daemon that has stopped.
     pub(super) fn check_for_leaks(&self) {
         assert!(self.volume.borrow().is_none(), "a volume is still open");
         // A flush that nobody waits for may be on its way: it is given the time to end.
-        self.site.check_for_leaks(LAST_FLUSH_NS, [&self.hdd, &self.ssd]);
+        self.daemon.check_for_leaks(LAST_FLUSH_NS, [&self.hdd, &self.ssd]);
     }
 }

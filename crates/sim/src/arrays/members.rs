@@ -11,7 +11,7 @@ use crate::disk::SimDisk;
 
 /// Who is where.
 #[derive(Default)]
-pub(crate) struct Bay {
+pub(crate) struct MemberMap {
     /// Uuids given away so far.
     pub(crate) named: Cell<u64>,
     uuids: RefCell<Vec<([u8; 16], usize)>>,
@@ -26,7 +26,7 @@ pub(crate) struct Bay {
     successors: RefCell<BTreeMap<usize, usize>>,
 }
 
-impl Bay {
+impl MemberMap {
     /// Nobody is anywhere; so many uuids are given away.
     pub(crate) fn new(named: u64) -> Self {
         Self { named: Cell::new(named), ..Self::default() }
