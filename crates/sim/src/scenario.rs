@@ -208,7 +208,7 @@ impl Scenario {
 
     /// What the seed draws for arrays, after the cuts.
     pub fn draw_arrays(&self) -> arrays::Setup {
-        arrays::Setup::draw(self.seed, self.clients, self.steps)
+        arrays::draw_setup(self.seed, self.clients, self.steps)
     }
 
     /// A management command of arrays, if the seed draws one instead.

@@ -3,7 +3,7 @@
 //! as many as there is time for.
 
 use voltier_sim::scenario::Scenario;
-use voltier_sim::{Counts, report};
+use voltier_sim::{Counts, report, swarm};
 
 /// Seeds that `cargo test` runs; unoptimized.
 const SEEDS: u64 = 60;
@@ -27,7 +27,7 @@ fn arrays_of_all_levels_survive_cuts_and_every_choice_of_lost_members() {
 fn arrays_that_move_to_wider_stripes_survive_cuts_and_every_choice_of_lost_members() {
     let scenarios = (3_000_000..).map(Scenario::of_array_seed).filter(|scenario| {
         let is_plain = scenario.draw_stack().is_none() && scenario.draw_array_command().is_none();
-        is_plain && scenario.draw_arrays().rooms > 0
+        is_plain && scenario.draw_arrays().expansions > 0
     });
     let mut sum = Counts::default();
     for scenario in scenarios.take(ROOM_SEEDS) {

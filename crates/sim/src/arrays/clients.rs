@@ -67,8 +67,12 @@ impl Client {
         loop {
             let longest = *self.dice.pick(&[1, 1, 8 / block.min(8), 2 * stripe / block]);
             let range = self.pick_in(longest);
-            let closed =
-                self.fixture.closed.get().map(|stripe| self.fixture.setup.sectors_of(stripe));
+            let closed = self
+                .fixture
+                .bit_rot
+                .closed
+                .get()
+                .map(|stripe| self.fixture.setup.sectors_of(stripe));
             if closed.is_none_or(|closed| !closed.overlaps(range)) {
                 return range;
             }
@@ -124,7 +128,7 @@ impl Client {
         let first = self.pick_in(1);
         let window = fixture.windows().into_iter().find(|window| window.contains(first));
         let end = window.expect("it was picked in one").end().0;
-        let closed = fixture.closed.get().map(|stripe| fixture.setup.sectors_of(stripe));
+        let closed = fixture.bit_rot.closed.get().map(|stripe| fixture.setup.sectors_of(stripe));
         let ranges = burst(&mut self.dice, fixture.setup.block_sectors(), first, end);
         let is_open = |range: &SectorRange| closed.is_none_or(|closed| !closed.overlaps(*range));
         let writes = ranges.into_iter().filter(is_open).map(|range| {

@@ -5,25 +5,25 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, Geometry, MemberState, MemberStatus, Stripe,
+    Array, ArrayError, AssembleOptions, AssembleReport, Geometry, JournalLabel, JournalState,
+    MemberState, MemberStatus, Stripe,
 };
-use voltier_block::{BlockDevice, Buf, Lba, Limits, Nanos, Prng, SECTOR_BYTES, SectorRange};
+use voltier_block::{BlockDevice, Lba, Limits, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
-use crate::arrays::bit_rot::Rot;
-use crate::arrays::journal::JournalFate;
-use crate::arrays::left::{Known, Left, has, last_ones, mask, superblock_on};
+use crate::arrays::bit_rot::BitRotState;
+use crate::arrays::known::{Known, has, last_ones, mask, superblock_on};
+use crate::arrays::left::{JournalFate, Left};
 use crate::arrays::members::MemberMap;
-use crate::arrays::parity;
 use crate::arrays::setup::Setup;
 use crate::arrays::uncovered::Uncovered;
 use crate::disk::SimDisk;
-use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium, Snapshot};
-use crate::model::{Model, Since};
+use crate::model::Model;
 use crate::world::World;
 
-const SECTOR: usize = SECTOR_BYTES as usize;
+/// Longest request of a check.
+const REQUEST_BYTES: u64 = MIB;
 /// How often somebody looks whether the array has come so far.
 const LOOK_NS: Nanos = 2_000_000;
 /// After so many looks it never will.
@@ -38,11 +38,11 @@ pub(crate) struct ArrayFixture {
     pub(crate) model: RefCell<Model>,
     pub(crate) uncovered: RefCell<Uncovered>,
     pub(crate) written: RefCell<BTreeSet<u64>>,
-    pub(crate) rot: RefCell<Option<Rot>>,
+    pub(crate) bit_rot: BitRotState,
     pub(crate) members: MemberMap,
     /// Runs of stripes that are used; see [`Self::windows`].
-    pub(super) runs: Vec<SectorRange>,
-    stripes: Vec<Stripe>,
+    runs: Vec<SectorRange>,
+    pub(crate) stripes: Vec<Stripe>,
     life: u64,
     lives: RefCell<Vec<u64>>,
     /// While a start is looking at what it was given: that, and the changes of all drives until then.
@@ -56,18 +56,12 @@ pub(crate) struct ArrayFixture {
     pub(crate) journal: Cell<JournalFate>,
     /// The members when this life began.
     at_first: RefCell<Vec<MemberStatus>>,
-    /// A stripe that clients keep out of.
-    pub(crate) closed: Cell<Option<Stripe>>,
-    /// Whether something else is in it than was written.
-    pub(crate) is_rotten: Cell<bool>,
-    /// Whether something was put on a member in this life that a scrub is to find.
-    pub(crate) was_rotten: Cell<bool>,
     /// What clients have under way.
     pub(crate) under_way: RefCell<Vec<SectorRange>>,
     /// The end of what requests that were answered were for.
     pub(crate) used_end: Cell<Lba>,
     /// Whether a member for room is on its way.
-    pub(crate) is_room_asked: Cell<bool>,
+    pub(crate) is_expanding: Cell<bool>,
 }
 
 /// Runs of neighbouring stripes, as sectors of the volume.
@@ -97,7 +91,7 @@ impl ArrayFixture {
             model: RefCell::new(left.model),
             uncovered: RefCell::new(left.uncovered),
             written: RefCell::new(left.written),
-            rot: RefCell::new(left.rot),
+            bit_rot: BitRotState::new(left.bit_rot),
             members: MemberMap::new(left.drives_named),
             runs: windows(setup, &stripes),
             stripes,
@@ -110,12 +104,9 @@ impl ArrayFixture {
             geometry: RefCell::new(left.geometry),
             journal: Cell::new(left.journal),
             at_first: RefCell::default(),
-            closed: Cell::new(None),
-            is_rotten: Cell::new(false),
-            was_rotten: Cell::new(false),
             under_way: RefCell::default(),
             used_end: Cell::new(left.used_end),
-            is_room_asked: Cell::new(false),
+            is_expanding: Cell::new(false),
         })
     }
 
@@ -135,17 +126,10 @@ impl ArrayFixture {
         let mut lives = self.lives();
         self.note_come(&mut lives, |drive| media[drive].snapshot());
         let mut model = self.model.borrow().clone();
-        let is_moving = u64::from(self.is_moving());
-        ledger.count(|counts| {
-            counts.crash_points += 1;
-            counts.reshape_points += is_moving;
-        });
-        match cut {
-            Cut::Power => model.power_cut(),
-            Cut::Kill => model.kill(),
-        }
-        let kind = if cut == Cut::Power { FaultKind::PowerCut } else { FaultKind::DaemonKill };
-        ledger.fault(kind);
+        let is_moving = u64::from(self.is_reshaping());
+        ledger.count(|counts| counts.reshape_points += is_moving);
+        model.crash(cut);
+        ledger.count_crash(cut);
         let mut uncovered = self.uncovered.borrow().clone();
         uncovered.cut();
         Left {
@@ -161,7 +145,7 @@ impl ArrayFixture {
             journal: JournalFate { is_moving: false, ..self.journal.get() },
             uncovered,
             written: self.written.borrow().clone(),
-            rot: self.rot.borrow().clone(),
+            bit_rot: self.bit_rot.block.borrow().clone(),
             drives_named: self.members.named.get(),
             used_end: self.used_end.get(),
         }
@@ -319,15 +303,6 @@ impl ArrayFixture {
         may_be && !self.is_stopped.get()
     }
 
-    /// Keeps clients out of what is not as it was written.
-    pub(crate) fn close_what_is_rotten(&self) {
-        if let Some(rot) = &*self.rot.borrow() {
-            self.closed.set(Some(rot.stripe));
-            self.is_rotten.set(true);
-            self.was_rotten.set(true);
-        }
-    }
-
     /// What the superblocks say now.
     pub(crate) fn known(&self) -> Known {
         Known::of(&self.setup, self.disks.iter().map(SimDisk::snapshot))
@@ -380,8 +355,7 @@ impl ArrayFixture {
         }
         self.model.borrow_mut().end_flush(flush);
         self.uncovered.borrow_mut().end_flush(open, !self.is_in_doubt());
-        self.rot.replace(None);
-        self.closed.set(None);
+        self.bit_rot.forget();
     }
 
     /// Ends the life in memory: nothing of the array is left but its tasks.
@@ -397,96 +371,73 @@ impl ArrayFixture {
         self.setup.layout().data.start.plus(at.0)
     }
 
-    /// Reads all that is used of the volume and holds it to the model, then every stripe to parity.
-    /// Nothing may be under way.
-    ///
-    /// # Panics
-    /// When something is not as it must be.
-    pub(crate) async fn check_all(&self, when: &str) {
-        if self.setup.gains_room() {
-            return self.check_with_room(when).await;
-        }
-        let stripe_bytes = self.setup.geometry.stripe_sectors() as usize * SECTOR;
-        let mut contents = Vec::new();
-        for window in self.windows() {
-            contents.push(self.read(window, when).await);
-        }
-        if self.is_in_doubt() {
-            return;
-        }
-        let (geometry, stored) = (self.geometry(), self.stored_chunks());
-        let volume = contents.iter().flat_map(|content| content.chunks_exact(stripe_bytes));
-        for (stripe, content) in self.stripes.iter().zip(volume) {
-            let is_written = self.written.borrow().contains(&self.setup.region_of(*stripe));
-            if !is_written || self.rotten() == Some(*stripe) {
-                continue;
-            }
-            parity::check(&geometry, *stripe, content, when, &stored);
-        }
-    }
-
-    /// Reads a part of the volume and holds it to the model.
-    pub(crate) async fn read(&self, range: SectorRange, when: &str) -> Buf {
-        let read = self.model.borrow_mut().begin_read();
-        let into = Buf::new(range.bytes() as usize);
-        let content = match self.array().read(range.start, into).await {
-            Ok(content) => content,
-            Err(error) => panic!("reading {range} fails {when}: {error}"),
-        };
-        self.note_use(range);
-        self.check_read(read, range, &content, when);
-        content
-    }
-
-    /// What members in service have on their drives now: the chunk at a sector of a member's data area.
-    pub(crate) fn stored_chunks(&self) -> impl Fn(usize, u64) -> Option<Vec<u8>> {
-        let array = self.array();
-        let members = 0..array.geometry().member_count();
-        let drives: Vec<Option<usize>> =
-            members.map(|member| self.members.drive_of(&array, member)).collect();
-        let chunk_bytes = array.geometry().chunk_sectors() as usize * SECTOR;
-        let data_start = self.on_device(Lba(0));
-        move |member, at| {
-            let drive = drives[member].filter(|_| array.is_online(member))?;
-            let mut chunk = vec![0; chunk_bytes];
-            self.disks[drive].peek(data_start.plus(at), &mut chunk);
-            Some(chunk)
-        }
-    }
-
     /// Whether every member is in service.
     pub(crate) fn is_all_online(&self) -> bool {
         let array = self.array();
         (0..array.geometry().member_count()).all(|member| array.is_online(member))
     }
 
-    fn rotten(&self) -> Option<Stripe> {
-        self.closed.get().filter(|_| self.is_rotten.get())
-    }
-
-    /// Holds what was read to the model; of a stripe that somebody did harm to nothing is asked.
-    pub(crate) fn check_read(&self, read: Since, range: SectorRange, content: &[u8], when: &str) {
-        let closed = self.rotten().map(|stripe| self.setup.sectors_of(stripe));
-        let Some(closed) = closed.filter(|closed| closed.overlaps(range)) else {
-            let seen = self.model.borrow_mut().end_read(read, range.start, content);
-            return seen.unwrap_or_else(|violation| panic!("{violation}, reading {range} {when}"));
-        };
-        let mut model = self.model.borrow_mut();
-        let before = closed.start.0.saturating_sub(range.start.0) as usize * SECTOR;
-        let behind = closed.end().0.min(range.end().0);
-        let rest = (behind - range.start.0) as usize * SECTOR;
-        let again = model.begin_read();
-        let seen = model.end_read(read, range.start, &content[..before]);
-        let seen = seen.and_then(|()| model.end_read(again, Lba(behind), &content[rest..]));
-        seen.unwrap_or_else(|violation| panic!("{violation}, reading {range} {when}"));
-    }
-
-    /// Whether exactly these members are in service.
-    pub(crate) fn check_members(&self, expected: u64) {
-        let array = self.array();
-        for member in 0..self.geometry().member_count() {
-            let (is, must) = (array.is_online(member), has(expected, member));
-            assert!(is == must, "member {member} is in service: {is}; it should be: {must}");
+    /// What is used of the volume, as it is now.
+    pub(crate) fn windows(&self) -> Vec<SectorRange> {
+        if self.setup.expands() {
+            return vec![SectorRange::new(Lba(0), self.limits().sectors)];
         }
+        self.runs.clone()
+    }
+
+    /// The same in requests that are not too long.
+    pub(crate) fn whole(&self) -> Vec<SectorRange> {
+        if !self.setup.expands() {
+            return self.windows();
+        }
+        let cut = |window: SectorRange| {
+            let pieces = window.split_at_multiples(REQUEST_BYTES / SECTOR_BYTES);
+            pieces.collect::<Vec<_>>()
+        };
+        self.windows().into_iter().flat_map(cut).collect()
+    }
+
+    /// Whether the array that serves has two shapes.
+    pub(crate) fn is_reshaping(&self) -> bool {
+        self.serving().is_some_and(|array| array.reshape_status().is_some())
+    }
+
+    /// A request was answered.
+    pub(crate) fn note_use(&self, range: SectorRange) {
+        self.used_end.set(self.used_end.get().max(range.end()));
+    }
+
+    /// How many members were added for room.
+    pub(crate) fn members_added(&self) -> usize {
+        self.array().geometry().data_chunks() - self.setup.geometry.data_chunks()
+    }
+
+    /// How often the journal was moved, if its device is known to be lost now. While it is moved nothing is
+    /// known: what is told lost may be on record elsewhere already.
+    pub(crate) fn journal_before(&self) -> Option<u64> {
+        if !self.setup.has_journal_device || self.journal.get().is_moving {
+            return None;
+        }
+        let status = self.array().status().expect("an array with superblocks");
+        let is_lost = status.journal_device.is_some_and(|it| it.state == JournalState::Lost);
+        is_lost.then(|| self.journal.get().moves)
+    }
+
+    /// What was begun then is acknowledged: the loss is on record.
+    pub(crate) fn note_journal(&self, before: Option<u64>) {
+        let fate = self.journal.get();
+        if before == Some(fate.moves) {
+            self.journal.set(JournalFate { is_out: true, ..fate });
+        }
+    }
+
+    /// The drive that has the journal.
+    pub(crate) fn journal_drive(&self) -> Option<usize> {
+        let status = self.array().status().expect("an array with superblocks");
+        let in_service = status.journal_device.filter(|it| it.state == JournalState::InService)?;
+        let is_it = |label: &Option<JournalLabel>| {
+            label.as_ref().is_some_and(|label| label.uuid == in_service.uuid)
+        };
+        self.known().1.iter().position(is_it)
     }
 }

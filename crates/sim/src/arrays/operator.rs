@@ -7,13 +7,16 @@ use voltier_array::{
     ArrayError, BackgroundTask, MAP_START_BYTES, MemberLayout, MemberState, Pace, Priority,
     ReplaceError, ScrubRepair,
 };
-use voltier_block::{BlockDevice, Lba, Nanos, Prng, SectorRange};
+use voltier_block::{Lba, Nanos, Prng, SectorRange};
 use voltier_ring::JoinHandle;
 
-use crate::arrays::bit_rot::scrub_for_rot;
-use crate::arrays::expansion::end_move;
+use crate::arrays::checks::check_refused;
+use crate::arrays::expansion::{add_member, finish_reshape};
 use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::growth::grow;
+use crate::arrays::journal::handle_journal;
 use crate::arrays::members::MemberMap;
+use crate::arrays::scrubbing::scrub_for_bit_rot;
 use crate::arrays::setup::Care;
 
 const SECOND_NS: Nanos = 1_000_000_000;
@@ -52,7 +55,7 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
     let mut operator = Operator { dice: fixture.world.prng(), fixture, under_way: Vec::new() };
     match care {
         Care::Rest => {}
-        Care::Scrub => scrub_for_rot(&operator.fixture, &mut operator.dice).await,
+        Care::Scrub => scrub_for_bit_rot(&operator.fixture, &mut operator.dice).await,
         Care::Members => {
             // What is in doubt goes with any member that is lost.
             operator.fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
@@ -64,12 +67,14 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
                     let setup = &operator.fixture.setup;
                     (setup.grows, setup.has_journal_device)
                 };
-                if operator.fixture.setup.gains_room() && (act == 0 || operator.dice.one_in(4)) {
-                    operator.add_room().await;
+                if operator.fixture.setup.expands() && (act == 0 || operator.dice.one_in(4)) {
+                    let task = add_member(&operator.fixture, &mut operator.dice).await;
+                    operator.keep(task).await;
                 } else if grows && (act == 0 || operator.dice.one_in(6)) {
-                    operator.grow().await;
+                    let task = grow(&operator.fixture, &mut operator.dice);
+                    operator.keep(task).await;
                 } else if has_journal && operator.dice.one_in(3) {
-                    operator.handle_journal().await;
+                    handle_journal(&operator.fixture, &mut operator.dice).await;
                 } else {
                     operator.act().await;
                 }
@@ -105,28 +110,18 @@ pub(crate) async fn finish(fixture: &Rc<ArrayFixture>) {
     } else {
         array.ended(BackgroundTask::Rebuild).await;
     }
-    end_move(fixture).await;
+    finish_reshape(fixture).await;
     array.ended(BackgroundTask::Scrub).await;
-    if !fixture.was_rotten.get() {
+    if !fixture.bit_rot.was_there.get() {
         assert_eq!(array.scrub_status().mismatched_blocks, 0, "the scrub finds what is not");
     }
 }
 
-impl ArrayFixture {
-    /// A drive is refused: its blocks must be larger than those of the members that are there.
-    pub(crate) fn check_refused(&self, drive: usize, error: &ArrayError) {
-        let is_refused = matches!(error, ArrayError::Replace(ReplaceError::Blocks { .. }));
-        let block_bytes = self.disks[drive].limits().block_bytes;
-        let has_larger = block_bytes > self.limits().block_bytes;
-        assert!(is_refused && has_larger, "drive {drive} does not come: {error}");
-    }
-}
-
-pub(crate) struct Operator {
-    pub(crate) fixture: Rc<ArrayFixture>,
-    pub(crate) dice: Prng,
+struct Operator {
+    fixture: Rc<ArrayFixture>,
+    dice: Prng,
     /// Drives that are coming.
-    pub(crate) under_way: Vec<JoinHandle<()>>,
+    under_way: Vec<JoinHandle<()>>,
 }
 
 impl Operator {
@@ -143,7 +138,7 @@ impl Operator {
                     let uuid = fixture.come(drive);
                     fixture.world.tell(|| format!("care: drive {drive} is a spare"));
                     let added = array.add_spare(fixture.disks[drive].clone(), uuid);
-                    added.unwrap_or_else(|error| fixture.check_refused(drive, &error));
+                    added.unwrap_or_else(|error| check_refused(&fixture, drive, &error));
                 }
             }
             13 => {
@@ -264,13 +259,19 @@ impl Operator {
                 Ok(_) => {}
                 // A spare was faster, or it was lost on the way.
                 Err(ArrayError::Replace(ReplaceError::Busy { .. } | ReplaceError::Device(_))) => {}
-                Err(error) => replacing.check_refused(drive, &error),
+                Err(error) => check_refused(&replacing, drive, &error),
             }
         });
+        self.keep(Some(replaced)).await;
+    }
+
+    /// Waits for a task now, or at the end.
+    async fn keep(&mut self, task: Option<JoinHandle<()>>) {
+        let Some(task) = task else { return };
         if self.dice.one_in(2) {
-            replaced.await;
+            task.await;
         } else {
-            self.under_way.push(replaced);
+            self.under_way.push(task);
         }
     }
 }

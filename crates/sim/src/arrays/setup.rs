@@ -1,47 +1,18 @@
 //! What a seed of arrays draws.
 
+use std::iter::successors;
+
 use voltier_array::{
-    AREA_ALIGN_BYTES, Consistency, CreateOptions, Geometry, Layout, Level, MemberLayout,
-    MergePolicy, SUPERBLOCK_BYTES, Stripe,
+    Consistency, CreateOptions, Geometry, MemberLayout, MergeMode, MergePolicy, Stripe,
 };
-use voltier_block::{Lba, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
+use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
 use crate::disk::DiskSpec;
 
-/// Levels and members, the widest groups small enough that all choices of losses can be tried.
-const SHAPES: [(Level, usize); 16] = [
-    (Level::Raid0, 3),
-    (Level::Raid1, 2),
-    (Level::Raid1, 3),
-    (Level::Raid10, 4),
-    (Level::Raid5, 3),
-    (Level::Raid5, 4),
-    (Level::Raid6, 4),
-    (Level::Raid6, 5),
-    (Level::Raid7_3, 5),
-    (Level::Raid7_3, 6),
-    (Level::Raid50 { group: 3 }, 6),
-    (Level::Raid60 { group: 4 }, 8),
-    (Level::Raid70 { group: 5 }, 10),
-    (Level::NPlusM { data: 2, parity: 1 }, 3),
-    (Level::NPlusM { data: 3, parity: 2 }, 5),
-    (Level::NPlusM { data: 2, parity: 4 }, 6),
-];
-/// Drives beside the members: to replace lost ones, as spares, to copy to.
-const FRESH: usize = 3;
 /// Devices that a journal can be on, behind all others.
-const JOURNALS: usize = 2;
-/// One seed in so many has its journal on a device of its own, and one in so many adds rows.
-const JOURNAL_ONE_IN: u64 = 3;
-const GROWS_ONE_IN: u64 = 4;
+pub(super) const JOURNALS: usize = 2;
 /// A region of a member of this size, in bytes.
 pub(super) const REGION_BYTES: u64 = MIB;
-/// Two regions and more are rare: making one zero takes longer than all else of a world.
-pub(super) const REGIONS_ONE_IN: u64 = 5;
-
-/// Mixed into the seed for what came later: none of the kept seeds draws any of it.
-const LATER: u64 = 0x6c61_7465_7201;
-
 /// What is done beside the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
@@ -53,7 +24,7 @@ pub enum Care {
     Scrub,
 }
 
-/// A drive of the members: the first ones are the members of a new array.
+/// A drive of the fixture: the first ones are the members of a new array.
 #[derive(Clone, Copy, Debug)]
 pub struct Drive {
     /// Its size, in bytes.
@@ -76,7 +47,7 @@ pub struct Setup {
     /// Whether rows are added while it serves.
     pub grows: bool,
     /// How many members are added for room while it serves, one after the other.
-    pub rooms: u64,
+    pub expansions: u64,
     /// Whether the drives hold something before.
     pub has_junk: bool,
     /// Whether what is discarded reads as zeroes.
@@ -102,84 +73,6 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What a seed draws, with at most so many clients and steps.
-    pub fn draw(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Self {
-        let mut prng = Prng::new(seed ^ 0x6172_7261_7973);
-        let (level, members) = *prng.pick(&SHAPES);
-        let layout = *prng.pick(&[Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows]);
-        let chunk_bytes = *prng.pick(&[4096, 4096, 4096, 8192, 8192, 32768]);
-        let rows = 2 + prng.below(6);
-        let more_regions =
-            if prng.one_in(REGIONS_ONE_IN) { 1 + prng.below(2) } else { 0 } * REGION_BYTES;
-        let data_bytes = more_regions + rows * chunk_bytes;
-        let sectors = data_bytes / SECTOR_BYTES;
-        let geometry = Geometry::new(level, layout, members, chunk_bytes, sectors);
-        let geometry = geometry.expect("every shape of the list is possible");
-        let modes =
-            [Consistency::Journal, Consistency::Journal, Consistency::Bitmap, Consistency::None];
-        let consistency = *prng.pick(&modes);
-        let has_journal = consistency == Consistency::Journal && geometry.parity_chunks() > 0;
-        // The shortest rings.
-        let journal_bytes = if has_journal { AREA_ALIGN_BYTES } else { 0 };
-        let least_bytes = AREA_ALIGN_BYTES + journal_bytes + data_bytes + SUPERBLOCK_BYTES;
-        let block_bytes = *prng.pick(&[512, 512, 4096]);
-        let drive = |number: usize| Drive {
-            bytes: least_bytes + if number == 0 { 0 } else { prng.below(3) * 4096 },
-            block_bytes: if number == 1 || prng.one_in(2) { block_bytes } else { 512 },
-        };
-        let drives = (0..members + FRESH).map(drive).collect();
-        let aging = match prng.below(4) {
-            _ if !has_journal => prng.below(8),
-            // To where a ring is half full, and to where it begins again.
-            0 => 50 + prng.below(30),
-            1 => 110 + prng.below(30),
-            _ => prng.below(12),
-        };
-        let care = *prng.pick(&[Care::Rest, Care::Members, Care::Members, Care::Scrub]);
-        let setup = Self {
-            consistency,
-            drives,
-            has_journal_device: false,
-            grows: false,
-            rooms: 0,
-            has_junk: prng.one_in(2),
-            zeroing_discards: prng.one_in(2),
-            latency_ns: *prng.pick(&[20_000, 100_000]),
-            clients: 1 + prng.below(4),
-            steps: 2 + prng.below(10),
-            aging,
-            merge: MergePolicy::default(),
-            care,
-            acts: 1 + prng.below(6),
-            one_in: *prng.pick(&[15, 40, 80]),
-            from_the_start: prng.one_in(4),
-            geometry,
-        };
-        let most_clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
-        let most_steps = setup.steps.min(steps.unwrap_or(u64::MAX));
-        let drawn = Self { clients: most_clients, steps: most_steps, ..setup };
-        drawn.with_what_came_later(seed).with_room(seed, steps).with_merging(seed)
-    }
-
-    /// Draws with dice of their own what worlds had not at first: seeds without it are as they were.
-    fn with_what_came_later(mut self, seed: u64) -> Self {
-        let mut prng = Prng::new(seed ^ LATER);
-        if self.has_journal() && prng.one_in(JOURNAL_ONE_IN) {
-            self.has_journal_device = true;
-            let block_bytes = (self.block_sectors() * SECTOR_BYTES) as u32;
-            for _ in 0..JOURNALS {
-                // The shortest rings: all records of all members go to one of them.
-                let bytes = AREA_ALIGN_BYTES + MIB + SUPERBLOCK_BYTES + prng.below(3) * 4096;
-                let block_bytes = if prng.one_in(2) { block_bytes } else { 512 };
-                self.drives.push(Drive { bytes, block_bytes });
-            }
-        }
-        if self.geometry.with_row().is_ok() && prng.one_in(GROWS_ONE_IN) {
-            (self.grows, self.care) = (true, Care::Members);
-        }
-        self
-    }
-
     /// Drives that can be members.
     pub(crate) fn member_drives(&self) -> usize {
         self.drives.len() - if self.has_journal_device { JOURNALS } else { 0 }
@@ -199,7 +92,7 @@ impl Setup {
         }
     }
 
-    /// A drive of the members.
+    /// A drive of the fixture.
     pub(crate) fn disk(&self, number: usize) -> DiskSpec {
         DiskSpec {
             number: number as u64 + 3,
@@ -240,6 +133,38 @@ impl Setup {
         if self.has_journal() { bytes() } else { 0 }
     }
 
+    /// The size that the volume may come to have.
+    pub(crate) fn most_sectors(&self) -> u64 {
+        self.shapes().iter().map(Geometry::sectors).max().expect("one at least")
+    }
+
+    /// The shapes that stripes of the volume may have, as far as their data go, by the members for room.
+    pub(crate) fn shapes(&self) -> Vec<Geometry> {
+        let mut shapes = vec![self.geometry.clone()];
+        for before in 0..self.expansions as usize {
+            shapes.push(shapes[before].with_member().expect("it was asked"));
+        }
+        shapes
+    }
+
+    /// Whether members are added for room.
+    pub(crate) fn expands(&self) -> bool {
+        self.expansions > 0
+    }
+
+    /// The shape that this one comes from while it moves: with rows that were added before.
+    pub(crate) fn shape_before(&self, after: &Geometry) -> Geometry {
+        let with_rows = |shape| successors(Some(shape), |it: &Geometry| it.with_row().ok()).take(8);
+        let mut shapes = self.shapes().into_iter().flat_map(with_rows);
+        let found = shapes.find(|shape| shape.with_member().as_ref() == Ok(after));
+        found.expect("it came from somewhere")
+    }
+
+    /// Whether small writes wait for each other.
+    pub(crate) fn merges(&self) -> bool {
+        self.merge.mode != MergeMode::Off
+    }
+
     /// The region of a stripe.
     pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
         self.geometry.member_lba(stripe, 0).bytes() / REGION_BYTES
@@ -253,7 +178,7 @@ impl Setup {
         let is_used = |stripe: &Stripe| {
             let region = self.region_of(*stripe);
             let before = stripe.0.checked_sub(rows).map(|before| self.region_of(Stripe(before)));
-            self.gains_room() || region == last || before != Some(region)
+            self.expands() || region == last || before != Some(region)
         };
         (0..self.geometry.stripe_count()).map(Stripe).filter(is_used).collect()
     }

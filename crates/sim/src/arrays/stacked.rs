@@ -19,7 +19,6 @@ use crate::arrays::merge::merge_of;
 use crate::arrays::setup::uuid;
 use crate::budget;
 use crate::disk::{DiskSpec, SimDisk};
-use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
@@ -222,18 +221,8 @@ impl StackFixture {
         };
         let (origin, ssd) = (media(Side::Origin), media(Side::Ssd));
         let mut model = self.model.borrow().clone();
-        let kind = match cut {
-            Cut::Power => {
-                model.power_cut();
-                FaultKind::PowerCut
-            }
-            Cut::Kill => {
-                model.kill();
-                FaultKind::DaemonKill
-            }
-        };
-        self.world.ledger().fault(kind);
-        self.world.ledger().count(|counts| counts.crash_points += 1);
+        model.crash(cut);
+        self.world.ledger().count_crash(cut);
         let was_whole = SIDES.map(|side| {
             let members = self.stack.shape(side).members;
             let array = self.arrays[side as usize].borrow();
@@ -417,7 +406,7 @@ fn watch(fixture: &Rc<StackFixture>, seed: u64, only: Option<u64>) {
         if !prng.one_in(fixture.stack.one_in) || only.is_some_and(|only| only != event) {
             return;
         }
-        let cut = if prng.one_in(4) { Cut::Kill } else { Cut::Power };
+        let cut = Cut::draw(&mut prng);
         let contents = fixture.model.borrow().contents();
         ledger.at(format!("seed {seed}, event {event}, {cut:?}"), Some(event));
         ledger.count(|counts| counts.array_points += 1);
@@ -460,7 +449,7 @@ fn verify(stack: &Rc<Stack>, left: Left, mut prng: Prng, ledger: &Rc<Ledger>, de
         world.watch(move |event| {
             let Some(fixture) = weak.upgrade().filter(|_| event == cut_at) else { return };
             let mut dice = dice.borrow_mut();
-            let cut = if dice.one_in(4) { Cut::Kill } else { Cut::Power };
+            let cut = Cut::draw(&mut dice);
             next.replace(Some(fixture.left_by(cut, &mut dice)));
         });
     }
