@@ -1,5 +1,5 @@
 #!/bin/bash
-# The first process of the guest that scripts/witness-md.sh starts: makes every array with mdadm on loop
+# The first process of the guest that scripts/cross-check-md.sh starts: makes every array with mdadm on loop
 # devices over the files in FOLDER, has the requests written to it, stops it. "done" ends the log.
 set -euo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin MDADM_NO_UDEV=1
@@ -10,7 +10,7 @@ mount -t devtmpfs dev /dev 2>/dev/null || true
 mount -t tmpfs tmpfs /run
 for word in $(cat /proc/cmdline); do
   case $word in
-    WITNESS=*) witness=${word#WITNESS=} ;;
+    CROSS_CHECK=*) cross_check=${word#CROSS_CHECK=} ;;
     FOLDER=*) folder=${word#FOLDER=} ;;
   esac
 done
@@ -52,7 +52,7 @@ while read -r name level layout chunk members start; do
       [ "$(cat /sys/block/md0/md/degraded)" != 0 ]; do sleep 0.1; done
     dd if=/dev/md0 of="$name/before" bs=1M status=none
   fi
-  "$witness" write "$name" /dev/md0
+  "$cross_check" write "$name" /dev/md0
   mdadm --stop /dev/md0 >>"$name/mdadm" 2>&1
   for ((number = 0; number < members; number++)); do losetup -d "/dev/loop$number"; done
 done <cases

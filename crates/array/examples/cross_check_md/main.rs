@@ -1,6 +1,6 @@
-//! The independent witness: what our array leaves on its members, byte for byte against Linux md.
+//! The cross-check against md: what our array leaves on its members, byte for byte against Linux md.
 //!
-//! `scripts/witness-md.sh` runs this: `cases` and `prepare` before a guest with md is started, `write`
+//! `scripts/cross-check-md.sh` runs this: `cases` and `prepare` before a guest with md is started, `write`
 //! inside it, `compare` behind it. See docs/internals/testing.md.
 
 mod cases;
@@ -18,10 +18,10 @@ use voltier_block::{KIB, SECTOR_BYTES};
 use cases::{Case, DATA_BYTES, DATA_OFFSET_BYTES, Start};
 
 const USAGE: &str = "\
-usage: witness cases             a line for each array: name, level, layout, chunk in KiB, members, start
-       witness prepare FOLDER    a folder for each of them with a file for each member
-       witness write NAME DEVICE the requests of that array, to md's device
-       witness compare FOLDER    what md left against what our array leaves";
+usage: cross_check_md cases              a line for each array: name, level, layout, chunk in KiB, members, start
+       cross_check_md prepare FOLDER    a folder for each of them with a file for each member
+       cross_check_md write NAME DEVICE the requests of that array, to md's device
+       cross_check_md compare FOLDER    what md left against what our array leaves";
 
 fn print_cases() {
     for case in cases::all() {
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("witness: {why}");
+            eprintln!("cross_check_md: {why}");
             ExitCode::FAILURE
         }
     }
