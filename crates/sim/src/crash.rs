@@ -12,6 +12,7 @@ use voltier_block::Prng;
 use voltier_ring::{Executor, NoFiles};
 
 use crate::budget;
+use crate::crash_points::CrashPoints;
 use crate::fixture::{CacheFixture, Crash, Left};
 use crate::ledger::Ledger;
 use crate::life::{Start, check_plain, dissolve, reopen_exactly, start};
@@ -24,7 +25,7 @@ const DEPTH_MAX: u32 = 2;
 /// Events of a recovered life among which the next crash falls: opening takes the first 40 or so.
 const NEXT_CRASH_EVENTS: u64 = 250;
 
-/// What to run.
+/// The plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Cache, drives and clients.
@@ -39,14 +40,14 @@ pub struct Plan {
     pub only: Option<u64>,
 }
 
-/// What was run.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Events of the workload.
     pub events: u64,
     /// Worlds that were recovered, crashes of recoveries included.
     pub crash_points: u64,
-    /// What happened, in one number.
+    /// Everything that happened, in one number.
     pub trace_hash: u64,
 }
 
@@ -92,22 +93,19 @@ async fn record(world: World, fixture: Rc<CacheFixture>, plan: Plan, points: Rc<
 }
 
 /// Sets the crash points of the recorded life.
-fn watch(world: &World, fixture: &Rc<CacheFixture>, plan: &Plan, points: Rc<Cell<u64>>) {
+fn watch(world: &World, fixture: &Rc<CacheFixture>, plan: &Plan, counted: Rc<Cell<u64>>) {
+    let Plan { seed, one_in, only, .. } = *plan;
+    let points = CrashPoints { seed, one_in, only };
     let (weak, plan, ledger) = (Rc::downgrade(fixture), plan.clone(), world.ledger().clone());
     world.watch(move |event| {
         let Some(fixture) = weak.upgrade() else { return };
-        // The dice of a crash point are its own: it is the same when it is run alone.
-        let mut prng = Prng::new(plan.seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        let chosen = prng.one_in(plan.one_in);
-        if plan.only.map_or(!chosen, |only| only != event) {
-            return;
-        }
+        let Some(mut prng) = points.dice_at(event) else { return };
         let crash = Crash::draw(&mut prng);
         let contents = fixture.model.borrow().contents();
         let left = fixture.left_by(crash, &mut prng);
         ledger.at(format!("seed {}, event {event}, {:?}", plan.seed, crash.ssd), Some(event));
         ledger.count_crash(crash.cut());
-        points.set(points.get() + verify(left, &plan.profile, prng, &ledger, 0));
+        counted.set(counted.get() + verify(left, &plan.profile, prng, &ledger, 0));
         // No copy that the crash left is there any more.
         fixture.model.borrow().forget_contents_since(contents);
         ledger.at(format!("seed {}, recording", plan.seed), None);

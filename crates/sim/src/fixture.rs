@@ -17,7 +17,7 @@ use crate::world::World;
 /// Longest time until the loss of an SSD is on record.
 const RECORD_NS: u64 = 20_000_000;
 
-/// What a crash does to each drive: the process dies with both.
+/// The cut of each drive in a crash: the process dies with both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crash {
     pub(crate) ssd: Cut,
@@ -41,7 +41,7 @@ impl Crash {
     }
 }
 
-/// What a crash leaves.
+/// Everything that a crash leaves.
 #[derive(Clone)]
 pub(crate) struct Left {
     pub(crate) ssd: Medium,
@@ -106,7 +106,7 @@ pub(crate) struct CacheFixture {
     origin_damaged: Rc<Cell<bool>>,
     stopped: Cell<bool>,
     pub(crate) uuid: [u8; 16],
-    /// What serves now; counts processes, so that a dead one records nothing.
+    /// The cache that serves now; processes are counted, so that a dead one records nothing.
     serving: RefCell<Option<SimCache>>,
     process: Cell<u64>,
 }
@@ -182,7 +182,7 @@ impl CacheFixture {
         }
     }
 
-    /// What a crash at this moment leaves. Everything goes on.
+    /// Copies of what a crash at this moment leaves. Everything goes on.
     pub(crate) fn left_by(&self, mut crash: Crash, prng: &mut Prng) -> Left {
         let (ssd, origin) = self.drives.borrow().clone();
         // A drive that is gone has lost its power.
@@ -199,7 +199,7 @@ impl CacheFixture {
             _ => model.power_cut_in_part(),
         }
         if self.has_unproved_damage() {
-            // What was not proved to be there cannot be told from what the crash took.
+            // Damage that is not proved yet cannot be told from what the crash took.
             model.give_up_touched();
         }
         Left {
@@ -268,7 +268,7 @@ impl CacheFixture {
                     Some(fixture) if fixture.process.get() == process => {
                         fixture.record_loss(&world)
                     }
-                    // It died before it could tell anybody.
+                    // The process died before it could tell anybody.
                     _ => world.wait_for_ever().await,
                 }
             })

@@ -148,7 +148,7 @@ impl Injector {
         let fresh = |place: &&(u64, u64, u64)| {
             place.0 < to && from < place.0 + place.1 && place.2 + FLUSHES_TO_PROVE > self.flushes
         };
-        // What an earlier life wrote last is proved by nothing yet, either.
+        // The last writes of an earlier life are proved by nothing yet, either.
         let young = self.flushes < FLUSHES_TO_PROVE;
         if always_fresh || young || self.places.iter().any(|place| fresh(&place)) {
             self.fresh_until = self.flushes + FLUSHES_TO_PROVE;

@@ -1,4 +1,4 @@
-//! What the worlds of one seed have in common: counts of what took effect, and the tale of it.
+//! The ledger that the worlds of one seed share: counts of what took effect, and the tale of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ impl Counts {
 
 type Lines = VecDeque<(u64, String)>;
 
-/// What happened last: numbered, so that both kinds of lines can be put in one order.
+/// The last lines of both kinds: numbered, so that they can be put in one order.
 #[derive(Default)]
 struct Tale {
     count: u64,

@@ -26,7 +26,7 @@ pub(crate) enum Start {
     Cached(Rc<DeviceUnderTest<SimCache>>),
     /// There is none any more, and there must not be: the plain origin serves.
     Plain,
-    /// It was refused, for a reason that faults explain.
+    /// The start was refused, for a reason that faults explain.
     Refused,
 }
 
@@ -156,7 +156,7 @@ pub(crate) async fn calm(
     profile: &Profile,
     dut: &Rc<DeviceUnderTest<SimCache>>,
 ) {
-    // What was under way may still fail.
+    // Requests under way may still fail.
     world.pass(REST_NS).await;
     world.tell(|| "the faults have ended".to_owned());
     world.excuse(fixture.ssd_damaged.get());
@@ -176,7 +176,8 @@ pub(crate) async fn calm(
     within(world, "a stop", fixture.stop(dut)).await;
 }
 
-/// What could not be drained is damaged, all of it is known, and a write heals it.
+/// Checks that lines which could not be drained are damaged, that all of them are known, and that a write
+/// heals them.
 async fn heal_damage(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
     let damaged = dut.device.damaged_ranges();
     let dirty = dut.device.status().lines_dirty;

@@ -23,7 +23,7 @@ const EVENTS_PER_STEP: u64 = 6;
 /// Older copies of the SSD that are kept.
 const SNAPSHOTS: usize = 3;
 
-/// What a life is to be.
+/// A life that is to be run.
 #[derive(Clone)]
 struct Life {
     number: u64,
@@ -116,7 +116,7 @@ impl Life {
     }
 }
 
-/// One life; what it leaves.
+/// Runs one life, and returns what the life leaves.
 fn live(left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left {
     let mut prng = life.prng.clone();
     let mut executor = Executor::in_virtual_time(NoFiles);
@@ -162,7 +162,7 @@ fn live(left: Left, profile: &Profile, life: Life, ledger: &Rc<Ledger>) -> Left 
     left
 }
 
-/// What happens in a life.
+/// Runs the main task of a life.
 async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut life: Life) {
     if let Some(older) = life.stale.take() {
         world.tell(|| "the SSD is an older copy of itself".to_owned());

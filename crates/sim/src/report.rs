@@ -1,4 +1,4 @@
-//! What a run prints: a table of what happened, and one line for scripts.
+//! The print of a run: a table of what happened, and one line for scripts.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::swarm::Outcome;
 pub struct Summary {
     /// Scenarios run, runs for comparison not counted.
     pub seeds: u64,
-    /// What happened in them.
+    /// The counts of everything that happened in them.
     pub counts: Counts,
     /// Broken promises.
     pub violations: u64,
@@ -30,7 +30,7 @@ pub struct Summary {
 pub struct Disks {
     /// How many.
     pub seeds: u64,
-    /// Their virtual time, rest included, in nanoseconds.
+    /// The virtual time of these seeds, rest included, in nanoseconds.
     pub virtual_ns: Nanos,
     /// Virtual time in which somebody waited for the disk, in nanoseconds.
     pub busy_ns: Nanos,
@@ -69,7 +69,7 @@ impl Summary {
         )
     }
 
-    /// What happened, in lines of two columns.
+    /// The counts, in lines of two columns.
     pub fn table(&self) -> String {
         let mut table = String::new();
         let mut row = |name: &str, value: String| {

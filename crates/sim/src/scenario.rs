@@ -1,4 +1,4 @@
-//! What is run: a scenario is a seed, and what is cut away from what the seed draws.
+//! Scenarios: a seed each, and what is cut away from what the seed draws.
 //!
 //! A seed of caches is either a *sweep*, a short life of which every event is a crash point (see
 //! [`crash`](crate::crash)), or a chain of *lives*: a process serves while drives fail, ends in some way at
@@ -33,7 +33,7 @@ const ARRAY_COMMAND_STRIDE: u64 = 29;
 /// Lives of a chain, at most.
 const LIVES: u64 = 6;
 
-/// What is run: a seed, and what is cut away from what it draws.
+/// A seed, and what is cut away from what the seed draws.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scenario {
     /// All chance follows from it.
@@ -150,7 +150,7 @@ impl fmt::Display for Scenario {
     }
 }
 
-/// What a scenario draws, after the cuts.
+/// The draws of a scenario, after the cuts.
 #[derive(Clone, Debug)]
 pub struct Drawn {
     /// Cache, drives, clients, faults.
@@ -166,7 +166,7 @@ pub struct Drawn {
 }
 
 impl Scenario {
-    /// What the seed draws, after the cuts.
+    /// Draws the worlds of a cache, after the cuts.
     pub fn draw(&self) -> Drawn {
         let mut prng = Prng::new(self.seed ^ 0x7377_6172_6d00);
         let sweep = prng.one_in(SWEEP_ONE_IN);
@@ -206,7 +206,7 @@ impl Scenario {
         volumes::Plan { only: self.event, ..plan }
     }
 
-    /// What the seed draws for arrays, after the cuts.
+    /// Draws the worlds of arrays, after the cuts.
     pub fn draw_arrays(&self) -> arrays::Setup {
         arrays::draw_setup(self.seed, self.clients, self.steps)
     }

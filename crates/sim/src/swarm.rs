@@ -15,7 +15,7 @@ use crate::sweep::volumes;
 /// A promise that was broken.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What was seen, and in which line of the code.
+    /// The message of the broken promise, and its line of the code.
     pub message: String,
     /// Where the run was.
     pub place: String,
@@ -23,16 +23,16 @@ pub struct Failure {
     pub event: Option<u64>,
 }
 
-/// What became of a scenario.
+/// The outcome of a scenario.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What took effect.
+    /// Counts of everything that took effect.
     pub counts: Counts,
     /// Two runs of a scenario share it.
     pub trace_hash: u64,
     /// None if every promise was kept.
     pub failure: Option<Failure>,
-    /// What happened last, if it was to be told.
+    /// The last lines of the tale, if the tale was to be kept.
     pub tale: Vec<String>,
 }
 
@@ -81,9 +81,9 @@ pub fn run(scenario: &Scenario, telling: bool) -> Outcome {
 /// A scenario that is kept.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// What is run.
+    /// The scenario that is run.
     pub scenario: Scenario,
-    /// What it showed once.
+    /// The broken promise that the scenario showed once.
     pub why: String,
 }
 
@@ -107,7 +107,7 @@ pub fn regressions() -> Result<Vec<Kept>, String> {
 }
 
 thread_local! {
-    /// What the last panic of this thread said, while a scenario is run.
+    /// The message of the last panic of this thread, while a scenario is run.
     static CAUGHT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 

@@ -104,7 +104,7 @@ async fn served_right(dut: &DeviceUnderTest<SimCache>, range: SectorRange) -> bo
     }
 }
 
-/// What was written to each sector, by the number that is its content.
+/// The writes to each sector, by the number that is the content.
 #[derive(Default)]
 struct History {
     /// For each content the flushes before it, and before the next write to its sector.
@@ -307,7 +307,7 @@ async fn stream(dut: &DeviceUnderTest<SimCache>) {
     }
 }
 
-/// What is no cache of ours, or cannot become one, is refused with a sentence.
+/// A drive that holds no cache of ours, or cannot, is refused with a sentence.
 ///
 /// # Panics
 /// When it is taken.

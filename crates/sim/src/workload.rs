@@ -30,12 +30,12 @@ const CHECK_SECTORS: u64 = 512;
 pub const MODES: [Mode; 5] =
     [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
 
-/// What kind of cache, drives and clients.
+/// The kind of cache, drives and clients.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// Bytes of a cache line.
     pub line_bytes: u64,
-    /// Who leaves when the cache is full.
+    /// The replacement policy.
     pub policy: PolicyKind,
     /// The fast drive.
     pub ssd: DiskSpec,
@@ -57,9 +57,9 @@ pub struct Profile {
     pub window_bytes: u64,
     /// All settings but mode and order.
     pub settings: Settings,
-    /// What goes wrong with the fast drive.
+    /// The faults of the fast drive.
     pub ssd_faults: FaultMix,
-    /// What goes wrong with the slow drive.
+    /// The faults of the slow drive.
     pub origin_faults: FaultMix,
 }
 
@@ -179,13 +179,13 @@ pub(crate) async fn open_as(
 
 /// A device under test beside the model it is held to.
 pub struct DeviceUnderTest<D> {
-    /// Where it runs.
+    /// The world of the device.
     pub world: World,
-    /// What it may hold.
+    /// The contents that the device may have.
     pub model: Rc<RefCell<Model>>,
     /// The device.
     pub device: D,
-    /// What clients use of it.
+    /// The ranges that clients use.
     pub windows: Vec<SectorRange>,
 }
 
@@ -225,13 +225,13 @@ impl<D: BlockDevice> DeviceUnderTest<D> {
 
 /// One client of a cache: a stream of requests that follows from its seed.
 pub struct Client<S, O> {
-    /// What it talks to.
+    /// The device that the client uses.
     pub dut: Rc<DeviceUnderTest<Cache<S, O>>>,
-    /// Its dice.
+    /// The dice of the client.
     pub prng: Prng,
     /// Modes it may switch to.
     pub modes: Vec<Mode>,
-    /// Its longest request, in sectors.
+    /// The longest request of the client, in sectors.
     pub sectors_max: u64,
     /// Sectors that half of its requests are aligned to.
     pub align_sectors: u64,

@@ -1,4 +1,4 @@
-//! What the drives of one world share: its clock, its dice, and a count of everything that happens.
+//! The world that drives share: a clock, dice, and a count of everything that happens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 /// Events after which a world is taken for one that runs in circles.
 const EVENTS_MAX: u64 = 4_000_000;
 
-/// What happened to a drive.
+/// Something that happened to a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request was submitted; a write is under way now.
@@ -59,7 +59,7 @@ impl World {
         }))
     }
 
-    /// Where it counts.
+    /// The ledger that the world counts in.
     pub fn ledger(&self) -> &Rc<Ledger> {
         &self.0.ledger
     }
@@ -169,7 +169,7 @@ impl World {
     }
 }
 
-/// What a drive is called in a tale.
+/// The name of a drive in a tale.
 pub(crate) fn drive_name(number: u64) -> String {
     match number {
         0 => "control plane".to_owned(),

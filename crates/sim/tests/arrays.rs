@@ -7,7 +7,7 @@ use voltier_sim::{Counts, report, swarm};
 
 /// Seeds that `cargo test` runs; unoptimized.
 const SEEDS: u64 = 60;
-/// Of those that are given a member for room.
+/// Seeds of arrays that get a member for capacity.
 const ROOM_SEEDS: usize = 16;
 
 #[test]

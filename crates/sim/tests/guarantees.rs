@@ -166,9 +166,9 @@ fn no_flipped_bit_of_the_ssd_is_ever_served() {
             if !prng.one_in(3) {
                 continue;
             }
-            let mut rotten = ssd.clone();
-            rotten.flip_bit(block * 512 + prng.below(512), prng.below(8) as u8);
-            let media = (rotten, origin.clone());
+            let mut damaged = ssd.clone();
+            damaged.flip_bit(block * 512 + prng.below(512), prng.below(8) as u8);
+            let media = (damaged, origin.clone());
             let Ok((again, _)) = stand.on(media, options(Mode::WriteBack, 0)).await else {
                 refused += 1;
                 continue;
@@ -221,17 +221,17 @@ fn one_whole_copy_of_the_superblock_is_enough_and_none_is_refused() {
         let stand = Stand::filled(world).await;
         let (ssd, origin) = stand.stop().await;
         for offset in SUPERBLOCK_OFFSETS {
-            let mut rotten = ssd.clone();
-            rotten.flip_bit(offset + 100, 1);
-            let opened = stand.on((rotten, origin.clone()), options(Mode::WriteBack, 0)).await;
+            let mut damaged = ssd.clone();
+            damaged.flip_bit(offset + 100, 1);
+            let opened = stand.on((damaged, origin.clone()), options(Mode::WriteBack, 0)).await;
             assert_eq!(
                 opened.expect("the other copy is whole").0.failing_lines().await,
                 [0_u64; 0]
             );
         }
-        let mut rotten = ssd.clone();
-        SUPERBLOCK_OFFSETS.into_iter().for_each(|offset| rotten.flip_bit(offset + 100, 1));
-        let opened = stand.on((rotten, origin), options(Mode::WriteBack, 0)).await;
+        let mut damaged = ssd.clone();
+        SUPERBLOCK_OFFSETS.into_iter().for_each(|offset| damaged.flip_bit(offset + 100, 1));
+        let opened = stand.on((damaged, origin), options(Mode::WriteBack, 0)).await;
         assert!(matches!(opened.err(), Some(OpenError::Damaged(_))));
     });
 }
@@ -243,9 +243,9 @@ fn a_damaged_map_of_the_slots_is_refused() {
         let (ssd, origin) = stand.stop().await;
         let mut refused = 0;
         for area in CHECKPOINT_AREAS {
-            let mut rotten = ssd.clone();
-            rotten.flip_bit(area + 5000, 0);
-            let opened = stand.on((rotten, origin.clone()), options(Mode::WriteBack, 0)).await;
+            let mut damaged = ssd.clone();
+            damaged.flip_bit(area + 5000, 0);
+            let opened = stand.on((damaged, origin.clone()), options(Mode::WriteBack, 0)).await;
             match opened {
                 Err(OpenError::Damaged(_)) => refused += 1,
                 Err(error) => panic!("{error}"),

@@ -21,12 +21,13 @@ pub(crate) struct BitRot {
 }
 
 impl BitRot {
-    /// Puts back what was there: nobody has promised to find it here.
+    /// Puts back what was there: no promise covers a scrub here.
     pub(crate) fn heal(&self, medium: &mut Medium) {
         medium.overwrite(self.at, &self.right);
     }
 
-    /// Whether it may be what a repair that was cut off leaves. The repair is one block of the array, and
+    /// Whether the block may be what a repair that was cut off leaves. The repair is one block of the
+    /// array, and
     /// a power cut tears what is longer than a block of the drive: each of those is right or wrong.
     pub(super) fn may_leave(&self, found: &[u8], drive_block_bytes: u32) -> bool {
         let blocks = |bytes| <[u8]>::chunks(bytes, drive_block_bytes as usize);

@@ -4,9 +4,9 @@ use voltier_array::{ArrayError, ReplaceError, ReshapeRecord, Stripe};
 use voltier_block::{BlockDevice, Buf, Lba, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::known::has;
 use crate::arrays::parity;
 use crate::arrays::rows::Rows;
+use crate::arrays::sets::MemberSet;
 use crate::arrays::setup::REGION_BYTES;
 use crate::model::Since;
 
@@ -53,7 +53,7 @@ async fn read(fixture: &ArrayFixture, range: SectorRange, when: &str) -> Buf {
     content
 }
 
-/// What members in service have on their drives now: the chunk at a sector of a member's data area.
+/// The chunks of members in service on their drives now, by member and sector of the member's data area.
 fn stored_chunks(fixture: &ArrayFixture) -> impl Fn(usize, u64) -> Option<Vec<u8>> {
     let array = fixture.array();
     let members = 0..array.geometry().member_count();
@@ -87,10 +87,10 @@ fn check_read(fixture: &ArrayFixture, read: Since, range: SectorRange, content: 
 }
 
 /// Whether exactly these members are in service.
-pub(crate) fn check_members(fixture: &ArrayFixture, expected: u64) {
+pub(crate) fn check_members(fixture: &ArrayFixture, expected: MemberSet) {
     let array = fixture.array();
     for member in 0..fixture.geometry().member_count() {
-        let (is, must) = (array.is_online(member), has(expected, member));
+        let (is, must) = (array.is_online(member), expected.has(member));
         assert!(is == must, "member {member} is in service: {is}; it should be: {must}");
     }
 }
@@ -122,7 +122,7 @@ async fn check_size(fixture: &ArrayFixture, when: &str) {
     let size = array.limits().sectors;
     let expected = fixture.setup.shapes()[fixture.members_added() - moving].sectors();
     assert_eq!(size, expected, "the size is another, {when}");
-    assert!(fixture.used_end.get().0 <= size, "room that was used is gone, {when}");
+    assert!(fixture.used_end.get().0 <= size, "capacity that was used is gone, {when}");
     let block = fixture.setup.block_sectors();
     let read = array.read(Lba(size), Buf::new((block * SECTOR_BYTES) as usize)).await;
     let is_answered = read.is_ok() && fixture.array().limits().sectors == size;

@@ -14,10 +14,12 @@ use crate::arrays::known::last_ones;
 use crate::arrays::left::Left;
 use crate::arrays::operator::{finish, take_care};
 use crate::arrays::scrubbing::scrub_again;
+use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::{Care, Setup, losses};
 use crate::arrays::start::{start, start_again, try_with_a_stranger};
 use crate::arrays::trial::{Trial, is_found, pick_drives};
 use crate::budget;
+use crate::crash_points::CrashPoints;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::Cut;
@@ -86,16 +88,12 @@ async fn record(fixture: Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
 fn watch(fixture: &Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
     let ledger = fixture.world.ledger().clone();
     let watched = Rc::downgrade(fixture);
-    let one_in = fixture.setup.one_in;
+    let points = CrashPoints { seed, one_in: fixture.setup.one_in, only };
     // At the first point all choices of losses are tried, at others some.
     let is_first = Cell::new(true);
     fixture.world.watch(move |event| {
         let Some(fixture) = watched.upgrade() else { return };
-        // The dice of a crash point are its own: it is the same when it is run alone.
-        let mut prng = Prng::new(seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        if !prng.one_in(one_in) || only.is_some_and(|only| only != event) {
-            return;
-        }
+        let Some(mut prng) = points.dice_at(event) else { return };
         let cut = Cut::draw(&mut prng);
         let contents = fixture.model.borrow().contents();
         let left = fixture.left_by(cut, &mut prng, &ledger);
@@ -108,8 +106,9 @@ fn watch(fixture: &Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
             ledger.at(name, Some(event));
             ledger.count(|counts| counts.array_points += 1);
             // The dice of a choice are its own too.
-            let dice =
-                Prng::new((seed ^ event << 20 ^ away << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let dice = Prng::new(
+                (seed ^ event << 20 ^ away.bits() << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            );
             verify(&fixture.setup, left.clone(), away, dice, &ledger, Cuts::Any(0));
             fixture.model.borrow().forget_contents_since(contents);
         }
@@ -123,7 +122,14 @@ fn watch(fixture: &Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
                 );
                 ledger.count(|counts| counts.array_points += 1);
                 let dice = Prng::new((seed ^ event << 20 ^ number << 56).wrapping_mul(0x9e37_79b9));
-                verify(&fixture.setup, left.clone(), 0, dice, &ledger, Cuts::InStart);
+                verify(
+                    &fixture.setup,
+                    left.clone(),
+                    MemberSet::EMPTY,
+                    dice,
+                    &ledger,
+                    Cuts::InStart,
+                );
                 fixture.model.borrow().forget_contents_since(contents);
             }
         }
@@ -135,18 +141,18 @@ fn watch(fixture: &Rc<ArrayFixture>, seed: u64, only: Option<u64>) {
 fn verify(
     setup: &Rc<Setup>,
     mut left: Left,
-    away: u64,
+    away: MemberSet,
     mut prng: Prng,
     ledger: &Rc<Ledger>,
     cuts: Cuts,
 ) {
     let known = left.known(setup);
     if left.is_made {
-        let last = last_ones(&left.lives, u64::MAX);
+        let last = last_ones(&left.lives, DriveSet::ALL);
         let by_record = known.current(last, MemberState::InService);
-        let missing = left.online & !by_record;
+        let missing = left.online - by_record;
         assert!(
-            missing == 0,
+            missing.is_empty(),
             "members {missing:#b} were in service and are not by record:{known} of lives {:?}",
             left.lives
         );
@@ -154,7 +160,7 @@ fn verify(
         assert!(!is_believed, "the journal's device is out, and in service by record");
     }
     let given = pick_drives(setup, &known, away, &mut prng);
-    if given == 0 {
+    if given.is_empty() {
         return;
     }
     let trial = Trial::of(setup, &left.lives, &known, given);
@@ -162,7 +168,7 @@ fn verify(
         return;
     }
     budget::note_world();
-    if away != 0 {
+    if !away.is_empty() {
         ledger.fault(FaultKind::DriveLoss);
     }
     if known.lacks_journal(given) || !is_found(setup, &left, &trial) {
@@ -174,7 +180,7 @@ fn verify(
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
     let was_stopped = left.is_stopped;
-    // What a start does with caches shows when the power goes.
+    // A start's work in caches shows when the power goes.
     let is_next = left.is_cached || prng.one_in(2);
     let fixture = ArrayFixture::new(&world, setup, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
@@ -190,10 +196,10 @@ fn verify(
     let Some(left) = next.take() else { return };
     let geometry = left.geometry.clone();
     // Most drives that were away stay there; now and then one is back, or another one goes.
-    let mut away = if prng.one_in(3) { 0 } else { away };
+    let mut away = if prng.one_in(3) { MemberSet::EMPTY } else { away };
     if prng.one_in(3) {
         let shape = if setup.expands() { &geometry } else { &setup.geometry };
-        away |= 1 << prng.below(shape.member_count() as u64);
+        away = away | MemberSet::one(prng.below(shape.member_count() as u64) as usize);
     }
     verify(setup, left, away, prng, ledger, Cuts::Any(depth + 1));
 }

@@ -52,7 +52,7 @@ const LONG_CHUNK_BYTES: u64 = 256 * KIB;
 /// Of the crash points of those with several regions one in so many is left.
 const LARGE_ONE_IN: u64 = 8;
 
-/// What a seed draws, with at most so many clients and steps.
+/// Draws the setup of a seed, with at most so many clients and steps.
 pub fn draw_setup(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Setup {
     let mut prng = Prng::new(seed ^ 0x6172_7261_7973);
     let (level, members) = *prng.pick(&SHAPES);
@@ -131,7 +131,7 @@ fn with_what_came_later(mut setup: Setup, seed: u64) -> Setup {
     setup
 }
 
-/// Draws with dice of its own whether a member is added for room.
+/// Draws with dice of its own whether a member is added for capacity.
 fn with_expansion(mut setup: Setup, seed: u64, steps: Option<u64>) -> Setup {
     let mut prng = Prng::new(seed ^ EXPANSION);
     let is_possible = setup.geometry.with_member().is_ok() && !setup.has_journal_device;

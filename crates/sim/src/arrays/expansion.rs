@@ -13,7 +13,7 @@ use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::members::MemberMap;
 
-/// A member for room may be refused for what others do meanwhile, and for nothing else.
+/// An expansion may be refused for what others do meanwhile, and for nothing else.
 fn check_not_expanded(fixture: &ArrayFixture, drive: usize, error: &ArrayError) {
     match error {
         ArrayError::Grow(
@@ -21,18 +21,19 @@ fn check_not_expanded(fixture: &ArrayFixture, drive: usize, error: &ArrayError) 
             | GrowError::InDoubt { .. }
             | GrowError::Growing
             | GrowError::Reshaping
-            // Somebody took it out again.
+            // An operator took the drive out again.
             | GrowError::Lost { .. },
         )
         | ArrayError::Replace(ReplaceError::ScrubRuns) => {}
         ArrayError::Grow(GrowError::Device { error, .. }) => {
             check_refused(fixture, drive, &ArrayError::Replace(*error));
         }
-        error => panic!("drive {drive} is not taken for room: {error}"),
+        error => panic!("drive {drive} is not taken for capacity: {error}"),
     }
 }
 
-/// Adds a member for room: not while one is on its way, and as many as the seed has.
+/// Adds a member for capacity: not while one is on its way, and as many as the seed has. The task that
+/// waits for it.
 pub(crate) async fn add_member(
     fixture: &Rc<ArrayFixture>,
     dice: &mut Prng,
@@ -58,7 +59,7 @@ pub(crate) async fn add_member(
         return None;
     }
     if dice.one_in(3) {
-        // It goes on when nobody asks for anything, and a little beside.
+        // The reshape goes on while no client asks for anything, and a little beside.
         let floor_bytes_per_second = *dice.pick(&[0, 1 << 16, 1 << 22]);
         let pace = Pace { priority: Priority::Idle, floor_bytes_per_second };
         array.set_pace(BackgroundTask::Rebuild, pace);
@@ -66,12 +67,12 @@ pub(crate) async fn add_member(
     let drive = *dice.pick(&free);
     let uuid = fixture.come(drive);
     fixture.is_expanding.set(true);
-    fixture.world.tell(|| format!("care: drive {drive} for room"));
+    fixture.world.tell(|| format!("care: drive {drive} for capacity"));
     let growing = fixture.clone();
     let grown = fixture.world.handle().spawn(async move {
         let grown = growing.array().grow_capacity(growing.disks[drive].clone(), uuid).await;
         growing.is_expanding.set(false);
-        growing.world.tell(|| format!("care: room on drive {drive}: {grown:?}"));
+        growing.world.tell(|| format!("care: capacity of drive {drive}: {grown:?}"));
         if let Err(error) = grown {
             check_not_expanded(&growing, drive, &error);
         }

@@ -11,9 +11,10 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Lba, Limits, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bit_rot::BitRotState;
-use crate::arrays::known::{Known, has, last_ones, mask, superblock_on};
+use crate::arrays::known::{Known, last_ones, superblock_on};
 use crate::arrays::left::{JournalFate, Left};
 use crate::arrays::members::MemberMap;
+use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::Setup;
 use crate::arrays::uncovered::Uncovered;
 use crate::disk::SimDisk;
@@ -46,9 +47,9 @@ pub(crate) struct ArrayFixture {
     life: u64,
     lives: RefCell<Vec<u64>>,
     /// While a start is looking at what it was given: that, and the changes of all drives until then.
-    looking: Cell<Option<(u64, u64)>>,
+    looking: Cell<Option<(DriveSet, u64)>>,
     /// The members that a start which is under way has.
-    pub(crate) starting: Cell<u64>,
+    pub(crate) starting: Cell<MemberSet>,
     is_made: Cell<bool>,
     is_stopped: Cell<bool>,
     /// The shape when this life began.
@@ -56,11 +57,11 @@ pub(crate) struct ArrayFixture {
     pub(crate) journal: Cell<JournalFate>,
     /// The members when this life began.
     at_first: RefCell<Vec<MemberStatus>>,
-    /// What clients have under way.
+    /// The ranges of requests that clients have under way.
     pub(crate) under_way: RefCell<Vec<SectorRange>>,
     /// The end of what requests that were answered were for.
     pub(crate) used_end: Cell<Lba>,
-    /// Whether a member for room is on its way.
+    /// Whether a capacity expansion is on its way.
     pub(crate) is_expanding: Cell<bool>,
 }
 
@@ -98,7 +99,7 @@ impl ArrayFixture {
             life: left.life + 1,
             lives: RefCell::new(left.lives),
             looking: Cell::new(None),
-            starting: Cell::new(0),
+            starting: Cell::new(MemberSet::EMPTY),
             is_made: Cell::new(left.is_made),
             is_stopped: Cell::new(left.is_stopped),
             geometry: RefCell::new(left.geometry),
@@ -110,13 +111,13 @@ impl ArrayFixture {
         })
     }
 
-    /// What `cut` leaves at this moment.
+    /// Everything that `cut` leaves at this moment.
     pub(crate) fn left_by(&self, cut: Cut, prng: &mut Prng, ledger: &Ledger) -> Left {
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         self.left_with(cut, media, ledger)
     }
 
-    /// What a kill leaves at this moment when the drives end what they were at.
+    /// Everything that a kill leaves at this moment when the drives end what they were at.
     pub(crate) fn left_by_kill(&self, ledger: &Ledger) -> Left {
         self.left_with(Cut::Kill, self.disks.iter().map(SimDisk::after_its_work).collect(), ledger)
     }
@@ -152,13 +153,13 @@ impl ArrayFixture {
     }
 
     /// Members in service since this life began, or that a start has which is under way.
-    fn still_in_service(&self) -> u64 {
+    fn still_in_service(&self) -> MemberSet {
         let array = self.array.borrow();
         let Some(array) = &*array else {
             // Until it changes anything it relies on nothing: what a kill left in the drives' caches, and
             // the start has found there, may go with the power, and the record is what it was before.
             let relies = self.looking.get().is_none();
-            return if relies { self.starting.get() } else { 0 };
+            return if relies { self.starting.get() } else { MemberSet::EMPTY };
         };
         let at_first = self.at_first.borrow();
         let now = members_of(array);
@@ -170,7 +171,7 @@ impl ArrayFixture {
             };
             array.is_online(*member) && at_first.get(*member).is_some_and(is_as_at_first)
         };
-        mask((0..now.len()).filter(is_same))
+        (0..now.len()).filter(is_same).collect()
     }
 
     /// The shape of the array now, or when it was last seen.
@@ -219,7 +220,7 @@ impl ArrayFixture {
         self.world.tell(|| format!("start: drives {order:?} of lives {:?}", self.lives()));
         self.world.tell(|| format!("start: on record{}", self.known()));
         let changes = self.changes();
-        self.looking.set(Some((mask(order.iter().copied()), changes)));
+        self.looking.set(Some((order.iter().copied().collect(), changes)));
         let disks = order.iter().map(|drive| self.disks[*drive].clone()).collect();
         let assembled = Array::assemble(self.world.handle(), disks, options).await;
         self.look_again();
@@ -227,7 +228,7 @@ impl ArrayFixture {
             Ok((array, report)) => {
                 let known = self.known();
                 let journals = known.journals();
-                for drive in order.iter().filter(|drive| !has(journals, **drive)) {
+                for drive in order.iter().filter(|drive| !journals.has(**drive)) {
                     let own = known.0[*drive].as_ref().expect("only members are given");
                     self.members.give(*drive, own.array.members[own.member].uuid);
                 }
@@ -250,7 +251,7 @@ impl ArrayFixture {
         self.disks.iter().map(SimDisk::changes).sum()
     }
 
-    /// What a start was given is part of this life as soon as it changes anything.
+    /// The drives that a start was given are part of this life as soon as the start changes anything.
     fn look_again(&self) {
         if let Some((given, changes)) = self.looking.get()
             && changes != self.changes()
@@ -258,7 +259,7 @@ impl ArrayFixture {
             self.looking.set(None);
             self.is_stopped.set(false);
             for (drive, life) in self.lives.borrow_mut().iter_mut().enumerate() {
-                if has(given, drive) {
+                if given.has(drive) {
                     *life = self.life;
                 }
             }
@@ -288,8 +289,8 @@ impl ArrayFixture {
     }
 
     /// Of some drives those that were left out of the last life.
-    pub(crate) fn part_of_older_lives(&self, given: u64) -> u64 {
-        given & !last_ones(&self.lives.borrow(), given)
+    pub(crate) fn part_of_older_lives(&self, given: DriveSet) -> DriveSet {
+        given - last_ones(&self.lives.borrow(), given)
     }
 
     /// Whether the making of the array was acknowledged.
@@ -303,7 +304,7 @@ impl ArrayFixture {
         may_be && !self.is_stopped.get()
     }
 
-    /// What the superblocks say now.
+    /// The superblocks as they are now.
     pub(crate) fn known(&self) -> Known {
         Known::of(&self.setup, self.disks.iter().map(SimDisk::snapshot))
     }
@@ -348,7 +349,7 @@ impl ArrayFixture {
         if let Err(error) = self.array().stop().await {
             panic!("the array does not stop: {error}");
         }
-        // What is still in doubt keeps it from being clean.
+        // Regions in doubt keep the array from being clean.
         self.is_stopped.set(!self.is_in_doubt());
         if !self.is_in_doubt() {
             self.journal.set(JournalFate { is_content_lost: false, ..self.journal.get() });
@@ -361,7 +362,7 @@ impl ArrayFixture {
     /// Ends the life in memory: nothing of the array is left but its tasks.
     pub(crate) fn drop_array(&self) {
         self.geometry.replace(self.geometry());
-        self.starting.set(0);
+        self.starting.set(MemberSet::EMPTY);
         self.note_come(&mut self.lives.borrow_mut(), |drive| self.disks[drive].snapshot());
         self.array.replace(None);
     }
@@ -377,7 +378,7 @@ impl ArrayFixture {
         (0..array.geometry().member_count()).all(|member| array.is_online(member))
     }
 
-    /// What is used of the volume, as it is now.
+    /// The used ranges of the volume, as the volume is now.
     pub(crate) fn windows(&self) -> Vec<SectorRange> {
         if self.setup.expands() {
             return vec![SectorRange::new(Lba(0), self.limits().sectors)];
@@ -407,7 +408,7 @@ impl ArrayFixture {
         self.used_end.set(self.used_end.get().max(range.end()));
     }
 
-    /// How many members were added for room.
+    /// How many members were added for capacity.
     pub(crate) fn members_added(&self) -> usize {
         self.array().geometry().data_chunks() - self.setup.geometry.data_chunks()
     }
@@ -423,7 +424,7 @@ impl ArrayFixture {
         is_lost.then(|| self.journal.get().moves)
     }
 
-    /// What was begun then is acknowledged: the loss is on record.
+    /// A write that was begun then is acknowledged: the loss is on record.
     pub(crate) fn note_journal(&self, before: Option<u64>) {
         let fate = self.journal.get();
         if before == Some(fate.moves) {

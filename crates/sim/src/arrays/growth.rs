@@ -32,7 +32,7 @@ fn check_not_grown(fixture: &ArrayFixture, drives: &[usize], error: &ArrayError)
             | GrowError::JournalDevice
             | GrowError::Growing
             | GrowError::Reshaping
-            // Somebody took it out again.
+            // An operator took the drive out again.
             | GrowError::Lost { .. },
         )
         | ArrayError::Replace(ReplaceError::ScrubRuns) => {}

@@ -1,4 +1,4 @@
-//! Who is who by the superblocks on the media, said without the array's help.
+//! Members by the superblocks on the media, read without the array's engine.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -13,22 +13,15 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
 };
 
+use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::setup::Setup;
 use crate::medium::Snapshot;
 
-pub(crate) fn mask(numbers: impl Iterator<Item = usize>) -> u64 {
-    numbers.fold(0, |mask, number| mask | 1 << number)
-}
-
-pub(crate) fn has(mask: u64, number: usize) -> bool {
-    mask >> number & 1 == 1
-}
-
 /// Of some drives those that were part of the last life that any of them was part of.
-pub(crate) fn last_ones(lives: &[u64], given: u64) -> u64 {
-    let some = || (0..lives.len()).filter(|drive| has(given, *drive));
+pub(crate) fn last_ones(lives: &[u64], given: DriveSet) -> DriveSet {
+    let some = || (0..lives.len()).filter(|drive| given.has(*drive));
     let last = some().map(|drive| lives[drive]).max();
-    mask(some().filter(|drive| Some(lives[*drive]) == last))
+    some().filter(|drive| Some(lives[*drive]) == last).collect()
 }
 
 /// Whether the members say that their journal is on a device.
@@ -58,7 +51,7 @@ impl fmt::Display for Known {
 }
 
 impl Known {
-    /// What these drives say.
+    /// Reads these drives.
     pub(crate) fn of(setup: &Setup, media: impl Iterator<Item = Snapshot>) -> Self {
         let (mut superblocks, mut labels) = (Vec::new(), Vec::new());
         for ((number, drive), medium) in setup.drives.iter().enumerate().zip(media) {
@@ -71,34 +64,34 @@ impl Known {
     }
 
     /// Drives with the label of a journal.
-    pub(crate) fn journals(&self) -> u64 {
-        mask((0..self.1.len()).filter(|drive| self.1[*drive].is_some()))
+    pub(crate) fn journals(&self) -> DriveSet {
+        (0..self.1.len()).filter(|drive| self.1[*drive].is_some()).collect()
     }
 
     /// Drives with a superblock.
-    pub(crate) fn labelled(&self) -> u64 {
-        mask((0..self.0.len()).filter(|drive| self.0[*drive].is_some()))
+    pub(crate) fn labelled(&self) -> DriveSet {
+        (0..self.0.len()).filter(|drive| self.0[*drive].is_some()).collect()
     }
 
-    fn given(&self, given: u64) -> impl Iterator<Item = (usize, &Superblock)> {
-        let all = self.0.iter().enumerate().filter(move |(drive, _)| has(given, *drive));
+    fn given(&self, given: DriveSet) -> impl Iterator<Item = (usize, &Superblock)> {
+        let all = self.0.iter().enumerate().filter(move |(drive, _)| given.has(*drive));
         all.filter_map(|(drive, superblock)| Some((drive, superblock.as_ref()?)))
     }
 
     /// The highest event of some drives.
-    pub(crate) fn highest_event(&self, given: u64) -> u64 {
+    pub(crate) fn highest_event(&self, given: DriveSet) -> u64 {
         self.given(given).map(|(_, own)| own.array.event).max().unwrap_or(0)
     }
 
-    /// What counts when these drives are given.
-    pub(crate) fn newest(&self, given: u64) -> Option<&ArrayRecord> {
+    /// The record that counts when these drives are given.
+    pub(crate) fn newest(&self, given: DriveSet) -> Option<&ArrayRecord> {
         // A row that was being added and never was does not make the shape.
         let newness = |array: &&ArrayRecord| (array.event, Reverse(array.members.len()));
         self.given(given).map(|(_, own)| &own.array).max_by_key(newness)
     }
 
     /// For each member the drive that is it, of those given.
-    pub(crate) fn drives_of(&self, given: u64) -> Vec<Option<usize>> {
+    pub(crate) fn drives_of(&self, given: DriveSet) -> Vec<Option<usize>> {
         let Some(newest) = self.newest(given) else { return Vec::new() };
         let is_it = |member: usize, own: &Superblock| {
             own.member == member && own.array.members[member].uuid == newest.members[member].uuid
@@ -111,32 +104,32 @@ impl Known {
     }
 
     /// Members in this state that a start from these drives can use: at most one event behind.
-    pub(crate) fn current(&self, given: u64, state: MemberState) -> u64 {
-        let Some(newest) = self.newest(given) else { return 0 };
+    pub(crate) fn current(&self, given: DriveSet, state: MemberState) -> MemberSet {
+        let Some(newest) = self.newest(given) else { return MemberSet::EMPTY };
         let is_current = |(member, drive): &(usize, Option<usize>)| {
             let own = drive.and_then(|drive| self.0[drive].as_ref());
             let own_event = own.map_or(0, |own| own.array.event);
-            // One that made place for its copy was told so.
+            // A member that made place for its copy was told so.
             let is_out =
                 own.is_some_and(|own| own.array.members[*member].state == MemberState::Lost);
             newest.members[*member].state == state && own_event + 1 >= newest.event && !is_out
         };
         let members = self.drives_of(given).into_iter().enumerate();
-        mask(members.filter(is_current).map(|(member, _)| member))
+        members.filter(is_current).map(|(member, _)| member).collect()
     }
 
     /// Whether the journal is on a device by those of these drives that are newest.
-    pub(crate) fn has_journal_on_device(&self, given: u64) -> bool {
+    pub(crate) fn has_journal_on_device(&self, given: DriveSet) -> bool {
         self.newest(given).is_some_and(is_on_device)
     }
 
     /// Whether it is on one that is not among them as it was left.
-    pub(crate) fn lacks_journal(&self, given: u64) -> bool {
+    pub(crate) fn lacks_journal(&self, given: DriveSet) -> bool {
         let Some(newest) = self.newest(given).filter(|newest| is_on_device(newest)) else {
             return false;
         };
         let uuid = newest.journal_device.map(|journal| journal.uuid);
-        let labels = self.1.iter().enumerate().filter(|(drive, _)| has(given, *drive));
+        let labels = self.1.iter().enumerate().filter(|(drive, _)| given.has(*drive));
         let is_it = |label: &voltier_array::JournalLabel| {
             Some(label.uuid) == uuid && label.event.abs_diff(newest.event) <= 1
         };
@@ -144,13 +137,13 @@ impl Known {
     }
 
     /// Whether something on it may be needed.
-    pub(crate) fn needs_journal(&self, given: u64) -> bool {
+    pub(crate) fn needs_journal(&self, given: DriveSet) -> bool {
         self.lacks_journal(given)
             && self.newest(given).is_some_and(|newest| newest.usage != Usage::Clean)
     }
 }
 
-/// What is on a medium, without a drive around it: requests take no time.
+/// A medium without a drive around it: requests take no time.
 struct Still(Snapshot, Limits);
 
 impl BlockDevice for Still {

@@ -1,4 +1,4 @@
-//! What is left of a life: media, model, and what is known beside them.
+//! Everything that is left of a life: media, model, and knowledge beside them.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,13 @@ use voltier_block::{Lba, Prng};
 
 use crate::arrays::bit_rot::BitRot;
 use crate::arrays::known::Known;
+use crate::arrays::sets::MemberSet;
 use crate::arrays::setup::Setup;
 use crate::arrays::uncovered::Uncovered;
 use crate::medium::Medium;
 use crate::model::Model;
 
-/// What is known of the device of a journal without the array's help.
+/// Knowledge of the device of a journal, without the array's help.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JournalFate {
     /// A change was acknowledged that began when the device was lost: the members say so.
@@ -21,11 +22,11 @@ pub(crate) struct JournalFate {
     pub(crate) is_content_lost: bool,
     /// How often the journal was put elsewhere.
     pub(crate) moves: u64,
-    /// Whether it is being put elsewhere.
+    /// Whether the journal is being put elsewhere.
     pub(crate) is_moving: bool,
 }
 
-/// What is left of a life: the drives, and what they may hold.
+/// Everything that is left of a life: the drives, and what they may hold.
 #[derive(Clone)]
 pub(crate) struct Left {
     pub(crate) media: Vec<Medium>,
@@ -41,16 +42,16 @@ pub(crate) struct Left {
     /// Whether the stop was.
     pub(crate) is_stopped: bool,
     /// Members that were in service and never missed anything.
-    pub(crate) online: u64,
+    pub(crate) online: MemberSet,
     /// The shape that the array had in memory.
     pub(crate) geometry: Geometry,
-    /// What is known of a journal on a device of its own.
+    /// Knowledge of a journal on a device of its own.
     pub(crate) journal: JournalFate,
     /// Writes whose stripes may not match.
     pub(crate) uncovered: Uncovered,
     /// Regions in which a write was acknowledged.
     pub(crate) written: BTreeSet<u64>,
-    /// What a drive returns otherwise than it was written.
+    /// The block that a drive returns otherwise than it was written.
     pub(crate) bit_rot: Option<BitRot>,
     /// For uuids.
     pub(crate) drives_named: u64,
@@ -71,7 +72,7 @@ impl Left {
             lives: vec![0; count],
             is_made: false,
             is_stopped: false,
-            online: 0,
+            online: MemberSet::EMPTY,
             geometry: setup.geometry.clone(),
             journal: JournalFate::default(),
             uncovered: Uncovered::default(),
@@ -82,7 +83,7 @@ impl Left {
         }
     }
 
-    /// What the superblocks say.
+    /// The superblocks on the media.
     pub(crate) fn known(&self, setup: &Setup) -> Known {
         Known::of(setup, self.media.iter().map(Medium::snapshot))
     }

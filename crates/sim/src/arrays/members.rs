@@ -1,4 +1,4 @@
-//! Which drive is which member, as the array is told while it serves; which ones somebody did harm
+//! The map from members to drives, as the array is told while it serves; which drives somebody did harm
 //! to, and how many more a group can lose.
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use voltier_array::{Array, MemberState, Superblock};
 use crate::arrays::setup::{Setup, uuid};
 use crate::disk::SimDisk;
 
-/// Who is where.
+/// The map from members to drives.
 #[derive(Default)]
 pub(crate) struct MemberMap {
     /// Uuids given away so far.
@@ -27,7 +27,7 @@ pub(crate) struct MemberMap {
 }
 
 impl MemberMap {
-    /// Nobody is anywhere; so many uuids are given away.
+    /// An empty map; so many uuids are given away.
     pub(crate) fn new(named: u64) -> Self {
         Self { named: Cell::new(named), ..Self::default() }
     }
@@ -92,7 +92,7 @@ impl MemberMap {
     /// The drive of a member, or the last one it had; none if that was never given.
     pub(crate) fn drive_of(&self, array: &Array<SimDisk>, member: usize) -> Option<usize> {
         let status = array.status().expect("an array with superblocks");
-        // One that is just being added is not on record yet.
+        // A member that is just being added is not on record yet.
         let own = status.members.get(member)?.uuid;
         let uuids = self.uuids.borrow();
         // A drive that came back may have kept its uuid.

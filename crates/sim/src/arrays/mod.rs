@@ -11,6 +11,7 @@
 //! more.
 //!
 //! - `setup`, `draw`: what a seed is, and how it is drawn; `merge`: small writes that are merged.
+//! - `sets`: sets of drives and of members.
 //! - `known`, `rows`, `parity`, `bit_rot`, `uncovered`: what must be so, computed without the array's help.
 //! - `left`: what a crash leaves.
 //! - `fixture`: drives, an array, a model; `members`: which drive is which member.
@@ -37,6 +38,7 @@ mod operator;
 mod parity;
 mod rows;
 mod scrubbing;
+mod sets;
 mod setup;
 mod stacked;
 mod start;

@@ -1,4 +1,5 @@
-//! What somebody does to members while clients go on: takes them out, replaces and copies them, adds
+//! The operator of an array does things to members while clients go on: takes them out, replaces and copies
+//! them, adds
 //! spares, changes paces, does them harm. Never more than the level can lose.
 
 use std::rc::Rc;
@@ -21,7 +22,7 @@ use crate::arrays::setup::Care;
 
 const SECOND_NS: Nanos = 1_000_000_000;
 
-/// What happens to a drive while it serves.
+/// A harm that happens to a drive while the drive serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     /// Every request fails.
@@ -32,7 +33,7 @@ enum Harm {
     RingWrites,
     /// A copy of its superblock cannot be written.
     SuperblockWrites,
-    /// Its region map cannot be written.
+    /// The region map cannot be written.
     MapWrites,
     /// Flushes fail.
     Flushes,
@@ -57,7 +58,7 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
         Care::Rest => {}
         Care::Scrub => scrub_for_bit_rot(&operator.fixture, &mut operator.dice).await,
         Care::Members => {
-            // What is in doubt goes with any member that is lost.
+            // Regions in doubt go with any member that is lost.
             operator.fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
             for act in 0..acts {
                 let latency_ns = operator.fixture.setup.latency_ns;
@@ -95,7 +96,7 @@ pub(crate) async fn finish(fixture: &Rc<ArrayFixture>) {
     if fixture.members.is_whole() {
         let is_done = |fixture: &ArrayFixture| {
             let array = fixture.array();
-            // One that was cancelled is told to go on.
+            // A rebuild that was cancelled is told to go on.
             let is_ended = !array.rebuild_status().progress.is_running;
             let is_left = is_ended && array.rebuild().is_ok();
             let status = array.status().expect("an array with superblocks");
@@ -191,7 +192,7 @@ impl Operator {
         self.may_lose(member).then_some(member)
     }
 
-    /// Somebody takes a member out of service.
+    /// Takes a member out of service.
     fn fail(&mut self) {
         let Some(member) = self.pick_to_lose() else { return };
         let (fixture, array) = (&self.fixture, self.fixture.array());

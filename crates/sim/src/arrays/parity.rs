@@ -21,7 +21,7 @@ fn power_of_two(exponent: usize) -> u8 {
     (0..exponent).fold(1, |power, _| product(power, 2))
 }
 
-/// Its 254th power.
+/// The inverse: the 254th power.
 fn inverse(of: u8) -> u8 {
     let squares = (0..7).scan(of, |square, _| {
         *square = product(*square, *square);

@@ -15,7 +15,7 @@ fn found_on(bit_rot: &BitRot, fixture: &ArrayFixture) -> Vec<u8> {
     found
 }
 
-/// What a scrub is to say of it.
+/// The finding that a scrub is to report.
 fn finding(bit_rot: &BitRot, fixture: &ArrayFixture, is_repaired: bool) -> ScrubFinding {
     ScrubFinding {
         member: is_locatable(&fixture.setup).then_some(bit_rot.member),

@@ -1,4 +1,4 @@
-//! What a seed of arrays draws.
+//! The setup of a seed of arrays.
 
 use std::iter::successors;
 
@@ -7,13 +7,14 @@ use voltier_array::{
 };
 use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
+use crate::arrays::sets::MemberSet;
 use crate::disk::DiskSpec;
 
 /// Devices that a journal can be on, behind all others.
 pub(super) const JOURNALS: usize = 2;
 /// A region of a member of this size, in bytes.
 pub(super) const REGION_BYTES: u64 = MIB;
-/// What is done beside the clients.
+/// The care that members get beside the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Care {
     /// Nothing.
@@ -27,9 +28,9 @@ pub enum Care {
 /// A drive of the fixture: the first ones are the members of a new array.
 #[derive(Clone, Copy, Debug)]
 pub struct Drive {
-    /// Its size, in bytes.
+    /// The size, in bytes.
     pub bytes: u64,
-    /// Its smallest unit, in bytes.
+    /// The smallest unit, in bytes.
     pub block_bytes: u32,
 }
 
@@ -38,7 +39,7 @@ pub struct Drive {
 pub struct Setup {
     /// Level, layout, members, chunk, size.
     pub geometry: Geometry,
-    /// What closes the write hole.
+    /// The mechanism that closes the write hole.
     pub consistency: Consistency,
     /// Members first, devices for journals last.
     pub drives: Vec<Drive>,
@@ -46,7 +47,7 @@ pub struct Setup {
     pub has_journal_device: bool,
     /// Whether rows are added while it serves.
     pub grows: bool,
-    /// How many members are added for room while it serves, one after the other.
+    /// How many members are added for capacity while the array serves, one after the other.
     pub expansions: u64,
     /// Whether the drives hold something before.
     pub has_junk: bool,
@@ -62,7 +63,7 @@ pub struct Setup {
     pub aging: u64,
     /// How small writes wait for each other.
     pub merge: MergePolicy,
-    /// What is done beside.
+    /// The care that members get.
     pub care: Care,
     /// How much of it.
     pub acts: u64,
@@ -78,7 +79,7 @@ impl Setup {
         self.drives.len() - if self.has_journal_device { JOURNALS } else { 0 }
     }
 
-    /// What the array is made with.
+    /// The options that the array is made with.
     pub(crate) fn options(&self) -> CreateOptions {
         let members = 0..self.geometry.member_count() as u64;
         CreateOptions {
@@ -138,7 +139,7 @@ impl Setup {
         self.shapes().iter().map(Geometry::sectors).max().expect("one at least")
     }
 
-    /// The shapes that stripes of the volume may have, as far as their data go, by the members for room.
+    /// The shapes that stripes of the volume may have, as far as their data go, by the members added.
     pub(crate) fn shapes(&self) -> Vec<Geometry> {
         let mut shapes = vec![self.geometry.clone()];
         for before in 0..self.expansions as usize {
@@ -147,7 +148,7 @@ impl Setup {
         shapes
     }
 
-    /// Whether members are added for room.
+    /// Whether members are added for capacity.
     pub(crate) fn expands(&self) -> bool {
         self.expansions > 0
     }
@@ -191,26 +192,26 @@ impl Setup {
 }
 
 /// Whether no group misses more of these members than it can lose.
-pub(crate) fn can_lose(geometry: &Geometry, lost: u64) -> bool {
+pub(crate) fn can_lose(geometry: &Geometry, lost: MemberSet) -> bool {
     (0..geometry.group_count()).all(|group| {
         let members = geometry.members_of(group);
-        let count = members.filter(|member| lost >> member & 1 == 1).count();
+        let count = members.filter(|member| lost.has(*member)).count();
         count <= geometry.parity_chunks()
     })
 }
 
 /// Every choice of members that each group can lose; the groups lose the same, turned.
-pub(crate) fn losses(geometry: &Geometry) -> Vec<u64> {
+pub(crate) fn losses(geometry: &Geometry) -> Vec<MemberSet> {
     let (width, groups) = (geometry.width(), geometry.group_count());
     let most = geometry.parity_chunks() as u32;
-    let choices = (0_u64..1 << width).filter(|choice| choice.count_ones() <= most);
-    let everywhere = |choice: u64| {
+    let choices = (0_u64..1 << width).map(MemberSet::of_bits);
+    let choices = choices.filter(|choice| choice.count() <= most);
+    let everywhere = |choice: MemberSet| {
         let lost = |group: usize| {
             let of_group: Vec<usize> = geometry.members_of(group).collect();
-            let chosen = (0..width).filter(move |member| choice >> member & 1 == 1);
-            chosen.map(move |member| of_group[(member + group) % width])
+            choice.iter().map(move |member| of_group[(member + group) % width])
         };
-        (0..groups).flat_map(lost).fold(0, |mask, member| mask | 1 << member)
+        (0..groups).flat_map(lost).collect()
     };
     choices.map(everywhere).collect()
 }

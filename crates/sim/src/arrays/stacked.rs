@@ -16,8 +16,10 @@ use voltier_drive::filter::FittedDevice;
 use voltier_ring::{Executor, NoFiles};
 
 use crate::arrays::merge::merge_of;
+use crate::arrays::sets::MemberSet;
 use crate::arrays::setup::uuid;
 use crate::budget;
+use crate::crash_points::CrashPoints;
 use crate::disk::{DiskSpec, SimDisk};
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
@@ -72,7 +74,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// What a seed draws, if it is one of these.
+    /// Draws a stack, if the seed is one of these.
     pub fn draw(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Option<Self> {
         let mut prng = Prng::new(seed ^ DICE);
         if !prng.one_in(ONE_IN) {
@@ -161,7 +163,7 @@ impl Shape {
     }
 }
 
-/// What is left of a life.
+/// Everything that is left of a life.
 #[derive(Clone)]
 struct Left {
     origin: Vec<Medium>,
@@ -186,13 +188,13 @@ struct StackFixture {
     generation: Cell<u64>,
     is_dissolving: Cell<bool>,
     /// Members that are given to the next start.
-    given: [u64; 2],
+    given: [MemberSet; 2],
 }
 
 const SIDES: [Side; 2] = [Side::Origin, Side::Ssd];
 
 impl StackFixture {
-    fn new(world: &World, stack: &Rc<Stack>, left: Left, given: [u64; 2]) -> Rc<Self> {
+    fn new(world: &World, stack: &Rc<Stack>, left: Left, given: [MemberSet; 2]) -> Rc<Self> {
         let disks = |side: Side, media: Vec<Medium>| {
             let shape = stack.shape(side);
             let disk = |(member, medium)| SimDisk::new(world, &shape.disk(member), medium);
@@ -255,7 +257,7 @@ impl StackFixture {
     async fn assemble(&self) {
         for side in SIDES {
             let own = side as usize;
-            let given = (0..self.disks[own].len()).filter(|at| self.given[own] >> at & 1 == 1);
+            let given = (0..self.disks[own].len()).filter(|at| self.given[own].has(*at));
             let disks = given.rev().map(|member| self.disks[own][member].clone()).collect();
             let options = AssembleOptions { degraded: true, force: false };
             let assembled = Array::assemble(self.world.handle(), disks, options).await;
@@ -318,7 +320,7 @@ impl StackFixture {
         if dice.one_in(2) {
             let excused = self.world.is_excused();
             disks[member].lose();
-            // Nobody may see an error of it.
+            // No client may see an error of the loss.
             self.world.excuse(excused);
         } else {
             array.fail(member).expect("one may go");
@@ -355,7 +357,7 @@ pub fn run(seed: u64, stack: Stack, only: Option<u64>, ledger: &Rc<Ledger>) {
         was_whole: [true; 2],
         is_dissolving: false,
     };
-    let fixture = StackFixture::new(&world, &stack, left, [u64::MAX; 2]);
+    let fixture = StackFixture::new(&world, &stack, left, [MemberSet::ALL; 2]);
     executor.block_on(record(fixture.clone(), seed, only));
     finish(world, executor, fixture);
 }
@@ -399,13 +401,11 @@ async fn serve(
 
 /// Sets the crash points of the recorded life.
 fn watch(fixture: &Rc<StackFixture>, seed: u64, only: Option<u64>) {
+    let points = CrashPoints { seed, one_in: fixture.stack.one_in, only };
     let (weak, ledger) = (Rc::downgrade(fixture), fixture.world.ledger().clone());
     fixture.world.watch(move |event| {
         let Some(fixture) = weak.upgrade() else { return };
-        let mut prng = Prng::new(seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        if !prng.one_in(fixture.stack.one_in) || only.is_some_and(|only| only != event) {
-            return;
-        }
+        let Some(mut prng) = points.dice_at(event) else { return };
         let cut = Cut::draw(&mut prng);
         let contents = fixture.model.borrow().contents();
         ledger.at(format!("seed {seed}, event {event}, {cut:?}"), Some(event));
@@ -418,17 +418,17 @@ fn watch(fixture: &Rc<StackFixture>, seed: u64, only: Option<u64>) {
 }
 
 /// The members of each array that a start is given: some stay away where all were there.
-fn pick_members(stack: &Stack, left: &Left, prng: &mut Prng) -> [u64; 2] {
+fn pick_members(stack: &Stack, left: &Left, prng: &mut Prng) -> [MemberSet; 2] {
     SIDES.map(|side| {
         let shape = stack.shape(side);
-        // What is in doubt goes with any member, where there is no journal.
+        // Without a journal, regions in doubt go with any member.
         let may_lose = left.was_whole[side as usize] && shape.consistency == Consistency::Journal;
-        let mut given = (1 << shape.members) - 1;
+        let mut given: MemberSet = (0..shape.members).collect();
         if may_lose && prng.one_in(2) {
-            given &= !(1 << prng.below(shape.members as u64));
+            given = given - MemberSet::one(prng.below(shape.members as u64) as usize);
         }
         if may_lose && shape.parities > 1 && prng.one_in(2) {
-            given &= !(1 << prng.below(shape.members as u64));
+            given = given - MemberSet::one(prng.below(shape.members as u64) as usize);
         }
         given
     })

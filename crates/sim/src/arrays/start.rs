@@ -7,8 +7,8 @@ use voltier_block::Prng;
 
 use crate::arrays::checks::{check_all, check_members};
 use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::known::{has, mask};
 use crate::arrays::left::JournalFate;
+use crate::arrays::sets::{DriveSet, MemberSet};
 use crate::arrays::trial::Trial;
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
@@ -22,10 +22,11 @@ pub(crate) async fn start(
     loop {
         let order = shuffled(trial.given, dice);
         let needs_journal = needs_journal(fixture, trial.given);
-        let members = mask(0..fixture.setup.member_drives());
+        let members: DriveSet = (0..fixture.setup.member_drives()).collect();
         let older = fixture.part_of_older_lives(trial.given & members);
-        let is_right_choice = trial.is_enough && trial.options.degraded && older == 0;
-        fixture.starting.set(if is_right_choice { trial.usable } else { 0 });
+        let is_right_choice = trial.is_enough && trial.options.degraded && older.is_empty();
+        let starting = if is_right_choice { trial.usable } else { MemberSet::EMPTY };
+        fixture.starting.set(starting);
         let refused = match fixture.assemble(&order, trial.options).await {
             Ok(report) => {
                 assert!(trial.is_enough, "an array starts without enough members");
@@ -40,9 +41,11 @@ pub(crate) async fn start(
         fixture.world.ledger().count(|counts| counts.refused += 1);
         match refused {
             _ if !fixture.is_made() => return None,
-            // Somebody has to know which ones the array went on with.
-            MetadataError::Diverged { .. } | MetadataError::Contradiction { .. } if older != 0 => {
-                let given = trial.given & !older;
+            // The caller has to know which drives the array went on with.
+            MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
+                if !older.is_empty() =>
+            {
+                let given = trial.given - older;
                 *trial = Trial::of(&fixture.setup, &fixture.lives(), &fixture.known(), given);
             }
             MetadataError::JournalMissing if needs_journal => find_journal(fixture, trial, dice),
@@ -54,7 +57,7 @@ pub(crate) async fn start(
             // The others heard that the making had ended, and went on without these.
             MetadataError::HalfMade { .. } if !trial.options.degraded => return None,
             MetadataError::TooFew { .. } if !trial.is_enough => return None,
-            // Those that were left behind together, with one that made place for its copy.
+            // Members that were left behind together, with one that made place for its copy.
             MetadataError::Diverged { .. } | MetadataError::Contradiction { .. }
                 if !trial.is_enough || !trial.options.degraded =>
             {
@@ -65,7 +68,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Somebody connects the device of the journal after all, or does without.
+/// Connects the device of the journal after all, or does without.
 fn find_journal(fixture: &ArrayFixture, trial: &mut Trial, dice: &mut Prng) {
     let known = fixture.known();
     let with_it = trial.given | known.journals();
@@ -86,7 +89,7 @@ fn force(fixture: &ArrayFixture, trial: &mut Trial) {
     }
 }
 
-/// What was written may be anything, and with members missing so may all that lies in stripes with it.
+/// Written sectors may be anything, and with members missing so may all that lies in stripes with them.
 fn give_content_up(fixture: &ArrayFixture, is_whole: bool) {
     let mut model = fixture.model.borrow_mut();
     if is_whole {
@@ -104,9 +107,9 @@ pub(crate) async fn try_with_a_stranger(
 ) {
     let known = fixture.known();
     let labelled = known.labelled() | known.journals();
-    let mut strangers = (0..fixture.disks.len()).filter(|drive| !has(labelled, *drive));
+    let mut strangers = (0..fixture.disks.len()).filter(|drive| !labelled.has(*drive));
     let Some(stranger) = strangers.next_back().filter(|_| fixture.is_made()) else { return };
-    let order = shuffled(trial.given | 1 << stranger, dice);
+    let order = shuffled(trial.given | DriveSet::one(stranger), dice);
     let refused = fixture.assemble(&order, trial.options).await.err();
     let is_refused = matches!(refused, Some(ArrayError::Metadata(MetadataError::Device { .. })));
     assert!(is_refused, "a stranger is not refused: {refused:?}");
@@ -118,7 +121,7 @@ pub(crate) async fn start_again(fixture: &Rc<ArrayFixture>, mut dice: Prng) {
     let known = fixture.known();
     let is_gone = |drive: &usize| fixture.disks[*drive].is_gone();
     let all = known.labelled() | known.journals();
-    let given = all & !mask((0..fixture.disks.len()).filter(is_gone));
+    let given = all - (0..fixture.disks.len()).filter(is_gone).collect();
     let mut trial = Trial::of(&fixture.setup, &fixture.lives(), &known, given);
     let report = start(fixture, &mut trial, &mut dice).await.expect("what was stopped comes back");
     assert!(report.was_clean && report.regions_in_doubt == 0, "what was stopped is not clean");
@@ -127,8 +130,8 @@ pub(crate) async fn start_again(fixture: &Rc<ArrayFixture>, mut dice: Prng) {
     check_all(fixture, "after a stop").await;
 }
 
-fn shuffled(drives: u64, dice: &mut Prng) -> Vec<usize> {
-    let mut rest: Vec<usize> = (0..64).filter(|drive| has(drives, *drive)).collect();
+fn shuffled(drives: DriveSet, dice: &mut Prng) -> Vec<usize> {
+    let mut rest: Vec<usize> = drives.iter().collect();
     let mut order = Vec::new();
     while !rest.is_empty() {
         order.push(rest.swap_remove(dice.below(rest.len() as u64) as usize));
@@ -137,6 +140,6 @@ fn shuffled(drives: u64, dice: &mut Prng) -> Vec<usize> {
 }
 
 /// Whether a start from these drives lacks what may be needed of the journal.
-fn needs_journal(fixture: &ArrayFixture, given: u64) -> bool {
+fn needs_journal(fixture: &ArrayFixture, given: DriveSet) -> bool {
     fixture.setup.has_journal_device && fixture.known().needs_journal(given)
 }

@@ -32,7 +32,7 @@ impl Uncovered {
         begun
     }
 
-    /// It ends.
+    /// The write ends.
     pub(crate) fn end(&mut self, number: u64) {
         self.clock += 1;
         let change = self.changes.iter_mut().find(|change| change.begun == number);
@@ -45,7 +45,7 @@ impl Uncovered {
         self.clock
     }
 
-    /// It ends; whether nothing was in doubt when it began.
+    /// The flush ends; whether nothing was in doubt when it began.
     pub(crate) fn end_flush(&mut self, flush: u64, is_settled: bool) {
         self.changes.retain(|change| {
             let is_covered = change.ended.is_some_and(|ended| ended < flush);
@@ -60,7 +60,7 @@ impl Uncovered {
         }
     }
 
-    /// What their stripes hold is not known any more: members are missing. Until nothing is in doubt that
+    /// The content of their stripes is not known any more: members are missing. Until nothing is in doubt that
     /// is so of what is written there from now on as well, when more of them go.
     pub(crate) fn give_up(&mut self, geometry: &Geometry, model: &mut Model) {
         let stripe = geometry.stripe_sectors();

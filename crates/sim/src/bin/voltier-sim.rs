@@ -96,7 +96,7 @@ fn core_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Run {
     next: u64,
     end: u64,

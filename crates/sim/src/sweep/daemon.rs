@@ -44,7 +44,7 @@ impl RegistryStore for SimStore {
     }
 }
 
-/// What a crash leaves beside drives: what they may hold, and the registry, which is replaced whole.
+/// Everything that a crash leaves beside drives: the model, and the registry, which is replaced whole.
 #[derive(Clone)]
 pub(super) struct DaemonLeft {
     pub(super) model: Model,
@@ -99,12 +99,12 @@ impl DaemonFixture {
         registry(self.store.clone())
     }
 
-    /// What is there while nothing is under way.
+    /// Everything that is there while nothing is under way.
     pub(super) fn left(&self) -> DaemonLeft {
         DaemonLeft { model: self.model.borrow().clone(), registry: self.store.bytes() }
     }
 
-    /// What a crash at this moment leaves.
+    /// Everything that a crash at this moment leaves.
     pub(super) fn left_by(&self, cut: Cut) -> DaemonLeft {
         let mut left = self.left();
         left.model.crash(cut);

@@ -16,15 +16,15 @@ use crate::budget;
 use crate::ledger::Ledger;
 use crate::medium::Cut;
 
-/// What commands are swept of: volumes, or arrays.
+/// The subject of a sweep: the commands of volumes, or those of arrays.
 pub(super) trait Subject: Sized + 'static {
     /// One life of a daemon.
     type Fixture: Deref<Target = DaemonFixture> + 'static;
-    /// What a crash leaves of a fixture.
+    /// Everything that a crash leaves of a fixture.
     type Left: 'static;
     /// The data path under the service.
     type Engine: Engine;
-    /// What the registry says, in short.
+    /// The registry's record of the subject, in short.
     type Shape: PartialEq + Debug + 'static;
 
     /// Command and seed, for messages.
@@ -40,9 +40,9 @@ pub(super) trait Subject: Sized + 'static {
     ) -> Rc<Self::Fixture>;
     /// A daemon on the registry and the drives of a fixture; nothing is open until the daemon is started.
     fn service(fixture: &Rc<Self::Fixture>) -> Service<Self::Engine>;
-    /// What is on record.
+    /// The record, in short.
     fn shape(registry: &Registry) -> Self::Shape;
-    /// What a crash at this moment leaves.
+    /// Everything that a crash at this moment leaves.
     fn left_by(fixture: &Self::Fixture, cut: Cut, prng: &mut Prng) -> Self::Left;
     /// Holds everything that clients use to the model.
     fn check_all(fixture: &Self::Fixture, when: &'static str);
@@ -51,7 +51,7 @@ pub(super) trait Subject: Sized + 'static {
 
     /// Brings a new fixture to where the command begins.
     fn lead_up(&mut self, fixture: &Rc<Self::Fixture>) -> Service<Self::Engine>;
-    /// What the command begins on when the daemon before was crashed.
+    /// The crash that the command begins on, if there is one.
     fn crash_before(&self, fixture: &Self::Fixture) -> Option<Self::Left>;
     /// Runs the command, and has clients work on for a moment. `answered` is called when it is done.
     fn act(
@@ -63,7 +63,7 @@ pub(super) trait Subject: Sized + 'static {
     /// Checks what the command came to when nothing was crashed.
     fn check_command(&self, fixture: &Self::Fixture, before: &Self::Shape, after: &Self::Shape);
 
-    /// What a crash at this moment leaves, and whether its recovery is crashed as well.
+    /// Everything that a crash at this moment leaves, and whether its recovery is crashed as well.
     fn crash(&self, fixture: &Self::Fixture, cut: Cut, prng: &mut Prng) -> (Self::Left, bool);
     /// Does what is due at a crash point before the recovery.
     fn before_recovery(&self, sweep: &Sweep<Self>, crash: &Crash<Self::Left>, prng: &mut Prng);
@@ -108,7 +108,7 @@ pub(super) trait Subject: Sized + 'static {
     );
 }
 
-/// What was swept.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Events of the command, the steps of the control plane included.
@@ -119,7 +119,7 @@ pub struct Report {
     pub second_crash_points: u64,
     /// Starts with an SSD that was not the right one.
     pub wrong_ssds: u64,
-    /// What happened, in one number.
+    /// Everything that happened, in one number.
     pub trace_hash: u64,
 }
 
@@ -160,7 +160,7 @@ pub(super) struct Crash<L> {
 /// The sweep of one command.
 pub(super) struct Sweep<S: Subject> {
     subject: S,
-    /// What was on record when the command began.
+    /// The record when the command began.
     before: S::Shape,
     pub(super) ledger: Rc<Ledger>,
     report: Cell<Report>,
@@ -288,7 +288,7 @@ impl<S: Subject> Sweep<S> {
         self.recover(crash, prng);
     }
 
-    /// What the recovered daemon is asked for: whatever the request is, it works, and nothing is lost.
+    /// Asks the recovered daemon for more: every request works, and nothing is lost.
     fn live_on(
         &self,
         fixture: &Rc<S::Fixture>,

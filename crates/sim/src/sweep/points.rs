@@ -2,6 +2,7 @@
 
 use voltier_block::Prng;
 
+use crate::crash_points::dice_of;
 use crate::medium::Cut;
 
 /// How far a command was.
@@ -24,10 +25,9 @@ pub(super) struct Points {
 }
 
 impl Points {
-    /// The cuts at this event, none if the event is no crash point, and dice of its own: a crash point
-    /// is the same when it is run alone.
+    /// The cuts at this event, none if the event is no crash point, and its dice.
     pub(super) fn cuts_at(&self, event: u64) -> (Vec<Cut>, Prng) {
-        let mut prng = Prng::new(self.seed.wrapping_mul(0x1_0000_01b3) ^ event);
+        let mut prng = dice_of(self.seed, event);
         let chosen = event % self.stride == self.seed % self.stride.min(4);
         if self.only.map_or(!chosen, |only| only != event) {
             return (Vec::new(), prng);

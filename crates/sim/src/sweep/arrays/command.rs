@@ -32,17 +32,17 @@ pub enum ArrayCommand {
     Create,
     /// The same with its journal on a device.
     CreateWithJournal,
-    /// It is stopped and forgotten.
+    /// The array is stopped and forgotten.
     Delete,
-    /// And its labels are erased.
+    /// The array is stopped and forgotten, and its labels are erased.
     DeleteErase,
-    /// One that was forgotten is assembled.
+    /// An array that was forgotten is assembled.
     Assemble,
     /// The daemon stops in order.
     Stop,
-    /// It starts after a stop in order.
+    /// The daemon starts after a stop in order.
     Start,
-    /// It starts after a power cut.
+    /// The daemon starts after a power cut.
     Recover,
     /// The same with the journal on a device.
     RecoverWithJournal,
@@ -60,13 +60,13 @@ pub enum ArrayCommand {
     AddSpare,
     /// A row of parity, or a copy, is added.
     Grow,
-    /// A member is added for room.
+    /// A member is added for capacity.
     GrowCapacity,
     /// The journal goes to a device.
     JournalToDevice,
-    /// It goes to another one.
+    /// The journal goes to another device.
     JournalToAnother,
-    /// It comes back to the members.
+    /// The journal comes back to the members.
     JournalToMembers,
     /// Paces are set.
     SetPace,
@@ -101,7 +101,7 @@ impl ArrayCommand {
         Self::Scrub,
     ];
 
-    /// Its name as one word, for command lines.
+    /// The name as one word, for command lines.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Create => "array-create",
@@ -141,7 +141,8 @@ impl fmt::Display for ArrayCommand {
     }
 }
 
-/// What the registry says of the array, in short: whether it is there, its level and places, its journal's
+/// The registry's record of the array, in short: whether the array is there, its level and places, its
+/// journal's
 /// device, the pace of its rebuilds and how it merges.
 pub(super) type Shape = Option<(ArrayLevel, usize, Option<DeviceSpec>, String)>;
 
@@ -169,7 +170,7 @@ pub(super) fn ask(
     daemon::ask(fixture, service, Request::Array { ask });
 }
 
-/// What `voltier array show` says.
+/// The array as `voltier array show` has it.
 pub(super) fn show(service: &mut Service<ArrayEngine>) -> ArrayStatus {
     let ask = ArrayRequest::Show { name: Some(name()) };
     match service.handle(Request::Array { ask }) {
@@ -195,7 +196,7 @@ pub(super) fn create((level, members): (Level, usize), journal: Option<usize>) -
 impl ArrayCommand {
     fn level_of(self, seed: u64) -> (Level, usize) {
         match level_of(seed) {
-            // A mirror takes no member for room.
+            // A mirror takes no member for capacity.
             (Level::Raid1, _) if self == Self::GrowCapacity => (Level::Raid5, 4),
             it => it,
         }
@@ -321,7 +322,7 @@ impl ArrayCommand {
         service
     }
 
-    /// What it begins on when the daemon before did not stop.
+    /// The crash that the command begins on.
     pub(super) fn crash_before(self, fixture: &ArrayDaemonFixture) -> Option<Left> {
         let crashes = matches!(self, Self::Recover | Self::RecoverWithJournal);
         crashes.then(|| fixture.left_by(Cut::Power, &mut fixture.world.prng()))

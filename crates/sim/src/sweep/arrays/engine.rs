@@ -111,7 +111,7 @@ impl Engine for ArrayEngine {
         let size_bytes = disk.limits().bytes();
         let journal = disk.clone();
         let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
-        // What is damaged is content as well.
+        // A damaged label is content as well.
         let is_member = !matches!(self.examine_now(disk), Ok(None));
         let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
         let findings =
@@ -190,7 +190,7 @@ impl Engine for ArrayEngine {
         };
         for (at, device) in devices.iter().enumerate() {
             if devices[..at].contains(device) {
-                // Nobody opens a device twice.
+                // No device is opened twice.
                 left_out.push(format!("{device} is in use"));
                 continue;
             }

@@ -25,7 +25,7 @@ const WINDOW_BYTES: u64 = 96 * KIB;
 /// Longer than any request of a drive takes, and than a round of the array's own tasks.
 const LAST_ROUND_NS: Nanos = 60_000_000_000;
 
-/// What reaches the array: any sector, as in the product.
+/// The array as clients reach it: at any sector, as in the product.
 pub(super) type Reached = FittedDevice<Array<SimDisk>>;
 
 /// The drives of a seed: half of them have blocks of 4096 bytes.
@@ -42,7 +42,7 @@ pub(super) fn drive(number: usize, seed: u64) -> DiskSpec {
     }
 }
 
-/// What a crash leaves: the drives, and all else.
+/// Everything that a crash leaves: the drives, and all else.
 #[derive(Clone)]
 pub(super) struct Left {
     media: Vec<Medium>,
@@ -108,13 +108,13 @@ impl ArrayDaemonFixture {
         crate::arrays::uuid(self.named.get())
     }
 
-    /// A new array is zeroes, whatever its drives held, and so is room that is added later.
+    /// A new array is zeroes, whatever its drives held, and so is capacity that is added later.
     pub(super) fn is_new(&self, sectors: u64) {
         self.sectors.set(sectors);
         self.model.replace(Model::new(2 * sectors));
     }
 
-    /// What a crash at this moment leaves.
+    /// Everything that a crash at this moment leaves.
     pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
         Left {
@@ -161,7 +161,7 @@ impl ArrayDaemonFixture {
                 handle.sleep(2_000_000).await;
             }
             array.ended(BackgroundTask::Rebuild).await;
-            // It waits for members that are missing, if some are.
+            // A reshape waits for members that are missing, if some are.
             while array.reshape_status().is_some_and(|it| it.waits_for.is_none()) {
                 handle.sleep(2_000_000).await;
             }

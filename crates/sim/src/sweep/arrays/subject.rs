@@ -19,7 +19,7 @@ const SECOND_ONE_IN: u64 = 6;
 /// Events of a recovery among which that falls.
 const SECOND_EVENTS: u64 = 400;
 
-/// What to sweep.
+/// The plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The command.
@@ -56,7 +56,7 @@ impl Arrays {
         }
     }
 
-    /// Nobody is missing whom the command did not take out.
+    /// Checks that no member is missing but those that the command took out.
     fn check_members(
         &self,
         fixture: &ArrayDaemonFixture,

@@ -35,9 +35,9 @@ pub enum Command {
     DeletePlain,
     /// A cache comes in front of a volume with data, under load.
     Attach(Mode),
-    /// It goes away, under load.
+    /// The cache goes away, under load.
     Detach(Mode),
-    /// It goes away from a cache that destages in order, under load.
+    /// A cache that destages in order goes away, under load.
     DetachOrdered,
     /// The mode changes, under load.
     SetMode(Mode, Mode),
@@ -53,13 +53,13 @@ pub enum Command {
     SetThenFlush,
     /// The daemon stops in order.
     Stop(Mode),
-    /// It starts after a stop in order.
+    /// The daemon starts after a stop in order.
     Start(Mode),
-    /// It starts after a power cut.
+    /// The daemon starts after a power cut.
     Recover(Mode),
 }
 
-/// What the registry says of the volume, in short: whether it is there, and its cache's settings.
+/// The registry's record of the volume, in short: whether the volume is there, and its cache's settings.
 pub(super) type Shape = Option<Option<Settings>>;
 
 impl fmt::Display for Command {
@@ -128,7 +128,7 @@ impl Command {
         all
     }
 
-    /// Its name as one word, for command lines.
+    /// The name as one word, for command lines.
     pub fn word(self) -> String {
         self.to_string().replace(", ", "-").replace(' ', "-")
     }
@@ -157,7 +157,7 @@ impl Command {
         }
     }
 
-    /// What is on record before it.
+    /// The record before the command.
     pub(super) fn before(self) -> Shape {
         match self {
             Self::Create(_) | Self::CreatePlain => None,
@@ -165,7 +165,7 @@ impl Command {
         }
     }
 
-    /// What is on record after it.
+    /// The record after the command.
     pub(super) fn after(self) -> Shape {
         match self {
             Self::Create(mode) | Self::Attach(mode) | Self::SetMode(_, mode) => {
@@ -261,7 +261,7 @@ impl Command {
         (service, stale)
     }
 
-    /// What it begins on when the daemon before did not stop: `Recover` alone.
+    /// The crash that the command begins on: `Recover` alone.
     pub(super) fn crash_before(self, fixture: &VolumeFixture) -> Option<Left> {
         let crashes = matches!(self, Self::Recover(_));
         crashes.then(|| fixture.left_by(Cut::Power, &mut fixture.world.prng()))
@@ -298,14 +298,14 @@ impl Command {
     }
 }
 
-/// What is on record.
+/// The record, in short.
 pub(super) fn shape(registry: &Registry) -> Shape {
     let record = registry.find(&name())?;
     let live = record.cache.as_ref().filter(|cache| cache.failed.is_none());
     Some(live.map(|cache| cache.settings.clone()))
 }
 
-/// What `voltier show` says of the volume.
+/// The volume as `voltier show` has it.
 pub(super) fn show(service: &mut Service<SimEngine>) -> VolumeStatus {
     match service.handle(Request::Show { name: Some(name()) }) {
         Response::Volume { volume } => *volume,

@@ -18,7 +18,7 @@ use crate::workload::DeviceUnderTest;
 /// Longer than any request of a drive takes.
 const LAST_FLUSH_NS: Nanos = 50_000_000;
 
-/// What the two drives are.
+/// The two drives.
 #[derive(Clone, Debug)]
 pub struct Drives {
     /// The origin.
@@ -71,7 +71,7 @@ impl Drives {
     }
 }
 
-/// What a crash leaves: the drives, and all else.
+/// Everything that a crash leaves: the drives, and all else.
 #[derive(Clone)]
 pub(super) struct Left {
     pub(super) hdd: Medium,
@@ -125,13 +125,13 @@ impl VolumeFixture {
         })
     }
 
-    /// What a crash at this moment leaves.
+    /// Everything that a crash at this moment leaves.
     pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
         let (ssd, hdd) = (self.ssd.after(cut, prng), self.hdd.after(cut, prng));
         Left { hdd, ssd, daemon: self.daemon.left_by(cut) }
     }
 
-    /// What is there while nothing is under way.
+    /// Everything that is there while nothing is under way.
     pub(super) fn left(&self) -> Left {
         Left { hdd: self.hdd.medium(), ssd: self.ssd.medium(), daemon: self.daemon.left() }
     }

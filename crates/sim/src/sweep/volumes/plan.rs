@@ -1,14 +1,14 @@
-//! What is swept of the commands of volumes.
+//! The plan of a sweep of commands of volumes.
 
 use super::command::Command;
 use super::fixture::Drives;
 
-/// What to sweep.
+/// The plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The command.
     pub command: Command,
-    /// What it runs on.
+    /// The drives of the command.
     pub drives: Drives,
     /// All chance follows from it.
     pub seed: u64,

@@ -20,10 +20,10 @@ use crate::sweep::harness::{Crash, Place};
 /// One crash point in so many is tried with a wrong SSD.
 const ONE_IN: u64 = 3;
 
-/// What is plugged in instead of the right SSD.
+/// An SSD that is plugged in instead of the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WrongSsd {
-    /// Its own older self.
+    /// The SSD's own older self.
     Stale,
     /// The cache of another volume.
     Foreign,
@@ -34,7 +34,7 @@ enum WrongSsd {
 }
 
 impl WrongSsd {
-    /// What the user is told.
+    /// The reason that the user is told.
     fn reason(self) -> &'static str {
         match self {
             WrongSsd::Stale => "older state",
@@ -44,7 +44,7 @@ impl WrongSsd {
         }
     }
 
-    /// It was refused; those that are of the fault model are counted there.
+    /// Counts a refusal; kinds of the fault model are counted there.
     fn count(self, ledger: &Ledger) {
         match self {
             WrongSsd::Stale => ledger.fault(FaultKind::StaleSsd),
