@@ -5,31 +5,24 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Nanos, SectorRange};
-use voltier_drive::model::Profile;
+use voltier_block::{BlockDevice, SectorRange};
 use voltier_export::fuse::FileDoor;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Volume, VolumeError};
 
-use super::arrays;
-use super::doors::refused;
-use super::status::Facts;
-use super::{Devices, Failure};
-use crate::engine::{CacheStart, OpenedVolume, Waker};
+use super::loss::LossGate;
+use super::table;
+use super::volume_status::Facts;
+use crate::engine::{CacheStart, OpenedVolume};
 use crate::error::{ControlError, ControlResult};
 use crate::front;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
 use crate::settings::Settings;
 use crate::status::ByteRange;
-
-/// How often requests that wait for a loss to be recorded look whether it is.
-const RECORDED_STEP_NS: Nanos = 5_000_000;
 
 /// Lost ranges that are counted one by one; beyond it there are "at least" so many.
 const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
@@ -43,27 +36,28 @@ struct Resident {
     giving_up: Signal,
 }
 
+/// What the devices of a volume are called, for messages.
+#[derive(Clone)]
+pub(super) struct DeviceNames {
+    pub(super) origin: String,
+    /// Empty without an SSD.
+    pub(super) ssd: String,
+}
+
+impl DeviceNames {
+    fn both(&self) -> String {
+        if self.ssd.is_empty() {
+            format!("HDD {}", self.origin)
+        } else {
+            format!("HDD {}, SSD {}", self.origin, self.ssd)
+        }
+    }
+}
+
 thread_local! {
     /// The volumes of this core.
     static RESIDENTS: RefCell<BTreeMap<VolumeName, Rc<Resident>>> =
         const { RefCell::new(BTreeMap::new()) };
-}
-
-/// What a lost SSD goes through before the origin may change.
-pub(super) struct Gate {
-    pub(super) failure: Arc<Failure>,
-    pub(super) waker: Option<Waker>,
-}
-
-impl Gate {
-    /// Tells the control plane, and waits until the loss is on record.
-    pub(super) async fn pass(self, handle: Handle) {
-        self.failure.happened.store(true, Ordering::Release);
-        self.waker.iter().for_each(|wake| wake());
-        while !self.failure.recorded.load(Ordering::Acquire) {
-            handle.sleep(RECORDED_STEP_NS).await;
-        }
-    }
 }
 
 impl Resident {
@@ -74,25 +68,10 @@ impl Resident {
     }
 }
 
-impl Devices {
-    fn both(&self) -> String {
-        if self.ssd.is_empty() {
-            format!("HDD {}", self.origin)
-        } else {
-            format!("HDD {}, SSD {}", self.origin, self.ssd)
-        }
-    }
-}
-
 fn resident(name: &VolumeName) -> ControlResult<Rc<Resident>> {
     RESIDENTS
         .with_borrow(|residents| residents.get(name).cloned())
         .ok_or_else(|| ControlError::failed(format!("{name} is not open; see daemon.log")))
-}
-
-/// The profile of a modelled drive.
-pub(super) fn profile(name: &str) -> ControlResult<&'static Profile> {
-    Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
 }
 
 /// Opens a volume on this core.
@@ -100,9 +79,9 @@ pub(super) async fn open(
     handle: Handle,
     record: VolumeRecord,
     start: CacheStart,
-    gate: Gate,
+    gate: LossGate,
 ) -> ControlResult<OpenedVolume> {
-    let origin = arrays::open_origin(&handle, &record.origin)?;
+    let origin = table::open_origin(&handle, &record.origin)?;
     let volume = Volume::plain(&handle, origin);
     front::check_origin(&volume, &record).await?;
     let mut generation = 0;
@@ -126,9 +105,9 @@ async fn put_in_front(
     volume: &Volume<Drive>,
     cache: &CacheRecord,
     start: CacheStart,
-    gate: Gate,
+    gate: LossGate,
 ) -> ControlResult<u64> {
-    let ssd = arrays::open_ssd(handle, &cache.device)?;
+    let ssd = table::open_ssd(handle, &cache.device)?;
     let opened = front::put_in_front(volume, ssd, cache, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
@@ -139,7 +118,7 @@ async fn put_in_front(
 }
 
 /// Stops a volume and forgets it.
-pub(super) async fn close(name: VolumeName, devices: Devices) -> ControlResult<()> {
+pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
     let servers = std::mem::take(&mut *resident.servers.borrow_mut());
     for (_, server) in servers {
@@ -160,21 +139,21 @@ pub(super) async fn attach(
     handle: Handle,
     name: VolumeName,
     cache: CacheRecord,
-    gate: Gate,
+    gate: LossGate,
 ) -> ControlResult<u64> {
     let volume = resident(&name)?.volume.clone();
     put_in_front(&handle, &volume, &cache, CacheStart::Format, gate).await
 }
 
 /// Writes everything back and has requests wait.
-pub(super) async fn settle(name: VolumeName, devices: Devices) -> ControlResult<()> {
+pub(super) async fn settle(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let volume = resident(&name)?.volume.clone();
     let origin_errors = origin_errors(&volume);
     volume.settle().await.map_err(|error| match error {
         VolumeError::Io { error, .. } => {
             not_written_back(&name, &volume, &devices, origin_errors, error)
         }
-        other => one_line(other),
+        other => ControlError::from_error(other),
     })
 }
 
@@ -187,7 +166,7 @@ pub(super) fn resume(name: &VolumeName) -> ControlResult<()> {
 /// Takes the cache away and unmarks the SSD.
 pub(super) async fn detach(
     name: VolumeName,
-    devices: Devices,
+    devices: DeviceNames,
     write_back: bool,
 ) -> ControlResult<()> {
     let resident = resident(&name)?;
@@ -205,7 +184,7 @@ pub(super) async fn detach(
              to use this SSD again, attach it with -f",
             devices.ssd, devices.origin
         )),
-        other => one_line(other),
+        other => ControlError::from_error(other),
     })
 }
 
@@ -216,7 +195,7 @@ pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlRe
 }
 
 /// Writes every dirty line back.
-pub(super) async fn drain(name: VolumeName, devices: Devices) -> ControlResult<()> {
+pub(super) async fn drain(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let resident = resident(&name)?;
     let volume = resident.volume.clone();
     let (origin_errors, given_up) = (origin_errors(&volume), resident.given_up.get());
@@ -233,7 +212,7 @@ pub(super) async fn drain(name: VolumeName, devices: Devices) -> ControlResult<(
         Some(Err(VolumeError::Io { error, .. })) => {
             Err(not_written_back(&name, &volume, &devices, origin_errors, error))
         }
-        Some(Err(other)) => Err(one_line(other)),
+        Some(Err(other)) => Err(ControlError::from_error(other)),
         None => Err(ControlError::failed(format!("the dirty lines of {name} were given up"))),
     }
 }
@@ -246,11 +225,11 @@ fn origin_errors(volume: &Volume<Drive>) -> u64 {
 fn not_written_back(
     name: &VolumeName,
     volume: &Volume<Drive>,
-    devices: &Devices,
+    devices: &DeviceNames,
     origin_errors_before: u64,
     error: impl std::fmt::Display,
 ) -> ControlError {
-    let Devices { origin, ssd } = devices;
+    let DeviceNames { origin, ssd } = devices;
     let Some(cache) = volume.cache() else {
         return ControlError::failed(format!("writing {name} back to {origin}: {error}"));
     };
@@ -274,10 +253,6 @@ fn not_written_back(
              or give them up with --no-flush"
         )
     })
-}
-
-pub(super) fn one_line(error: impl std::fmt::Display) -> ControlError {
-    ControlError::failed(error.to_string())
 }
 
 /// Lines the origin does not have yet.
@@ -330,7 +305,8 @@ pub(super) fn serve_nbd(
     let resident = resident(name)?;
     let limits = resident.volume.limits().clone();
     let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.volume.clone(), info, at).map_err(refused)?;
+    let server = NbdServer::start(handle, resident.volume.clone(), info, at)
+        .map_err(ControlError::from_error)?;
     let bound = server.address().clone();
     resident.servers.borrow_mut().push((bound.clone(), server));
     Ok(bound)

@@ -1,4 +1,4 @@
-//! Opening and closing doors.
+//! Opening and closing exports.
 
 use super::Service;
 use crate::engine::Engine;
@@ -37,7 +37,7 @@ impl<E: Engine> Service<E> {
             return Err(error);
         }
         if let Some(live) = self.live.get_mut(name) {
-            live.closed_doors.retain(|(known, _)| *known != export);
+            live.closed_exports.retain(|(known, _)| *known != export);
         }
         Ok(self.volume(name))
     }
@@ -48,7 +48,7 @@ impl<E: Engine> Service<E> {
         export: Option<&ExportSpec>,
     ) -> ControlResult<Response> {
         let mut record = self.record(name)?;
-        let doors = match export {
+        let exports = match export {
             None => record.exports.clone(),
             Some(one) if record.exports.contains(one) => vec![one.clone()],
             Some(one) => {
@@ -62,33 +62,33 @@ impl<E: Engine> Service<E> {
                 )));
             }
         };
-        self.close_these(&mut record, &doors)?;
+        self.close_these(&mut record, &exports)?;
         Ok(self.volume(name))
     }
 
-    /// Closes every door of a volume for good.
-    pub(super) fn close_doors(&mut self, record: &mut VolumeRecord) -> ControlResult<()> {
-        let doors = record.exports.clone();
-        self.close_these(record, &doors)
+    /// Closes every export of a volume for good.
+    pub(super) fn close_exports(&mut self, record: &mut VolumeRecord) -> ControlResult<()> {
+        let exports = record.exports.clone();
+        self.close_these(record, &exports)
     }
 
     fn close_these(
         &mut self,
         record: &mut VolumeRecord,
-        doors: &[ExportSpec],
+        exports: &[ExportSpec],
     ) -> ControlResult<()> {
         let name = record.name.clone();
         // Files first: one that is in use refuses, and then nothing has changed.
         let (files, others): (Vec<_>, Vec<_>) =
-            doors.iter().partition(|door| matches!(door, ExportSpec::Fuse(_)));
-        for door in files.into_iter().chain(others) {
-            if self.is_open(&name) && !self.is_closed(&name, door) {
-                self.engine.unexport(&name, door)?;
+            exports.iter().partition(|export| matches!(export, ExportSpec::Fuse(_)));
+        for export in files.into_iter().chain(others) {
+            if self.is_open(&name) && !self.is_closed(&name, export) {
+                self.engine.unexport(&name, export)?;
             }
-            record.exports.retain(|known| known != door);
+            record.exports.retain(|known| known != export);
             self.registry.put(record.clone())?;
             if let Some(live) = self.live.get_mut(&name) {
-                live.closed_doors.retain(|(known, _)| known != door);
+                live.closed_exports.retain(|(known, _)| known != export);
             }
         }
         Ok(())
@@ -100,27 +100,27 @@ impl<E: Engine> Service<E> {
         if !self.is_open(name) {
             return Ok(());
         }
-        for door in &record.exports {
-            let clients = self.engine.clients(name, door);
+        for export in &record.exports {
+            let clients = self.engine.clients(name, export);
             if clients > 0 {
                 return Err(ControlError::failed(format!(
                     "{clients} client(s) use {}; disconnect them, \
                      or cut them off with `voltier unexport {name}`",
-                    door.uri(name)
+                    export.uri(name)
                 )));
             }
         }
         Ok(())
     }
 
-    /// Whether a recorded door could not be opened.
-    pub(super) fn is_closed(&self, name: &VolumeName, door: &ExportSpec) -> bool {
+    /// Whether a recorded export could not be opened.
+    pub(super) fn is_closed(&self, name: &VolumeName, export: &ExportSpec) -> bool {
         self.live
             .get(name)
-            .is_some_and(|live| live.closed_doors.iter().any(|(known, _)| known == door))
+            .is_some_and(|live| live.closed_exports.iter().any(|(known, _)| known == export))
     }
 
-    /// Another volume that has this very door.
+    /// Another volume that has this very export.
     fn holder_of(&self, name: &VolumeName, export: &ExportSpec) -> Option<VolumeName> {
         self.registry
             .volumes()

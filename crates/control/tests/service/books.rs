@@ -7,24 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use voltier_cache::Mode;
 
-use super::Service;
-use crate::array_settings::ArraySettings;
-use crate::array_spec::ArrayLevel;
-use crate::array_status::{ArrayState, ArrayStatus};
-use crate::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, Waker,
+use voltier_control::engine::{
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
 };
-use crate::error::{ControlError, ControlResult};
-use crate::export_spec::ExportSpec;
-use crate::name::{ArrayName, VolumeName};
-use crate::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
-use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
-use crate::registry::Registry;
-use crate::safety::Machine;
-use crate::settings::Settings;
-use crate::spec::DeviceSpec;
-use crate::status::{ByteRange, VolumeStatus};
+use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
+use voltier_control::safety::Machine;
+use voltier_control::{
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
+    ControlError, ControlResult, DeviceSpec, ExportSpec, RegisteredArray, Registry, Service,
+    Settings, VolumeName, VolumeRecord, VolumeStatus,
+};
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
 #[derive(Default)]
@@ -177,11 +170,23 @@ impl Engine for BookEngine {
         self.call("unexport", export.kind())
     }
 
+    fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        self.books().clients
+    }
+}
+
+impl ArrayEngine for BookEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         Ok(device.path().and_then(|path| self.books().labels.get(path).cloned()))
     }
 
-    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
+    }
+
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call("make", record.name.as_str())?;
         let label = MemberLabel {
             array: record.uuid,
@@ -203,7 +208,7 @@ impl Engine for BookEngine {
 
     fn open_array(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
@@ -350,16 +355,10 @@ impl Engine for BookEngine {
         })
     }
 
-    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
+    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail) {
         if !self.books().arrays[name].lost.is_empty() {
             status.state = ArrayState::Degraded;
         }
-    }
-
-    fn clear_dead(&mut self, _: &ExportSpec) {}
-
-    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
-        self.books().clients
     }
 }
 
@@ -375,13 +374,13 @@ fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
     }
 }
 
-pub(super) struct Bench {
+pub(super) struct Fixture {
     dir: tempfile::TempDir,
     pub(super) engine: BookEngine,
     pub(super) service: Service<BookEngine>,
 }
 
-impl Bench {
+impl Fixture {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"] {
@@ -406,6 +405,11 @@ impl Bench {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// What is on record: the file that the next daemon would load.
+    pub(super) fn registry(&self) -> Registry {
+        Registry::load(self.dir.path()).unwrap()
     }
 
     pub(super) fn state_dir(&self) -> &Path {
