@@ -7,9 +7,9 @@ use voltier_array::{Consistency, Level};
 use voltier_control::protocol::{
     ArrayRequest, Growth, MemberName, NewArray, Repair, Request, Response,
 };
-use voltier_control::{ArrayLevel, ArrayName, ArrayStatus, DeviceSpec, Registry, Service};
+use voltier_control::{ArrayDetail, ArrayLevel, ArrayName, DeviceSpec, Registry, Service};
 
-use super::engine::{self, ArrayEngine, device};
+use super::engine::{self, ArraySimEngine, device};
 use super::fixture::{ArrayDaemonFixture, Left};
 use crate::medium::Cut;
 use crate::sweep::daemon;
@@ -164,14 +164,14 @@ pub(super) fn level_of(seed: u64) -> (Level, usize) {
 /// Asks for something that must work.
 pub(super) fn ask(
     fixture: &ArrayDaemonFixture,
-    service: &mut Service<ArrayEngine>,
+    service: &mut Service<ArraySimEngine>,
     ask: ArrayRequest,
 ) {
     daemon::ask(fixture, service, Request::Array { ask });
 }
 
 /// The array as `voltier array show` has it.
-pub(super) fn show(service: &mut Service<ArrayEngine>) -> ArrayStatus {
+pub(super) fn show(service: &mut Service<ArraySimEngine>) -> ArrayDetail {
     let ask = ArrayRequest::Show { name: Some(name()) };
     match service.handle(Request::Array { ask }) {
         Response::Array { array, .. } => *array,
@@ -294,7 +294,7 @@ impl ArrayCommand {
         self,
         fixture: &Rc<ArrayDaemonFixture>,
         seed: u64,
-    ) -> Service<ArrayEngine> {
+    ) -> Service<ArraySimEngine> {
         let mut service = engine::service(fixture);
         service.start(false);
         fixture.client_count.set(CLIENTS);
@@ -332,7 +332,7 @@ impl ArrayCommand {
     pub(super) fn act(
         self,
         fixture: &Rc<ArrayDaemonFixture>,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         seed: u64,
         answered: &dyn Fn(),
     ) {
@@ -350,7 +350,7 @@ impl ArrayCommand {
     pub(super) fn again(
         self,
         fixture: &Rc<ArrayDaemonFixture>,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         seed: u64,
     ) {
         for request in self.requests(seed) {

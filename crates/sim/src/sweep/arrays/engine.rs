@@ -10,14 +10,14 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel, MemberLabel,
-    OpenedArray, OpenedVolume, Replaced, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
-    ArrayLevel, ArrayName, ArrayRecord, ArraySettings, ArrayState, ArrayStatus, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus,
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, CacheRecord, ControlError,
+    ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus, RegisteredArray,
     Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
@@ -25,11 +25,11 @@ use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
 use crate::disk::SimDisk;
 
 /// The engine of one daemon.
-pub(super) struct ArrayEngine(pub(super) Rc<ArrayDaemonFixture>);
+pub(super) struct ArraySimEngine(pub(super) Rc<ArrayDaemonFixture>);
 
 /// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
-pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArrayEngine> {
-    Service::new(ArrayEngine(fixture.clone()), fixture.registry(), Machine::real())
+pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
+    Service::new(ArraySimEngine(fixture.clone()), fixture.registry(), Machine::real())
 }
 
 /// Where a drive is plugged in.
@@ -47,7 +47,7 @@ fn number_of(path: &Path) -> ControlResult<usize> {
     number.ok_or_else(|| failed(format!("{} does not exist", path.display())))
 }
 
-impl ArrayEngine {
+impl ArraySimEngine {
     fn disk(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         let path = device.path().expect("a simulated drive has a path");
         Ok(self.0.disks[number_of(path)?].clone())
@@ -95,34 +95,7 @@ impl ArrayEngine {
     }
 }
 
-impl Engine for ArrayEngine {
-    fn set_waker(&mut self, _: Waker) {}
-
-    fn log(&mut self, _: &str) {}
-
-    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
-        Ok(u64::MAX)
-    }
-
-    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
-        self.0.step();
-        let number = number_of(path)?;
-        let disk = self.0.disks[number].clone();
-        let size_bytes = disk.limits().bytes();
-        let journal = disk.clone();
-        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
-        // A damaged label is content as well.
-        let is_member = !matches!(self.examine_now(disk), Ok(None));
-        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
-        let findings =
-            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
-        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
-    }
-
-    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
-        number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
-    }
-
+impl ArrayEngine for ArraySimEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.0.step();
         let found = self.examine_now(self.disk(device)?)?;
@@ -148,7 +121,7 @@ impl Engine for ArrayEngine {
         Ok(found.map_err(failed)?.map(label))
     }
 
-    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.0.step();
         let devices: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
         let disks = devices.iter().map(|device| self.disk(device));
@@ -179,7 +152,7 @@ impl Engine for ArrayEngine {
 
     fn open_array(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
@@ -372,7 +345,7 @@ impl Engine for ArrayEngine {
         })
     }
 
-    fn fill_array_status(&mut self, _: &ArrayName, status: &mut ArrayStatus) {
+    fn fill_array_status(&mut self, _: &ArrayName, status: &mut ArrayDetail) {
         let open = self.0.open.borrow();
         let Some(open) = &*open else { return };
         let Some(now) = open.array.status() else { return };
@@ -409,8 +382,36 @@ impl Engine for ArrayEngine {
     fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
         Ok(Vec::new())
     }
+}
 
-    // Of volumes this daemon has none.
+// This daemon has no volumes.
+impl Engine for ArraySimEngine {
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn log(&mut self, _: &str) {}
+
+    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+        self.0.step();
+        let number = number_of(path)?;
+        let disk = self.0.disks[number].clone();
+        let size_bytes = disk.limits().bytes();
+        let journal = disk.clone();
+        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
+        // A damaged label is content as well.
+        let is_member = !matches!(self.examine_now(disk), Ok(None));
+        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
+        let findings =
+            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
+        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
+    }
+
+    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
+        number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
+    }
 
     fn open(&mut self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         Err(failed("no volumes here"))

@@ -7,7 +7,7 @@ use voltier_control::protocol::ArrayRequest;
 use voltier_control::{ArrayState, Registry, Service};
 
 use super::command::{ArrayCommand, Shape, ask, create, level_of, name, shape, show};
-use super::engine::{ArrayEngine, service};
+use super::engine::{ArraySimEngine, service};
 use super::fixture::{ArrayDaemonFixture, Left};
 use crate::ledger::Ledger;
 use crate::medium::Cut;
@@ -60,7 +60,7 @@ impl Arrays {
     fn check_members(
         &self,
         fixture: &ArrayDaemonFixture,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         progress: Progress,
     ) {
         if fixture.array().is_none() {
@@ -86,7 +86,7 @@ impl Arrays {
 impl Subject for Arrays {
     type Fixture = ArrayDaemonFixture;
     type Left = Left;
-    type Engine = ArrayEngine;
+    type Engine = ArraySimEngine;
     type Shape = Shape;
 
     fn title(&self) -> String {
@@ -108,7 +108,7 @@ impl Subject for Arrays {
         ArrayDaemonFixture::new(left, (self.plan.seed, seed), ledger)
     }
 
-    fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArrayEngine> {
+    fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
         service(fixture)
     }
 
@@ -128,7 +128,7 @@ impl Subject for Arrays {
         fixture.check_for_leaks();
     }
 
-    fn lead_up(&mut self, fixture: &Rc<ArrayDaemonFixture>) -> Service<ArrayEngine> {
+    fn lead_up(&mut self, fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
         self.plan.command.lead_up(fixture, self.plan.seed)
     }
 
@@ -139,7 +139,7 @@ impl Subject for Arrays {
     fn act(
         &self,
         fixture: &Rc<ArrayDaemonFixture>,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         answered: &dyn Fn(),
     ) {
         self.plan.command.act(fixture, service, self.plan.seed, answered);
@@ -170,7 +170,7 @@ impl Subject for Arrays {
         fixture.client_count.set(prng.below(3));
     }
 
-    fn check_served(&self, fixture: &ArrayDaemonFixture, service: &mut Service<ArrayEngine>) {
+    fn check_served(&self, fixture: &ArrayDaemonFixture, service: &mut Service<ArraySimEngine>) {
         let is_on_record = shape(&fixture.registry()).is_some();
         if is_on_record {
             let status = show(service);
@@ -187,7 +187,7 @@ impl Subject for Arrays {
     fn use_recovered(
         &self,
         fixture: &ArrayDaemonFixture,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         _: &mut Prng,
     ) {
         fixture.finish();
@@ -197,7 +197,7 @@ impl Subject for Arrays {
     fn check_recovered(
         &self,
         fixture: &ArrayDaemonFixture,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         (before, found): (&Shape, &Shape),
         progress: Progress,
     ) {
@@ -213,7 +213,7 @@ impl Subject for Arrays {
     fn repeat(
         &self,
         fixture: &Rc<ArrayDaemonFixture>,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         before: &Shape,
     ) -> Shape {
         self.plan.command.again(fixture, service, self.plan.seed);
@@ -227,7 +227,7 @@ impl Subject for Arrays {
         &self,
         _: &Sweep<Self>,
         fixture: &ArrayDaemonFixture,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<ArraySimEngine>,
         _: &Shape,
         prng: &mut Prng,
     ) {

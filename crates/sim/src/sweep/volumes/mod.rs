@@ -14,6 +14,7 @@
 mod command;
 mod engine;
 mod fixture;
+mod no_arrays;
 mod plan;
 mod subject;
 mod wrong_ssd;
