@@ -16,16 +16,17 @@
 //! The cache is a block device over two block devices. It knows nothing of what they are.
 
 pub mod admission;
-mod audit;
 mod cache;
 pub mod canary;
 mod clean;
 mod config;
+mod counters;
 mod devices;
 mod format;
 mod log;
 mod map;
 mod packed_array;
+mod parts;
 pub mod policy;
 mod serve;
 mod status;
@@ -33,7 +34,8 @@ pub mod stream;
 
 pub use cache::Cache;
 pub use config::{FormatOptions, LineSize, Mode, Settings};
+pub use counters::DirectionCounts;
 pub use devices::health::Health;
 pub use format::superblock::{FORMAT_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
-pub use log::recover::{Label, OpenError, OpenOptions, Opened};
-pub use status::{DirectionCounts, Status};
+pub use log::open::{Label, OpenError, OpenOptions, Opened};
+pub use status::Status;

@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::checksum::{are_counters, crc_without};
+use crate::policy::PolicyKind;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
@@ -90,4 +91,14 @@ impl Superblock {
         let counters = [sequence, generation, replay_sequence, first_sequence];
         (whole && are_counters(&counters)).then_some(superblock)
     }
+}
+
+/// The number that stands for a policy on the SSD.
+pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
+    PolicyKind::ALL.iter().position(|kind| *kind == policy).expect("all are listed") as u32
+}
+
+/// The policy that a number on the SSD stands for; `lru` for a number of a later version.
+pub(crate) fn policy_of(number: u32) -> PolicyKind {
+    PolicyKind::ALL.get(number as usize).copied().unwrap_or(PolicyKind::Lru)
 }

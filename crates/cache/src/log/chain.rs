@@ -16,7 +16,7 @@ use voltier_block::{BlockDevice, Buf};
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{NO_UNIT, RecordEntry, RecordHead};
-use crate::log::recover::{OpenError, ssd_error};
+use crate::log::open::{OpenError, ssd_error};
 
 /// Segments walked at once: reads enough to keep a disk busy while records are taken, and the records
 /// of that many segments fit in a few MiB of memory.
