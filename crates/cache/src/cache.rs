@@ -9,21 +9,34 @@ use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::admission::Admission;
+use crate::clean::cleaner::Cleaner;
 use crate::config::{FormatOptions, Settings};
+use crate::ground::Ground;
 use crate::log::open::{Label, OpenError, OpenOptions, Opened, ssd_error};
 use crate::log::recover;
 use crate::log::stage::Stage;
 use crate::map::contents::must;
-use crate::parts::Parts;
 use crate::policy::PolicyKind;
+use crate::serve::discard::Discarder;
+use crate::serve::flush::Flusher;
+use crate::serve::line_changes::LineMerger;
+use crate::serve::read::Reader;
+use crate::serve::route::Router;
+use crate::serve::write::Writer;
+use crate::serve::write_past::DirectWriter;
 use crate::status::Status;
 
 /// A cache in service. Clones are the same cache.
 pub struct Cache<S, O>(Rc<Service<S, O>>);
 
-/// The parts of a cache, and the tasks that work on them.
+/// The parts of a cache that are asked from outside, and the tasks that work on them.
 struct Service<S, O> {
-    parts: Parts<S, O>,
+    ground: Ground<S, O>,
+    cleaner: Rc<Cleaner<S, O>>,
+    reader: Reader<S, O>,
+    writer: Rc<Writer<S, O>>,
+    flusher: Rc<Flusher<S, O>>,
+    discarder: Discarder<S, O>,
     /// In the order in which an end needs them, last first.
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
@@ -43,7 +56,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         recover::format(ssd, origin.limits(), options).await
     }
 
-    /// What is on an SSD, without opening it; `None` if it is not a cache.
+    /// Reads the label of the cache on an SSD; `None` if the SSD holds none.
     ///
     /// # Errors
     /// When there is one, but not whole or not of this version.
@@ -63,47 +76,58 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     ) -> Result<(Self, Opened), OpenError> {
         let recovered = recover::recover(&ssd, &origin, &options).await?;
         let opened = recovered.opened;
-        let parts = Parts::assemble(handle, ssd, origin, recovered, options.settings);
-        let cache = Self::start(handle, parts);
+        let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
+        let cache = Self::start(ground);
         if opened.origin_changed {
             // No mark tells the next start that these lines were dropped: a checkpoint does.
-            cache.parts().checkpointer.checkpoint().await.map_err(ssd_error)?;
+            cache.ground().checkpointer.checkpoint().await.map_err(ssd_error)?;
         }
         Ok((cache, opened))
     }
 
-    /// Starts the background tasks of a loaded cache.
-    fn start(handle: &Handle, parts: Parts<S, O>) -> Self {
+    /// Puts the upper parts on the lower ones, and starts the background tasks.
+    fn start(ground: Ground<S, O>) -> Self {
+        let router = Rc::new(Router::new(&ground));
+        let flusher = Rc::new(Flusher::new(&ground));
+        let merger = Rc::new(LineMerger::new(&ground));
+        let direct = Rc::new(DirectWriter::new(&ground, merger.clone()));
+        let reader = Reader::new(&ground, router.clone());
+        let writer = Writer::new(&ground, router.clone(), merger, direct.clone(), flusher.clone());
+        let writer = Rc::new(writer);
+        let discarder = Discarder::new(&ground, router, writer.clone(), direct, flusher.clone());
+        let cleaner = Cleaner::new(&ground);
+        let handle = &ground.handle;
         let tasks = vec![
-            handle.spawn(parts.loader.clone().load_rest()),
-            handle.spawn(parts.reclaimer.clone().reclaim()),
-            handle.spawn(parts.log_writer.clone().write_log()),
-            handle.spawn(parts.cleaner.clone().clean()),
+            handle.spawn(ground.loader().load_rest()),
+            handle.spawn(ground.reclaimer().reclaim()),
+            handle.spawn(ground.log_writer().write_log()),
+            handle.spawn(cleaner.clone().clean()),
         ];
-        Self(Rc::new(Service { parts, tasks: RefCell::new(tasks) }))
+        let tasks = RefCell::new(tasks);
+        Self(Rc::new(Service { ground, cleaner, reader, writer, flusher, discarder, tasks }))
     }
 
-    fn parts(&self) -> &Parts<S, O> {
-        &self.0.parts
+    fn ground(&self) -> &Ground<S, O> {
+        &self.0.ground
     }
 
     /// A snapshot of its counters and gauges.
     pub fn status(&self) -> Status {
-        let parts = self.parts();
-        let (contents, counters) = (parts.map.get(), &parts.counters);
+        let ground = self.ground();
+        let (contents, counters) = (ground.map.get(), &ground.counters);
         let memory = contents.memory_bytes()
-            + parts.log.memory_bytes()
-            + parts.admission.borrow().memory_bytes()
-            + parts.locks.memory_bytes()
-            + parts.origin.locks().memory_bytes();
-        let geometry = parts.map.geometry();
+            + ground.log.memory_bytes()
+            + ground.admission.borrow().memory_bytes()
+            + ground.locks.memory_bytes()
+            + ground.origin.locks().memory_bytes();
+        let geometry = ground.map.geometry();
         Status {
-            mode: parts.settings.borrow().mode,
+            mode: ground.settings.borrow().mode,
             policy: contents.policy_kind(),
             line_bytes: geometry.line_bytes,
-            uuid: parts.log.uuid(),
-            generation: parts.log.generation(),
-            health: parts.health.health(),
+            uuid: ground.log.uuid(),
+            generation: ground.log.generation(),
+            health: ground.health.health(),
             lines_total: geometry.capacity_lines(),
             lines_used: contents.lines_expected(),
             lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),
@@ -131,7 +155,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// The settings in force.
     pub fn settings(&self) -> Settings {
-        self.parts().settings.borrow().clone()
+        self.ground().settings.borrow().clone()
     }
 
     /// Changes settings while it serves. A mode that writes through takes effect at once; lines
@@ -141,21 +165,21 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// A sentence for the user when they make no sense together; nothing is changed then.
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
-        let parts = self.parts();
-        parts.cleaner.set_order(settings.ordered)?;
-        if settings.admission != parts.admission.borrow().kind() {
-            let capacity = parts.map.geometry().capacity_lines();
-            parts.admission.replace(Admission::new(settings.admission, capacity));
+        let ground = self.ground();
+        self.0.cleaner.set_order(settings.ordered)?;
+        if settings.admission != ground.admission.borrow().kind() {
+            let capacity = ground.map.geometry().capacity_lines();
+            ground.admission.replace(Admission::new(settings.admission, capacity));
         }
-        parts.settings.replace(settings);
-        parts.pressure.hurry();
-        parts.pressure.notify_dirty();
+        ground.settings.replace(settings);
+        ground.pressure.hurry();
+        ground.pressure.notify_dirty();
         Ok(())
     }
 
-    /// What the SSD's superblock was made with: the device the cache stands on.
+    /// The device that holds the cache: its superblock is there.
     pub fn ssd(&self) -> &S {
-        self.parts().ssd.device()
+        self.ground().ssd.device()
     }
 
     /// Has another policy choose who leaves, from now on. What the old one had learned is forgotten:
@@ -163,44 +187,44 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     ///
     /// The next checkpoint records the choice on the SSD.
     pub fn set_policy(&self, kind: PolicyKind) {
-        let parts = self.parts();
-        let mut contents = parts.map.change();
+        let ground = self.ground();
+        let mut contents = ground.map.change();
         if contents.policy_kind() == kind {
             return;
         }
-        contents.set_policy(kind, parts.log.next_sequence());
-        parts.checkpointer.set_policy(kind);
+        contents.set_policy(kind, ground.log.next_sequence());
+        ground.checkpointer.set_policy(kind);
     }
 
     /// The device behind the cache.
     pub fn origin(&self) -> &O {
-        self.parts().origin.device()
+        self.ground().origin.device()
     }
 
     /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again.
     pub fn on_failure(&self, gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static) {
-        self.parts().health.set_gate(Box::new(gate));
+        self.ground().health.set_gate(Box::new(gate));
     }
 
     /// Ranges whose newest content was on a lost SSD, merged; at most `count_max`.
     pub fn lost_ranges(&self, count_max: usize) -> Vec<SectorRange> {
-        let parts = self.parts();
-        if parts.health.failed() { parts.map.get().dirty_ranges(count_max) } else { Vec::new() }
+        let ground = self.ground();
+        if ground.health.failed() { ground.map.get().dirty_ranges(count_max) } else { Vec::new() }
     }
 
     /// Ranges of dirty lines whose data on the SSD was found damaged.
     pub fn damaged_ranges(&self) -> Vec<SectorRange> {
-        let parts = self.parts();
-        parts.damage.forget_mended();
-        let geometry = parts.map.geometry();
-        parts.damage.lines().into_iter().map(|line| geometry.line_range(line)).collect()
+        let ground = self.ground();
+        ground.damage.forget_mended();
+        let geometry = ground.map.geometry();
+        ground.damage.lines().into_iter().map(|line| geometry.line_range(line)).collect()
     }
 
     /// Waits until the map of a cache that was opened is in memory: until then, what it had cached is
     /// not all served from it.
     pub async fn loaded(&self) {
-        let parts = self.parts();
-        parts.map.loaded(|| parts.health.failed()).await;
+        let ground = self.ground();
+        ground.map.loaded(|| ground.health.failed()).await;
     }
 
     /// Writes every line that is dirty now to the origin, and makes it durable there.
@@ -208,24 +232,24 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// The error of the device that stops it; lines not written stay dirty.
     pub async fn drain(&self) -> IoResult<()> {
-        self.parts().cleaner.drain().await
+        self.0.cleaner.drain().await
     }
 
     /// Ends the background tasks after what is queued has gone out.
     async fn end_tasks(&self) {
-        let parts = self.parts();
+        let ground = self.ground();
         // The cleaner ends first, then the log when all is out, then reclaiming, which the log may
         // need until then. Nobody waits for fills any more.
-        parts.lifecycle.advance_to(Stage::Stopping);
-        parts.log.forget_fills();
-        parts.wake_all();
+        ground.lifecycle.advance_to(Stage::Stopping);
+        ground.log.forget_fills();
+        ground.wake_all();
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         for task in tasks.into_iter().rev() {
-            parts.wake_all();
+            ground.wake_all();
             task.await;
             // The cleaner has ended: what it had under way is queued.
-            parts.lifecycle.advance_to(Stage::LogEnding);
-            parts.log.open_reserve();
+            ground.lifecycle.advance_to(Stage::LogEnding);
+            ground.log.open_reserve();
         }
     }
 
@@ -236,23 +260,23 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// When the SSD does not take the checkpoint: the next start is one after an unclean stop.
     pub async fn stop(&self) -> IoResult<()> {
-        let parts = self.parts();
+        let ground = self.ground();
         // A checkpoint has the whole map, or there is none.
         self.loaded().await;
         self.end_tasks().await;
-        if parts.health.failed() {
-            return parts.origin.flush().await;
+        if ground.health.failed() {
+            return ground.origin.flush().await;
         }
-        parts.log.make_durable().await?;
-        parts.origin.flush().await?;
-        parts.checkpointer.checkpoint_at_stop().await
+        ground.log.make_durable().await?;
+        ground.origin.flush().await?;
+        ground.checkpointer.checkpoint_at_stop().await
     }
 
     /// Ends the cache as a kill of its process would: nothing more is written, nothing is said
     /// goodbye to. For worlds in which a process dies and its devices live on.
     pub fn kill(&self) {
-        self.parts().lifecycle.advance_to(Stage::Stopping);
-        self.parts().health.give_up();
+        self.ground().lifecycle.advance_to(Stage::Stopping);
+        self.ground().health.give_up();
     }
 
     /// Stops the cache and erases its superblock, so that nobody takes it for one again.
@@ -262,13 +286,13 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// When the SSD does not take the writes.
     pub async fn dissolve(&self) -> IoResult<()> {
-        let parts = self.parts();
+        let ground = self.ground();
         self.end_tasks().await;
-        parts.origin.flush().await?;
-        if parts.health.failed() {
+        ground.origin.flush().await?;
+        if ground.health.failed() {
             return Ok(());
         }
-        parts.ssd.erase_superblock().await
+        ground.ssd.erase_superblock().await
     }
 
     /// Checks that a cache which has been stopped or ended, and whose requests are over, holds
@@ -277,47 +301,48 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// A sentence that names the first account that does not balance.
     pub fn audit(&self) -> Result<(), String> {
-        let parts = self.parts();
-        for (name, locks) in [("clients'", &*parts.locks), ("the origin's", parts.origin.locks())] {
+        let ground = self.ground();
+        for (name, locks) in [("clients'", &*ground.locks), ("the origin's", ground.origin.locks())]
+        {
             let (held, waiting) = locks.in_use();
             must(held == 0, || format!("{held} of {name} locks are held"))?;
             must(waiting == 0, || format!("{waiting} of {name} locks are waited for"))?;
         }
-        let direct = parts.intents.busy();
+        let direct = ground.intents.busy();
         must(direct == 0, || format!("{direct} regions count a direct write under way"))?;
-        must(!parts.pressure.is_draining(), || "a drain is under way".to_owned())?;
-        parts.map.get().segments().audit_pins()?;
-        parts.log.audit()?;
-        if parts.health.failed() {
-            // Its index is the list of what is lost, and nothing is written by it any more.
+        must(!ground.pressure.is_draining(), || "a drain is under way".to_owned())?;
+        ground.map.get().segments().audit_pins()?;
+        ground.log.audit()?;
+        if ground.health.failed() {
+            // The index is the list of lost lines now, and no write follows it any more.
             return Ok(());
         }
-        parts.map.get().audit()
+        ground.map.get().audit()
     }
 }
 
 impl<S: BlockDevice, O: BlockDevice> BlockDevice for Cache<S, O> {
     fn limits(&self) -> &Limits {
-        &self.0.parts.limits
+        &self.0.ground.limits
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        self.0.parts.reader.read(at, into).await
+        self.0.reader.read(at, into).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        self.0.parts.writer.write(at, data, durability).await
+        self.0.writer.write(at, data, durability).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        self.0.parts.flusher.flush().await
+        self.0.flusher.flush().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.0.parts.discarder.discard(range).await
+        self.0.discarder.discard(range).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.0.parts.discarder.write_zeroes(range, durability).await
+        self.0.discarder.write_zeroes(range, durability).await
     }
 }

@@ -1,4 +1,4 @@
-//! What a cache tells about itself: a snapshot of its counters and gauges.
+//! The status of a cache: a snapshot of its counters and gauges.
 
 use crate::config::Mode;
 use crate::counters::DirectionCounts;
@@ -10,7 +10,7 @@ use crate::policy::PolicyKind;
 pub struct Status {
     /// How requests pass.
     pub mode: Mode,
-    /// Who leaves when it is full.
+    /// The replacement policy: it chooses the line that leaves a full cache.
     pub policy: PolicyKind,
     /// Bytes of a line.
     pub line_bytes: u64,

@@ -23,6 +23,7 @@ use crate::clean::sweep::{BATCH_LINES, Sweep};
 use crate::counters::{Counters, add};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
 use crate::log::pressure::Pressure;
@@ -38,23 +39,41 @@ const ERROR_REST_NS: u64 = 1_000_000_000;
 
 /// The cleaner of one cache.
 pub(crate) struct Cleaner<S, O> {
-    pub(crate) handle: Handle,
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) origin: Rc<Origin<O>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) damage: Rc<Damage<S>>,
-    pub(crate) pressure: Rc<Pressure>,
-    pub(crate) pacer: Pacer<S>,
-    pub(crate) destager: Destager<S, O>,
-    pub(crate) counters: Rc<Counters>,
-    pub(crate) lifecycle: Rc<Lifecycle>,
+    handle: Handle,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
+    log: Rc<Log<S>>,
+    damage: Rc<Damage<S>>,
+    pressure: Rc<Pressure>,
+    pacer: Pacer<S>,
+    destager: Destager<S, O>,
+    counters: Rc<Counters>,
+    lifecycle: Rc<Lifecycle>,
     /// Sweeps over the whole origin, and batches that the origin refused.
-    pub(crate) sweeps: Cell<u64>,
-    pub(crate) destage_errors: Cell<u64>,
+    sweeps: Cell<u64>,
+    destage_errors: Cell<u64>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Rc<Self> {
+        Rc::new(Self {
+            handle: ground.handle.clone(),
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            log: ground.log.clone(),
+            damage: ground.damage.clone(),
+            pressure: ground.pressure.clone(),
+            pacer: Pacer::new(ground),
+            destager: Destager::new(ground),
+            counters: ground.counters.clone(),
+            lifecycle: ground.lifecycle.clone(),
+            sweeps: Cell::new(0),
+            destage_errors: Cell::new(0),
+        })
+    }
+
     /// The task that cleans.
     pub(crate) async fn clean(self: Rc<Self>) {
         let mut sweep = Sweep::default();
@@ -108,7 +127,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         };
         if batch.is_empty() && last_sequence == 0 {
             if sweep.is_choosy {
-                // What there is can wait for more of its stripes.
+                // Dirty lines can wait until more of their stripes is dirty.
                 self.handle.yield_now().await;
                 return None;
             }
@@ -238,7 +257,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
     /// # Errors
     /// `Gone` when the SSD is given up, `Medium` when the origin or a damaged line stops it.
     pub(crate) async fn drain(&self) -> IoResult<()> {
-        // What is damaged is tried once more: it may have been one read that failed, not the line.
+        // Damaged lines are tried once more: one read may have failed, and not the line.
         self.damage.clear();
         let (sweeps, errors) = (self.sweeps.get(), self.destage_errors.get());
         let sequence = self.log.next_sequence();

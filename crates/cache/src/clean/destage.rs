@@ -16,6 +16,8 @@ use crate::clean::read_back::{DirtyLine, LineReader};
 use crate::clean::runs::{Dirty, Run, by_stripes, neighbours};
 use crate::clean::stripes::{RUN_BYTES_MAX, Stripes};
 use crate::devices::origin::Origin;
+use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
 use crate::log::change::Change;
 use crate::map::shared::Map;
 
@@ -42,14 +44,25 @@ fn joined(writes: Vec<OriginWrite>) -> Vec<OriginWrite> {
 
 /// The destager of one cache.
 pub(crate) struct Destager<S, O> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) origin: Rc<Origin<O>>,
-    pub(crate) reader: LineReader<S>,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
+    reader: LineReader<S>,
     /// None if the origin has none that matter.
-    pub(crate) stripes: Option<Stripes>,
+    stripes: Option<Stripes>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            reader: LineReader::new(ground),
+            stripes: Stripes::of(ground.origin.limits(), ground.map.geometry()),
+        }
+    }
+
     /// The stripes of the origin, if they matter.
     pub(super) fn stripes(&self) -> Option<&Stripes> {
         self.stripes.as_ref()
@@ -74,14 +87,14 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         let last = if canary::is(Canary::HolesUnlocked) { first } else { last };
         let _order = self.origin.lock(first, last).await;
         let lines = self.reader.read_lines(&lines).await;
-        if self.reader.ssd.failed() {
+        if self.ssd.failed() {
             return Err(IoError::Gone);
         }
         let mut writes = self.writes_of(&lines);
         if let Some(whole) = whole
             && let Ok(holes) = self.read_holes(whole, &writes).await
         {
-            if self.reader.ssd.failed() {
+            if self.ssd.failed() {
                 return Err(IoError::Gone);
             }
             writes.extend(holes);
@@ -99,7 +112,7 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         Ok(lines.into_iter().map(news).collect())
     }
 
-    /// What is to be written of dirty lines.
+    /// The writes that dirty lines need.
     fn writes_of(&self, lines: &[DirtyLine]) -> Vec<OriginWrite> {
         let geometry = self.map.geometry();
         let mut writes = Vec::with_capacity(lines.len());
@@ -114,8 +127,8 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         writes
     }
 
-    /// What the origin has of these lines between the writes; its locks are held, so that nobody
-    /// changes it until it is written again.
+    /// Reads the origin's content of these lines between the writes. The caller holds the origin's locks, so
+    /// that nobody changes this content until it is written again.
     ///
     /// # Errors
     /// The origin's: then the writes are written without it.

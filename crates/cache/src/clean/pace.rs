@@ -8,6 +8,7 @@ use voltier_ring::Handle;
 
 use crate::config::Settings;
 use crate::counters::Counters;
+use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::log::pressure::Pressure;
 use crate::map::shared::Map;
@@ -23,13 +24,13 @@ const IDLE_NS: u64 = 2_000_000_000;
 /// How hard the cleaner works now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pace {
-    /// Not at all, until something changes or (with a time) the clients are idle.
+    /// No work, until something changes or (with a time) the clients are idle.
     Rest(Option<u64>),
-    /// This share of the time, above 0 and at most 1.
+    /// Work for a share of the time, above 0 and at most 1.
     Work(f64),
 }
 
-/// What the pace follows from.
+/// The parts whose state decides the pace.
 pub(crate) struct Pacer<S> {
     handle: Handle,
     map: Rc<Map>,
@@ -42,16 +43,16 @@ pub(crate) struct Pacer<S> {
 }
 
 impl<S: BlockDevice> Pacer<S> {
-    pub(crate) fn new(
-        handle: Handle,
-        map: Rc<Map>,
-        log: Rc<Log<S>>,
-        pressure: Rc<Pressure>,
-        settings: Rc<RefCell<Settings>>,
-        counters: Rc<Counters>,
-    ) -> Self {
-        let requests_seen = Cell::new((0, handle.now()));
-        Self { handle, map, log, pressure, settings, counters, requests_seen }
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self {
+            handle: ground.handle.clone(),
+            map: ground.map.clone(),
+            log: ground.log.clone(),
+            pressure: ground.pressure.clone(),
+            settings: ground.settings.clone(),
+            counters: ground.counters.clone(),
+            requests_seen: Cell::new((0, ground.handle.now())),
+        }
     }
 
     pub(super) fn pace(&self) -> Pace {

@@ -8,6 +8,7 @@ use voltier_ring::join_all;
 use crate::clean::runs::Dirty;
 use crate::devices::ssd::Ssd;
 use crate::format::checksum::crc32c;
+use crate::ground::Ground;
 use crate::log::damage::Damage;
 use crate::log::ordered::Version;
 use crate::map::shared::Map;
@@ -25,12 +26,16 @@ pub(super) struct DirtyLine {
 
 /// The reader of one cache's dirty lines.
 pub(crate) struct LineReader<S> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) damage: Rc<Damage<S>>,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    damage: Rc<Damage<S>>,
 }
 
 impl<S: BlockDevice> LineReader<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self { map: ground.map.clone(), ssd: ground.ssd.clone(), damage: ground.damage.clone() }
+    }
+
     /// Reads lines back from the SSD, neighbours there in one read; what is damaged is left out.
     pub(super) async fn read_lines(&self, lines: &[Dirty]) -> Vec<DirtyLine> {
         let line_sectors = self.map.geometry().line_sectors();

@@ -10,16 +10,16 @@ use voltier_ring::{Handle, Signal};
 /// Whether the SSD still takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It does.
+    /// The SSD serves.
     Online,
-    /// It is gone: requests go to the origin; dirty lines that were on it are lost.
+    /// The SSD is gone: requests go to the origin; dirty lines that were on the SSD are lost.
     Failed,
 }
 
 /// A future that records the loss of the SSD where the next start finds it.
 pub(crate) type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>>>;
 
-/// What the cache may do with the SSD, and with the origin beside it.
+/// States of the SSD: each says what the cache may do with it, and with the origin beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SsdState {
     /// The SSD serves.
@@ -31,7 +31,7 @@ enum SsdState {
     Lost,
 }
 
-/// What happens to the SSD.
+/// Events that change the state of the SSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SsdEvent {
     /// A device error, or the end of the process: any part of the cache may say so.
@@ -53,7 +53,7 @@ impl SsdState {
     }
 }
 
-/// What the loss of the SSD means to the parts above, in order.
+/// Steps of the parts above when the SSD is lost, in order.
 struct Consequences {
     /// Ends the log; whether acknowledged records were not durable.
     abandon_log: Box<dyn FnOnce() -> bool>,

@@ -38,7 +38,7 @@ impl<O: BlockDevice> Origin<O> {
             device,
             counters,
             locks: LineLocks::new(),
-            // What an earlier life wrote may still be in the origin's cache.
+            // Writes of an earlier life may still be in the origin's cache.
             changes: Cell::new(1),
             durable: FlushOnce::default(),
             requests: Cell::new(0),

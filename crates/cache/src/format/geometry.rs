@@ -49,7 +49,7 @@ impl Geometry {
             origin_sectors,
         };
         geometry.slots_per_segment = (geometry.segment_bytes / line_bytes) as u32;
-        // Fewer segments need a smaller checkpoint: one correction step settles it.
+        // Fewer segments need a smaller checkpoint: one correction step is enough.
         let mut count = ssd_bytes.saturating_sub(CHECKPOINT_BASE) / geometry.segment_bytes;
         for _ in 0..2 {
             geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -195,7 +195,7 @@ impl Geometry {
         (u64::from(self.segment_count) - reserve) * u64::from(self.slots_per_segment)
     }
 
-    /// What may wait for the log: `most` bytes, on a small SSD a sixteenth of the segments.
+    /// Bytes that may wait for the log: `most`, on a small SSD a sixteenth of the segments.
     pub(crate) fn backlog_bytes(&self, most: u64) -> u64 {
         most.min(u64::from(self.segment_count) * self.segment_bytes / 16)
     }

@@ -42,7 +42,7 @@ pub(crate) struct Superblock {
     pub(crate) unit_bytes: U32,
     pub(crate) segment_count: U32,
     pub(crate) policy: U32,
-    /// Which checkpoint area is valid: 0 or 1.
+    /// The valid checkpoint area: 0 or 1.
     pub(crate) checkpoint_area: U32,
     pub(crate) checkpoint_chunks: U64,
     /// Sequence number of the first record to replay.
@@ -51,7 +51,7 @@ pub(crate) struct Superblock {
     pub(crate) replay_unit: U32,
     pub(crate) next_segment: U32,
     pub(crate) next_segment_unit: U32,
-    /// What the origin looked like at a clean stop (see `fingerprint.rs`).
+    /// The origin's fingerprint at a clean stop (see `fingerprint.rs`).
     pub(crate) fingerprint: U64,
     pub(crate) dirty_lines: U64,
     /// First record of this generation: older ones with this number or a higher were cut off.

@@ -107,7 +107,7 @@ struct Place {
 struct Scout<'a> {
     place: Place,
     reads: Part<'a, Result<Option<Found>, OpenError>>,
-    /// What it came back with before it was asked.
+    /// The record that the scout found before the chain asked for it.
     found: Option<Result<Option<Found>, OpenError>>,
 }
 

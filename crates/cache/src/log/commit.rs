@@ -92,7 +92,10 @@ impl<S: BlockDevice> Log<S> {
         self.queue_acked(number, |state| &mut state.user).await
     }
 
-    /// The same for a change of the cache's own.
+    /// Waits until the cache's own change `number` is on the SSD's interface.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD is given up first.
     pub(crate) async fn internal_acked(&self, number: u64) -> IoResult<()> {
         self.queue_acked(number, |state| &mut state.internal).await
     }

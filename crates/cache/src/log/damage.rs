@@ -52,7 +52,7 @@ impl<S: BlockDevice> Damage<S> {
         self.lines.borrow_mut().clear();
     }
 
-    /// These lines were written anew or given up: what was damaged is not asked for any more.
+    /// Forgets the damage of lines that were written anew or given up.
     #[inline]
     pub(crate) fn forget(&self, first: u64, last: u64) {
         let mut lines = self.lines.borrow_mut();
@@ -72,8 +72,8 @@ impl<S: BlockDevice> Damage<S> {
         }
     }
 
-    /// What a cached line's data is worth when the SSD returned an error or other bytes: a clean
-    /// line is dropped (and the origin asked), a dirty one is reported and kept for no one.
+    /// Judges a cached line of which the SSD returned an error or other bytes: a clean line is dropped
+    /// (and the origin asked), a dirty line is reported and remembered.
     ///
     /// # Errors
     /// `Medium` when the line was dirty: its only copy is damaged.

@@ -26,16 +26,16 @@ use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
-pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 8;
-/// With a record on its way, the next one waits until this much has gathered: 16 lines share a
+const RECORDS_IN_FLIGHT_MAX: usize = 8;
+/// With a record on its way, the next one waits until so much is queued: 16 lines share a
 /// head, which bounds the log's own writes to 1/16 of the data.
-pub(crate) const GATHER_BYTES: usize = 64 << 10;
+const RECORD_BYTES_MIN: usize = 64 << 10;
 /// Free segments that only the cache's own changes may open: in ordered mode space comes back when
 /// the log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
-/// A record ready to be written: its head and lines, gathered into runs of neighbours on the SSD.
+/// A record ready to be written: its head and lines, joined into runs of neighbours on the SSD.
 pub(crate) struct Record {
     pub(crate) runs: Vec<(Lba, Payload)>,
     pub(crate) sequence: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Formed {
     Blocked,
 }
 
-/// What a replay found of a record.
+/// Facts of a record that a replay takes.
 pub(super) struct Replayed {
     pub(super) sequence: u64,
     pub(super) epoch: u64,
@@ -65,7 +65,7 @@ struct InFlight {
     internal_number: u64,
 }
 
-/// What the log knows of itself: one owner, never borrowed across a wait.
+/// State of the log: one owner, never borrowed across a wait.
 pub(crate) struct LogState {
     pub(super) geometry: Geometry,
     pub(super) uuid: [u8; 16],
@@ -88,7 +88,7 @@ pub(crate) struct LogState {
     pub(super) ending: bool,
     /// Present in ordered mode.
     pub(super) ordered: Option<OrderedQueue>,
-    /// What may be written in the open segment, and in the one after it.
+    /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
@@ -150,7 +150,7 @@ impl LogState {
         let waiting = self.user.bytes() + self.internal.bytes();
         match self.in_flight.len() {
             0 => !self.user.is_empty() || !self.internal.is_empty(),
-            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= GATHER_BYTES,
+            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= RECORD_BYTES_MIN,
         }
     }
 
@@ -159,7 +159,7 @@ impl LogState {
         let Position { segment, next_segment, .. } = self.position;
         self.free_slots = map.free_slots_of(segment);
         self.next_free_slots = map.free_slots_of(next_segment);
-        map.segments_mut().settle([segment, next_segment]);
+        map.segments_mut().set_open([segment, next_segment]);
         if map.loading().is_none() {
             map.learn_segments(0..self.geometry.segment_count);
         }
@@ -378,7 +378,7 @@ impl LogState {
     /// The place of the head after the one in `unit`, and the first slot that is free behind it.
     ///
     /// Heads of lines larger than a unit share a slot, so that what they leave behind is whole slots.
-    /// They fill it from its end: the first of them stands right before its lines, and both go out as
+    /// Heads fill a slot from its end: the first head stands right before its lines, and both go out as
     /// one write. In a segment with much room every head of smaller lines stands so.
     fn next_head(&self, unit: u32, slot: u32) -> (u32, u32) {
         let units_per_line = self.geometry.units_per_line();

@@ -25,17 +25,28 @@ const STEP_REST_NS: u64 = 200_000;
 
 /// The loader of one cache's map.
 pub(crate) struct Loader<S> {
-    pub(crate) handle: Handle,
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) counters: Rc<Counters>,
-    pub(crate) lifecycle: Rc<Lifecycle>,
+    handle: Handle,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    counters: Rc<Counters>,
+    lifecycle: Rc<Lifecycle>,
 }
 
 type ChunkRead = JoinHandle<IoResult<Buf>>;
 
 impl<S: BlockDevice> Loader<S> {
+    pub(crate) fn new(
+        handle: Handle,
+        map: Rc<Map>,
+        ssd: Rc<Ssd<S>>,
+        log: Rc<Log<S>>,
+        counters: Rc<Counters>,
+        lifecycle: Rc<Lifecycle>,
+    ) -> Rc<Self> {
+        Rc::new(Self { handle, map, ssd, log, counters, lifecycle })
+    }
+
     /// The task that loads the rest of the map while the cache serves.
     pub(crate) async fn load_rest(self: Rc<Self>) {
         let begin = self.map.get().loading().map(Loading::source);

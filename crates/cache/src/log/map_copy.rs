@@ -12,7 +12,7 @@ use crate::map::index::Index;
 /// A copy of the map in the making.
 pub(super) struct MapCopy {
     geometry: Geometry,
-    /// What all chunks have in common.
+    /// The head with the fields that all chunks share.
     head: ChunkHead,
     /// Lines copied.
     pub(super) lines: u64,

@@ -48,9 +48,9 @@ pub enum OpenError {
     /// A device failed.
     #[error("{device}: {error}")]
     Io {
-        /// Which of the two.
+        /// The SSD or the origin.
         device: &'static str,
-        /// Its error.
+        /// The device's error.
         error: IoError,
     },
 }
@@ -63,7 +63,7 @@ pub(crate) fn origin_error(error: IoError) -> OpenError {
     OpenError::Io { device: "the origin", error }
 }
 
-/// What a superblock says of a cache, without opening it.
+/// The facts that a superblock tells of a cache that is not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Names the cache.
@@ -76,7 +76,7 @@ pub struct Label {
     pub dirty_lines: u64,
     /// Bytes of a line.
     pub line_bytes: u64,
-    /// Who leaves when it is full.
+    /// The replacement policy: it chooses the line that leaves a full cache.
     pub policy: PolicyKind,
     /// Size of the origin it belongs to, in sectors.
     pub origin_sectors: u64,
@@ -95,7 +95,7 @@ pub struct OpenOptions {
     pub seed: u64,
 }
 
-/// What was found at the opening.
+/// Facts that the opening found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Whether the cache had been stopped in order.

@@ -1,4 +1,4 @@
-//! What is asked of the cleaner: dirty lines changed, somebody hurries, somebody waits for a drain.
+//! Pressure on the cleaner: dirty lines changed, a part hurries, a person waits for a drain.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

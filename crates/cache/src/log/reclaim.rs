@@ -1,7 +1,7 @@
 //! Preparing segments, so that the log always finds one to write in.
 //!
 //! Nothing is moved: the log writes around the lines that live in a segment (see `segments.rs`).
-//! What takes care here is when a dead unit may be written again.
+//! The care lies in the moment at which a dead unit may be written again.
 
 use std::rc::Rc;
 
@@ -25,22 +25,33 @@ const REPLAY_RECORDS_MIN: u64 = 16_384;
 /// Entries of records after which a checkpoint is due, as a part of the lines it holds: a start
 /// replays so many, and the map that is written for them is a 50th of their data.
 const REPLAY_ENTRIES_PART: u64 = 8;
-/// The same for a small cache: 0.1 s of a start.
+/// The least number of such entries, for a small cache: 0.1 s of a start.
 const REPLAY_ENTRIES_MIN: u64 = 1 << 20;
 /// Records by which a checkpoint must shorten the replay: in ordered mode it may be few.
 const REPLAY_ADVANCE_MIN: u64 = 16;
 
 /// The reclaimer of one cache.
 pub(crate) struct Reclaimer<S, O> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) checkpointer: Rc<Checkpointer<S, O>>,
-    pub(crate) pressure: Rc<Pressure>,
-    pub(crate) lifecycle: Rc<Lifecycle>,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    checkpointer: Rc<Checkpointer<S, O>>,
+    pressure: Rc<Pressure>,
+    lifecycle: Rc<Lifecycle>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
+    pub(crate) fn new(
+        map: Rc<Map>,
+        ssd: Rc<Ssd<S>>,
+        log: Rc<Log<S>>,
+        checkpointer: Rc<Checkpointer<S, O>>,
+        pressure: Rc<Pressure>,
+        lifecycle: Rc<Lifecycle>,
+    ) -> Rc<Self> {
+        Rc::new(Self { map, ssd, log, checkpointer, pressure, lifecycle })
+    }
+
     /// The task that keeps segments prepared and replays short.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         loop {
@@ -78,7 +89,7 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
         let records_max = (16 * checkpoint_units).clamp(REPLAY_RECORDS_MIN, REPLAY_RECORDS_MAX);
         let contents = self.map.get();
         if contents.loading().is_some() {
-            // What is not in memory cannot be written.
+            // Checkpoints hold the whole map, and a part of it is not in memory yet.
             return false;
         }
         let (records, entries) = self.checkpointer.since();
@@ -98,7 +109,7 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
     /// One step towards free segments; false when there is nothing to do now.
     async fn make_space(&self) -> bool {
         if self.map.get().segments().preparing() > 0 {
-            // What emptied them may still be on its way to the SSD.
+            // Records that emptied them may still be on their way to the SSD.
             let before = self.map.get().segments().free_count();
             let durable =
                 self.log.all_acked().await.is_ok() && self.log.make_durable().await.is_ok();

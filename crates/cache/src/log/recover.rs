@@ -95,7 +95,7 @@ pub(crate) async fn format<S: BlockDevice>(
     store_superblock(ssd, first_superblock(&geometry, options, ssd_bytes)).await.map_err(ssd_error)
 }
 
-/// What is on an SSD, without opening it; `None` if it is not a cache.
+/// Reads the label of the cache on an SSD; `None` if the SSD holds none.
 ///
 /// # Errors
 /// When there is one, but not whole or not of this version.
@@ -140,7 +140,7 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let mut log = LogState::new(geometry, found.uuid, options.settings.ordered);
     load_before_replay(ssd, &found, &mut map, found.uuid).await?;
     let records = replay(ssd, &found, &mut map, &mut log).await?;
-    // What was replayed may sit in a volatile cache: nothing may build on it before.
+    // Replayed records may sit in a volatile cache of the SSD: nothing may build on them before.
     ssd.flush().await.map_err(ssd_error)?;
     let changed = clean
         && fingerprint(origin).await.map_err(origin_error)? != found.fingerprint.get()

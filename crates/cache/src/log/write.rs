@@ -14,15 +14,26 @@ use crate::map::shared::Map;
 
 /// The writer of records of one cache.
 pub(crate) struct LogWriter<S> {
-    pub(crate) handle: Handle,
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) pressure: Rc<Pressure>,
-    pub(crate) lifecycle: Rc<Lifecycle>,
+    handle: Handle,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    pressure: Rc<Pressure>,
+    lifecycle: Rc<Lifecycle>,
 }
 
 impl<S: BlockDevice> LogWriter<S> {
+    pub(crate) fn new(
+        handle: Handle,
+        map: Rc<Map>,
+        ssd: Rc<Ssd<S>>,
+        log: Rc<Log<S>>,
+        pressure: Rc<Pressure>,
+        lifecycle: Rc<Lifecycle>,
+    ) -> Rc<Self> {
+        Rc::new(Self { handle, map, ssd, log, pressure, lifecycle })
+    }
+
     /// Forms records and sends them out until the log ends.
     pub(crate) async fn write_log(self: Rc<Self>) {
         let mut last_segment = self.log.segment();

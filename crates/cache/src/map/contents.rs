@@ -73,7 +73,7 @@ impl Contents {
         &mut self.segments
     }
 
-    /// What is still to be loaded, if anything is.
+    /// The loading under way, until the whole map is in memory.
     pub(crate) fn loading(&self) -> Option<&Loading> {
         self.loading.as_ref()
     }

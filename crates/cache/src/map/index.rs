@@ -1,4 +1,4 @@
-//! What is cached where: flat arrays over slots, and the table from lines to slots.
+//! The index: flat arrays over slots, and the table from lines to slots.
 //!
 //! Per slot, in one word of as many bits as it takes: four bits of state, 24 bits of the data's
 //! CRC-32C, and the line (8 bits more, beside it, when the origin has over 2^36 lines); and only
@@ -27,7 +27,7 @@ const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
 /// Lines whose dirtiness is counted together: a destaging sweep skips clean extentes by it.
 pub(crate) const LINES_PER_EXTENT: u64 = 256;
 
-/// What is known of the data in a slot when it is placed.
+/// Facts of the data in a slot when it is placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
     pub(crate) line: u64,
@@ -52,7 +52,7 @@ pub(crate) struct SlotState {
 pub(crate) struct Index {
     geometry: Geometry,
     words: PackedArray,
-    /// What of a line its word has no room for. Empty when there is room for all of it.
+    /// The bits of a line that its word has no room for. Empty when there is room for all of them.
     line_high: Vec<u8>,
     /// Empty until the first partial line.
     masks: Vec<u8>,
@@ -168,7 +168,7 @@ impl Index {
         old
     }
 
-    /// The same for a line that is known to be in slot `old`, or nowhere.
+    /// Puts a line into a free slot; the line is known to be in slot `old`, or nowhere.
     pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
         let Placement { line, slot, .. } = placement;
         assert!(!self.is_used(slot), "slot {slot} is taken");

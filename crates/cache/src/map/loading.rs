@@ -1,4 +1,4 @@
-//! What is still to be loaded of a checkpoint's map, and what of it is out of date. Pure.
+//! Loading state: the part of a checkpoint's map that is not in memory yet, or out of date. Pure.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ impl Loading {
         self.distrusted.as_ref().is_some_and(|marks| marks.is_marked(sector))
     }
 
-    /// What is in a slot is known by now.
+    /// Notes that the content of a slot is known.
     pub(crate) fn decide(&mut self, slot: u32) {
         self.decided[slot as usize / 64] |= 1 << (slot % 64);
     }

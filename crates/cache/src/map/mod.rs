@@ -1,4 +1,4 @@
-//! What is cached where, in memory: lines, slots, segments, and who uses them now.
+//! The map in memory: lines, slots, segments, and the requests that use them now.
 
 pub(crate) mod contents;
 pub(crate) mod index;

@@ -129,8 +129,8 @@ impl Map {
         self.loading_progress.until(done).await;
     }
 
-    /// These lines are about to be changed past the log: what the stored map says of them will be out
-    /// of date. The caller holds their locks.
+    /// Notes that the stored map will be out of date about lines that are about to be changed past the log.
+    /// The caller holds the locks of the lines.
     pub(crate) fn void_unloaded(&self, first: u64, last: u64) {
         if let Some(loading) = self.change().loading_mut() {
             loading.void(first, last);

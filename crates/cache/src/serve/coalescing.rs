@@ -21,7 +21,7 @@ const LOG_BYTES_MAX: u64 = 3 << 20;
 /// So many writes after two of the same range have met, the log is free for all again.
 const EXPECTING_WRITES: u32 = 64;
 
-/// What became of a write.
+/// The outcome of a write.
 pub(super) type Answer = IoResult<Served>;
 /// The newest data of those who came later.
 type Newest = Option<Payload>;
@@ -34,7 +34,7 @@ pub(super) type Overwritten = Waiters<Newest, Answer>;
 pub(crate) struct Coalescing {
     /// By range.
     waiting: SingleFlight<Newest, Answer>,
-    /// Those that wait for the log pass one by one, in order.
+    /// Writes that wait for the log pass one by one, in order.
     entrance: Semaphore,
     log_bytes_max: usize,
     log_bytes: Cell<usize>,

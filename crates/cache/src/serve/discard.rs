@@ -5,6 +5,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes};
 
 use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::locks::{Access, LineLocks};
 use crate::map::shared::Map;
@@ -18,18 +19,38 @@ const ZERO_PIECE_BYTES: u64 = 128 << 10;
 
 /// The discards and zeroes of one cache.
 pub(crate) struct Discarder<S, O> {
-    pub(crate) is_read_only: bool,
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) locks: Rc<LineLocks>,
-    pub(crate) router: Rc<Router<S>>,
-    pub(crate) writer: Rc<Writer<S, O>>,
-    pub(crate) direct: Rc<DirectWriter<S, O>>,
-    pub(crate) flusher: Rc<Flusher<S, O>>,
+    is_read_only: bool,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    locks: Rc<LineLocks>,
+    router: Rc<Router<S>>,
+    writer: Rc<Writer<S, O>>,
+    direct: Rc<DirectWriter<S, O>>,
+    flusher: Rc<Flusher<S, O>>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
+    pub(crate) fn new(
+        ground: &Ground<S, O>,
+        router: Rc<Router<S>>,
+        writer: Rc<Writer<S, O>>,
+        direct: Rc<DirectWriter<S, O>>,
+        flusher: Rc<Flusher<S, O>>,
+    ) -> Self {
+        Self {
+            is_read_only: ground.limits.read_only,
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            log: ground.log.clone(),
+            locks: ground.locks.clone(),
+            router: router,
+            writer: writer,
+            direct: direct,
+            flusher: flusher,
+        }
+    }
+
     pub(crate) async fn discard(&self, range: SectorRange) -> IoResult<()> {
         if self.is_read_only {
             return Err(IoError::ReadOnly);

@@ -6,18 +6,28 @@ use voltier_block::{BlockDevice, IoError, IoResult};
 
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
+use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::Map;
 
 /// The flushes of one cache.
 pub(crate) struct Flusher<S, O> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) origin: Rc<Origin<O>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) health: Rc<SsdHealth>,
+    map: Rc<Map>,
+    origin: Rc<Origin<O>>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            origin: ground.origin.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+        }
+    }
+
     pub(crate) async fn flush(&self) -> IoResult<()> {
         if self.health.failed() {
             return self.flush_failed().await;

@@ -18,6 +18,7 @@ use crate::config::Settings;
 use crate::counters::{Counters, add};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
 use crate::map::shared::{Map, Pinned};
 
 /// Nanoseconds on the clock of the core.
@@ -54,21 +55,14 @@ fn average(of: &Cell<Nanos>, newest: Nanos) {
 }
 
 impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
-    pub(crate) fn new(
-        handle: Handle,
-        map: Rc<Map>,
-        ssd: Rc<Ssd<S>>,
-        origin: Rc<Origin<O>>,
-        settings: Rc<RefCell<Settings>>,
-        counters: Rc<Counters>,
-    ) -> Self {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
         Self {
-            handle,
-            map,
-            ssd,
-            origin,
-            settings,
-            counters,
+            handle: ground.handle.clone(),
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            settings: ground.settings.clone(),
+            counters: ground.counters.clone(),
             reads: Cell::new(0),
             ssd_wait_ns: Cell::new(0),
             origin_wait_ns: Cell::new(0),

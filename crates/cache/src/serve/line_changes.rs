@@ -9,6 +9,7 @@ use voltier_block::{
 use crate::canary::{self, Canary};
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::mask_of;
+use crate::ground::Ground;
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
@@ -16,13 +17,22 @@ use crate::map::shared::Map;
 
 /// The merger of writes with the cached lines of one cache.
 pub(crate) struct LineMerger<S> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) damage: Rc<Damage<S>>,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    damage: Rc<Damage<S>>,
 }
 
 impl<S: BlockDevice> LineMerger<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            log: ground.log.clone(),
+            damage: ground.damage.clone(),
+        }
+    }
+
     /// The changes that put a write's data into the log, line by line. Parts of lines that are not
     /// cached stay uncached unless `partial` lines may be made of them.
     pub(super) async fn line_changes(

@@ -8,6 +8,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, IoResult, SectorRange};
 use crate::admission::Admission;
 use crate::canary::{self, Canary};
 use crate::devices::origin::Origin;
+use crate::ground::Ground;
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::map::shared::Map;
@@ -17,13 +18,22 @@ const FILL_BACKLOG_BYTES: u64 = 8 << 20;
 
 /// The reader of what one cache does not have.
 pub(crate) struct MissReader<S, O> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) origin: Rc<Origin<O>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) admission: Rc<RefCell<Admission>>,
+    map: Rc<Map>,
+    origin: Rc<Origin<O>>,
+    log: Rc<Log<S>>,
+    admission: Rc<RefCell<Admission>>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> MissReader<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            origin: ground.origin.clone(),
+            log: ground.log.clone(),
+            admission: ground.admission.clone(),
+        }
+    }
+
     /// Reads what is not cached, and keeps what admission lets in.
     pub(super) async fn read_miss(
         &self,

@@ -6,6 +6,7 @@ use voltier_block::{BlockDevice, SectorRange};
 
 use crate::canary::{self, Canary};
 use crate::devices::health::SsdHealth;
+use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::{Map, Pinned};
 
@@ -29,12 +30,16 @@ impl Run<'_> {
 
 /// The planner of one cache's reads.
 pub(crate) struct Planner<S> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) health: Rc<SsdHealth>,
+    map: Rc<Map>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
 }
 
 impl<S: BlockDevice> Planner<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self { map: ground.map.clone(), log: ground.log.clone(), health: ground.health.clone() }
+    }
+
     /// A line that is whole and on the SSD, pinned: the fast path.
     pub(super) fn ready_hit(&self, line: u64) -> Option<Pinned<'_>> {
         if self.health.failed() {

@@ -9,6 +9,7 @@ use crate::counters::{Counters, Served, count};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::format::geometry::mask_of;
+use crate::ground::Ground;
 use crate::log::damage::Damage;
 use crate::map::locks::{Access, LineLocks};
 use crate::map::shared::{Map, Pinned};
@@ -21,21 +22,38 @@ use crate::serve::single_flight::Role;
 
 /// The reads of one cache.
 pub(crate) struct Reader<S, O> {
-    pub(crate) limits: Limits,
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) origin: Rc<Origin<O>>,
-    pub(crate) damage: Rc<Damage<S>>,
-    pub(crate) locks: Rc<LineLocks>,
-    pub(crate) router: Rc<Router<S>>,
-    pub(crate) planner: Planner<S>,
-    pub(crate) misses: MissReader<S, O>,
-    pub(crate) idle_origin: IdleOrigin<S, O>,
-    pub(crate) shared_reads: SharedReads,
-    pub(crate) counters: Rc<Counters>,
+    limits: Limits,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
+    damage: Rc<Damage<S>>,
+    locks: Rc<LineLocks>,
+    router: Rc<Router<S>>,
+    planner: Planner<S>,
+    misses: MissReader<S, O>,
+    idle_origin: IdleOrigin<S, O>,
+    shared_reads: SharedReads,
+    counters: Rc<Counters>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>, router: Rc<Router<S>>) -> Self {
+        Self {
+            limits: ground.limits.clone(),
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            damage: ground.damage.clone(),
+            locks: ground.locks.clone(),
+            router: router,
+            planner: Planner::new(ground),
+            misses: MissReader::new(ground),
+            idle_origin: IdleOrigin::new(ground),
+            shared_reads: SharedReads::default(),
+            counters: ground.counters.clone(),
+        }
+    }
+
     pub(crate) async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let bytes = into.len() as u64;
         let range = SectorRange::from_bytes(at.bytes(), bytes);

@@ -1,4 +1,4 @@
-//! Which way a request goes: every reason for going past the cache, in one place.
+//! Routing: every reason for which a request goes past the cache, in one place.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,6 +7,7 @@ use voltier_block::{BlockDevice, SectorRange};
 
 use crate::config::{Mode, Settings};
 use crate::devices::health::SsdHealth;
+use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::Map;
 use crate::stream::StreamDetector;
@@ -24,14 +25,24 @@ pub(super) enum WritePath {
 
 /// The router of one cache.
 pub(crate) struct Router<S> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) health: Rc<SsdHealth>,
-    pub(crate) settings: Rc<RefCell<Settings>>,
-    pub(crate) streams: RefCell<StreamDetector>,
+    map: Rc<Map>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
+    settings: Rc<RefCell<Settings>>,
+    streams: RefCell<StreamDetector>,
 }
 
 impl<S: BlockDevice> Router<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+            settings: ground.settings.clone(),
+            streams: RefCell::new(StreamDetector::new()),
+        }
+    }
+
     /// Every reason why a write does not just follow the mode, in order.
     pub(super) fn write_path(&self, range: SectorRange) -> WritePath {
         let stream_bytes = self.streams.borrow_mut().observe(range, true);

@@ -11,7 +11,7 @@ use crate::serve::single_flight::{Leader, Role, SingleFlight};
 /// Shorter reads cost less than the search for a leader.
 const SHARED_SECTORS_MIN: u64 = 128;
 
-/// What was read, and how it was served.
+/// The bytes of a read, and how the cache served them.
 type Answer = (Bytes, Served);
 /// How a long read goes on.
 pub(super) type ReadRole<'a> = Role<'a, (), Answer>;

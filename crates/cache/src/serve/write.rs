@@ -9,6 +9,7 @@ use voltier_block::{
 use crate::canary::{self, Canary};
 use crate::counters::{Counters, Served, add, count};
 use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
 use crate::log::change::Source;
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
@@ -36,22 +37,46 @@ enum Wait {
 
 /// The writes of one cache.
 pub(crate) struct Writer<S, O> {
-    pub(crate) limits: Limits,
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) damage: Rc<Damage<S>>,
-    pub(crate) pressure: Rc<Pressure>,
-    pub(crate) locks: Rc<LineLocks>,
-    pub(crate) router: Rc<Router<S>>,
-    pub(crate) coalescing: Coalescing,
-    pub(crate) merger: Rc<LineMerger<S>>,
-    pub(crate) direct: Rc<DirectWriter<S, O>>,
-    pub(crate) flusher: Rc<Flusher<S, O>>,
-    pub(crate) counters: Rc<Counters>,
+    limits: Limits,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    damage: Rc<Damage<S>>,
+    pressure: Rc<Pressure>,
+    locks: Rc<LineLocks>,
+    router: Rc<Router<S>>,
+    coalescing: Coalescing,
+    merger: Rc<LineMerger<S>>,
+    direct: Rc<DirectWriter<S, O>>,
+    flusher: Rc<Flusher<S, O>>,
+    counters: Rc<Counters>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
+    pub(crate) fn new(
+        ground: &Ground<S, O>,
+        router: Rc<Router<S>>,
+        merger: Rc<LineMerger<S>>,
+        direct: Rc<DirectWriter<S, O>>,
+        flusher: Rc<Flusher<S, O>>,
+    ) -> Self {
+        Self {
+            limits: ground.limits.clone(),
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            log: ground.log.clone(),
+            damage: ground.damage.clone(),
+            pressure: ground.pressure.clone(),
+            locks: ground.locks.clone(),
+            router: router,
+            coalescing: Coalescing::new(ground.map.geometry()),
+            merger: merger,
+            direct: direct,
+            flusher: flusher,
+            counters: ground.counters.clone(),
+        }
+    }
+
     pub(crate) async fn write(
         &self,
         at: Lba,

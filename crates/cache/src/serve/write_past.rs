@@ -7,6 +7,7 @@ use voltier_block::{BlockDevice, IoError, IoResult, Payload, SectorRange};
 use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
@@ -17,17 +18,30 @@ use crate::serve::route::WritePath;
 
 /// The direct way to the origin of one cache.
 pub(crate) struct DirectWriter<S, O> {
-    pub(crate) map: Rc<Map>,
-    pub(crate) ssd: Rc<Ssd<S>>,
-    pub(crate) origin: Rc<Origin<O>>,
-    pub(crate) log: Rc<Log<S>>,
-    pub(crate) health: Rc<SsdHealth>,
-    pub(crate) intents: Rc<Intents>,
-    pub(crate) damage: Rc<Damage<S>>,
-    pub(crate) merger: Rc<LineMerger<S>>,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
+    intents: Rc<Intents>,
+    damage: Rc<Damage<S>>,
+    merger: Rc<LineMerger<S>>,
 }
 
 impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>, merger: Rc<LineMerger<S>>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+            intents: ground.intents.clone(),
+            damage: ground.damage.clone(),
+            merger: merger,
+        }
+    }
+
     /// Straight to the origin; the log gets a copy or the news that its old one is void.
     pub(super) async fn write_past(
         &self,
