@@ -1,8 +1,7 @@
 //! `cargo xtask bench NAME`: every performance figure with its peer, measured in the same run.
 //!
-//! Prints a table and writes `target/bench/NAME.json`. The cases of a crate that need no server
-//! come from that crate's examples `bench` and `start`, which print one JSON line a case (see
-//! [`report::Measured`]).
+//! Prints a table and writes `target/bench/NAME.json`. The cases that need no server come from the
+//! programs of the crate `voltier-bench`, which print one JSON line a case (see [`report::Measured`]).
 
 mod array;
 mod btrfs;
@@ -46,8 +45,8 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     let effort = Effort::from_env()?;
     let rows = match name {
         "cache" => cache::measure(effort)?,
-        "start" => in_process("voltier-cache", "start", &[], Effort { rounds: 1, ..effort })?,
-        "parity" => in_process("voltier-parity", "bench", &[], effort)?,
+        "start" => in_process("start", &[], Effort { rounds: 1, ..effort })?,
+        "parity" => in_process("parity", &[], effort)?,
         "array" => array::measure(effort)?,
         "btrfs" => btrfs::measure(effort)?,
         "mrc" => mrc::measure()?,
@@ -75,20 +74,15 @@ pub(crate) fn run(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs an example of `package` once for each round and takes the median of each case.
-fn in_process(
-    package: &str,
-    example: &str,
-    words: &[&str],
-    effort: Effort,
-) -> Result<Vec<Row>, Failure> {
-    let what = format!("cargo run --package {package} --example {example}");
+/// Runs a program of `voltier-bench` once for each round and takes the median of each case.
+fn in_process(program: &str, words: &[&str], effort: Effort) -> Result<Vec<Row>, Failure> {
+    let what = format!("cargo run --package voltier-bench --bin {program}");
     let mut rounds = Vec::new();
     for round in 1..=effort.rounds {
-        eprintln!("{package}: {example}, round {round} of {}", effort.rounds);
+        eprintln!("{program}: round {round} of {}", effort.rounds);
         let mut command: Command = workspace::cargo();
-        command.args(["run", "--quiet", "--locked", "--release", "--package", package]);
-        command.args(["--example", example, "--"]).args(words);
+        command.args(["run", "--quiet", "--locked", "--release", "--package", "voltier-bench"]);
+        command.args(["--bin", program, "--"]).args(words);
         command.env("BENCH_SECONDS", effort.seconds.to_string());
         let output = command.stderr(Stdio::inherit()).output()?;
         workspace::succeeded(&what, output.status)?;

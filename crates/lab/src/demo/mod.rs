@@ -6,23 +6,23 @@
 //! else is the document's: see [`jobs`].
 
 pub mod html;
-pub mod jobs;
 pub mod options;
 pub mod report;
 
 use std::fs;
 use std::path::PathBuf;
 
-use jobs::{JOBS, JobSpec};
-pub use options::{Options, Ssd};
+use voltier_results::size::format_bytes;
+use voltier_results::table::median;
+
+use crate::plan::maxio_jobs::{JOBS, JobSpec};
+pub use options::Options;
 pub use report::{Figures, Report, Row};
 
 use crate::LabError;
 use crate::fio::{self, Fio, Job, Outcome, Pattern, Target, Until};
 use crate::machine::Machine;
 use crate::process::Stop;
-use crate::size::format_bytes;
-use crate::table::median;
 use crate::voltier::{CacheSpec, Instance};
 
 /// The cache's SSD, in test sizes: the document's proportion (800 GB for a test set of 100 GB). No
@@ -225,7 +225,7 @@ fn said(spec: &JobSpec, volume: &str, outcome: &Outcome) -> String {
     format!(
         "{:<13} {volume:<12} {:>10} {}",
         spec.label,
-        crate::table::figure(spec.figure(outcome)),
+        voltier_results::table::figure(spec.figure(outcome)),
         spec.unit.name()
     )
 }

@@ -1,12 +1,12 @@
 //! Several clients at once: clients x processes, through fio's server mode.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::{Access, Axes};
 
 use super::jobs::{fill_group, once, random_data, timed};
 use super::step::{Group, Planned, Subject, Work};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::Pattern;
-use crate::result::{Access, Axes};
 
 /// Where the clients run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,11 @@
 //! A database over a file system on the target, its benchmark run again and again.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Axes;
 
 use super::jobs::once;
 use super::step::{DatabaseStep, Group, Planned, Subject, Work};
 use super::values::{Extent, check};
-use crate::result::Axes;
 
 /// Which database and benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

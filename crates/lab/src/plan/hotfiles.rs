@@ -4,12 +4,12 @@
 //! touched exactly once a pass, in order or in a fresh permutation.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::{Access, Axes};
 
 use super::jobs::{once, random_data};
 use super::step::{FilePass, Group, Load, Planned, Subject, Work};
 use super::values::{ByteSize, not_empty};
 use crate::fio::{Job, Pattern, Until};
-use crate::result::{Access, Axes};
 
 /// The plan `hotfiles`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

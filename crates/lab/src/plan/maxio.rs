@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::jobs::{fill_group, once, point, timed};
+use super::maxio_jobs::{JOBS, NUMJOBS};
 use super::step::{Group, Subject};
 use super::values::{Extent, check, not_empty, time};
-use crate::demo::jobs::{JOBS, NUMJOBS};
 
 /// The plan `maxio`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,12 +1,12 @@
 //! Any sweep: order, block size, share of reads, jobs and depth, 50/50 among them.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Access;
 
 use super::jobs::{fill_group, once, point, random_data, timed};
 use super::step::{Group, Planned, Subject};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::Pattern;
-use crate::result::Access;
 
 /// The plan `mixed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

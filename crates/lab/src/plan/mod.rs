@@ -12,12 +12,15 @@
 //! Reading route: [`Plan`], then one method ([`Pts`] is the longest), then [`step`] for what they
 //! expand to.
 
+mod cache_model;
 mod clients;
 mod composite;
 mod database;
+mod facts;
 mod hotfiles;
 mod jobs;
 mod maxio;
+pub mod maxio_jobs;
 mod mixed;
 mod orion;
 mod pts;
@@ -25,8 +28,10 @@ pub mod step;
 mod trace;
 mod values;
 
+pub use cache_model::CacheModel;
 pub use clients::{Clients, Transport};
 pub use database::{Database, Engine};
+pub use facts::facts;
 pub use hotfiles::HotFiles;
 pub use maxio::Maxio;
 pub use mixed::Mixed;

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::{Access, Axes};
 
 use super::jobs::{fill_group, once, timed};
 use super::step::{Group, Load, Planned, Subject, Work};
 use super::values::{ByteSize, Extent, check, time};
 use crate::fio::{Job, Pattern, Until};
-use crate::result::{Access, Axes};
 
 /// Unmeasured random requests before a large sequential point when no cache size is given.
 const WARM_UP: Duration = Duration::from_secs(120);

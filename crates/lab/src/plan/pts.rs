@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Axes;
 
 use super::composite::{self, composite};
 use super::jobs::{fill, once, point, random_data, timed};
 use super::step::{Group, Load, Pick, Planned, Repeat, Subject, Tracked, Value, Work};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::{Job, Pattern};
-use crate::result::Axes;
 
 /// The tests, in the order of the specification.
 pub(super) const TESTS: [&str; 9] =

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::size::{format_bytes, parse_bytes};
+use voltier_results::size::{format_bytes, parse_bytes};
 
 /// A size that is written "4K" in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

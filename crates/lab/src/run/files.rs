@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use voltier_block::{Buf, Prng};
+use voltier_results::result::{Flow, Histogram, Latency, Point, Status};
 
 use super::merge;
 use super::meter::{self, Meter};
@@ -12,7 +13,6 @@ use super::target::{Kind, Target};
 use crate::LabError;
 use crate::plan::step::FilePass;
 use crate::process::Stop;
-use crate::result::{Flow, Histogram, Latency, Point, Status};
 
 /// Folder of the files in the target.
 const FOLDER: &str = "voltier-lab-files";

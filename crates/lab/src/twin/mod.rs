@@ -17,7 +17,6 @@ mod maxio;
 mod maxiq;
 pub mod published;
 pub mod report;
-pub mod store;
 
 use std::fmt;
 use std::str::FromStr;
