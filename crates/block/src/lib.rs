@@ -9,6 +9,7 @@ mod device;
 mod error;
 mod prng;
 mod range;
+pub mod size;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload, blocks_out};
 pub use copy::copy_past_caches;

@@ -1,29 +1,12 @@
-//! Sizes as users write them: a number and K, M, G or T, binary.
+//! Sizes of plans, results and reports.
 
-/// Bytes of "512M", "1g", "4096". None when it is not a size or does not fit.
+pub use voltier_block::size::exact_size as format_bytes;
+use voltier_block::size::parse_size;
+
+/// Bytes of "512M", "1g", "4096". `None` when the text is no size, or has a fraction.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return None,
-    };
-    let number: u64 = digits.parse().ok()?;
-    number.checked_mul(1 << shift)
-}
-
-/// The same, back: the largest unit that divides the size exactly ("1536M", not "1.5G").
-pub fn format_bytes(bytes: u64) -> String {
-    for (shift, unit) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
-        if bytes != 0 && bytes.is_multiple_of(1 << shift) {
-            return format!("{}{unit}", bytes >> shift);
-        }
-    }
-    bytes.to_string()
+    (!text.contains('.')).then(|| parse_size(text)).flatten()
 }
 
 /// To three digits, for people: "64M", "1.37G".

@@ -1,7 +1,8 @@
 //! Arrays: in-process on memory and on modelled drives, then through NBD beside btrfs.
 
+use super::btrfs;
+use super::programs::{Effort, in_process};
 use super::report::Row;
-use super::{Effort, btrfs, in_process};
 use crate::Failure;
 
 /// All cases of arrays, in the order of the table.

@@ -13,7 +13,7 @@ use voltier_lab::process::{self, Stop};
 use voltier_lab::voltier::{ArraySpec, Instance};
 use voltier_results::size::format_bytes;
 
-use super::Effort;
+use super::programs::Effort;
 use super::report::{self, Measured, Row};
 use crate::{Failure, workspace};
 

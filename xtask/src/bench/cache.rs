@@ -2,8 +2,8 @@
 //! plain memory.
 
 use super::nbd::{self, Volumes};
+use super::programs::{Effort, in_process};
 use super::report::Row;
-use super::{Effort, in_process};
 use crate::{Failure, workspace};
 
 /// All cases of the cache, in the order of the table.

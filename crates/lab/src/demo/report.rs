@@ -4,7 +4,7 @@ use serde::Serialize;
 use voltier_results::size::format_bytes;
 use voltier_results::table::{figure, percent, render};
 
-use super::{Options, SSD_PER_SIZE, TURNS};
+use super::options::{Options, SSD_PER_SIZE, TURNS};
 use crate::machine::Machine;
 use crate::plan::maxio_jobs::{JobSpec, Published, Unit};
 use crate::voltier::Show;

@@ -72,10 +72,10 @@ impl Clients {
         check(self.seconds, &[self.block_random, self.block_sequential])?;
         not_empty("access", &self.access)?;
         not_empty("reads", &self.reads)?;
-        super::percentages("reads", &self.reads)?;
-        super::counts("clients", &self.clients)?;
-        super::counts("processes", &self.processes)?;
-        super::counts("depth", &[self.depth])?;
+        super::values::percentages("reads", &self.reads)?;
+        super::values::counts("clients", &self.clients)?;
+        super::values::counts("processes", &self.processes)?;
+        super::values::counts("depth", &[self.depth])?;
         let most = self.clients.iter().copied().max().unwrap_or(0);
         if self.transport == Transport::Hosts && (self.hosts.len() as u32) < most {
             return Err(format!(

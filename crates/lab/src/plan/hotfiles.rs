@@ -39,8 +39,8 @@ impl HotFiles {
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
-        super::counts("files", &[self.files])?;
-        super::counts("passes", &[self.passes])?;
+        super::values::counts("files", &[self.files])?;
+        super::values::counts("passes", &[self.passes])?;
         not_empty("access", &self.access)?;
         if !self.file_size.0.is_multiple_of(4096) || self.file_size.0 > 1 << 30 {
             return Err("file_size: give a multiple of 4096, 1G at most".to_owned());

@@ -45,7 +45,7 @@ impl Maxio {
             return Err("repeats = 0: give 1 or more".to_owned());
         }
         let known: Vec<&str> = JOBS.iter().map(|job| job.key).collect();
-        super::known_words("jobs", &self.jobs, &known)
+        super::values::known_words("jobs", &self.jobs, &known)
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {

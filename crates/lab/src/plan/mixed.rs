@@ -53,10 +53,10 @@ impl Mixed {
         not_empty("access", &self.access)?;
         not_empty("block_sizes", &self.block_sizes)?;
         not_empty("reads", &self.reads)?;
-        super::counts("jobs", &self.jobs)?;
-        super::counts("depths", &self.depths)?;
-        super::counts("repeats", &[self.repeats])?;
-        super::percentages("reads", &self.reads)
+        super::values::counts("jobs", &self.jobs)?;
+        super::values::counts("depths", &self.depths)?;
+        super::values::counts("repeats", &[self.repeats])?;
+        super::values::percentages("reads", &self.reads)
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {

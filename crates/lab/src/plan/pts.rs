@@ -146,13 +146,13 @@ impl Pts {
         {
             not_empty(name, list)?;
         }
-        super::known_words("tests", &self.tests, &TESTS)?;
-        super::percentages("reads", &self.reads)?;
-        super::percentages("lat_reads", &self.lat_reads)?;
-        super::percentages("dirth_read", &[self.dirth_read])?;
-        super::counts("dirth_loads", &self.dirth_loads)?;
+        super::values::known_words("tests", &self.tests, &TESTS)?;
+        super::values::percentages("reads", &self.reads)?;
+        super::values::percentages("lat_reads", &self.lat_reads)?;
+        super::values::percentages("dirth_read", &[self.dirth_read])?;
+        super::values::counts("dirth_loads", &self.dirth_loads)?;
         let one = [self.threads, self.depth, self.rounds_max, self.samples, self.dirth_samples];
-        super::counts("threads, depth, rounds_max, samples and dirth_samples", &one)?;
+        super::values::counts("threads, depth, rounds_max, samples and dirth_samples", &one)?;
         for (name, list, needed) in [("reads", &self.reads, 0), ("lat_reads", &self.lat_reads, 0)] {
             if !list.contains(&needed) {
                 return Err(format!("{name} must have 0: steady is judged by the writes"));

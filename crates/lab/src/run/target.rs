@@ -20,6 +20,9 @@ use crate::plan::Extent;
 use crate::plan::step::Subject;
 use crate::process::{self, Stop};
 
+/// Folder of the files that passes over a folder leave in their target.
+pub(super) const FILES_FOLDER: &str = "voltier-lab-files";
+
 /// What `nbdinfo` may take.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
 
@@ -398,7 +401,7 @@ impl Target {
         if let Kind::Folder(folder) = &self.kind
             && is_complete
         {
-            super::files::remove(folder);
+            fs::remove_dir_all(folder.join(FILES_FOLDER)).ok();
         }
         if is_complete {
             for path in self.made.drain(..) {

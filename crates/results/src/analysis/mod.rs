@@ -18,6 +18,7 @@ pub mod compare;
 pub mod cpu;
 pub mod demand;
 mod facts;
+mod finding;
 pub mod knee;
 pub mod kneedle;
 pub mod latency;
@@ -34,34 +35,10 @@ pub mod warm_up;
 use serde::Serialize;
 
 pub use compare::{Comparison, compare};
+pub use finding::{Finding, Severity};
 pub use series::{label, outstanding, rate};
 
 use crate::result::Run;
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// Worth knowing; the figures stand.
-    Note,
-    /// A trap of units or of method: the figures need the remark.
-    Warning,
-    /// The figure cannot be right, or contradicts another.
-    Error,
-}
-
-/// Something a check has found.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Finding {
-    /// Name of the check, from [`checks::CHECKS`].
-    pub check: String,
-    /// How bad it is.
-    pub severity: Severity,
-    /// The points concerned.
-    pub points: Vec<String>,
-    /// What is wrong, with the figures.
-    pub text: String,
-}
 
 /// Everything that can be said of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -1,6 +1,6 @@
 //! elbencho's csv: a row for each phase, figures when the first and when the last worker was done.
 
-use super::{manifest, target};
+use super::files::{manifest, target};
 use crate::csv::{Row, Table};
 use crate::result::{Access, Axes, Flow, Latency, Point, Run, Status};
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::files::{manifest, target};
 use super::fio_flow::{flow, merge, number, whole};
-use super::{fio_options as options, manifest, target};
+use super::fio_options as options;
 use crate::analysis::cpu;
 use crate::result::{ClientResult, Flow, Point, Run, Sample, Status};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Files, manifest, target};
+use super::files::{Files, manifest, target};
 use crate::result::{BINS, Flow, Histogram, Latency, Point, Run, Sample, Status};
 
 /// Kinds, the longer names first: `_clat_hist` ends in neither `_clat` nor `_lat`.

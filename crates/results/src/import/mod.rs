@@ -4,6 +4,7 @@
 //! cut off is kept as far as it goes and marked. A figure that the source lacks stays missing.
 
 mod elbencho;
+mod files;
 pub mod fio_flow;
 mod fio_json;
 mod fio_log;
@@ -11,20 +12,18 @@ mod fio_options;
 mod orion;
 pub(crate) mod orion_export;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
+pub use files::Files;
 pub use orion_export::export as export_orion;
 
 use crate::LabError;
-use crate::result::{Environment, Manifest, Point, Run, TargetInfo};
+use crate::result::{Point, Run};
 
 /// Larger files are not results.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-
-/// Files by name, as they lie beside each other.
-pub type Files = BTreeMap<String, String>;
 
 /// Reads a result, whatever its format, with the files that belong to it: logs of the same prefix,
 /// Orion's tables.
@@ -106,26 +105,6 @@ fn text_of(path: &Path) -> Result<String, LabError> {
 
 fn unreadable(path: &Path, why: String) -> LabError {
     LabError::Unreadable { path: path.to_path_buf(), why }
-}
-
-/// A manifest of imported figures.
-fn manifest(tool: &str, targets: Vec<TargetInfo>) -> Manifest {
-    let fio = if tool.starts_with("fio") { tool } else { "" };
-    Manifest {
-        format: 1,
-        plan: "import".to_owned(),
-        tool: tool.to_owned(),
-        imported_from: Some(String::new()),
-        targets,
-        environment: Environment { fio: fio.to_owned(), ..Environment::default() },
-        ..Manifest::default()
-    }
-}
-
-fn target(name: &str, given: &str) -> TargetInfo {
-    let kind = "import".to_owned();
-    let (name, given) = (name.to_owned(), given.to_owned());
-    TargetInfo { name, given, kind, ..TargetInfo::default() }
 }
 
 /// The second point of a name gets a number: ids are unique in a run.

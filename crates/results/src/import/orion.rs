@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Files, manifest, target};
+use super::files::{Files, manifest, target};
 use crate::result::{Access, Axes, Flow, Latency, Point, Run};
 
 const SUFFIXES: [&str; 5] = ["_summary.txt", "_iops.csv", "_lat.csv", "_mbps.csv", "_hist.txt"];

@@ -1,6 +1,6 @@
 //! CubeFS: matrices of clients by processes, metadata operations, small files.
 
-use super::{Cell, Document, embedded, manifest, point, target};
+use super::document::{Cell, Document, embedded, manifest, point, target};
 use crate::result::{Access, Axes, Point, Run};
 
 /// One generation of the documentation.

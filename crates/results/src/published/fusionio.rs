@@ -1,6 +1,6 @@
 //! Fusion-io under Orion: figures of the prose, its charts are lost.
 
-use super::{Cell, Document, embedded, manifest, point, target};
+use super::document::{Cell, Document, embedded, manifest, point, target};
 use crate::analysis::checks::summary_of;
 use crate::result::{Access, Axes, Run};
 

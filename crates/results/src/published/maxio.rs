@@ -1,6 +1,6 @@
 //! The MaxIO report: five jobs on a disk, on an SSD, and on the disk behind the SSD.
 
-use super::{Cell, Document, embedded, manifest, point, target};
+use super::document::{Cell, Document, embedded, manifest, point, target};
 use crate::csv::Row;
 use crate::result::{Access, Axes, Point, Run};
 

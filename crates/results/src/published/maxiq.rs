@@ -1,6 +1,6 @@
 //! Adaptec MaxIQ: only the final ratios are left of its charts.
 
-use super::{Document, embedded, manifest, target};
+use super::document::{Document, embedded, manifest, target};
 use crate::result::{Access, Axes, Point, Run};
 
 const NOTES: &[&str] = &[

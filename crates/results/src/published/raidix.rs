@@ -1,6 +1,6 @@
 //! RAIDIX ERA, Linux md and ZFS over twelve drives: matrices, latencies, throughput, conclusions.
 
-use super::{Cell, Document, embedded, manifest, point, target};
+use super::document::{Cell, Document, embedded, manifest, point, target};
 use crate::analysis::checks::summary_of;
 use crate::csv::{Row, Table};
 use crate::result::{Access, Axes, Point, Run, TargetInfo};

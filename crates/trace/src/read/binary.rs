@@ -2,8 +2,9 @@
 
 use voltier_results::LabError;
 
+use super::format::Format;
 use super::input::Input;
-use super::{Format, Op, Record, Volume, checked, scaled};
+use super::record::{Op, Record, Volume, checked, scaled};
 
 const SECTOR: u64 = 512;
 

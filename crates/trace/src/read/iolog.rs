@@ -3,8 +3,8 @@
 //! Version 3 has a time in microseconds on every line. Version 2 has none, only `wait` lines; what
 //! they say is taken as fio's own replay takes it, milliseconds since the start.
 
+use super::record::{Op, Record, Volume, checked, scaled};
 use super::text::{number, shown};
-use super::{Op, Record, Volume, checked, scaled};
 
 const MARK: &[u8] = b"fio version ";
 

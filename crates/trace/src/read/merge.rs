@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use voltier_results::LabError;
 
 use super::binary::Records;
+use super::format::Format;
 use super::input::{Input, Line};
 use super::iolog::Iolog;
-use super::{Broken, Format, Parsed, ReadOptions, Record, Request, VOLUMES_MAX, Volume, text};
+use super::options::ReadOptions;
+use super::recognise::recognise;
+use super::record::{Broken, Parsed, Record, Request, VOLUMES_MAX, Volume};
+use super::text;
 
 /// A file with too many broken records is given up before its end only behind so many.
 const BROKEN_EARLY: u64 = 1000;
@@ -33,7 +37,7 @@ impl Reader {
     fn open(path: &Path, options: &ReadOptions) -> Result<Reader, LabError> {
         let (input, start) = Input::open(path)?;
         let refuse = |why: String| LabError::Unreadable { path: path.to_path_buf(), why };
-        let format = options.format.or_else(|| Format::recognise(&start)).ok_or_else(|| {
+        let format = options.format.or_else(|| recognise(&start)).ok_or_else(|| {
             let names = Format::names();
             refuse(format!("its format is not recognised: name it with --format ({names})"))
         })?;

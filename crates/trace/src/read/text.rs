@@ -1,6 +1,7 @@
 //! Formats of one line a request.
 
-use super::{Format, Op, Record, Volume, checked, scaled};
+use super::format::Format;
+use super::record::{Op, Record, Volume, checked, scaled};
 
 const SECTOR: u64 = 512;
 
@@ -165,7 +166,7 @@ pub(super) fn lis(line: &str, block_bytes: u64) -> Result<Record, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Parsed;
+    use super::super::record::Parsed;
     use super::*;
 
     fn request(format: Format, line: &str) -> Parsed {

@@ -1,7 +1,8 @@
 //! Several devices against one, sequential against random, small against large.
 
-use super::{Context, Finding, finding};
-use crate::analysis::{Severity, series};
+use super::context::Context;
+use crate::analysis::finding::{Finding, Severity, finding};
+use crate::analysis::series;
 use crate::result::{Access, Axes, Point};
 
 pub(super) fn additivity(context: &Context<'_>) -> Vec<Finding> {

@@ -1,7 +1,8 @@
 //! A cache between an SSD and a disk: what misses, filling and speed allow.
 
-use super::{Context, Finding, finding};
-use crate::analysis::{Severity, warm_up};
+use super::context::Context;
+use crate::analysis::finding::{Finding, Severity, finding};
+use crate::analysis::warm_up;
 use crate::result::{Access, Axes, Point};
 
 /// Disks differ from run to run.

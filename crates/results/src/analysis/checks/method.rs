@@ -1,7 +1,8 @@
 //! How it was measured: repeats, and streams that overlap.
 
-use super::{Context, Finding, finding};
-use crate::analysis::{Severity, repeat as repeats};
+use super::context::Context;
+use crate::analysis::finding::{Finding, Severity, finding};
+use crate::analysis::repeat as repeats;
 use crate::result::{Access, Point};
 
 pub(super) fn repeat(context: &Context<'_>) -> Vec<Finding> {

@@ -6,6 +6,7 @@
 
 mod array;
 mod cache;
+mod context;
 mod method;
 mod queue;
 mod stated;
@@ -16,8 +17,9 @@ pub(crate) use stated::summary_of;
 use serde::Serialize;
 
 use super::facts::Facts;
-use super::{Finding, Severity};
-use crate::result::{Axes, Flow, Point, Run, Status};
+use super::finding::Finding;
+use crate::result::Run;
+use context::Context;
 
 /// A check by name.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -121,14 +123,6 @@ pub const CHECKS: &[Check] = &[
     Check { name: "claim", rule: "a claimed rate was measured", run: stated::claim },
 ];
 
-/// What the checks look at.
-pub(crate) struct Context<'a> {
-    pub(crate) run: &'a Run,
-    pub(crate) facts: Facts<'a>,
-    /// Bandwidths of this run are printed as MB and are MiB.
-    pub(crate) is_mib: bool,
-}
-
 /// Every finding of a run, worst first.
 pub fn of_run(run: &Run) -> Vec<Finding> {
     let context = Context { run, facts: Facts::new(run), is_mib: units::is_mib(run) };
@@ -138,75 +132,11 @@ pub fn of_run(run: &Run) -> Vec<Finding> {
     findings
 }
 
-impl<'a> Context<'a> {
-    /// Points with figures, cut ones too: a cut figure must still be possible.
-    pub(crate) fn points(&self) -> impl Iterator<Item = &'a Point> {
-        let judged = |point: &&Point| {
-            matches!(point.status, Status::Ok | Status::NotSteady | Status::Partial(_))
-        };
-        self.run.points.iter().filter(judged)
-    }
-
-    /// Points of one target.
-    pub(crate) fn of_target(&self, target: &str) -> impl Iterator<Item = &'a Point> {
-        let target = target.to_owned();
-        self.points().filter(move |point| point.axes.target == target)
-    }
-
-    /// Bytes per second in true bytes: counted, or requests x size, or as printed.
-    pub(crate) fn bandwidth(&self, point: &Point) -> Option<f64> {
-        let counted = point.flows().any(|flow| flow.bytes > 0);
-        if counted || (point.iops().is_some() && point.axes.block_bytes.is_some()) {
-            return super::series::bandwidth(point);
-        }
-        let unit = if self.is_mib { MIB_OVER_MB } else { 1.0 };
-        point.bytes_per_second().map(|printed| printed * unit)
-    }
-
-    /// Requests per second: stated, or bandwidth over size.
-    pub(crate) fn iops(&self, point: &Point) -> Option<f64> {
-        let by_bytes = || Some(self.bandwidth(point)? / point.axes.block_bytes? as f64);
-        point.iops().or_else(by_bytes)
-    }
-
-    /// The best figure of a target for the same access, size and mix, whatever the load.
-    pub(crate) fn best_like(&self, target: &str, axes: &Axes) -> Option<(f64, &'a Point)> {
-        let like = self.of_target(target).filter(|point| is_like(&point.axes, axes));
-        let figures = like.filter_map(|point| Some((self.iops(point)?, point)));
-        figures.max_by(|one, other| one.0.total_cmp(&other.0))
-    }
-}
-
-/// MiB per MB.
-pub(crate) const MIB_OVER_MB: f64 = 1_048_576.0 / 1e6;
-
-/// Whether a flow was printed somewhere, not counted.
-pub(crate) fn is_printed(flow: &Flow) -> bool {
-    flow.requests == 0 && flow.bytes == 0
-}
-
-/// Same access, size and mix.
-pub(crate) fn is_like(one: &Axes, other: &Axes) -> bool {
-    one.access == other.access
-        && one.read_percent == other.read_percent
-        && one.block_bytes == other.block_bytes
-}
-
-/// One finding.
-pub(crate) fn finding(
-    check: &str,
-    severity: Severity,
-    points: &[&Point],
-    text: impl Into<String>,
-) -> Finding {
-    let points = points.iter().map(|point| point.id.clone()).collect();
-    Finding { check: check.to_owned(), severity, points, text: text.into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::analysis::sample;
+    use crate::result::{Point, Status};
 
     #[test]
     fn checks_have_names_of_their_own() {

@@ -1,8 +1,9 @@
 //! Little's law, links, networks, clients.
 
-use super::{Context, Finding, finding, is_printed};
+use super::context::{Context, is_printed};
+use crate::analysis::finding::{Finding, Severity, finding};
 use crate::analysis::limits::{self, Limit};
-use crate::analysis::{Severity, scaling as clients, series};
+use crate::analysis::{scaling as clients, series};
 use crate::result::Point;
 
 /// Below this mean latency the load generator's own time between two requests matters.

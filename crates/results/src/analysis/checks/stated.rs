@@ -1,7 +1,7 @@
 //! What a document says of its own figures: summaries, ratios, claims.
 
-use super::{Context, Finding, finding, is_like, is_printed};
-use crate::analysis::Severity;
+use super::context::{Context, is_like, is_printed};
+use crate::analysis::finding::{Finding, Severity, finding};
 use crate::result::{Axes, Point};
 
 /// Phase of points that a document states again in its summary.

@@ -1,7 +1,7 @@
 //! Requests x size against bandwidth: MB, MiB, and thousands taken for 1,024.
 
-use super::{Context, Finding, MIB_OVER_MB, finding, is_printed};
-use crate::analysis::Severity;
+use super::context::{Context, MIB_OVER_MB, is_printed};
+use crate::analysis::finding::{Finding, Severity, finding};
 use crate::result::{Access, Flow, Point, Run};
 
 /// How far requests x size may be from the bandwidth.
