@@ -6,7 +6,9 @@ use std::fs;
 
 use voltier_control::protocol::{Request, Response};
 use voltier_control::safety::Machine;
-use voltier_control::{ArrayRecord, CacheRecord, REGISTRY_FILE, Registry, Service, VolumeRecord};
+use voltier_control::{
+    CacheRecord, REGISTRY_FILE, RegisteredArray, Registry, Service, VolumeRecord,
+};
 
 use crate::control::{Engine, Sandbox};
 
@@ -38,7 +40,7 @@ pub(crate) fn run(input: &[u8]) {
         let [spares, incoming] = [array.spares, array.incoming]
             .map(|devices| devices.into_iter().map(|device| sandbox.device(device)).collect());
         let journal = array.journal.map(|device| sandbox.device(device));
-        let array = ArrayRecord { members, spares, incoming, journal, ..array };
+        let array = RegisteredArray { members, spares, incoming, journal, ..array };
         registry.put_array(array).expect("the state folder takes a file");
     }
     for volume in volumes {

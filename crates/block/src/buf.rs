@@ -251,11 +251,10 @@ impl Buf {
     /// One buffer from the parts of a request: joined where they were cut, copied where a device
     /// gave its part back in another buffer.
     ///
-    /// # Panics
-    /// When there is no part.
+    /// No parts give an empty buffer.
     pub fn put_together(parts: Vec<Buf>) -> Buf {
         if parts.windows(2).all(|pair| pair[0].is_followed_by(&pair[1])) {
-            return parts.into_iter().reduce(Buf::join).expect("a request has a part");
+            return parts.into_iter().reduce(Buf::join).unwrap_or_else(|| Buf::new(0));
         }
         let mut whole = Buf::new(parts.iter().map(|part| part.len()).sum());
         let mut at = 0;
@@ -372,47 +371,6 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// What a write carries: one run on the device, gathered from one or many pieces of memory.
-#[derive(Clone, Debug)]
-pub enum Payload {
-    /// One piece.
-    One(Bytes),
-    /// Several pieces, in order.
-    Many(Vec<Bytes>),
-}
-
-impl Payload {
-    /// The pieces in order.
-    pub fn pieces(&self) -> &[Bytes] {
-        match self {
-            Payload::One(one) => std::slice::from_ref(one),
-            Payload::Many(many) => many,
-        }
-    }
-
-    /// Bytes in all pieces.
-    pub fn len(&self) -> usize {
-        self.pieces().iter().map(|piece| piece.len()).sum()
-    }
-
-    /// Whether there is nothing to write.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl From<Bytes> for Payload {
-    fn from(bytes: Bytes) -> Self {
-        Payload::One(bytes)
-    }
-}
-
-impl From<Buf> for Payload {
-    fn from(buf: Buf) -> Self {
-        Payload::One(buf.freeze())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -443,6 +401,7 @@ mod tests {
         }
         let whole = Buf::put_together(vec![first, middle, last]);
         assert_eq!((whole.len(), whole[0], whole[512], whole[1535]), (1536, 1, 2, 3));
+        assert!(Buf::put_together(Vec::new()).is_empty());
     }
 
     #[test]

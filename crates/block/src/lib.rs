@@ -7,14 +7,16 @@ mod buf;
 mod copy;
 mod device;
 mod error;
+mod payload;
 mod prng;
 mod range;
 pub mod size;
 
-pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, Payload, blocks_out};
+pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
 pub use device::{AfterDiscard, BlockDevice, Durability, Limits, StripeShape};
 pub use error::{IoError, IoResult};
+pub use payload::{Payload, PayloadCursor, zero_writes};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};
 

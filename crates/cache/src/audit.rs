@@ -6,9 +6,9 @@
 use voltier_block::BlockDevice;
 
 use crate::cache::{Cache, Inner};
-use crate::format::Geometry;
-use crate::index::Index;
-use crate::segments::FreeSlots;
+use crate::format::geometry::Geometry;
+use crate::map::index::Index;
+use crate::map::segments::FreeSlots;
 
 impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Checks that a cache which has been stopped or ended, and whose requests are over, holds

@@ -12,20 +12,21 @@ use voltier_block::{
 use voltier_ring::{Handle, JoinHandle, Signal};
 
 use crate::admission::Admission;
+use crate::clean::stripes::Stripes;
 use crate::config::Settings;
-use crate::engine::congestion::Congestion;
-use crate::engine::shared::SharedReads;
-use crate::engine::turns::Turns;
-use crate::format::{Geometry, Superblock};
-use crate::health::Health;
-use crate::intents::Intents;
-use crate::locks::LineLocks;
-use crate::log::State;
+use crate::devices::health::Health;
+use crate::format::geometry::Geometry;
+use crate::format::superblock::Superblock;
+use crate::log::form::State;
+use crate::log::intents::Intents;
+use crate::log::recover::{insert_into_policy, policy_for, policy_number};
+use crate::map::locks::LineLocks;
 use crate::policy::PolicyKind;
-use crate::recover::{insert_into_policy, policy_for, policy_number};
+use crate::serve::coalescing::Turns;
+use crate::serve::idle_origin::Congestion;
+use crate::serve::shared_reads::SharedReads;
 use crate::status::{Counters, Status};
 use crate::stream::StreamDetector;
-use crate::stripes::Stripes;
 
 /// Called once when the SSD is given up; requests wait for it before they touch the origin.
 type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>>>;

@@ -6,7 +6,7 @@ use voltier_block::{BlockDevice, SectorRange};
 
 use crate::cache::Inner;
 use crate::config::Mode;
-use crate::health::Health;
+use crate::devices::health::Health;
 use crate::policy::PolicyKind;
 
 /// Requests of one direction, counted when they complete.

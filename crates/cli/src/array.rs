@@ -3,7 +3,7 @@
 use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{ArrayRequest, Growth, MemberName, NewArray, Repair, Request};
 use voltier_control::{
-    ArrayLevel, ArrayName, ArraySettings, ArrayState, ArrayStatus, Client, ControlError,
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, Client, ControlError,
     ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency,
 };
 
@@ -190,7 +190,7 @@ fn spare_pool(verb: &PoolVerb, session: &Session<'_>) -> ControlResult<()> {
 fn finish(
     session: &Session<'_>,
     client: &mut Client,
-    array: ArrayStatus,
+    array: ArrayDetail,
     task: Task,
     no_wait: bool,
 ) -> ControlResult<()> {
@@ -264,7 +264,7 @@ fn change(session: &Session<'_>, ask: ArrayRequest, done: &str) -> ControlResult
     print(&format!("{}: {done} ({})\n", array.name, summary(&array)))
 }
 
-fn summary(array: &ArrayStatus) -> String {
+fn summary(array: &ArrayDetail) -> String {
     let state = match array.state {
         ArrayState::Running => "",
         ArrayState::Degraded => ", degraded",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    ArrayState, ArrayStatus, MemberStatus, PoolStatus, ReshapeStatus, TaskStatus, format_size,
+    ArrayDetail, ArrayState, MemberStatus, PoolStatus, ReshapeDetail, TaskStatus, format_size,
     wait_text,
 };
 
@@ -13,7 +13,7 @@ const HEAD: [&str; 8] =
     ["NAME", "STATE", "LEVEL", "SIZE", "CHUNK", "MEMBERS", "MAY LOSE", "USED BY"];
 
 /// One row per array.
-pub(crate) fn all(arrays: &[ArrayStatus]) -> String {
+pub(crate) fn all(arrays: &[ArrayDetail]) -> String {
     if arrays.is_empty() {
         return "no arrays; make one with `voltier array create NAME --level 6 DEV...`\n"
             .to_owned();
@@ -29,7 +29,7 @@ pub(crate) fn all(arrays: &[ArrayStatus]) -> String {
     text
 }
 
-fn row(array: &ArrayStatus) -> [String; 8] {
+fn row(array: &ArrayDetail) -> [String; 8] {
     let online = array.members.iter().filter(|member| member.state == "online").count();
     [
         array.name.to_string(),
@@ -44,7 +44,7 @@ fn row(array: &ArrayStatus) -> [String; 8] {
 }
 
 /// Everything about one array.
-pub(crate) fn one(array: &ArrayStatus) -> String {
+pub(crate) fn one(array: &ArrayDetail) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: String| {
         let _ = writeln!(text, "{key:<12} {value}");
@@ -112,8 +112,8 @@ pub(crate) fn one(array: &ArrayStatus) -> String {
     text
 }
 
-fn moved(reshape: &ReshapeStatus) -> String {
-    let ReshapeStatus { from_members, to_members, .. } = reshape;
+fn moved(reshape: &ReshapeDetail) -> String {
+    let ReshapeDetail { from_members, to_members, .. } = reshape;
     let after = format_size(reshape.size_bytes_after);
     let mut text =
         format!("{from_members} to {to_members} members, then {after}: {}", task(&reshape.task));
@@ -144,7 +144,7 @@ fn task(task: &TaskStatus) -> String {
 }
 
 /// What the last scrub found.
-pub(crate) fn scrub_found(array: &ArrayStatus) -> String {
+pub(crate) fn scrub_found(array: &ArrayDetail) -> String {
     let found = &array.scrub_found;
     let mut text = format!(
         "{} blocks did not match, {} located, {} repaired",
@@ -186,7 +186,7 @@ fn member_text(member: &MemberStatus) -> String {
 }
 
 /// What is wrong: the error, each device that was left out, and members that do badly.
-fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
+fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
     let error = Some(array.error.clone()).filter(|error| !error.is_empty());
     let sick = array.members.iter().flat_map(|member| {
         let MemberStatus { path, health, .. } = member;
@@ -212,7 +212,7 @@ fn problems(array: &ArrayStatus) -> impl Iterator<Item = String> {
 }
 
 /// How small writes wait for each other, and what that has brought.
-fn merging(array: &ArrayStatus) -> String {
+fn merging(array: &ArrayDetail) -> String {
     let (merge, counts) = (&array.merge, &array.counts);
     let mut text = merge.mode.name().to_owned();
     if !merge.is_off() {
@@ -227,7 +227,7 @@ fn merging(array: &ArrayStatus) -> String {
     text
 }
 
-fn limits(array: &ArrayStatus) -> String {
+fn limits(array: &ArrayDetail) -> String {
     let limits = &array.limits;
     let errors = match limits.max_errors {
         0 => "any errors".to_owned(),
@@ -263,7 +263,7 @@ pub(crate) fn pools(pools: &[PoolStatus]) -> String {
     columns(&rows)
 }
 
-fn level(array: &ArrayStatus) -> String {
+fn level(array: &ArrayDetail) -> String {
     match array.group_members {
         0 => array.level.clone(),
         group => format!("{} in groups of {group}", array.level),

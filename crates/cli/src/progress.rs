@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use voltier_control::protocol::{JobState, JobStatus, Request};
-use voltier_control::{ArrayStatus, Client, ControlError, ControlResult, TaskStatus, format_size};
+use voltier_control::{ArrayDetail, Client, ControlError, ControlResult, TaskStatus, format_size};
 
 /// How often the daemon is asked.
 const POLL: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ impl Task {
         }
     }
 
-    fn of(self, array: &ArrayStatus) -> TaskStatus {
+    fn of(self, array: &ArrayDetail) -> TaskStatus {
         match self {
             Task::Rebuild | Task::Grow => array.rebuild,
             Task::Reshape => array.reshape.as_ref().map(|it| it.task).unwrap_or_default(),
@@ -67,9 +67,9 @@ impl Task {
 /// When it ended before it was through, or the daemon went away.
 pub(crate) fn follow_array(
     client: &mut Client,
-    first: ArrayStatus,
+    first: ArrayDetail,
     task: Task,
-) -> ControlResult<ArrayStatus> {
+) -> ControlResult<ArrayDetail> {
     let name = first.name.clone();
     let mut shown = Shown::of(&format!("{} {name}", task.verb()), Unit::Bytes);
     let mut array = first;
@@ -93,7 +93,7 @@ pub(crate) fn follow_array(
 }
 
 /// A move that waits for something may do so for ever: who follows it is told.
-fn check_move(array: &ArrayStatus, task: Task) -> ControlResult<()> {
+fn check_move(array: &ArrayDetail, task: Task) -> ControlResult<()> {
     let Some(reshape) = array.reshape.as_ref().filter(|_| task == Task::Reshape) else {
         return Ok(());
     };

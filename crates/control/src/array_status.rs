@@ -7,7 +7,7 @@ use voltier_array::{Consistency, MergeMode};
 use crate::array_settings::{HealthSettings, MergeSettings, TaskPace};
 use crate::array_spec::consistency_word;
 use crate::name::{ArrayName, PoolName, VolumeName};
-use crate::records::ArrayRecord;
+use crate::records::RegisteredArray;
 use crate::spec::DeviceSpec;
 
 /// State of an array as a whole.
@@ -145,7 +145,7 @@ pub struct TaskStatus {
 
 /// The move of an array to more members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReshapeStatus {
+pub struct ReshapeDetail {
     /// Members before it.
     pub from_members: u32,
     /// Members after it.
@@ -231,7 +231,7 @@ pub struct PoolStatus {
 
 /// Everything about one array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ArrayStatus {
+pub struct ArrayDetail {
     /// Name.
     pub name: ArrayName,
     /// State.
@@ -277,7 +277,7 @@ pub struct ArrayStatus {
     pub rebuild_stuck_regions: u64,
     /// The move to more members; null if there is none.
     #[serde(default)]
-    pub reshape: Option<ReshapeStatus>,
+    pub reshape: Option<ReshapeDetail>,
     /// The scrub.
     #[serde(default)]
     pub scrub: TaskStatus,
@@ -298,9 +298,9 @@ pub struct ArrayStatus {
     pub error: String,
 }
 
-impl ArrayStatus {
+impl ArrayDetail {
     /// What the record alone says.
-    pub(crate) fn recorded(record: &ArrayRecord) -> Self {
+    pub(crate) fn recorded(record: &RegisteredArray) -> Self {
         Self {
             name: record.name.clone(),
             state: ArrayState::Failed,
@@ -337,7 +337,7 @@ impl ArrayStatus {
     }
 }
 
-fn recorded_merge(record: &ArrayRecord) -> MergeSettings {
+fn recorded_merge(record: &RegisteredArray) -> MergeSettings {
     let merge = record.settings.merge;
     let mode = if record.level.0.has_parity() { merge.mode } else { MergeMode::Off };
     MergeSettings { mode, ..merge }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::array_status::{ArrayStatus, PoolStatus};
+use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
@@ -141,7 +141,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::request`].
-    pub fn array(&mut self, ask: ArrayRequest) -> ControlResult<(ArrayStatus, Vec<String>)> {
+    pub fn array(&mut self, ask: ArrayRequest) -> ControlResult<(ArrayDetail, Vec<String>)> {
         match self.request(&Request::Array { ask })? {
             Response::Array { array, notes } => Ok((*array, notes)),
             other => Err(unexpected(&other)),
@@ -163,7 +163,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::request`].
-    pub fn arrays(&mut self, name: Option<&ArrayName>) -> ControlResult<Vec<ArrayStatus>> {
+    pub fn arrays(&mut self, name: Option<&ArrayName>) -> ControlResult<Vec<ArrayDetail>> {
         let ask = ArrayRequest::Show { name: name.cloned() };
         match self.request(&Request::Array { ask })? {
             Response::Array { array, .. } => Ok(vec![*array]),

@@ -36,6 +36,11 @@ impl ControlError {
         Self::new(ErrorKind::Failed, message)
     }
 
+    /// The request could not be done, for the reason that another error gives.
+    pub(crate) fn from_error(error: impl std::fmt::Display) -> Self {
+        Self::failed(error.to_string())
+    }
+
     /// What was being done when the system answered with an error.
     pub fn io(doing: impl std::fmt::Display, error: &std::io::Error) -> Self {
         let hint = match error.kind() {

@@ -40,8 +40,8 @@ pub use array_settings::{
 };
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
 pub use array_status::{
-    ArrayCounts, ArrayState, ArrayStatus, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
-    MemberStatus, PoolStatus, ReshapeStatus, ScrubFound, TaskStatus,
+    ArrayCounts, ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
+    MemberStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon, serve};
@@ -50,7 +50,7 @@ pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
-    ArrayRecord, CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare,
+    CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,
     VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};

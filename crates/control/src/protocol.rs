@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use voltier_array::Consistency;
 
 use crate::array_spec::{ArrayLevel, consistency_word};
-use crate::array_status::{ArrayStatus, PoolStatus};
+use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
@@ -312,14 +312,14 @@ pub enum Response {
     /// State of the array asked for, or changed.
     Array {
         /// The array.
-        array: Box<ArrayStatus>,
+        array: Box<ArrayDetail>,
         /// What the user should know of the change: a line each.
         notes: Vec<String>,
     },
     /// State of all arrays.
     Arrays {
         /// In the order of their names.
-        arrays: Vec<ArrayStatus>,
+        arrays: Vec<ArrayDetail>,
     },
     /// State of the pools of spares asked for, or changed.
     Pools {

@@ -133,7 +133,7 @@ pub struct VolumeRecord {
 
 /// One array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArrayRecord {
+pub struct RegisteredArray {
     /// Name.
     pub name: ArrayName,
     /// Identity that the superblocks of the members must carry.
@@ -185,7 +185,7 @@ pub struct PoolRecord {
     pub spares: Vec<PoolSpare>,
 }
 
-impl ArrayRecord {
+impl RegisteredArray {
     /// What the array stands on.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
         let members = self.members.iter().flatten();

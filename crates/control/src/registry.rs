@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
-use crate::records::{ArrayRecord, PoolRecord, VolumeRecord};
+use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 
@@ -36,7 +36,7 @@ const REGISTRY_BYTES_MAX: u64 = 64 << 20;
 struct Body {
     volumes: Vec<VolumeRecord>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    arrays: Vec<ArrayRecord>,
+    arrays: Vec<RegisteredArray>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     spare_pools: Vec<PoolRecord>,
 }
@@ -46,11 +46,12 @@ impl Body {
     fn version(&self) -> u32 {
         let is_on_array = |volume: &VolumeRecord| volume.devices().any(|it| it.array().is_some());
         let has_arrays = !self.arrays.is_empty() || self.volumes.iter().any(is_on_array);
-        let is_new = |array: &ArrayRecord| {
+        let is_new = |array: &RegisteredArray| {
             let ArraySettings { health, spare_pool, .. } = &array.settings;
             spare_pool.is_some() || *health != HealthSettings::default()
         };
-        let merges_else = |array: &ArrayRecord| array.settings.merge != MergeSettings::default();
+        let merges_else =
+            |array: &RegisteredArray| array.settings.merge != MergeSettings::default();
         let usual = Settings::default().congested_us;
         let congested_else = |volume: &VolumeRecord| {
             volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
@@ -68,7 +69,7 @@ impl Body {
         }
     }
 
-    fn put_array(&mut self, record: ArrayRecord) {
+    fn put_array(&mut self, record: RegisteredArray) {
         self.arrays.retain(|array| array.name != record.name);
         self.arrays.push(record);
         self.arrays.sort_by(|a, b| a.name.cmp(&b.name));
@@ -249,12 +250,12 @@ impl Registry {
     }
 
     /// All arrays.
-    pub fn arrays(&self) -> &[ArrayRecord] {
+    pub fn arrays(&self) -> &[RegisteredArray] {
         &self.body.arrays
     }
 
     /// One array.
-    pub fn find_array(&self, name: &ArrayName) -> Option<&ArrayRecord> {
+    pub fn find_array(&self, name: &ArrayName) -> Option<&RegisteredArray> {
         self.body.arrays.iter().find(|array| array.name == *name)
     }
 
@@ -262,7 +263,7 @@ impl Registry {
     ///
     /// # Errors
     /// When the file cannot be written; nothing changed then.
-    pub fn put_array(&mut self, record: ArrayRecord) -> ControlResult<()> {
+    pub fn put_array(&mut self, record: RegisteredArray) -> ControlResult<()> {
         self.change(|body| body.put_array(record))
     }
 
@@ -308,7 +309,7 @@ impl Registry {
     pub fn put_pool_and_array(
         &mut self,
         pool: PoolRecord,
-        array: ArrayRecord,
+        array: RegisteredArray,
     ) -> ControlResult<()> {
         self.change(|body| {
             body.put_pool(pool);
@@ -427,8 +428,8 @@ mod tests {
         }
     }
 
-    fn array(name: &str) -> ArrayRecord {
-        ArrayRecord {
+    fn array(name: &str) -> RegisteredArray {
+        RegisteredArray {
             name: name.parse().unwrap(),
             uuid: Identity([5; 16]),
             level: "5".parse().unwrap(),

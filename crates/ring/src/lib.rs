@@ -19,9 +19,11 @@
 //! they are pinned (`join.rs`), and nothing else.
 
 mod canary;
+mod drain_rounds;
 mod executor;
 mod fd;
 mod finish;
+mod flush_once;
 mod join;
 mod op;
 mod remote;
@@ -30,9 +32,11 @@ mod sync;
 mod uring;
 mod virtual_time;
 
+pub use drain_rounds::{DrainRounds, Round};
 pub use executor::{Executor, Handle, JoinHandle};
 pub use fd::{Fd, Listener, Stream, StreamAddress};
 pub use finish::Finish;
+pub use flush_once::FlushOnce;
 pub use join::{JoinAll, join_all, join_at_most};
 pub use op::{AllocateMode, Op, OpOutcome};
 pub use remote::{Core, Remote};

@@ -19,6 +19,7 @@ mod bay;
 mod clients;
 mod engine;
 mod intruder;
+mod no_arrays;
 pub(crate) mod points;
 pub(crate) mod site;
 mod story;

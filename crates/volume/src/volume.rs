@@ -351,27 +351,6 @@ impl<D: BlockDevice> Volume<D> {
     }
 }
 
-/// The pieces of a payload that lie in `from..from + count` bytes, shared.
-fn cut(data: &Payload, mut from: usize, mut count: usize) -> Payload {
-    let mut pieces = Vec::new();
-    for piece in data.pieces() {
-        if from >= piece.len() {
-            from -= piece.len();
-            continue;
-        }
-        let taken = count.min(piece.len() - from);
-        pieces.push(piece.slice(from..from + taken));
-        (from, count) = (0, count - taken);
-        if count == 0 {
-            break;
-        }
-    }
-    match <[_; 1]>::try_from(pieces) {
-        Ok([one]) => Payload::One(one),
-        Err(many) => Payload::Many(many),
-    }
-}
-
 impl<D: BlockDevice> BlockDevice for Volume<D> {
     fn limits(&self) -> &Limits {
         &self.0.limits
@@ -411,8 +390,8 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
             };
         }
         for piece in range.split_at_multiples(self.piece_sectors()) {
-            let from = (piece.start.0 - at.0) * SECTOR_BYTES;
-            let part = cut(&data, from as usize, piece.bytes() as usize);
+            let from = ((piece.start.0 - at.0) * SECTOR_BYTES) as usize;
+            let part = data.slice(from..from + piece.bytes() as usize);
             self.write_piece(piece.start, part, durability).await?;
         }
         Ok(())

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, MemberLabel, OpenedArray, OpenedVolume,
-    Replaced, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
-    ArrayName, ArrayRecord, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
-    ExportSpec, Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
+    ExportSpec, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// Size of every array, in bytes.
@@ -77,7 +77,7 @@ impl BookEngine {
         assert!(is_open, "{name} is not open");
     }
 
-    fn opened(&self, record: &ArrayRecord, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    fn opened(&self, record: &RegisteredArray, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
         let (name, level) = (&record.name, record.level);
         let devices = ArrayDevices::whole(level, ARRAY_BYTES, members.clone());
         let before = self.arrays.lock().expect("no call panics").insert(name.clone(), devices);
@@ -228,13 +228,15 @@ impl Engine for BookEngine {
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.orders().clients
     }
+}
 
+impl ArrayEngine for BookEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.call()?;
         Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
-    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call()?;
         let label = MemberLabel {
             array: record.uuid,
@@ -250,7 +252,7 @@ impl Engine for BookEngine {
 
     fn open_array(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
@@ -344,4 +346,18 @@ impl Engine for BookEngine {
     fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
         self.arrays.lock().expect("no call panics").get(name).cloned()
     }
+
+    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
+    }
+
+    fn check_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
+        Err(ControlError::failed("this engine checks no spares"))
+    }
+
+    fn set_journal(&mut self, _: &ArrayName, _: Option<&DeviceSpec>) -> ControlResult<()> {
+        Err(ControlError::failed("this engine has no journals"))
+    }
+
+    fn fill_array_status(&mut self, _: &ArrayName, _: &mut ArrayDetail) {}
 }

@@ -13,7 +13,7 @@ use voltier_control::protocol::{
     self, ArrayRequest, MemberName, NewArray, NewCache, Request, Response,
 };
 use voltier_control::safety::Machine;
-use voltier_control::{ArrayName, ArrayRecord, Registry, Service, VolumeName, VolumeRecord};
+use voltier_control::{ArrayName, RegisteredArray, Registry, Service, VolumeName, VolumeRecord};
 
 use engine::BookEngine;
 pub(crate) use engine::BookEngine as Engine;
@@ -160,7 +160,7 @@ impl Daemon {
         }
     }
 
-    fn recorded(&self) -> (Vec<VolumeRecord>, Vec<ArrayRecord>) {
+    fn recorded(&self) -> (Vec<VolumeRecord>, Vec<RegisteredArray>) {
         let registry = Registry::load(&self.sandbox.state()).expect("what the service wrote");
         (registry.volumes().to_vec(), registry.arrays().to_vec())
     }

@@ -1,41 +1,30 @@
 //! Devices that have the journals of the arrays of a core.
 
-use voltier_array::{Array, ArrayStatus as Now, AssembleReport, JournalState};
+use voltier_array::{ArrayStatus, AssembleReport, JournalState};
 use voltier_block::BlockDevice;
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use super::arrays::{Assembled, Known, assembled, open_leaf};
+use super::drives::{KnownDevice, open_leaf};
+use super::table::{self, OpenArray};
 use crate::array_status::JournalStatus;
-use crate::engine::JournalDeviceLabel;
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::records::Identity;
 use crate::spec::DeviceSpec;
 
 /// A device to have a journal, with a new uuid.
-pub(super) type NewJournal = ((Leaf, [u8; 16]), Known);
+pub(super) type NewJournal = ((Leaf, [u8; 16]), KnownDevice);
 
 /// Opens a device that is to have a journal.
-pub(super) fn open(
+pub(super) fn open_device(
     handle: &Handle,
     device: Option<&DeviceSpec>,
 ) -> ControlResult<Option<NewJournal>> {
     let Some(device) = device else { return Ok(None) };
     let leaf = open_leaf(handle, device)?;
-    let known = Known { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     Ok(Some(((leaf, Identity::random()?.0), known)))
-}
-
-/// What the label of a device says, if it has a journal.
-pub(super) async fn label_of(
-    handle: Handle,
-    device: DeviceSpec,
-) -> ControlResult<Option<JournalDeviceLabel>> {
-    let leaf = open_leaf(&handle, &device)?;
-    let found = Array::examine_journal(&leaf).await;
-    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
 }
 
 /// Puts the journal of an array on another device, or back on the members.
@@ -44,14 +33,14 @@ pub(super) async fn set(
     name: ArrayName,
     device: Option<DeviceSpec>,
 ) -> ControlResult<()> {
-    let assembled = assembled(&name)?;
-    let (new, known) = open(&handle, device.as_ref())?.unzip();
-    let moved = assembled.array.set_journal(new).await;
+    let open = table::find(&name)?;
+    let (new, known) = open_device(&handle, device.as_ref())?.unzip();
+    let moved = open.array.set_journal(new).await;
     moved.map_err(|error| {
         let what = device.map_or_else(|| "the journal".to_owned(), |device| device.to_string());
         ControlError::failed(format!("{what} does not come to {name}: {error}"))
     })?;
-    assembled.journal.replace(known);
+    open.journal.replace(known);
     Ok(())
 }
 
@@ -76,12 +65,12 @@ pub(super) fn left_out(report: &AssembleReport, given: &[DeviceSpec]) -> Vec<Str
 
 /// The device of the journal, as far as `recorded` and what is open tell.
 pub(super) fn status(
-    assembled: &Assembled,
-    now: &Now,
+    open: &OpenArray,
+    now: &ArrayStatus,
     recorded: Option<&JournalStatus>,
 ) -> Option<JournalStatus> {
     let journal = now.journal_device?;
-    let known = assembled.journal.borrow();
+    let known = open.journal.borrow();
     let path = known.as_ref().map(|it| it.device.to_string());
     Some(JournalStatus {
         path: path.or_else(|| recorded.map(|it| it.path.clone())).unwrap_or_default(),

@@ -6,36 +6,44 @@
 //!     ^------------- answer --------'
 //! ```
 
-mod arrays;
-mod doors;
+mod array_status;
+mod assemble;
+mod call;
+mod drives;
+mod exports;
 mod journals;
-mod newcomers;
-mod on_core;
-mod status;
+mod loss;
+mod members;
+mod table;
+mod volume_status;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use voltier_ring::{Core, Handle, Remote};
 
 use crate::array_settings::ArraySettings;
-use crate::array_status::ArrayStatus;
+use crate::array_status::ArrayDetail;
 use crate::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel, MemberLabel,
-    OpenedArray, OpenedVolume, Replaced, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
 };
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{Growth, Repair};
-use crate::records::{ArrayRecord, CacheRecord, VolumeRecord};
+use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::{DeviceSpec, ModelBacking};
 use crate::status::VolumeStatus;
 
-use doors::Door;
+use call::call;
+use exports::OpenExport;
+use loss::{LossGate, SsdLoss};
+use volumes::DeviceNames;
 
 /// What names of core threads begin with.
 pub(crate) const CORE_THREAD: &str = "core-";
@@ -54,31 +62,17 @@ pub(crate) struct CoreEngine {
 struct ArrayHome {
     core: usize,
     /// What it is assembled by, on another core too.
-    record: ArrayRecord,
+    record: RegisteredArray,
 }
 
 /// What the control thread keeps of an open volume.
 struct Home {
     core: usize,
     remote: Remote,
-    doors: Vec<Door>,
+    exports: Vec<OpenExport>,
     drain: Arc<Mutex<Drain>>,
-    failure: Arc<Failure>,
-    devices: Devices,
-}
-
-/// What the devices of a volume are called, for messages.
-#[derive(Clone)]
-struct Devices {
-    origin: String,
-    ssd: String,
-}
-
-/// The loss of an SSD, between the core that sees it and the registry that must know of it.
-#[derive(Default)]
-struct Failure {
-    happened: AtomicBool,
-    recorded: AtomicBool,
+    loss: Arc<SsdLoss>,
+    devices: DeviceNames,
 }
 
 impl CoreEngine {
@@ -121,7 +115,7 @@ impl CoreEngine {
             return Ok(());
         };
         let record = home.record.clone();
-        let now = self.array_devices(name).ok_or_else(|| arrays::not_open(name))?;
+        let now = self.array_devices(name).ok_or_else(|| table::not_open(name))?;
         if let Some(device) = now.incoming.first() {
             return Err(ControlError::failed(format!(
                 "the array {name} is filling {device}; try again when that is done"
@@ -139,13 +133,13 @@ impl CoreEngine {
     fn assemble_on(
         &mut self,
         core: usize,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
         let (plan, present) = (record.clone(), devices.to_vec());
         let opened = call(&self.cores[core].remote(), move |handle| {
-            arrays::assemble(handle, plan, present, force)
+            assemble::assemble(handle, plan, present, force)
         })?;
         let mut record = record.clone();
         if opened.journal.is_some() {
@@ -156,12 +150,12 @@ impl CoreEngine {
     }
 
     /// An array is open on this core from now on.
-    fn take_home(&mut self, core: usize, record: ArrayRecord) {
+    fn take_home(&mut self, core: usize, record: RegisteredArray) {
         let name = record.name.clone();
         self.arrays.insert(name.clone(), ArrayHome { core, record });
         if let Some(waker) = self.waker.clone() {
             let array = name.clone();
-            let listen = move |_| async move { newcomers::listen(&array, waker) };
+            let listen = move |_| async move { members::listen(&array, waker) };
             // It was opened a moment ago.
             let _ = self.on_array(&name, listen);
         }
@@ -177,7 +171,7 @@ impl CoreEngine {
         T: Send + 'static,
         F: Future<Output = ControlResult<T>> + 'static,
     {
-        let home = self.arrays.get(name).ok_or_else(|| arrays::not_open(name))?;
+        let home = self.arrays.get(name).ok_or_else(|| table::not_open(name))?;
         call(&self.cores[home.core].remote(), task)
     }
 
@@ -201,15 +195,6 @@ impl CoreEngine {
     }
 }
 
-fn call<T, F>(remote: &Remote, task: impl FnOnce(Handle) -> F + Send + 'static) -> ControlResult<T>
-where
-    T: Send + 'static,
-    F: Future<Output = ControlResult<T>> + 'static,
-{
-    let answer = remote.call(task);
-    answer.unwrap_or_else(|| Err(ControlError::failed("a core has ended; see daemon.log")))
-}
-
 impl Engine for CoreEngine {
     fn set_waker(&mut self, waker: Waker) {
         self.waker = Some(waker);
@@ -217,7 +202,7 @@ impl Engine for CoreEngine {
 
     fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
         let profile = match device {
-            DeviceSpec::Model { profile, .. } => Some(on_core::profile(profile)?),
+            DeviceSpec::Model { profile, .. } => Some(drives::profile(profile)?),
             DeviceSpec::Path(_) | DeviceSpec::Memory(_) | DeviceSpec::Array(_) => None,
         };
         match (device, profile) {
@@ -238,14 +223,15 @@ impl Engine for CoreEngine {
         let core = core.unwrap_or_else(|| self.deal());
         self.bring(ssd, core)?;
         let remote = self.cores[core].remote();
-        let failure = Arc::new(Failure::default());
-        let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
+        let loss = Arc::new(SsdLoss::default());
+        let gate = LossGate { loss: loss.clone(), waker: self.waker.clone() };
         let plan = record.clone();
-        let opened = call(&remote, move |handle| on_core::open(handle, plan, start, gate))?;
+        let opened = call(&remote, move |handle| volumes::open(handle, plan, start, gate))?;
         let drain = Arc::new(Mutex::new(Drain::Done));
         let ssd = record.cache.as_ref().map(|cache| cache.device.to_string());
-        let devices = Devices { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
-        let home = Home { core, remote, doors: Vec::new(), drain, failure, devices };
+        let devices =
+            DeviceNames { origin: record.origin.to_string(), ssd: ssd.unwrap_or_default() };
+        let home = Home { core, remote, exports: Vec::new(), drain, loss, devices };
         self.homes.insert(record.name.clone(), home);
         Ok(opened)
     }
@@ -253,20 +239,20 @@ impl Engine for CoreEngine {
     fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
         let Some(home) = self.homes.remove(name) else { return Ok(()) };
         // A FUSE file that is still in use is detached from its path here.
-        drop(home.doors);
+        drop(home.exports);
         let (name, devices) = (name.clone(), home.devices);
-        call(&home.remote, move |_| on_core::close(name, devices))
+        call(&home.remote, move |_| volumes::close(name, devices))
     }
 
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
         self.bring(Some(&cache.device), self.home(name)?.core)?;
-        let failure = Arc::new(Failure::default());
-        let gate = on_core::Gate { failure: failure.clone(), waker: self.waker.clone() };
+        let loss = Arc::new(SsdLoss::default());
+        let gate = LossGate { loss: loss.clone(), waker: self.waker.clone() };
         let (volume, ssd, cache) = (name.clone(), cache.device.to_string(), cache.clone());
         let generation =
-            self.on_core(name, move |handle| on_core::attach(handle, volume, cache, gate))?;
+            self.on_core(name, move |handle| volumes::attach(handle, volume, cache, gate))?;
         if let Some(home) = self.homes.get_mut(name) {
-            home.failure = failure;
+            home.loss = loss;
             home.devices.ssd = ssd;
         }
         Ok(generation)
@@ -274,23 +260,23 @@ impl Engine for CoreEngine {
 
     fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
         let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
-        self.on_core(name, move |_| on_core::settle(volume, devices))
+        self.on_core(name, move |_| volumes::settle(volume, devices))
     }
 
     fn resume(&mut self, name: &VolumeName) {
         let volume = name.clone();
         // A volume that is not open has nobody waiting.
-        let _ = self.on_core(name, move |_| async move { on_core::resume(&volume) });
+        let _ = self.on_core(name, move |_| async move { volumes::resume(&volume) });
     }
 
     fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
-        self.on_core(name, move |_| on_core::detach(volume, devices, write_back))
+        self.on_core(name, move |_| volumes::detach(volume, devices, write_back))
     }
 
     fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
         let (volume, settings) = (name.clone(), settings.clone());
-        self.on_core(name, move |_| on_core::configure(volume, settings))
+        self.on_core(name, move |_| volumes::configure(volume, settings))
     }
 
     fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
@@ -307,7 +293,7 @@ impl Engine for CoreEngine {
         let devices = home.devices.clone();
         let sent = home.remote.run(move |handle| {
             drop(handle.spawn(async move {
-                let outcome = match on_core::drain(volume, devices).await {
+                let outcome = match volumes::drain(volume, devices).await {
                     Ok(()) => Drain::Done,
                     Err(error) => Drain::Failed(error.message),
                 };
@@ -327,8 +313,8 @@ impl Engine for CoreEngine {
 
     fn health(&mut self, name: &VolumeName) -> CacheHealth {
         let volume = name.clone();
-        let dirty = self.on_core(name, move |_| async move { Ok(on_core::dirty_lines(&volume)) });
-        let failed = |home: &Home| home.failure.happened.load(Ordering::Acquire);
+        let dirty = self.on_core(name, move |_| async move { Ok(volumes::dirty_lines(&volume)) });
+        let failed = |home: &Home| home.loss.happened.load(Ordering::Acquire);
         CacheHealth {
             dirty_lines: dirty.unwrap_or(0),
             ssd_failed: self.homes.get(name).is_some_and(failed),
@@ -337,37 +323,37 @@ impl Engine for CoreEngine {
 
     fn failure_is_recorded(&mut self, name: &VolumeName) {
         if let Some(home) = self.homes.get(name) {
-            home.failure.recorded.store(true, Ordering::Release);
+            home.loss.recorded.store(true, Ordering::Release);
         }
     }
 
     fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
         let volume = name.clone();
-        let facts = self.on_core(name, move |_| async move { on_core::facts(&volume) });
+        let facts = self.on_core(name, move |_| async move { volumes::facts(&volume) });
         match facts {
-            Ok(facts) => status::fill(status, &facts),
+            Ok(facts) => volume_status::fill(status, &facts),
             Err(error) => status.error = error.message,
         }
     }
 
     fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
-        let door = doors::open(&self.home(name)?.remote, name, export)?;
-        let real = door.spec().clone();
+        let opened = exports::open(&self.home(name)?.remote, name, export)?;
+        let real = opened.spec().clone();
         if let Some(home) = self.homes.get_mut(name) {
-            home.doors.push(door);
+            home.exports.push(opened);
         }
         Ok(real)
     }
 
     fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
         let Some(home) = self.homes.get_mut(name) else { return Ok(()) };
-        let Some(at) = home.doors.iter().position(|door| door.spec() == export) else {
+        let Some(at) = home.exports.iter().position(|open| open.spec() == export) else {
             return Ok(());
         };
-        let mut door = home.doors.swap_remove(at);
-        let closed = door.close(&home.remote, name);
+        let mut open = home.exports.swap_remove(at);
+        let closed = open.close(&home.remote, name);
         if closed.is_err() {
-            home.doors.push(door);
+            home.exports.push(open);
         }
         closed
     }
@@ -380,13 +366,15 @@ impl Engine for CoreEngine {
 
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64 {
         let Some(home) = self.homes.get(name) else { return 0 };
-        let door = home.doors.iter().find(|door| door.spec() == export);
-        door.map_or(0, |door| door.clients(&home.remote, name))
+        let open = home.exports.iter().find(|open| open.spec() == export);
+        open.map_or(0, |open| open.clients(&home.remote, name))
     }
+}
 
+impl ArrayEngine for CoreEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| arrays::label_of(handle, device))
+        call(&self.cores[0].remote(), move |handle| drives::label_of(handle, device))
     }
 
     fn journal_label_of(
@@ -394,7 +382,7 @@ impl Engine for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Option<JournalDeviceLabel>> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| journals::label_of(handle, device))
+        call(&self.cores[0].remote(), move |handle| drives::journal_label_of(handle, device))
     }
 
     fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
@@ -406,17 +394,18 @@ impl Engine for CoreEngine {
         Ok(())
     }
 
-    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         let core = self.deal();
         let plan = record.clone();
-        let opened = call(&self.cores[core].remote(), move |handle| arrays::create(handle, plan))?;
+        let opened =
+            call(&self.cores[core].remote(), move |handle| assemble::create(handle, plan))?;
         self.take_home(core, record.clone());
         Ok(opened)
     }
 
     fn open_array(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
@@ -427,22 +416,22 @@ impl Engine for CoreEngine {
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
         let Some(home) = self.arrays.remove(name) else { return Ok(()) };
         let name = name.clone();
-        call(&self.cores[home.core].remote(), move |_| arrays::stop(name))
+        call(&self.cores[home.core].remote(), move |_| assemble::stop(name))
     }
 
     fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
         let device = device.clone();
-        call(&self.cores[0].remote(), move |handle| arrays::erase_label(handle, device))
+        call(&self.cores[0].remote(), move |handle| drives::erase_label(handle, device))
     }
 
     fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>> {
         let array = name.clone();
-        self.on_array(name, move |_| arrays::head(array))
+        self.on_array(name, move |_| members::head(array))
     }
 
     fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
         let array = name.clone();
-        self.on_array(name, move |_| arrays::fail(array, place as usize))
+        self.on_array(name, move |_| members::fail(array, place as usize))
     }
 
     fn replace_member(
@@ -452,14 +441,14 @@ impl Engine for CoreEngine {
         device: &DeviceSpec,
     ) -> ControlResult<Replaced> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |handle| newcomers::replace(handle, array, place as usize, device))
+        self.on_array(name, move |handle| members::replace(handle, array, place as usize, device))
     }
 
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
         self.on_array(
             name,
-            move |handle| async move { newcomers::add_spare(&handle, &array, &device) },
+            move |handle| async move { members::add_spare(&handle, &array, &device) },
         )
     }
 
@@ -470,24 +459,25 @@ impl Engine for CoreEngine {
         devices: &[DeviceSpec],
     ) -> ControlResult<()> {
         let (array, devices) = (name.clone(), devices.to_vec());
-        self.on_array(name, move |handle| newcomers::grow(handle, array, by, devices))
+        self.on_array(name, move |handle| members::grow(handle, array, by, devices))
     }
 
     fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
         let array = name.clone();
-        self.on_array(name, move |_| async move { newcomers::start_rebuild(&array) })
+        self.on_array(name, move |_| async move { members::start_rebuild(&array) })
     }
 
     fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
         let array = name.clone();
-        self.on_array(name, move |_| async move { newcomers::start_scrub(&array, repair) })
+        self.on_array(name, move |_| async move { members::start_scrub(&array, repair) })
     }
 
     fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
-        self.on_array(name, move |handle| async move {
-            newcomers::check_spare(&handle, &array, &device)
-        })
+        self.on_array(
+            name,
+            move |handle| async move { members::check_spare(&handle, &array, &device) },
+        )
     }
 
     fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings) {
@@ -496,18 +486,17 @@ impl Engine for CoreEngine {
             home.record.settings = settings.clone();
         }
         // An array that is not open has nothing to set.
-        let _ =
-            self.on_array(name, move |_| async move { newcomers::configure(&array, &settings) });
+        let _ = self.on_array(name, move |_| async move { members::configure(&array, &settings) });
     }
 
     fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
         let array = name.clone();
-        self.on_array(name, move |_| async move { newcomers::devices(&array) }).ok()
+        self.on_array(name, move |_| async move { members::devices(&array) }).ok()
     }
 
-    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayStatus) {
+    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail) {
         let (array, plain) = (name.clone(), status.clone());
-        let filled = self.on_array(name, move |_| async move { arrays::status(&array, plain) });
+        let filled = self.on_array(name, move |_| async move { array_status::fill(&array, plain) });
         match filled {
             Ok(filled) => *status = filled,
             Err(error) => status.error = error.message,

@@ -4,7 +4,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::usage::Machine;
+use super::machine::Machine;
 
 /// Identity of a piece of storage, with what it lies on as far as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

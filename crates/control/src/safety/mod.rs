@@ -5,17 +5,20 @@
 //! it finds is a list; content findings can be overridden with `-f`, because the user then knows
 //! what would be lost; a device that is mounted or in use is refused always.
 
+mod finding;
 mod identity;
+mod machine;
 mod signature;
 mod usage;
 
+pub use finding::Finding;
 pub use identity::DeviceId;
-pub use usage::Machine;
+pub use machine::Machine;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
@@ -28,48 +31,6 @@ pub enum Role {
     Origin,
     /// It will be overwritten.
     Cache,
-}
-
-/// One reason not to write to a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// It is mounted there.
-    Mounted(PathBuf),
-    /// The kernel swaps to it.
-    Swap,
-    /// Another device is built on it (LVM, md, dm, loop), named by the kernel.
-    Held(String),
-    /// One of its partitions is in use, for the reason given.
-    PartitionInUse(String),
-    /// Another program has it open for itself.
-    Busy,
-    /// The same storage has another part in this command or in another volume.
-    SameDevice(String),
-    /// It holds something; the text says what.
-    Content(String),
-}
-
-impl Finding {
-    /// Whether `-f` may set it aside.
-    pub fn may_be_overridden(&self) -> bool {
-        matches!(self, Finding::Content(_))
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Finding::Mounted(at) => write!(out, "is mounted on {}; unmount it first", at.display()),
-            Finding::Swap => write!(out, "is used as swap; run swapoff first"),
-            Finding::Held(by) => write!(out, "is in use by {by}; take that apart first"),
-            Finding::PartitionInUse(why) => write!(out, "has a partition in use: {why}"),
-            Finding::Busy => write!(out, "is in use by another program; close it first"),
-            Finding::SameDevice(what) => write!(out, "is {what}; use another device"),
-            Finding::Content(what) => {
-                write!(out, "holds {what}, which would be lost; use -f to overwrite it")
-            }
-        }
-    }
 }
 
 /// A device that was examined.
@@ -186,6 +147,8 @@ fn size_of(mut file: &File) -> std::io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use std::fs;
 

@@ -1,92 +1,10 @@
 //! Who uses a device now, as `/proc` and `/sys` tell.
 
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 use super::identity::DeviceId;
-
-/// Where the kernel's tables are read: the real ones, or copies in tests.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    proc: PathBuf,
-    sys: PathBuf,
-}
-
-impl Machine {
-    /// This machine.
-    pub fn real() -> Self {
-        Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys") }
-    }
-
-    /// The disk a partition belongs to.
-    pub(super) fn disk_of_partition(&self, major: u32, minor: u32) -> Option<(u32, u32)> {
-        let dir = self.block_dir(major, minor).canonicalize().ok()?;
-        dir.join("partition").exists().then_some(())?;
-        parse_number(&fs::read_to_string(dir.parent()?.join("dev")).ok()?)
-    }
-
-    /// The file behind a loop device.
-    pub(super) fn loop_backing(&self, major: u32, minor: u32) -> Option<PathBuf> {
-        let file = self.block_dir(major, minor).join("loop/backing_file");
-        Some(PathBuf::from(fs::read_to_string(file).ok()?.trim_end_matches('\n')))
-    }
-
-    fn block_dir(&self, major: u32, minor: u32) -> PathBuf {
-        self.sys.join(format!("dev/block/{major}:{minor}"))
-    }
-
-    /// Partitions of a disk: name and number.
-    fn partitions(&self, major: u32, minor: u32) -> Vec<(String, (u32, u32))> {
-        names(&self.block_dir(major, minor))
-            .into_iter()
-            .filter_map(|name| {
-                let dir = self.block_dir(major, minor).join(&name);
-                dir.join("partition").exists().then_some(())?;
-                let number = parse_number(&fs::read_to_string(dir.join("dev")).ok()?)?;
-                Some((name, number))
-            })
-            .collect()
-    }
-
-    /// Mount points of a block device.
-    fn mount_point(&self, number: (u32, u32)) -> Option<PathBuf> {
-        let table = fs::read_to_string(self.proc.join("self/mountinfo")).ok()?;
-        table.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            let source = fields.iter().position(|field| *field == "-").map(|at| at + 2);
-            let by_source = || {
-                // btrfs shows a number of its own: the source path tells.
-                let source = PathBuf::from(unescape(fields.get(source?)?));
-                let meta = source.metadata().ok().filter(|m| m.file_type().is_block_device())?;
-                Some((rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())))
-            };
-            let is_it = parse_number(fields.get(2)?) == Some(number) || by_source() == Some(number);
-            is_it.then(|| PathBuf::from(unescape(fields.get(4).unwrap_or(&""))))
-        })
-    }
-
-    /// Whether the kernel swaps to a block device or a file.
-    fn is_swap(&self, id: &DeviceId) -> bool {
-        let table = fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
-        table.lines().skip(1).any(|line| {
-            let path = unescape(line.split_whitespace().next().unwrap_or_default());
-            Path::new(&path).metadata().is_ok_and(|meta| DeviceId::of(self, &meta).overlaps(id))
-        })
-    }
-
-    /// The loop device over a regular file.
-    fn loop_over(&self, device_inode: (u64, u64)) -> Option<String> {
-        names(&self.sys.join("block")).into_iter().find(|name| {
-            let file = self.sys.join("block").join(name).join("loop/backing_file");
-            let Ok(backing) = fs::read_to_string(file) else { return false };
-            Path::new(backing.trim_end_matches('\n'))
-                .metadata()
-                .is_ok_and(|meta| (meta.dev(), meta.ino()) == device_inode)
-        })
-    }
-}
+use super::machine::{Machine, names};
 
 /// Everything that uses the device now.
 pub(super) fn findings(machine: &Machine, id: &DeviceId) -> Vec<Finding> {
@@ -103,10 +21,17 @@ pub(super) fn findings(machine: &Machine, id: &DeviceId) -> Vec<Finding> {
     {
         found.push(Finding::Held(format!("/dev/{name}")));
     }
-    if machine.is_swap(id) {
+    if is_swap(machine, id) {
         found.push(Finding::Swap);
     }
     found
+}
+
+/// Whether the kernel swaps to a block device or a file.
+fn is_swap(machine: &Machine, id: &DeviceId) -> bool {
+    let is_it =
+        |path: &Path| path.metadata().is_ok_and(|meta| DeviceId::of(machine, &meta).overlaps(id));
+    machine.swaps().iter().any(|path| is_it(path))
 }
 
 fn of_block(machine: &Machine, number: (u32, u32)) -> Vec<Finding> {
@@ -117,39 +42,11 @@ fn of_block(machine: &Machine, number: (u32, u32)) -> Vec<Finding> {
     found
 }
 
-/// Entries of a folder, sorted; none when it is not there.
-fn names(dir: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let mut names: Vec<String> =
-        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    names
-}
-
-/// `MAJOR:MINOR`.
-fn parse_number(text: &str) -> Option<(u32, u32)> {
-    let (major, minor) = text.trim().split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
-/// Undoes the octal escapes of the kernel's tables (`\040` is a blank).
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        let octal = after
-            .get(..3)
-            .filter(|_| *first == b'\\')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        bytes.push(octal.unwrap_or(*first));
-        rest = if octal.is_some() { &after[3..] } else { after };
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
     use super::*;
 
     /// A machine with sda (partition sda1 mounted), sdb held by dm-0, sdc idle.

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::NewCache;
-use crate::records::{ArrayRecord, CacheRecord, Identity, PoolRecord, VolumeRecord};
+use crate::records::{CacheRecord, Identity, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::safety::{self, DeviceId, Finding, Role};
 use crate::spec::DeviceSpec;
 
@@ -158,7 +158,7 @@ impl<E: Engine> Service<E> {
         }
         let mut others = registry.arrays().iter().filter(|array| Some(array.uuid) != but);
         let array = others.find(|array| array.devices().any(&mut is_it));
-        array.map(|ArrayRecord { name, .. }| format!("array {name}"))
+        array.map(|RegisteredArray { name, .. }| format!("array {name}"))
     }
 
     /// Refuses a device that another volume or array has than the array it says it is a member of.

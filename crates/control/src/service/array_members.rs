@@ -10,7 +10,7 @@ use crate::engine::{ArrayDevices, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{Growth, MemberName, Response};
-use crate::records::{ArrayRecord, Identity};
+use crate::records::{Identity, RegisteredArray};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
@@ -195,7 +195,7 @@ impl<E: Engine> Service<E> {
     /// Checks a device that is to come to an array. A member that was lost may come back.
     fn admit_to(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         device: &DeviceSpec,
         force: bool,
     ) -> ControlResult<()> {
@@ -264,7 +264,7 @@ impl<E: Engine> Service<E> {
     /// Checks a device that is to have the journal. One that was given up may come back.
     fn admit_journal(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         device: &DeviceSpec,
         force: bool,
     ) -> ControlResult<()> {
@@ -334,7 +334,7 @@ impl<E: Engine> Service<E> {
     /// The place and the device of a member that is meant.
     pub(super) fn place_of(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         meant: &MemberName,
     ) -> ControlResult<(u32, String)> {
         let shown = |device: &Option<DeviceSpec>| {
@@ -395,7 +395,7 @@ impl<E: Engine> Service<E> {
                 self.engine.log(&format!("array {name}: {line}"));
             }
             let mut next =
-                ArrayRecord { level, size_bytes, events, spares, incoming, ..record.clone() };
+                RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
             next.members.resize(members.len().max(next.members.len()), None);
             for (place, device) in next.members.iter_mut().zip(members) {
                 if device.is_some() {
@@ -417,7 +417,7 @@ impl<E: Engine> Service<E> {
 }
 
 /// Refuses what an array of this level cannot be given more of.
-fn check_growth(record: &ArrayRecord, by: Growth, devices: usize) -> ControlResult<()> {
+fn check_growth(record: &RegisteredArray, by: Growth, devices: usize) -> ControlResult<()> {
     let (name, level) = (&record.name, record.level);
     let is_mirror = level.0 == Level::Raid1;
     let has_room =

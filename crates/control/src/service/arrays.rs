@@ -4,28 +4,18 @@ use voltier_array::Consistency;
 
 use super::Service;
 use super::admit::Beside;
+use super::live::LiveArray;
 use crate::array_settings::ArraySettings;
-use crate::array_status::{ArrayState, ArrayStatus};
+use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, MemberName, NewArray, Response};
-use crate::records::{ArrayRecord, Identity};
+use crate::records::{Identity, RegisteredArray};
 use crate::safety::Role;
 use crate::size::exact_size;
 use crate::spec::DeviceSpec;
 use crate::suggest;
-
-/// What the service knows of an array while the daemon runs, beside its record.
-#[derive(Default)]
-pub(super) struct LiveArray {
-    /// Its size in bytes while the engine has it open.
-    pub(super) size_bytes: Option<u64>,
-    /// Devices of the record that are not in service, and why.
-    pub(super) left_out: Vec<String>,
-    /// Why it is not open; empty when it is.
-    pub(super) error: String,
-}
 
 impl<E: Engine> Service<E> {
     pub(super) fn array(&mut self, ask: ArrayRequest) -> ControlResult<Response> {
@@ -87,7 +77,7 @@ impl<E: Engine> Service<E> {
         let uuid = Identity::random()?;
         let (size_bytes, events) = (0, 0);
         let members = members.into_iter().map(Some).collect();
-        let record = ArrayRecord {
+        let record = RegisteredArray {
             name,
             uuid,
             level,
@@ -129,7 +119,7 @@ impl<E: Engine> Service<E> {
     /// Records an array that the engine has opened, and gives it its settings; closed again when that fails.
     fn keep_array(
         &mut self,
-        mut record: ArrayRecord,
+        mut record: RegisteredArray,
         opened: OpenedArray,
         notes: Vec<String>,
     ) -> ControlResult<Response> {
@@ -163,7 +153,7 @@ impl<E: Engine> Service<E> {
             Some(known) => known.name.clone(),
             None => self.free_name(&label.name)?,
         };
-        let record = known.unwrap_or_else(|| ArrayRecord {
+        let record = known.unwrap_or_else(|| RegisteredArray {
             name: name.clone(),
             uuid: label.array,
             level: label.level,
@@ -283,7 +273,7 @@ impl<E: Engine> Service<E> {
     }
 
     /// Makes plain devices of the members. Each is told what became of it before the first error.
-    fn erase_labels(&mut self, record: &ArrayRecord) -> ControlResult<()> {
+    fn erase_labels(&mut self, record: &RegisteredArray) -> ControlResult<()> {
         let mut result = Ok(());
         for member in record.devices().filter(|member| !member.is_volatile()) {
             let erased = self.erase_label(record, member);
@@ -298,7 +288,7 @@ impl<E: Engine> Service<E> {
         })
     }
 
-    fn erase_label(&mut self, record: &ArrayRecord, member: &DeviceSpec) -> ControlResult<()> {
+    fn erase_label(&mut self, record: &RegisteredArray, member: &DeviceSpec) -> ControlResult<()> {
         self.look_at(member, 0, "member")?;
         // Whatever stands there now may be somebody else's.
         match self.engine.label_of(member) {
@@ -319,7 +309,7 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    fn start_array(&mut self, mut record: ArrayRecord) {
+    fn start_array(&mut self, mut record: RegisteredArray) {
         let name = record.name.clone();
         let mut live = LiveArray::default();
         let mut present = Vec::new();
@@ -358,7 +348,7 @@ impl<E: Engine> Service<E> {
         if is_open {
             self.engine.configure_array(&name, &record.settings);
             let recorded =
-                self.registry.put_array(ArrayRecord { spares: spares.clone(), ..record });
+                self.registry.put_array(RegisteredArray { spares: spares.clone(), ..record });
             self.note_array(&name, recorded);
         }
         self.live_arrays.insert(name.clone(), live);
@@ -380,7 +370,7 @@ impl<E: Engine> Service<E> {
     }
 
     /// The record of an array.
-    pub(super) fn array_record(&self, name: &ArrayName) -> ControlResult<ArrayRecord> {
+    pub(super) fn array_record(&self, name: &ArrayName) -> ControlResult<RegisteredArray> {
         self.registry.find_array(name).cloned().ok_or_else(|| {
             let names: Vec<&str> =
                 self.registry.arrays().iter().map(|array| array.name.as_str()).collect();
@@ -409,8 +399,8 @@ impl<E: Engine> Service<E> {
     }
 
     /// Everything about one array.
-    pub(super) fn array_status(&mut self, record: &ArrayRecord) -> ArrayStatus {
-        let mut status = ArrayStatus::recorded(record);
+    pub(super) fn array_status(&mut self, record: &RegisteredArray) -> ArrayDetail {
+        let mut status = ArrayDetail::recorded(record);
         status.used_by = self.user_of_array(&record.name);
         let pool = record.settings.spare_pool.as_ref();
         let pool = pool.and_then(|pool| self.registry.find_pool(pool));
@@ -440,7 +430,7 @@ impl<E: Engine> Service<E> {
 }
 
 /// What an opening tells of an array.
-fn learn(record: &mut ArrayRecord, opened: &OpenedArray) {
+fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
     record.level = opened.level;
     if opened.journal.is_some() || !opened.is_journal_lost {

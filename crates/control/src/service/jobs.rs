@@ -1,13 +1,10 @@
-//! Work that takes long: writing dirty lines back, alone or on the way to a detach or a delete.
+//! The jobs of the daemon, by number: drains of volumes, alone or on the way to a detach or a delete.
 
 use std::collections::BTreeMap;
 
-use super::Service;
-use crate::engine::{Drain, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
-use crate::protocol::{JobState, JobStatus, Response};
-use crate::records::Desired;
+use crate::protocol::{JobState, JobStatus};
 
 /// Finished jobs that are remembered, for clients that ask late.
 const FINISHED_MAX: usize = 64;
@@ -79,7 +76,7 @@ impl Jobs {
         self.jobs.iter().find(|(_, job)| is_it(job)).map(|(id, _)| *id)
     }
 
-    fn add(&mut self, purpose: Purpose, volume: VolumeName, lines_dirty: u64) -> u64 {
+    pub(super) fn add(&mut self, purpose: Purpose, volume: VolumeName, lines_dirty: u64) -> u64 {
         let finished: Vec<u64> = self
             .jobs
             .iter()
@@ -96,146 +93,38 @@ impl Jobs {
         self.jobs.insert(self.last_id, job);
         self.last_id
     }
-}
 
-impl<E: Engine> Service<E> {
-    /// Starts a drain as a job, or joins the same one; a volume has one job at a time.
-    pub(super) fn start_job(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<u64> {
-        if let Some((id, running)) = self.jobs.running(name) {
-            return if running == purpose { Ok(id) } else { Err(busy(name, running)) };
-        }
-        self.engine.start_drain(name)?;
-        let dirty = self.engine.health(name).dirty_lines;
-        Ok(self.jobs.add(purpose, name.clone(), dirty))
+    /// The jobs that have not ended.
+    pub(super) fn all_running(&self) -> Vec<(u64, VolumeName, Purpose)> {
+        let running = self.jobs.iter().filter(|(_, job)| job.state == JobState::Running);
+        running.map(|(id, job)| (*id, job.volume.clone(), job.purpose)).collect()
     }
 
-    /// Does at once what a job would do at the end of its drain, and reports it like one.
-    pub(super) fn finish_now(
-        &mut self,
-        name: &VolumeName,
-        purpose: Purpose,
-        write_back: bool,
-    ) -> ControlResult<Response> {
-        self.finish(name, purpose, write_back)?;
-        let id = self.jobs.add(purpose, name.clone(), 0);
-        self.end_job(id, Ok(()));
-        self.job_response(id)
-    }
-
-    /// A client has received this answer.
-    pub fn job_is_told(&mut self, told: &JobStatus) {
-        if let Some(job) = self.jobs.jobs.get_mut(&told.id) {
-            job.is_told |= told.state != JobState::Running;
-        }
-    }
-
-    /// Ends the job of a volume whose dirty lines are given up instead: it need not be waited for.
-    ///
-    /// # Errors
-    /// When the job leads elsewhere.
-    pub(super) fn give_up_job(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<()> {
-        let Some((id, running)) = self.jobs.running(name) else { return Ok(()) };
-        if running != Purpose::Flush && running != purpose {
-            return Err(busy(name, running));
-        }
-        if let Some(job) = self.jobs.jobs.get_mut(&id) {
-            let why =
-                format!("{name}: its dirty lines were given up by a {} --no-flush", purpose.verb());
-            job.state = JobState::Failed(ControlError::failed(why));
-        }
-        Ok(())
-    }
-
-    pub(super) fn job_response(&self, id: u64) -> ControlResult<Response> {
-        self.jobs.status(id).map(|job| Response::Job { job })
-    }
-
-    /// Whether a request may change the volume: no detach or delete is under way.
-    pub(super) fn not_leaving(&self, name: &VolumeName) -> ControlResult<()> {
-        match self.jobs.running(name) {
-            Some((_, purpose)) if purpose != Purpose::Flush => Err(busy(name, purpose)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Looks at every running job and ends those whose drain has ended. Returns whether any still
-    /// runs: then call again soon.
-    pub fn step_jobs(&mut self) -> bool {
-        let running: Vec<u64> = self
-            .jobs
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.state == JobState::Running)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in running {
-            self.step_job(id);
-        }
-        self.jobs.jobs.values().any(|job| job.state == JobState::Running)
-    }
-
-    fn step_job(&mut self, id: u64) {
-        let Some(job) = self.jobs.jobs.get_mut(&id) else { return };
-        let (name, purpose) = (job.volume.clone(), job.purpose);
-        let dirty = self.engine.health(&name).dirty_lines;
+    /// How many dirty lines a job has still to write back.
+    pub(super) fn progress(&mut self, id: u64, dirty: u64) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
         job.lines_total = job.lines_total.max(dirty);
         // Lines that clients dirty meanwhile do not make the bar run backwards.
         job.lines_dirty = job.lines_dirty.min(dirty);
-        let outcome = match self.engine.drain(&name) {
-            Drain::Running => return,
-            // What clients dirtied meanwhile is written while they wait: see `forget_cache`.
-            Drain::Done => self.finish(&name, purpose, true),
-            Drain::Failed(why) => Err(ControlError::failed(why)),
-        };
-        self.end_job(id, outcome);
     }
 
-    fn finish(
-        &mut self,
-        name: &VolumeName,
-        purpose: Purpose,
-        write_back: bool,
-    ) -> ControlResult<()> {
-        match purpose {
-            Purpose::Flush => self.record_dirt(name, false),
-            Purpose::Detach => self.drop_cache(name, write_back),
-            Purpose::Delete => self.drop_volume(name, write_back),
-        }
-    }
-
-    fn end_job(&mut self, id: u64, outcome: ControlResult<()>) {
-        let Some(job) = self.jobs.jobs.get_mut(&id) else { return };
-        match outcome {
+    /// Ends a job; its volume.
+    pub(super) fn end(&mut self, id: u64, outcome: ControlResult<()>) -> Option<VolumeName> {
+        let job = self.jobs.get_mut(&id)?;
+        job.state = match outcome {
             Ok(()) => {
                 job.lines_dirty = 0;
-                job.state = JobState::Done;
+                JobState::Done
             }
-            Err(error) => {
-                job.state = JobState::Failed(error);
-                let name = job.volume.clone();
-                // The volume stays, and serves: its drain may be asked for again.
-                self.stay(&name);
-            }
-        }
+            Err(error) => JobState::Failed(error),
+        };
+        Some(job.volume.clone())
     }
 
-    /// Takes back that a volume was to leave, as far as that can be done.
-    fn stay(&mut self, name: &VolumeName) {
-        let Some(mut record) = self.registry.find(name).cloned() else { return };
-        record.desired = Desired::Serving;
-        let settings = record.cache.as_ref().map(|cache| cache.settings.clone());
-        let recorded = self.registry.put(record);
-        self.note(name, recorded);
-        if let Some(settings) = settings {
-            let restored = self.engine.configure(name, &settings);
-            self.note(name, restored);
+    /// A client has received this status.
+    pub(super) fn tell(&mut self, told: &JobStatus) {
+        if let Some(job) = self.jobs.get_mut(&told.id) {
+            job.is_told |= told.state != JobState::Running;
         }
     }
-}
-
-fn busy(name: &VolumeName, purpose: Purpose) -> ControlError {
-    let verb = purpose.verb();
-    ControlError::failed(format!(
-        "a {verb} of {name} is under way; watch it with `voltier {verb} {name}`, then try again"
-    ))
 }

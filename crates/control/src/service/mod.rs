@@ -7,28 +7,19 @@
 mod admit;
 mod array_members;
 mod arrays;
-mod doors;
+mod drains;
+mod exports;
 mod jobs;
+mod live;
 mod show;
 mod spare_pools;
 mod start;
 mod volumes;
 
-#[cfg(test)]
-mod array_tests;
-#[cfg(test)]
-mod bench;
-#[cfg(test)]
-mod pool_tests;
-#[cfg(test)]
-mod tests;
-
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
-use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::{ArrayRequest, Request, Response};
 use crate::records::VolumeRecord;
@@ -36,8 +27,8 @@ use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::suggest;
 
-use arrays::LiveArray;
 use jobs::Jobs;
+use live::{Live, LiveArray};
 pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
 
 /// Volumes, arrays, registry and jobs of one state folder.
@@ -53,29 +44,6 @@ pub struct Service<E> {
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
     busy_tries: u32,
-}
-
-/// What the service knows of a volume while the daemon runs, beside its record.
-struct Live {
-    /// Whether the engine has it open.
-    is_open: bool,
-    /// What is wrong with it; empty when nothing is.
-    error: String,
-    /// Doors of the record that could not be opened, and why.
-    closed_doors: Vec<(ExportSpec, String)>,
-    opened_at: Instant,
-}
-
-impl Live {
-    #[expect(clippy::disallowed_methods, reason = "uptime of the control plane, not of an I/O")]
-    fn new() -> Self {
-        Self {
-            is_open: false,
-            error: String::new(),
-            closed_doors: Vec::new(),
-            opened_at: Instant::now(),
-        }
-    }
 }
 
 impl<E: Engine> Service<E> {

@@ -36,7 +36,7 @@ impl<E: Engine> Service<E> {
         status.error = live.error.clone();
         let uptime = live.opened_at.elapsed();
         status.uptime_seconds = uptime.as_secs();
-        let closed = live.closed_doors.clone();
+        let closed = live.closed_exports.clone();
         status.exports = record
             .exports
             .iter()

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::Service;
 use super::jobs::Purpose;
-use super::{Live, Service};
+use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
@@ -22,9 +23,9 @@ impl<E: Engine> Service<E> {
     /// its locks hold for a moment longer than the process. Then what is busy is tried again.
     pub fn start(&mut self, after_crash: bool) {
         self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };
-        for door in self.registry.volumes().iter().flat_map(|record| &record.exports) {
+        for export in self.registry.volumes().iter().flat_map(|record| &record.exports) {
             // Also those of volumes that will not come up: nobody else knows whose they were.
-            self.engine.clear_dead(door);
+            self.engine.clear_dead(export);
         }
         self.start_arrays();
         for record in self.registry.volumes().to_vec() {
@@ -47,7 +48,7 @@ impl<E: Engine> Service<E> {
         outcome
     }
 
-    /// Brings one volume up, its doors and its unfinished work included.
+    /// Brings one volume up, its exports and its unfinished work included.
     pub(super) fn bring_up(&mut self, record: &VolumeRecord) {
         let name = record.name.clone();
         let mut live = Live::new();
@@ -62,7 +63,7 @@ impl<E: Engine> Service<E> {
             if let Err(error) = self.again(|service| service.engine.export(&name, export)) {
                 self.log(&name, &error.message);
                 if let Some(live) = self.live.get_mut(&name) {
-                    live.closed_doors.push((export.clone(), error.message));
+                    live.closed_exports.push((export.clone(), error.message));
                 }
             }
         }
@@ -208,7 +209,7 @@ impl<E: Engine> Service<E> {
         large_enough(device, examined.size_bytes, size_bytes_min, side)
     }
 
-    /// Brings everything to rest: doors closed, logs checkpointed, dirty lines kept.
+    /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
     pub fn stop(&mut self) {
         self.stopping = true;
         for record in self.registry.volumes().to_vec() {
@@ -217,9 +218,9 @@ impl<E: Engine> Service<E> {
                 continue;
             }
             let mut at_rest = true;
-            for door in &record.exports {
-                if !self.is_closed(&name, door)
-                    && let Err(error) = self.engine.unexport(&name, door)
+            for export in &record.exports {
+                if !self.is_closed(&name, export)
+                    && let Err(error) = self.engine.unexport(&name, export)
                 {
                     at_rest = false;
                     self.log(&name, &error.message);

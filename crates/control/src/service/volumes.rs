@@ -1,8 +1,9 @@
 //! Creating, changing and deleting volumes and their caches.
 
+use super::Service;
 use super::admit::Beside;
 use super::jobs::Purpose;
-use super::{Live, Service};
+use super::live::Live;
 use voltier_cache::Mode;
 
 use crate::engine::{CacheStart, Engine};
@@ -40,7 +41,7 @@ impl<E: Engine> Service<E> {
             exports: Vec::new(),
             desired: Desired::Serving,
         };
-        // No door is open yet, so nothing can be acknowledged before the record is written.
+        // No export is open yet, so nothing can be acknowledged before the record is written.
         let opened = self.engine.open(&record, CacheStart::Format)?;
         record.size_bytes = opened.size_bytes;
         if let Some(cache) = &mut record.cache {
@@ -165,7 +166,7 @@ impl<E: Engine> Service<E> {
             Some(_) => flush,
             None => false,
         };
-        self.close_doors(&mut record)?;
+        self.close_exports(&mut record)?;
         if !flush {
             self.give_up_job(name, Purpose::Delete)?;
         }

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::path::Path;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB,
-    Payload, SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload,
+    SECTOR_BYTES, SectorRange, zero_writes,
 };
 use voltier_ring::{AllocateMode, Errno, Fd, Handle};
 
@@ -18,7 +18,7 @@ use crate::request::{transfer_range, writable, write_range};
 /// Most pieces the kernel takes in one vectored read or write (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 /// Bytes per write where zeroes have to be written by hand.
-const ZEROES_BYTES: usize = MIB as usize;
+const ZEROES_BYTES: u64 = MIB;
 
 /// A drive behind a path. Close it by dropping it: the lock goes with the descriptor.
 pub struct FileDevice {
@@ -118,15 +118,13 @@ impl FileDevice {
                 return Ok(());
             }
             offset += written as u64;
-            data = behind(&data, written);
+            data = data.slice(written..wanted);
         }
     }
 
     async fn write_zeroes_by_hand(&self, range: SectorRange, durable: bool) -> IoResult<()> {
-        let zeroes = Buf::zeroed(ZEROES_BYTES.min(range.bytes() as usize)).freeze();
-        for part in range.split_at_multiples(ZEROES_BYTES as u64 / SECTOR_BYTES) {
-            let data = zeroes.slice(0..part.bytes() as usize);
-            self.write_run(part.start.bytes(), data.into(), durable).await?;
+        for (part, zeroes) in zero_writes(range, ZEROES_BYTES) {
+            self.write_run(part.start.bytes(), zeroes, durable).await?;
         }
         Ok(())
     }
@@ -152,28 +150,11 @@ fn io_error(errno: Errno) -> IoError {
     IoError::from_errno(errno.raw_os_error())
 }
 
-/// What is left of a payload behind its first `bytes` bytes.
-fn behind(data: &Payload, mut bytes: usize) -> Payload {
-    let mut rest = Vec::new();
-    for piece in data.pieces() {
-        let skipped = bytes.min(piece.len());
-        bytes -= skipped;
-        if skipped < piece.len() {
-            rest.push(piece.slice(skipped..piece.len()));
-        }
-    }
-    Payload::Many(rest)
-}
-
-/// One piece of aligned memory with the content of these.
-fn gather(pieces: &[Bytes]) -> Payload {
-    let mut whole = Buf::new(pieces.iter().map(|piece| piece.len()).sum());
-    let mut filled = 0;
-    for piece in pieces {
-        whole[filled..filled + piece.len()].copy_from_slice(piece);
-        filled += piece.len();
-    }
-    whole.into()
+/// One piece of aligned memory with the same bytes.
+fn aligned_copy(data: &Payload) -> Payload {
+    let mut copy = Buf::new(data.len());
+    data.copy_to(0, &mut copy);
+    copy.into()
 }
 
 impl BlockDevice for FileDevice {
@@ -226,7 +207,7 @@ impl BlockDevice for FileDevice {
         let pieces = data.pieces();
         let as_it_is =
             pieces.len() <= PIECES_MAX && pieces.iter().all(|piece| self.is_aligned(piece));
-        let data = if as_it_is { data } else { gather(pieces) };
+        let data = if as_it_is { data } else { aligned_copy(&data) };
         self.write_run(at.bytes(), data, durable).await
     }
 

@@ -10,7 +10,7 @@ use voltier_control::safety::Machine;
 use voltier_control::{DeviceSpec, Service};
 use voltier_drive::filter::FittedDevice;
 
-use super::engine::ArrayEngine;
+use super::engine::WalkEngine;
 use crate::disk::{DiskSpec, SimDisk};
 use crate::ledger::Ledger;
 use crate::manage::site::{Site, SiteLeft};
@@ -105,8 +105,8 @@ impl Bay {
     }
 
     /// A daemon on this world's registry and drives; nothing is open until it is started.
-    pub(super) fn service(self: &Rc<Self>) -> Service<ArrayEngine> {
-        Service::new(ArrayEngine(self.clone()), self.registry(), Machine::real())
+    pub(super) fn service(self: &Rc<Self>) -> Service<WalkEngine> {
+        Service::new(WalkEngine(self.clone()), self.registry(), Machine::real())
     }
 
     /// A new uuid.

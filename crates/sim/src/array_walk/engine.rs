@@ -10,14 +10,14 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
-    ArrayDevices, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel, MemberLabel,
-    OpenedArray, OpenedVolume, Replaced, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
-    ArrayLevel, ArrayName, ArrayRecord, ArraySettings, ArrayState, ArrayStatus, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus,
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, CacheRecord, ControlError,
+    ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus, RegisteredArray,
     Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
@@ -25,7 +25,7 @@ use super::bay::{Bay, DRIVES, Open};
 use crate::disk::SimDisk;
 
 /// The engine of one daemon.
-pub(super) struct ArrayEngine(pub(super) Rc<Bay>);
+pub(super) struct WalkEngine(pub(super) Rc<Bay>);
 
 /// Where a drive is plugged in.
 pub(super) fn device(number: usize) -> DeviceSpec {
@@ -42,7 +42,7 @@ fn number_of(path: &Path) -> ControlResult<usize> {
     number.ok_or_else(|| failed(format!("{} does not exist", path.display())))
 }
 
-impl ArrayEngine {
+impl WalkEngine {
     fn disk(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
         let path = device.path().expect("a simulated drive has a path");
         Ok(self.0.disks[number_of(path)?].clone())
@@ -90,34 +90,7 @@ impl ArrayEngine {
     }
 }
 
-impl Engine for ArrayEngine {
-    fn set_waker(&mut self, _: Waker) {}
-
-    fn log(&mut self, _: &str) {}
-
-    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
-        Ok(u64::MAX)
-    }
-
-    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
-        self.0.step();
-        let number = number_of(path)?;
-        let disk = self.0.disks[number].clone();
-        let size_bytes = disk.limits().bytes();
-        let journal = disk.clone();
-        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
-        // What is damaged is content as well.
-        let is_member = !matches!(self.examine_now(disk), Ok(None));
-        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
-        let findings =
-            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
-        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
-    }
-
-    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
-        number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
-    }
-
+impl ArrayEngine for WalkEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.0.step();
         let found = self.examine_now(self.disk(device)?)?;
@@ -143,7 +116,7 @@ impl Engine for ArrayEngine {
         Ok(found.map_err(failed)?.map(label))
     }
 
-    fn create_array(&mut self, record: &ArrayRecord) -> ControlResult<OpenedArray> {
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.0.step();
         let devices: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
         let disks = devices.iter().map(|device| self.disk(device));
@@ -174,7 +147,7 @@ impl Engine for ArrayEngine {
 
     fn open_array(
         &mut self,
-        record: &ArrayRecord,
+        record: &RegisteredArray,
         devices: &[DeviceSpec],
         force: bool,
     ) -> ControlResult<OpenedArray> {
@@ -367,7 +340,7 @@ impl Engine for ArrayEngine {
         })
     }
 
-    fn fill_array_status(&mut self, _: &ArrayName, status: &mut ArrayStatus) {
+    fn fill_array_status(&mut self, _: &ArrayName, status: &mut ArrayDetail) {
         let open = self.0.open.borrow();
         let Some(open) = &*open else { return };
         let Some(now) = open.array.status() else { return };
@@ -406,6 +379,35 @@ impl Engine for ArrayEngine {
     }
 
     // Of volumes this daemon has none.
+}
+
+impl Engine for WalkEngine {
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn log(&mut self, _: &str) {}
+
+    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+        self.0.step();
+        let number = number_of(path)?;
+        let disk = self.0.disks[number].clone();
+        let size_bytes = disk.limits().bytes();
+        let journal = disk.clone();
+        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
+        // What is damaged is content as well.
+        let is_member = !matches!(self.examine_now(disk), Ok(None));
+        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
+        let findings =
+            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
+        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
+    }
+
+    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
+        number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
+    }
 
     fn open(&mut self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         Err(failed("no volumes here"))

@@ -25,7 +25,7 @@ use crate::life::count_crash;
 use crate::manage::points::{Points, Progress, draw_cut};
 use crate::stage::Crash;
 use bay::{Bay, Left};
-use engine::ArrayEngine;
+use engine::WalkEngine;
 use story::{Shape, ask, create, level_of, name, shape, show};
 
 /// One crash point in so many has its recovery crashed as well, at some event.
@@ -167,7 +167,7 @@ impl Walk {
     }
 
     /// What is on record is served, and nothing is wrong with it.
-    fn check_served(&self, bay: &Bay, service: &mut Service<ArrayEngine>) {
+    fn check_served(&self, bay: &Bay, service: &mut Service<WalkEngine>) {
         let is_on_record = shape(&bay.registry()).is_some();
         if is_on_record {
             let status = show(service);
@@ -188,7 +188,7 @@ impl Walk {
     }
 
     /// Nobody is missing whom the command did not take out.
-    fn check_members(&self, bay: &Bay, service: &mut Service<ArrayEngine>, progress: Progress) {
+    fn check_members(&self, bay: &Bay, service: &mut Service<WalkEngine>, progress: Progress) {
         if bay.array().is_none() {
             return;
         }
@@ -212,7 +212,7 @@ impl Walk {
     fn live_on(
         &self,
         bay: &Rc<Bay>,
-        mut service: Service<ArrayEngine>,
+        mut service: Service<WalkEngine>,
         found: Shape,
         prng: &mut Prng,
     ) {

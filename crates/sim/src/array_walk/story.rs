@@ -7,10 +7,10 @@ use voltier_array::{Consistency, Level};
 use voltier_control::protocol::{
     ArrayRequest, Growth, MemberName, NewArray, Repair, Request, Response,
 };
-use voltier_control::{ArrayLevel, ArrayName, ArrayStatus, DeviceSpec, Registry, Service};
+use voltier_control::{ArrayDetail, ArrayLevel, ArrayName, DeviceSpec, Registry, Service};
 
 use super::bay::{Bay, Left};
-use super::engine::{ArrayEngine, device};
+use super::engine::{WalkEngine, device};
 use crate::medium::Cut;
 
 /// Clients at work while a command runs.
@@ -160,7 +160,7 @@ pub(super) fn level_of(seed: u64) -> (Level, usize) {
 }
 
 /// Asks for something that must work.
-pub(super) fn ask(bay: &Bay, service: &mut Service<ArrayEngine>, ask: ArrayRequest) {
+pub(super) fn ask(bay: &Bay, service: &mut Service<WalkEngine>, ask: ArrayRequest) {
     let shown = format!("{ask:?}");
     if let Response::Error { error } = service.handle(Request::Array { ask }) {
         panic!("{shown}: {error}");
@@ -169,7 +169,7 @@ pub(super) fn ask(bay: &Bay, service: &mut Service<ArrayEngine>, ask: ArrayReque
 }
 
 /// What `voltier array show` says.
-pub(super) fn show(service: &mut Service<ArrayEngine>) -> ArrayStatus {
+pub(super) fn show(service: &mut Service<WalkEngine>) -> ArrayDetail {
     let ask = ArrayRequest::Show { name: Some(name()) };
     match service.handle(Request::Array { ask }) {
         Response::Array { array, .. } => *array,
@@ -288,7 +288,7 @@ impl ArrayCommand {
     }
 
     /// Brings a world to where the command begins.
-    pub(super) fn lead_up(self, bay: &Rc<Bay>, seed: u64) -> Service<ArrayEngine> {
+    pub(super) fn lead_up(self, bay: &Rc<Bay>, seed: u64) -> Service<WalkEngine> {
         let mut service = bay.service();
         service.start(false);
         bay.crew_size.set(CREW);
@@ -326,7 +326,7 @@ impl ArrayCommand {
     pub(super) fn act(
         self,
         bay: &Rc<Bay>,
-        service: &mut Service<ArrayEngine>,
+        service: &mut Service<WalkEngine>,
         seed: u64,
         answered: &dyn Fn(),
     ) {
@@ -341,7 +341,7 @@ impl ArrayCommand {
     }
 
     /// Does it, if it is a request.
-    pub(super) fn again(self, bay: &Rc<Bay>, service: &mut Service<ArrayEngine>, seed: u64) {
+    pub(super) fn again(self, bay: &Rc<Bay>, service: &mut Service<WalkEngine>, seed: u64) {
         for request in self.requests(seed) {
             ask(bay, service, request);
         }

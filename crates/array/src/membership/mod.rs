@@ -1,0 +1,3 @@
+//! Who is in the array, on record.
+
+pub(crate) mod record;

@@ -1,0 +1,93 @@
+//! The superblock: which cache an SSD holds, and where its newest checkpoint is.
+
+use voltier_block::KIB;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::format::checksum::{are_counters, crc_without};
+
+/// First bytes of every cache SSD: what the safety checks of other programs may look for too.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
+/// Readers refuse another version.
+pub const FORMAT_VERSION: u32 = 3;
+/// Bytes of a superblock or intent block on the SSD.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+/// Byte offsets of the two superblock copies.
+pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 64 * KIB];
+
+/// Whether the cache was stopped with everything in the checkpoint.
+pub(crate) const STATE_CLEAN: u32 = 1;
+/// The cache is in use, or was when the power went.
+pub(crate) const STATE_OPEN: u32 = 2;
+
+/// The head of a superblock; the rest of its 4096 bytes is zero.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Superblock {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: U32,
+    pub(crate) crc: U32,
+    pub(crate) uuid: [u8; 16],
+    /// The valid copy with the higher number wins.
+    pub(crate) sequence: U64,
+    pub(crate) copy: U32,
+    pub(crate) state: U32,
+    /// Grows with every opening: an older SSD image betrays itself.
+    pub(crate) generation: U64,
+    pub(crate) ssd_bytes: U64,
+    pub(crate) origin_sectors: U64,
+    pub(crate) line_bytes: U32,
+    pub(crate) segment_bytes: U32,
+    pub(crate) unit_bytes: U32,
+    pub(crate) segment_count: U32,
+    pub(crate) policy: U32,
+    /// Which checkpoint area is valid: 0 or 1.
+    pub(crate) checkpoint_area: U32,
+    pub(crate) checkpoint_chunks: U64,
+    /// Sequence number of the first record to replay.
+    pub(crate) replay_sequence: U64,
+    pub(crate) replay_segment: U32,
+    pub(crate) replay_unit: U32,
+    pub(crate) next_segment: U32,
+    pub(crate) next_segment_unit: U32,
+    /// What the origin looked like at a clean stop (see `fingerprint.rs`).
+    pub(crate) fingerprint: U64,
+    pub(crate) dirty_lines: U64,
+    /// First record of this generation: older ones with this number or a higher were cut off.
+    pub(crate) first_sequence: U64,
+    /// Lines in the checkpoint's map.
+    pub(crate) checkpoint_lines: U64,
+    /// Chunks of its list of dirty lines, or `NO_DIRTY_LIST`.
+    pub(crate) dirty_chunks: U32,
+    /// With `replay_unit`: the first slot of that segment that no record has taken.
+    pub(crate) replay_slot: U32,
+}
+
+/// Says that more lines were dirty than the list has room for.
+pub(crate) const NO_DIRTY_LIST: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<Superblock>() == 168);
+const SUPERBLOCK_CRC_AT: usize = 12;
+
+impl Superblock {
+    /// The 4096 bytes of copy `copy`.
+    pub(crate) fn encode(mut self, copy: u32) -> [u8; BLOCK_BYTES] {
+        self.copy = copy.into();
+        let mut block = [0; BLOCK_BYTES];
+        block[..size_of::<Self>()].copy_from_slice(self.as_bytes());
+        let crc = crc_without(&block, SUPERBLOCK_CRC_AT);
+        block[SUPERBLOCK_CRC_AT..SUPERBLOCK_CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    /// The superblock in `block`, if it is one, whole, and meant for copy `copy`.
+    pub(crate) fn decode(block: &[u8], copy: u32) -> Option<Self> {
+        let superblock = Self::read_from_prefix(block).ok()?.0;
+        let whole = superblock.magic == SUPERBLOCK_MAGIC
+            && superblock.copy == copy
+            && superblock.crc == crc_without(block, SUPERBLOCK_CRC_AT);
+        let Self { sequence, generation, replay_sequence, first_sequence, .. } = superblock;
+        let counters = [sequence, generation, replay_sequence, first_sequence];
+        (whole && are_counters(&counters)).then_some(superblock)
+    }
+}

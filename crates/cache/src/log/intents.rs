@@ -1,0 +1,241 @@
+//! The intent block: regions of the origin that are written past the log.
+//!
+//! A write that goes straight to the origin could be on its medium while the log's news of it (the
+//! new copy, or the drop of the old one) is lost by a power cut; a clean copy in the cache would
+//! then be older than the origin. So a region is marked, durably, before the first such write, and
+//! after an unclean stop clean lines of marked regions are not trusted. Marks go away at checkpoints.
+
+use std::cell::{Cell, RefCell};
+
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, SectorRange};
+use voltier_ring::Signal;
+
+use crate::canary::{self, Canary};
+use crate::format::geometry::Geometry;
+use crate::format::intent::{INTENT_HEAD_BYTES, INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
+use crate::format::superblock::BLOCK_BYTES;
+
+struct Regions {
+    bits: Vec<u8>,
+    /// Direct writes under way, per region.
+    busy: Vec<u32>,
+    /// Regions written since the last checkpoint began to clear marks.
+    touched: Vec<u8>,
+}
+
+/// The marks as they were at some moment.
+pub(crate) struct Marks {
+    bits: Vec<u8>,
+    sectors_per_region: u64,
+}
+
+impl Marks {
+    /// Whether the region of this sector is marked.
+    pub(crate) fn is_marked(&self, sector: u64) -> bool {
+        let region = (sector / self.sectors_per_region) as usize;
+        self.bits[region / 8] & 1 << (region % 8) != 0
+    }
+}
+
+/// The intent marks of one cache.
+pub(crate) struct Intents {
+    uuid: [u8; 16],
+    generation: u64,
+    sectors_per_region: u64,
+    regions: RefCell<Regions>,
+    /// Version of the bits in memory, and of those on the medium.
+    wanted: Cell<u64>,
+    written: Cell<u64>,
+    writing: Cell<bool>,
+    sequence: Cell<u64>,
+    progress: Signal,
+}
+
+/// A direct write under way.
+pub(crate) struct Direct<'a> {
+    intents: &'a Intents,
+    regions: std::ops::RangeInclusive<usize>,
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        let mut regions = self.intents.regions.borrow_mut();
+        for region in self.regions.clone() {
+            regions.busy[region] -= 1;
+        }
+    }
+}
+
+impl Intents {
+    pub(crate) fn new(geometry: &Geometry, uuid: [u8; 16], generation: u64, sequence: u64) -> Self {
+        let sectors_per_region = geometry.lines_per_region() * geometry.line_sectors();
+        let count = geometry.origin_sectors.div_ceil(sectors_per_region).max(1) as usize;
+        let bytes = count.div_ceil(8);
+        Self {
+            uuid,
+            generation,
+            sectors_per_region,
+            regions: RefCell::new(Regions {
+                bits: vec![0; bytes],
+                busy: vec![0; count],
+                touched: vec![0; bytes],
+            }),
+            wanted: Cell::new(0),
+            written: Cell::new(0),
+            writing: Cell::new(false),
+            sequence: Cell::new(sequence),
+            progress: Signal::new(),
+        }
+    }
+
+    fn regions_of(&self, range: SectorRange) -> std::ops::RangeInclusive<usize> {
+        let first = range.start.0 / self.sectors_per_region;
+        let last = (range.end().0 - 1) / self.sectors_per_region;
+        first as usize..=last as usize
+    }
+
+    /// Marks the regions of `range`, durably, before it is written past the log.
+    ///
+    /// # Errors
+    /// When the SSD does not take the mark.
+    pub(crate) async fn begin<S: BlockDevice>(
+        &self,
+        ssd: &S,
+        range: SectorRange,
+    ) -> IoResult<Direct<'_>> {
+        let touched = self.regions_of(range);
+        let mut fresh = false;
+        {
+            let mut regions = self.regions.borrow_mut();
+            for region in touched.clone() {
+                let (byte, bit) = (region / 8, 1 << (region % 8));
+                fresh |= regions.bits[byte] & bit == 0;
+                regions.bits[byte] |= bit;
+                regions.touched[byte] |= bit;
+                regions.busy[region] += 1;
+            }
+        }
+        let direct = Direct { intents: self, regions: touched };
+        if fresh {
+            self.wanted.set(self.wanted.get() + 1);
+        }
+        // A mark set by another request may still be on its way: wait for it as for one's own.
+        if !canary::is(Canary::IntentSkipped) {
+            self.persist(ssd, self.wanted.get()).await?;
+        }
+        Ok(direct)
+    }
+
+    /// Regions in which a direct write is under way.
+    pub(crate) fn busy(&self) -> usize {
+        self.regions.borrow().busy.iter().filter(|count| **count > 0).count()
+    }
+
+    async fn persist<S: BlockDevice>(&self, ssd: &S, version: u64) -> IoResult<()> {
+        while self.written.get() < version {
+            if self.writing.get() {
+                self.progress.wait().await;
+                continue;
+            }
+            self.writing.set(true);
+            let covers = self.wanted.get();
+            let written = self.write_block(ssd).await;
+            self.writing.set(false);
+            self.progress.notify();
+            written?;
+            self.written.set(covers);
+        }
+        Ok(())
+    }
+
+    async fn write_block<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+        let sequence = self.sequence.get() + 1;
+        self.sequence.set(sequence);
+        let head = IntentHead {
+            magic: INTENT_MAGIC.into(),
+            crc: 0.into(),
+            uuid: self.uuid,
+            generation: self.generation.into(),
+            sequence: sequence.into(),
+            reserved: [0; 24],
+        };
+        let block = head.encode(&self.regions.borrow().bits);
+        let offset = INTENT_OFFSETS[(sequence % 2) as usize];
+        ssd.write(Lba::from_bytes(offset), Buf::copy_of(&block).into(), Durability::Durable).await
+    }
+
+    /// Starts a round of clearing: from here on, `touched` tells what must stay marked.
+    pub(crate) fn begin_clearing(&self) {
+        let mut regions = self.regions.borrow_mut();
+        regions.touched.fill(0);
+        for region in 0..regions.busy.len() {
+            if regions.busy[region] > 0 {
+                regions.touched[region / 8] |= 1 << (region % 8);
+            }
+        }
+    }
+
+    /// Ends the round, after SSD and origin were flushed: only touched regions stay marked.
+    pub(crate) async fn finish_clearing<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+        {
+            let mut regions = self.regions.borrow_mut();
+            if regions.bits == regions.touched {
+                return Ok(());
+            }
+            let touched = regions.touched.clone();
+            regions.bits = touched;
+        }
+        self.persist_marks(ssd).await
+    }
+
+    /// A copy of the marks as they are now.
+    pub(crate) fn marks(&self) -> Marks {
+        let bits = self.regions.borrow().bits.clone();
+        Marks { bits, sectors_per_region: self.sectors_per_region }
+    }
+
+    /// Takes over the bits of a loaded block.
+    pub(crate) fn load_bits(&self, block: &[u8]) {
+        let mut regions = self.regions.borrow_mut();
+        let bytes = regions.bits.len();
+        regions.bits.copy_from_slice(&block[INTENT_HEAD_BYTES..INTENT_HEAD_BYTES + bytes]);
+    }
+
+    /// Writes the marks as they are in memory.
+    ///
+    /// # Errors
+    /// The SSD's.
+    pub(crate) async fn persist_marks<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+        self.wanted.set(self.wanted.get() + 1);
+        self.persist(ssd, self.wanted.get()).await
+    }
+
+    /// Trusts no region: for when a copy of the block cannot be read.
+    pub(crate) fn mark_all(&self) {
+        self.regions.borrow_mut().bits.fill(0xff);
+    }
+}
+
+/// The newer of the two copies of the intent block, and whether both were whole.
+pub(crate) async fn load_block<S: BlockDevice>(
+    ssd: &S,
+    uuid: &[u8; 16],
+) -> IoResult<(Option<(IntentHead, Buf)>, bool)> {
+    let mut newest: Option<(IntentHead, Buf)> = None;
+    let mut whole = true;
+    for offset in INTENT_OFFSETS {
+        let block = ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await?;
+        match IntentHead::decode(&block, uuid) {
+            Some(head) => {
+                let newer = newest
+                    .as_ref()
+                    .is_none_or(|other| head.sequence.get() > other.0.sequence.get());
+                if newer {
+                    newest = Some((head, block));
+                }
+            }
+            None => whole = false,
+        }
+    }
+    Ok((newest, whole))
+}

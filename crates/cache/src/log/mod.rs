@@ -1,0 +1,12 @@
+//! The log on the SSD: changes become records, checkpoints shorten it, a start replays it.
+
+pub(crate) mod chain;
+pub(crate) mod change;
+pub(crate) mod checkpoint;
+pub(crate) mod form;
+pub(crate) mod intents;
+pub(crate) mod load;
+pub(crate) mod ordered;
+pub(crate) mod reclaim;
+pub(crate) mod recover;
+pub(crate) mod replay;

@@ -1,0 +1,269 @@
+//! Replaying: the log behind the checkpoint into memory.
+//!
+//! Records that a later head calls durable are taken by their head alone. Those after it may be
+//! torn, so their data is checked too; the first one that is not whole ends the log. A whole record
+//! left behind a torn one has an older generation than what was written since, and is not taken.
+//! Before the end is believed, the space behind it is searched for a head that proves a durable
+//! record missing: then the SSD is damaged, and nothing is guessed.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+
+use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_ring::join_all;
+
+use crate::canary::{self, Canary};
+use crate::format::checksum::crc32c;
+use crate::format::position::Position;
+use crate::format::record::{
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RecordEntry, RecordHead,
+};
+use crate::format::superblock::{STATE_CLEAN, Superblock};
+use crate::log::chain::{Chain, Found, LogReader};
+use crate::log::form::State;
+use crate::log::ordered::Version;
+use crate::log::recover::{OpenError, ssd_error};
+use crate::map::index::Placement;
+
+/// Replays the log from where the checkpoint ends; the number of records taken.
+pub(crate) async fn replay<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<u64, OpenError> {
+    let first = found.replay_sequence.get();
+    let begin = Position {
+        segment: found.replay_segment.get(),
+        unit: found.replay_unit.get(),
+        slot: found.replay_slot.get(),
+        next_segment: found.next_segment.get(),
+        next_segment_unit: found.next_segment_unit.get(),
+    };
+    let Some(begin) = begin.on(&state.geometry) else {
+        return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
+    };
+    let reader = LogReader { ssd, geometry: state.geometry.clone(), uuid: state.uuid };
+    let mut chain = Chain::new(&reader, begin);
+    state.position = begin;
+    state.next_sequence = first;
+    state.segments.replay_sequence = first;
+    let mut generation = 0;
+    // The last start, or the stop in order, built on all records before this one.
+    let mut durable = found.first_sequence.get();
+    // Records of which no later head has said that they are durable.
+    let mut unproven: VecDeque<Found> = VecDeque::new();
+    let mut expected = first;
+    while let Some(next) = chain.next().await? {
+        if expected >= found.first_sequence.get() {
+            // Where a crash had cut the log off, records behind the cut may still be there.
+            generation = generation.max(found.generation.get());
+        }
+        let cut_off = next.head.generation.get() < generation;
+        if next.sequence() != expected || (cut_off && !canary::is(Canary::GenerationIgnored)) {
+            break;
+        }
+        expected += 1;
+        generation = next.head.generation.get();
+        durable = durable.max(next.head.durable_sequence.get());
+        unproven.push_back(next);
+        while unproven.front().is_some_and(|record| record.sequence() < durable) {
+            let record = unproven.pop_front().expect("has a front");
+            take_record(state, &record)?;
+        }
+    }
+    while let Some(record) = unproven.pop_front() {
+        if !data_is_whole(&reader, &record).await? && !canary::is(Canary::TornDataTaken) {
+            break;
+        }
+        take_record(state, &record)?;
+    }
+    finish_replay(&reader, found, state).await?;
+    Ok(state.next_sequence - first)
+}
+
+/// Checks that the log ends behind the last record taken.
+async fn finish_replay<S: BlockDevice>(
+    reader: &LogReader<'_, S>,
+    found: &Superblock,
+    state: &mut State,
+) -> Result<(), OpenError> {
+    let (end, first) = (state.next_sequence, found.first_sequence.get());
+    if end < first {
+        return Err(OpenError::Damaged(format!(
+            "its log ends at record {end}, but all before record {first} were durable"
+        )));
+    }
+    if found.state.get() != STATE_CLEAN {
+        prove_end(reader, state).await?;
+    }
+    state.acked_sequence = state.next_sequence;
+    state.durable_sequence = state.next_sequence;
+    Ok(())
+}
+
+/// Whether the data of every line of a record is what its entries say.
+async fn data_is_whole<S: BlockDevice>(
+    reader: &LogReader<'_, S>,
+    record: &Found,
+) -> Result<bool, OpenError> {
+    let (ssd, geometry) = (reader.ssd, &reader.geometry);
+    let segment = record.head.segment.get();
+    let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
+    let checks = of_data.map(|entry| async move {
+        let slot = entry.slot.get();
+        if geometry.segment_of(slot) != segment {
+            return Ok(false);
+        }
+        let line = Buf::new(geometry.line_bytes as usize);
+        let data = ssd.read(geometry.lba_of_slot(slot), line).await?;
+        IoResult::Ok(crc32c(&data) == entry.crc.get())
+    });
+    for check in join_all(checks).await {
+        if !check.map_err(ssd_error)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Applies a record to the state as it was applied when it was formed.
+fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
+    let (lines, slots) = (state.geometry.origin_lines(), state.geometry.slot_count());
+    let segment = record.head.segment.get();
+    let mut versions = Vec::new();
+    state.index.warm_up_lines(record.entries.iter().map(|entry| entry.line.get()));
+    for entry in &record.entries {
+        let (line, slot) = (entry.line.get(), entry.slot.get());
+        if line >= lines || slot >= slots {
+            return Err(OpenError::Damaged(format!(
+                "record {} names line {line} and slot {slot}, which do not exist",
+                record.head.sequence
+            )));
+        }
+        match entry.kind {
+            ENTRY_DATA => {
+                let version = take_data(state, &record.head, entry)?;
+                versions.extend(version.map(|version| (line, version)));
+            }
+            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
+                state.index.set_clean(slot);
+                if let Some(ordered) = &mut state.ordered {
+                    ordered.drop_line(line, record.head.sequence.get());
+                }
+            }
+            ENTRY_DROP if !canary::is(Canary::DropForgotten) => {
+                if let Some(loading) = &mut state.loading {
+                    loading.replay_drop(line, slot);
+                }
+                if let Some(slot) = state.index.lookup(line) {
+                    state.index.remove(slot);
+                    if let Some(ordered) = &mut state.ordered {
+                        ordered.drop_line(line, record.head.sequence.get());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let sequence = record.head.sequence.get();
+    state.next_sequence = sequence + 1;
+    state.counts.entries += record.entries.len() as u64;
+    state.epoch = record.head.epoch.get();
+    if let Some(ordered) = &mut state.ordered {
+        let taken = match state.position.unit {
+            NO_UNIT => state.geometry.slot_behind(record.head.unit.get()),
+            _ => state.position.slot,
+        };
+        let at = Position {
+            segment,
+            unit: record.head.unit.get(),
+            slot: taken,
+            next_segment: record.head.next_segment.get(),
+            next_segment_unit: record.head.next_segment_unit.get(),
+        };
+        ordered.push(sequence, state.epoch, at, versions);
+    }
+    state.segments.note_replayed(segment, sequence);
+    state.position = record.next;
+    Ok(())
+}
+
+/// Puts the line of a data entry where the entry says; the version, if it is dirty.
+fn take_data(
+    state: &mut State,
+    head: &RecordHead,
+    entry: &RecordEntry,
+) -> Result<Option<Version>, OpenError> {
+    let geometry = &state.geometry;
+    let (line, slot) = (entry.line.get(), entry.slot.get());
+    if geometry.segment_of(slot) != head.segment.get() {
+        return Err(OpenError::Damaged(format!(
+            "record {} puts line {line} in slot {slot}, outside its segment",
+            head.sequence
+        )));
+    }
+    let replaced = state.index.is_used(slot).then(|| state.index.line_of(slot));
+    if replaced.is_some() {
+        state.index.remove(slot);
+    }
+    if let Some(loading) = &mut state.loading {
+        loading.decide(slot);
+        if let Some(replaced) = replaced {
+            loading.void(replaced, replaced);
+        }
+    }
+    let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
+    let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
+    state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
+    Ok(dirty.then_some(Version { slot, crc, mask }))
+}
+
+/// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
+/// it durable, further on in the same segment, in the next one, or in those that follow it as long
+/// as they hold records behind the end.
+async fn prove_end<S: BlockDevice>(
+    reader: &LogReader<'_, S>,
+    state: &State,
+) -> Result<(), OpenError> {
+    let end = state.next_sequence;
+    let Position { segment, unit, next_segment, .. } = state.position;
+    let (units, per_line) = (state.geometry.units_per_segment(), state.geometry.units_per_line());
+    // Heads fill a slot from its end.
+    let slot_begin = unit.min(units) / per_line * per_line;
+    newest_behind(reader, segment, slot_begin..units, end).await?;
+    let mut searched = BTreeSet::from([segment]);
+    let mut next = Some(next_segment);
+    while let Some(segment) = next.filter(|segment| searched.insert(*segment)) {
+        next = newest_behind(reader, segment, 0..units, end).await?;
+    }
+    Ok(())
+}
+
+/// The segment after the newest record behind `end` in some units of a segment, if there is one.
+///
+/// # Errors
+/// `Damaged` when one of them says that more than `end` was durable.
+async fn newest_behind<S: BlockDevice>(
+    reader: &LogReader<'_, S>,
+    segment: u32,
+    mut units: Range<u32>,
+    end: u64,
+) -> Result<Option<u32>, OpenError> {
+    let mut newest = None;
+    while !units.is_empty() {
+        let reads = units.by_ref().take(64).map(|unit| reader.record(segment, unit));
+        for found in join_all(reads).await {
+            let Some(found) = found? else { continue };
+            if found.head.durable_sequence.get() > end {
+                return Err(OpenError::Damaged(format!(
+                    "its log ends at record {end}, but record {} says that more was durable",
+                    found.head.sequence
+                )));
+            }
+            if found.sequence() >= end {
+                newest = newest.max(Some((found.sequence(), found.next.next_segment)));
+            }
+        }
+    }
+    Ok(newest.map(|newest| newest.1))
+}

@@ -1,0 +1,415 @@
+//! What is cached where: flat arrays over slots, and the table from lines to slots.
+//!
+//! Per slot, in one word of as many bits as it takes: four bits of state, 24 bits of the data's
+//! CRC-32C, and the line (8 bits more, beside it, when the origin has over 2^36 lines); and only
+//! where needed a mask of valid sectors. The whole CRC is in the log; 24 bits of it catch all but
+//! one wrong line in 16 million, 256 times better than the 16-bit guard of T10 protection
+//! information.
+
+use voltier_block::Lba;
+
+use crate::format::geometry::Geometry;
+use crate::map::table::Table;
+use crate::packed_array::{PackedArray, bits_for};
+use crate::policy;
+
+const USED: u64 = 1;
+const DIRTY: u64 = 2;
+const PARTIAL: u64 = 4;
+/// The record that carries the data is still on its way to the SSD.
+const PENDING: u64 = 8;
+/// Where in a slot's word the CRC and the line begin.
+const CRC_SHIFT: u32 = 4;
+const LINE_SHIFT: u32 = CRC_SHIFT + 24;
+/// Bits of a line that its word has room for.
+const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
+
+/// Lines whose dirtiness is counted together: a destaging sweep skips clean stretches by it.
+pub(crate) const LINES_PER_STRETCH: u64 = 256;
+
+/// What is known of the data in a slot when it is placed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    pub(crate) line: u64,
+    pub(crate) slot: u32,
+    pub(crate) crc: u32,
+    pub(crate) dirty: bool,
+    /// Valid sectors; `None` when all are.
+    pub(crate) mask: Option<u128>,
+    pub(crate) pending: bool,
+}
+
+/// The state of a slot with a line in it, as a checkpoint has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotState {
+    pub(crate) line: u64,
+    pub(crate) crc: u32,
+    pub(crate) dirty: bool,
+    /// Valid sectors; `None` when all are.
+    pub(crate) mask: Option<u128>,
+}
+
+pub(crate) struct Index {
+    geometry: Geometry,
+    words: PackedArray,
+    /// What of a line its word has no room for. Empty when there is room for all of it.
+    line_high: Vec<u8>,
+    /// Empty until the first partial line.
+    masks: Vec<u8>,
+    table: Table,
+    live: Vec<u32>,
+    dirty_in_stretch: Vec<u16>,
+    used_lines: u64,
+    dirty_lines: u64,
+}
+
+impl Index {
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        let slots = geometry.slot_count() as usize;
+        let line_bits = bits_for(geometry.origin_lines().saturating_sub(1));
+        let word_bits = LINE_SHIFT + line_bits.min(LINE_BITS_MAX);
+        let high = if line_bits > LINE_BITS_MAX { slots } else { 0 };
+        Self {
+            geometry: geometry.clone(),
+            words: PackedArray::new(slots, word_bits),
+            line_high: vec![0; high],
+            masks: Vec::new(),
+            table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
+            live: vec![0; geometry.segment_count as usize],
+            dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
+            used_lines: 0,
+            dirty_lines: 0,
+        }
+    }
+
+    pub(crate) fn used_lines(&self) -> u64 {
+        self.used_lines
+    }
+
+    pub(crate) fn dirty_lines(&self) -> u64 {
+        self.dirty_lines
+    }
+
+    /// Lines that live in a segment.
+    pub(crate) fn live_in(&self, segment: u32) -> u32 {
+        self.live[segment as usize]
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.words.memory_bytes()
+            + self.line_high.len()
+            + self.masks.len()
+            + self.table.memory_bytes()
+            + self.live.len() * 4
+            + self.dirty_in_stretch.len() * 2
+    }
+
+    pub(crate) fn line_of(&self, slot: u32) -> u64 {
+        let high = self.line_high.get(slot as usize).map_or(0, |high| u64::from(*high));
+        high << LINE_BITS_MAX | self.word(slot) >> LINE_SHIFT
+    }
+
+    #[inline]
+    fn word(&self, slot: u32) -> u64 {
+        self.words.get(slot as usize)
+    }
+
+    fn set_word(&mut self, slot: u32, word: u64) {
+        self.words.set(slot as usize, word);
+    }
+
+    pub(crate) fn lookup(&self, line: u64) -> Option<u32> {
+        self.table.get(line, |slot| self.line_of(slot) == line)
+    }
+
+    pub(crate) fn is_used(&self, slot: u32) -> bool {
+        self.word(slot) & USED != 0
+    }
+
+    pub(crate) fn is_dirty(&self, slot: u32) -> bool {
+        self.word(slot) & DIRTY != 0
+    }
+
+    /// Whether the newest copy of the line is in this slot, and the origin does not have it.
+    pub(crate) fn is_dirty_in(&self, line: u64, slot: u32) -> bool {
+        self.lookup(line) == Some(slot) && self.is_dirty(slot)
+    }
+
+    pub(crate) fn is_pending(&self, slot: u32) -> bool {
+        self.word(slot) & PENDING != 0
+    }
+
+    /// Valid sectors of a partial line, `None` for a whole one.
+    pub(crate) fn mask(&self, slot: u32) -> Option<u128> {
+        if self.word(slot) & PARTIAL == 0 {
+            return None;
+        }
+        let bytes = self.geometry.mask_bytes();
+        let at = slot as usize * bytes;
+        let mut word = [0; 16];
+        word[..bytes].copy_from_slice(&self.masks[at..at + bytes]);
+        Some(u128::from_le_bytes(word))
+    }
+
+    /// The part of the data's CRC-32C that is kept: its lower 24 bits.
+    pub(crate) fn crc_bits(&self, slot: u32) -> u32 {
+        (self.word(slot) >> CRC_SHIFT) as u32 & 0xff_ffff
+    }
+
+    /// Where a slot's data is on the SSD.
+    pub(crate) fn lba_of(&self, slot: u32) -> Lba {
+        self.geometry.lba_of_slot(slot)
+    }
+
+    /// Puts a line into a free slot, taking it out of the slot it had, which is returned.
+    pub(crate) fn place(&mut self, placement: Placement) -> Option<u32> {
+        let old = self.lookup(placement.line);
+        self.put(placement, old);
+        old
+    }
+
+    /// The same for a line that is known to be in slot `old`, or nowhere.
+    pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
+        let Placement { line, slot, .. } = placement;
+        assert!(!self.is_used(slot), "slot {slot} is taken");
+        match old {
+            Some(old) => {
+                self.table.replace(line, old, slot);
+                self.vacate(old, line);
+            }
+            None => self.table.insert(line, slot),
+        }
+        let flag = |on: bool, bit: u64| if on { bit } else { 0 };
+        let word = line << LINE_SHIFT
+            | u64::from(placement.crc & 0xff_ffff) << CRC_SHIFT
+            | USED
+            | flag(placement.dirty, DIRTY)
+            | flag(placement.pending, PENDING)
+            | flag(placement.mask.is_some(), PARTIAL);
+        self.set_word(slot, word);
+        if let Some(high) = self.line_high.get_mut(slot as usize) {
+            *high = (line >> LINE_BITS_MAX) as u8;
+        }
+        if let Some(mask) = placement.mask {
+            self.set_mask(slot, mask);
+        }
+        self.live[self.geometry.segment_of(slot) as usize] += 1;
+        self.used_lines += 1;
+        if placement.dirty {
+            self.count_dirty(line);
+        }
+    }
+
+    fn set_mask(&mut self, slot: u32, mask: u128) {
+        let bytes = self.geometry.mask_bytes();
+        if self.masks.is_empty() {
+            self.masks = vec![0; self.words.len() * bytes];
+        }
+        let at = slot as usize * bytes;
+        self.masks[at..at + bytes].copy_from_slice(&mask.to_le_bytes()[..bytes]);
+    }
+
+    fn count_dirty(&mut self, line: u64) {
+        self.dirty_lines += 1;
+        self.dirty_in_stretch[(line / LINES_PER_STRETCH) as usize] += 1;
+    }
+
+    fn uncount_dirty(&mut self, line: u64) {
+        self.dirty_lines -= 1;
+        self.dirty_in_stretch[(line / LINES_PER_STRETCH) as usize] -= 1;
+    }
+
+    fn vacate(&mut self, slot: u32, line: u64) {
+        if self.is_dirty(slot) {
+            self.uncount_dirty(line);
+        }
+        self.set_word(slot, 0);
+        self.live[self.geometry.segment_of(slot) as usize] -= 1;
+        self.used_lines -= 1;
+    }
+
+    /// Takes the line in `slot` out of the cache.
+    pub(crate) fn remove(&mut self, slot: u32) {
+        assert!(self.is_used(slot), "slot {slot} is empty");
+        let line = self.line_of(slot);
+        self.table.remove(line, slot);
+        self.vacate(slot, line);
+    }
+
+    pub(crate) fn set_clean(&mut self, slot: u32) {
+        if self.is_dirty(slot) {
+            self.set_word(slot, self.word(slot) & !DIRTY);
+            self.uncount_dirty(self.line_of(slot));
+        }
+    }
+
+    pub(crate) fn clear_pending(&mut self, slot: u32) {
+        self.set_word(slot, self.word(slot) & !PENDING);
+    }
+
+    /// After the SSD is lost: forgets that sectors of a lost line are lost, because the origin has
+    /// newer ones now.
+    pub(crate) fn heal(&mut self, slot: u32, sectors: u128, all: u128) {
+        let left = self.mask(slot).unwrap_or(all) & !sectors;
+        if left == 0 {
+            self.remove(slot);
+        } else {
+            self.set_mask(slot, left);
+            self.set_word(slot, self.word(slot) | PARTIAL);
+        }
+    }
+
+    /// Writes the state of a slot for a checkpoint.
+    pub(crate) fn encode(&self, slot: u32, into: &mut [u8]) {
+        let line = self.line_of(slot).to_le_bytes();
+        into[..5].copy_from_slice(&line[..5]);
+        let state = (self.word(slot) & (USED | DIRTY | PARTIAL)) as u32;
+        into[5..9].copy_from_slice(&(self.crc_bits(slot) << 8 | state).to_le_bytes());
+        let mask = self.mask(slot).unwrap_or(0).to_le_bytes();
+        let mask_bytes = self.geometry.mask_bytes();
+        into[9..9 + mask_bytes].copy_from_slice(&mask[..mask_bytes]);
+    }
+
+    /// Looks at where the lines of several slots of a checkpoint will go.
+    pub(crate) fn warm_up<'a>(&self, states: impl Iterator<Item = &'a [u8]>) {
+        self.warm_up_lines(states.map(|from| {
+            let mut line = [0; 8];
+            line[..5].copy_from_slice(&from[..5]);
+            u64::from_le_bytes(line)
+        }));
+    }
+
+    /// Looks at where several lines are. The looks do not wait for each other as inserts do: most of
+    /// the time of a load is such waiting for memory.
+    pub(crate) fn warm_up_lines(&self, lines: impl Iterator<Item = u64>) {
+        let looks = lines.map(|line| self.table.look(line));
+        std::hint::black_box(looks.fold(0u8, |seen, look| seen ^ look));
+    }
+
+    /// The state of a slot as a checkpoint has it; `None` when the slot is empty.
+    ///
+    /// # Errors
+    /// When it holds a line that the origin does not have.
+    pub(crate) fn decode(&self, slot: u32, from: &[u8]) -> Result<Option<SlotState>, String> {
+        let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
+        let state = u64::from(word);
+        if state & USED == 0 {
+            return Ok(None);
+        }
+        let mut line = [0; 8];
+        line[..5].copy_from_slice(&from[..5]);
+        let line = u64::from_le_bytes(line);
+        if line >= self.geometry.origin_lines() {
+            return Err(format!("slot {slot} holds line {line}, which the origin does not have"));
+        }
+        let mask_bytes = self.geometry.mask_bytes();
+        let mut mask = [0; 16];
+        mask[..mask_bytes].copy_from_slice(&from[9..9 + mask_bytes]);
+        Ok(Some(SlotState {
+            line,
+            crc: word >> 8,
+            dirty: state & DIRTY != 0,
+            mask: (state & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
+        }))
+    }
+
+    /// The first stretch with dirty lines at or after `stretch`.
+    pub(crate) fn next_dirty_stretch(&self, stretch: u64) -> Option<u64> {
+        let from = usize::try_from(stretch).ok()?;
+        let rest = self.dirty_in_stretch.get(from..)?;
+        rest.iter().position(|count| *count > 0).map(|found| stretch + found as u64)
+    }
+}
+
+impl policy::Lines for Index {
+    fn slot_of(&self, line: u64) -> Option<u32> {
+        self.lookup(line)
+    }
+
+    fn line_of(&self, slot: u32) -> u64 {
+        Index::line_of(self, slot)
+    }
+
+    fn evictable(&self, slot: u32) -> bool {
+        self.word(slot) & (USED | DIRTY | PENDING) == USED
+    }
+
+    fn slots(&self) -> u32 {
+        self.words.len() as u32
+    }
+
+    fn occupied(&self, slot: u32) -> bool {
+        self.is_used(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{FormatOptions, LineSize};
+    use crate::policy::PolicyKind;
+
+    fn index() -> Index {
+        index_over(1 << 21)
+    }
+
+    fn index_over(origin_sectors: u64) -> Index {
+        let options =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
+        Index::new(&Geometry::plan(&options, 64 << 20, origin_sectors).unwrap())
+    }
+
+    fn placement(line: u64, slot: u32, dirty: bool) -> Placement {
+        Placement { line, slot, crc: 0xaabb_ccdd, dirty, mask: None, pending: false }
+    }
+
+    #[test]
+    fn a_line_lives_in_one_slot_and_dirty_counts_follow_it() {
+        let mut index = index();
+        assert_eq!(index.place(placement(300, 5, true)), None);
+        assert_eq!(index.place(placement(300, 9, true)), Some(5));
+        assert_eq!((index.lookup(300), index.dirty_lines(), index.used_lines()), (Some(9), 1, 1));
+        assert_eq!(index.next_dirty_stretch(0), Some(1));
+        index.set_clean(9);
+        assert_eq!((index.dirty_lines(), index.next_dirty_stretch(0)), (0, None));
+        index.remove(9);
+        assert_eq!((index.lookup(300), index.live_in(0)), (None, 0));
+    }
+
+    #[test]
+    fn lines_of_small_and_of_huge_origins_come_back_from_a_slot() {
+        for origin_sectors in [1, 8, 9, 1 << 21, 1 << 35, 1 << 39, 1 << 40] {
+            let mut index = index_over(origin_sectors);
+            let last = index.geometry.origin_lines() - 1;
+            index.place(placement(last, 3, true));
+            let mut state = vec![0; index.geometry.state_bytes_per_slot()];
+            index.encode(3, &mut state);
+            let state = index.decode(3, &state).unwrap().expect("the slot is used");
+            assert_eq!((index.line_of(3), index.lookup(last)), (last, Some(3)));
+            assert_eq!((state.line, state.crc, state.dirty), (last, 0xbb_ccdd, true));
+        }
+    }
+
+    #[test]
+    fn an_origin_with_more_lines_than_forty_bits_number_is_refused() {
+        let options =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
+        let plan = |lines: u64| Geometry::plan(&options, 64 << 20, lines * 8);
+        assert!(plan(policy::LINE_LIMIT).is_ok());
+        let error = plan(policy::LINE_LIMIT + 1).unwrap_err();
+        assert_eq!(error, "the origin has 2^40 blocks or more; use a larger block size");
+    }
+
+    #[test]
+    fn masks_exist_only_for_partial_lines() {
+        let mut index = index();
+        index.place(placement(1, 0, true));
+        assert!(index.masks.is_empty() && index.mask(0).is_none());
+        index.place(Placement { mask: Some(0b101), ..placement(2, 1, true) });
+        assert_eq!(index.mask(1), Some(0b101));
+        index.heal(1, 0b001, 0xff);
+        assert_eq!(index.mask(1), Some(0b100));
+        index.heal(1, 0b100, 0xff);
+        assert_eq!(index.lookup(2), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! From what an array counts to what `array show` prints.
+
+use voltier_array::{Latency, MemberHealth, MemberState, Progress, ReshapeWait};
+
+use super::journals;
+use super::table;
+use crate::array_settings::TaskPace;
+use crate::array_status::{
+    ArrayCounts, ArrayDetail, ArrayState, HealthStatus, LatencyStatus, MemberStatus, ReshapeDetail,
+    ScrubFound, TaskStatus,
+};
+use crate::error::ControlResult;
+use crate::name::ArrayName;
+use crate::records::Identity;
+
+/// What is known of an array now.
+pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayDetail> {
+    let open = table::find(name)?;
+    open.place_pending();
+    let array = &open.array;
+    let Some(now) = array.status() else { return Ok(plain) };
+    let devices = open.devices.borrow();
+    let pending = open.pending.borrow();
+    let spares = pending.iter().filter(|it| it.is_spare).map(|it| it.known.device.to_string());
+    let (rebuild, scrub) = (array.rebuild_status(), array.scrub_status());
+    let members = now.members.iter().enumerate().map(|(index, member)| {
+        let known = devices.get(index).and_then(Option::as_ref);
+        let recorded = plain.members.get(index).map(|member| member.path.clone());
+        MemberStatus {
+            index: index as u32,
+            path: known.map(|it| it.device.to_string()).or(recorded).unwrap_or_default(),
+            uuid: Identity(member.uuid).to_string(),
+            state: word(member.state).to_owned(),
+            size_bytes: known.map_or(0, |it| it.size_bytes),
+            health: health(&member.health),
+        }
+    });
+    let members = members.collect();
+    let journal_device = journals::status(&open, &now, plain.journal_device.as_ref());
+    let counts = now.counts;
+    Ok(ArrayDetail {
+        state: if now.is_degraded { ArrayState::Degraded } else { ArrayState::Running },
+        size_bytes: now.bytes,
+        may_lose: open.may_lose(),
+        events: now.event,
+        spares: spares.collect(),
+        journal_device,
+        rebuild: task(&rebuild.progress, plain.rebuild.pace),
+        rebuild_stuck_regions: rebuild.stuck_regions,
+        reshape: array.reshape_status().map(|it| reshape(&it, plain.rebuild.pace)),
+        scrub: task(&scrub.progress, plain.scrub.pace),
+        scrub_found: ScrubFound {
+            block_bytes: scrub.block_bytes,
+            mismatched_blocks: scrub.mismatched_blocks,
+            located_blocks: scrub.located_blocks,
+            repaired_blocks: scrub.repaired_blocks,
+            unreadable_stripes: scrub.unreadable_stripes,
+            lost_stripes: scrub.lost_stripes,
+            skipped_bytes: scrub.skipped_bytes,
+        },
+        members,
+        counts: ArrayCounts {
+            reads: counts.reads,
+            writes: counts.writes,
+            member_reads: counts.member_reads,
+            member_writes: counts.member_writes,
+            full_stripe_writes: counts.full_stripe_writes,
+            reconstruct_writes: counts.reconstruct_writes,
+            modify_writes: counts.modify_writes,
+            recover_writes: counts.recover_writes,
+            held_writes: counts.held_writes,
+            held_us: counts.held_ns / 1000,
+            merged_writes: counts.merged_writes,
+            merges: counts.merges,
+            degraded_reads: counts.degraded_reads,
+            repairs: counts.repairs,
+        },
+        ..plain
+    })
+}
+
+fn health(health: &MemberHealth) -> HealthStatus {
+    let latency = |latency: Latency| LatencyStatus {
+        samples: latency.samples,
+        p50_us: latency.p50_ns.div_ceil(1000),
+        p99_us: latency.p99_ns.div_ceil(1000),
+    };
+    HealthStatus {
+        errors_read: health.errors_read,
+        errors_write: health.errors_write,
+        repaired: health.repaired,
+        errors_recent: health.errors_recent,
+        too_many_errors: health.has_too_many_errors,
+        slow: health.is_slow,
+        read_latency: latency(health.reads),
+        write_latency: latency(health.writes),
+    }
+}
+
+fn reshape(now: &voltier_array::ReshapeStatus, pace: TaskPace) -> ReshapeDetail {
+    let waits_for = |wait| match wait {
+        ReshapeWait::Members => "members",
+        ReshapeWait::Resync => "resync",
+        ReshapeWait::FailedWrites => "failed_writes",
+    };
+    ReshapeDetail {
+        from_members: now.from_members as u32,
+        to_members: now.to_members as u32,
+        size_bytes_after: now.bytes_after,
+        waits_for: now.waits_for.map(|wait| waits_for(wait).to_owned()),
+        error: now.last_error.map(|error| error.to_string()),
+        task: task(&now.progress, pace),
+    }
+}
+
+fn task(progress: &Progress, pace: TaskPace) -> TaskStatus {
+    TaskStatus {
+        running: progress.is_running,
+        done_bytes: progress.done_bytes,
+        total_bytes: progress.total_bytes,
+        bytes_per_second: progress.bytes_per_second,
+        eta_seconds: progress.eta_ns.map(|eta_ns| eta_ns.div_ceil(1_000_000_000)),
+        pace,
+    }
+}
+
+fn word(state: MemberState) -> &'static str {
+    match state {
+        MemberState::InService => "online",
+        MemberState::Lost => "lost",
+        MemberState::Rebuilding => "rebuilding",
+        MemberState::Absent => "absent",
+    }
+}

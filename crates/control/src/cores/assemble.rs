@@ -1,0 +1,252 @@
+//! Making, assembling and stopping the arrays of a core.
+
+use std::cell::RefCell;
+
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, JournalState, Layout,
+    LeftOut, MetadataError, Superblock,
+};
+use voltier_block::BlockDevice;
+use voltier_ring::Handle;
+use voltier_volume::Leaf;
+
+use super::drives::{KnownDevice, open_all, open_leaf};
+use super::journals;
+use super::table::{self, OpenArray};
+use crate::array_spec::ArrayLevel;
+use crate::engine::OpenedArray;
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::records::{Identity, RegisteredArray};
+use crate::spec::DeviceSpec;
+
+/// Makes an array of the record's members.
+pub(super) async fn create(handle: Handle, record: RegisteredArray) -> ControlResult<OpenedArray> {
+    let given: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
+    let (leaves, known) = open_all(&handle, &given)?;
+    let journal = journals::open_device(&handle, record.journal.as_ref())?;
+    let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
+    let options = CreateOptions {
+        name: record.name.to_string(),
+        level: record.level.0,
+        layout: Layout::default(),
+        chunk_bytes: record.chunk_bytes.into(),
+        consistency: record.consistency,
+        uuid: record.uuid.0,
+        member_uuids: uuids.collect::<ControlResult<_>>()?,
+    };
+    let (journal, known_journal) = journal.unzip();
+    let made = Array::create_with_journal(&handle, &options, leaves, journal).await;
+    let array = made.map_err(|error| refusal(&error, &given, &record))?;
+    let devices = known.into_iter().map(Some).collect();
+    Ok(keep(&record.name, array, devices, known_journal, Vec::new()))
+}
+
+fn keep(
+    name: &ArrayName,
+    array: Array<Leaf>,
+    devices: Vec<Option<KnownDevice>>,
+    journal: Option<KnownDevice>,
+    left_out: Vec<String>,
+) -> OpenedArray {
+    let is_journal_lost = array.status().is_some_and(|status| {
+        status.journal_device.is_some_and(|it| it.state == JournalState::Lost)
+    });
+    let events = array.status().map_or(0, |status| status.event);
+    let members = devices.iter().map(|known| known.as_ref().map(|it| it.device.clone()));
+    let members = members.collect();
+    let opened = OpenedArray {
+        size_bytes: array.limits().bytes(),
+        level: ArrayLevel(array.geometry().level()),
+        events,
+        members,
+        journal: journal.as_ref().map(|known| known.device.clone()),
+        is_journal_lost,
+        left_out,
+    };
+    let (devices, pending) = (RefCell::new(devices), RefCell::default());
+    let journal = RefCell::new(journal);
+    table::insert(name, OpenArray { array, devices, pending, journal });
+    opened
+}
+
+/// A device that says it is of the array that is wanted.
+enum Part {
+    Member(Box<Candidate>),
+    Journal(Leaf, KnownDevice),
+}
+
+/// A device that says it is a member of the array that is wanted.
+struct Candidate {
+    leaf: Leaf,
+    known: KnownDevice,
+    superblock: Superblock,
+}
+
+/// Assembles an array of these devices. One that is not of it, or cannot be used, is left out.
+pub(super) async fn assemble(
+    handle: Handle,
+    record: RegisteredArray,
+    devices: Vec<DeviceSpec>,
+    force: bool,
+) -> ControlResult<OpenedArray> {
+    let (mut candidates, mut journals, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+    for device in devices {
+        match candidate(&handle, &record, device).await {
+            Ok(Part::Member(candidate)) => candidates.push(*candidate),
+            Ok(Part::Journal(leaf, known)) => journals.push((leaf, known)),
+            Err(error) => left_out.push(error.message),
+        }
+    }
+    if candidates.is_empty() {
+        return Err(ControlError::failed(format!(
+            "none of its {} members can be used: {}",
+            record.members.len(),
+            left_out.first().map_or("none is there", String::as_str)
+        )));
+    }
+    // Of those in service: one that was to come may know an event that the others never took.
+    let superblocks = candidates.iter().map(|it| &it.superblock);
+    let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
+    let newest = in_service.map(|it| it.array.event).max().unwrap_or(0);
+    // What this instance has seen of the array is not newer than these: they are no old half.
+    let degraded = force || (record.events > 0 && newest >= record.events);
+    let options = AssembleOptions { force, degraded };
+    let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
+    let members = candidates.into_iter().map(|it| (it.leaf, it.known));
+    let (leaves, mut known): (Vec<Leaf>, Vec<KnownDevice>) = members.chain(journals).unzip();
+    let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();
+    let assembled = Array::assemble(&handle, leaves, options).await;
+    let (array, report) = assembled.map_err(|error| {
+        let why = refusal(&error, &given, &record).message;
+        ControlError::failed([&[why], &left_out[..]].concat().join("; "))
+    })?;
+    left_out.extend(report.left_out.iter().map(|left| stale(left, &given)));
+    left_out.extend(journals::left_out(&report, &given));
+    left_out.extend(news(&report));
+    let journals = known.split_off(places.len());
+    let is_taken = |(at, _): &(usize, KnownDevice)| {
+        let device = places.len() + at;
+        !report.journal_left_out.iter().any(|left| left.device == device)
+    };
+    let journal = journals.into_iter().enumerate().find(is_taken).map(|(_, known)| known);
+    let mut devices: Vec<Option<KnownDevice>> = vec![None; report.array.members.len()];
+    for ((at, place), known) in places.into_iter().enumerate().zip(known) {
+        // Of two devices that were the same member, one after the other, one has the place.
+        let is_replaced = report.left_out.iter().any(|left| left.device == at && left.is_replaced);
+        // One that was to be a further row, and never was, has none.
+        if let Some(device) = devices.get_mut(place)
+            && (device.is_none() || !is_replaced)
+        {
+            *device = Some(known);
+        }
+    }
+    Ok(keep(&record.name, array, devices, journal, left_out))
+}
+
+async fn candidate(
+    handle: &Handle,
+    record: &RegisteredArray,
+    device: DeviceSpec,
+) -> ControlResult<Part> {
+    let leaf = open_leaf(handle, &device)?;
+    let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
+    match Array::examine(&leaf).await {
+        Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {
+            let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
+            Ok(Part::Member(Box::new(Candidate { leaf, known, superblock })))
+        }
+        Ok(Some(other)) => {
+            let name = other.array.name;
+            Err(why_not(format!("it is a member of another array, {name}")))
+        }
+        Ok(None) => match Array::examine_journal(&leaf).await {
+            Ok(Some(label)) if label.array == record.uuid.0 => {
+                let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
+                Ok(Part::Journal(leaf, known))
+            }
+            Ok(Some(label)) => {
+                Err(why_not(format!("it is the journal of another array, {}", label.name)))
+            }
+            Ok(None) => Err(why_not("no superblock of an array is on it".into())),
+            Err(error) => Err(why_not(error.to_string())),
+        },
+        Err(error) => Err(why_not(error.to_string())),
+    }
+}
+
+/// Why a device that is a member is not in service.
+fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
+    let (device, member) = (&given[left.device], left.member);
+    if left.is_replaced {
+        return format!("{device} was member {member} and has been replaced");
+    }
+    format!(
+        "{device} is left out: it was member {member}, and the array went on without it, so what \
+         it holds is old"
+    )
+}
+
+/// What else the user should know of a start.
+fn news(report: &AssembleReport) -> Option<String> {
+    let regions = report.regions_in_doubt;
+    (regions > 0).then(|| {
+        format!(
+            "it was not stopped cleanly: the parity of {regions} regions is being made anew in \
+             the background"
+        )
+    })
+}
+
+/// The array's own words, with its devices by their names and what a command can do.
+fn refusal(error: &ArrayError, given: &[DeviceSpec], record: &RegisteredArray) -> ControlError {
+    let ArrayError::Metadata(error) = error else { return ControlError::from_error(error) };
+    let name = |device: &usize| given[*device].to_string();
+    let told = error.to_string();
+    let one = |device: &usize| told.replace(&format!("device {}", device + 1), &name(device));
+    let two = |first: &usize, second: &usize| {
+        let devices = format!("devices {} and {}", first + 1, second + 1);
+        told.replace(&devices, &format!("{} and {}", name(first), name(second)))
+    };
+    let were = |missing: &[usize]| -> String {
+        let paths = missing.iter().filter_map(|member| record.members.get(*member)?.as_ref());
+        let paths: Vec<String> = paths.map(ToString::to_string).collect();
+        if paths.len() == missing.len() && !paths.is_empty() {
+            format!(" (last seen as {})", paths.join(", "))
+        } else {
+            String::new()
+        }
+    };
+    ControlError::failed(match error {
+        MetadataError::Device { device, .. }
+        | MetadataError::Stranger { device, .. }
+        | MetadataError::JournalNewer { device }
+        | MetadataError::OnlyJournal { device, .. }
+        | MetadataError::Diverged { device } => one(device),
+        MetadataError::JournalMissing => {
+            let was = record.journal.as_ref().map(|it| format!(" (last seen as {it})"));
+            let force = "the choice is `voltier array assemble -f DEV...`";
+            format!("{told}{}; {force}", was.unwrap_or_default())
+        }
+        MetadataError::Duplicate { first, second, .. }
+        | MetadataError::DuplicateJournal { first, second }
+        | MetadataError::Contradiction { first, second } => two(first, second),
+        MetadataError::TooFew { missing, .. } => format!("{told}{}", were(missing)),
+        MetadataError::MayBeOld { missing } | MetadataError::DirtyDegraded { missing, .. } => {
+            let force = "the choice is `voltier array assemble -f DEV...`";
+            format!("{told}{}; {force}", were(missing))
+        }
+        _ => told,
+    })
+}
+
+/// Stops an array and lets go of its devices.
+pub(super) async fn stop(name: ArrayName) -> ControlResult<()> {
+    let Some(open) = table::remove(&name) else { return Ok(()) };
+    let stopped = open.array.stop().await;
+    stopped.map_err(|error| {
+        ControlError::failed(format!(
+            "stopping the array: {error}; see `dmesg`; the next start is one after a crash"
+        ))
+    })
+}

@@ -1,0 +1,98 @@
+//! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
+
+use voltier_array::{Array, MemberLayout};
+use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_drive::model::Profile;
+use voltier_ring::Handle;
+use voltier_volume::{DriveSpec, Leaf};
+
+use crate::array_spec::ArrayLevel;
+use crate::engine::{JournalDeviceLabel, MemberLabel};
+use crate::error::{ControlError, ControlResult};
+use crate::records::Identity;
+use crate::spec::{DeviceSpec, ModelBacking};
+
+/// A device of an array.
+#[derive(Clone)]
+pub(super) struct KnownDevice {
+    pub(super) device: DeviceSpec,
+    pub(super) size_bytes: u64,
+}
+
+/// The profile of a modelled drive.
+pub(super) fn profile(name: &str) -> ControlResult<&'static Profile> {
+    Profile::find(name).map_err(|error| ControlError::usage(error.to_string()))
+}
+
+pub(super) fn open_leaf(handle: &Handle, device: &DeviceSpec) -> ControlResult<Leaf> {
+    let spec = match device.clone() {
+        DeviceSpec::Path(path) => DriveSpec::File { path },
+        DeviceSpec::Memory(bytes) => DriveSpec::Memory { bytes },
+        DeviceSpec::Model { profile, over } => match over {
+            ModelBacking::ProfileSize => DriveSpec::Model { profile, bytes: None },
+            ModelBacking::Memory(bytes) => DriveSpec::Model { profile, bytes: Some(bytes) },
+            ModelBacking::Path(path) => DriveSpec::ModelOverFile { profile, path },
+        },
+        DeviceSpec::Array(name) => {
+            return Err(ControlError::failed(format!("array:{name} cannot be a member")));
+        }
+    };
+    Leaf::open(handle, &spec).map_err(ControlError::from_error)
+}
+
+pub(super) fn open_all(
+    handle: &Handle,
+    devices: &[DeviceSpec],
+) -> ControlResult<(Vec<Leaf>, Vec<KnownDevice>)> {
+    let mut leaves = Vec::with_capacity(devices.len());
+    let mut known = Vec::with_capacity(devices.len());
+    for device in devices {
+        let leaf = open_leaf(handle, device)?;
+        known.push(KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() });
+        leaves.push(leaf);
+    }
+    Ok((leaves, known))
+}
+
+/// What the superblock of a device says.
+pub(super) async fn label_of(
+    handle: Handle,
+    device: DeviceSpec,
+) -> ControlResult<Option<MemberLabel>> {
+    let leaf = open_leaf(&handle, &device)?;
+    let found = Array::examine(&leaf).await;
+    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    Ok(found.map(|superblock| {
+        let array = superblock.array;
+        MemberLabel {
+            array: Identity(array.uuid),
+            name: array.name,
+            level: ArrayLevel(array.geometry.level()),
+            chunk_bytes: (array.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
+            consistency: array.consistency,
+        }
+    }))
+}
+
+/// What the label of a device says, if it has a journal.
+pub(super) async fn journal_label_of(
+    handle: Handle,
+    device: DeviceSpec,
+) -> ControlResult<Option<JournalDeviceLabel>> {
+    let leaf = open_leaf(&handle, &device)?;
+    let found = Array::examine_journal(&leaf).await;
+    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
+}
+/// Overwrites both copies of a superblock.
+pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
+    let leaf = open_leaf(&handle, &device)?;
+    for at in MemberLayout::superblock_lbas(leaf.limits().sectors) {
+        let zeroes = Buf::zeroed(voltier_array::SUPERBLOCK_BYTES as usize);
+        let erased = leaf.write(at, zeroes.freeze().into(), Durability::Durable).await;
+        erased.map_err(|error| {
+            ControlError::failed(format!("erasing the label of {device}: {error}"))
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! The loss of an SSD, on its way from the core that sees it to the registry that must know of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use voltier_block::Nanos;
+use voltier_ring::Handle;
+
+use crate::engine::Waker;
+
+/// How often requests that wait for a loss to be recorded look whether it is.
+const RECORDED_STEP_NS: Nanos = 5_000_000;
+
+/// Whether an SSD is lost, and whether the registry knows.
+#[derive(Default)]
+pub(super) struct SsdLoss {
+    pub(super) happened: AtomicBool,
+    pub(super) recorded: AtomicBool,
+}
+
+/// What a lost SSD goes through before the origin may change.
+pub(super) struct LossGate {
+    pub(super) loss: Arc<SsdLoss>,
+    pub(super) waker: Option<Waker>,
+}
+
+impl LossGate {
+    /// Tells the control plane, and waits until the loss is on record.
+    pub(super) async fn pass(self, handle: Handle) {
+        self.loss.happened.store(true, Ordering::Release);
+        self.waker.iter().for_each(|wake| wake());
+        while !self.loss.recorded.load(Ordering::Acquire) {
+            handle.sleep(RECORDED_STEP_NS).await;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Members of an array of this core that fail, are replaced or are added; spares, and background tasks.
+
+use voltier_array::{BackgroundTask, Replacement, ScrubRepair};
+use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_ring::Handle;
+
+use super::drives::{KnownDevice, open_all, open_leaf};
+use super::table::{self, PendingMember};
+use crate::array_settings::ArraySettings;
+use crate::array_spec::ArrayLevel;
+use crate::engine::{ArrayDevices, Replaced, Waker};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::protocol::{Growth, Repair};
+use crate::records::Identity;
+use crate::safety::HEAD_BYTES;
+use crate::spec::DeviceSpec;
+
+/// The first bytes of an array.
+pub(super) async fn head(name: ArrayName) -> ControlResult<Vec<u8>> {
+    let array = table::find(&name)?.array.clone();
+    let bytes = array.limits().bytes().min(HEAD_BYTES as u64) as usize;
+    let read = array.read(Lba(0), Buf::new(bytes)).await;
+    let read = read.map_err(|error| ControlError::failed(format!("reading array:{name}: {error}")));
+    read.map(|buf| buf.to_vec())
+}
+
+/// Takes the member on a device out of service.
+pub(super) async fn fail(name: ArrayName, member: usize) -> ControlResult<()> {
+    let open = table::find(&name)?;
+    let array = &open.array;
+    let known = open.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
+    let device = known.unwrap_or_else(|| format!("member {member}"));
+    if !array.is_online(member) {
+        return Err(ControlError::failed(format!("{device} is out of service in {name} already")));
+    }
+    let refused = |error| ControlError::failed(format!("{device} stays in {name}: {error}"));
+    array.fail(member).map_err(refused)?;
+    // The answer is given when all others say so durably.
+    array.flush().await.map_err(|error| {
+        ControlError::failed(format!("{device} is out of service; writing that down: {error}"))
+    })
+}
+
+/// Puts a device in the place of a member.
+pub(super) async fn replace(
+    handle: Handle,
+    name: ArrayName,
+    place: usize,
+    device: DeviceSpec,
+) -> ControlResult<Replaced> {
+    let open = table::find(&name)?;
+    let leaf = open_leaf(&handle, &device)?;
+    let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let uuid = Identity::random()?.0;
+    let replaced = open.array.replace(place, leaf, uuid).await;
+    let replaced = replaced.map_err(|error| {
+        ControlError::failed(format!("{device} does not come to {name}: {error}"))
+    })?;
+    Ok(match replaced {
+        Replacement::Copy => {
+            let member = PendingMember { uuid, known, is_spare: false };
+            open.pending.borrow_mut().push(member);
+            Replaced::Copy
+        }
+        Replacement::Rebuild | Replacement::Return => {
+            open.devices.borrow_mut()[place] = Some(known);
+            if replaced == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
+        }
+    })
+}
+
+/// Adds a row of redundancy on these devices, or one of them for room.
+pub(super) async fn grow(
+    handle: Handle,
+    name: ArrayName,
+    by: Growth,
+    devices: Vec<DeviceSpec>,
+) -> ControlResult<()> {
+    let open = table::find(&name)?;
+    let (mut leaves, known) = open_all(&handle, &devices)?;
+    let uuids = devices.iter().map(|_| Identity::random().map(|uuid| uuid.0));
+    let uuids: Vec<_> = uuids.collect::<ControlResult<_>>()?;
+    let grown = match (by, leaves.len()) {
+        (Growth::Capacity, 1) => open.array.grow_capacity(leaves.remove(0), uuids[0]).await,
+        _ => open.array.grow(leaves, &uuids).await,
+    };
+    let mut places = open.devices.borrow_mut();
+    if open.array.geometry().member_count() > places.len() {
+        places.extend(known.into_iter().map(Some));
+    }
+    grown.map_err(|error| {
+        let told = error.to_string();
+        let device = |at: usize| (format!("device {}: ", at + 1), format!("{}: ", devices[at]));
+        let named = (0..devices.len()).map(device).find(|(number, _)| told.starts_with(number));
+        let told = named.map_or(told.clone(), |(number, name)| told.replacen(&number, &name, 1));
+        ControlError::failed(format!("{name} does not grow: {told}"))
+    })
+}
+
+/// Keeps a device for the next loss.
+pub(super) fn add_spare(
+    handle: &Handle,
+    name: &ArrayName,
+    device: &DeviceSpec,
+) -> ControlResult<()> {
+    let open = table::find(name)?;
+    let leaf = open_leaf(handle, device)?;
+    let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let uuid = Identity::random()?.0;
+    open.array.add_spare(leaf, uuid).map_err(|error| {
+        ControlError::failed(format!("{device} is no spare for {name}: {error}"))
+    })?;
+    open.pending.borrow_mut().push(PendingMember { uuid, known, is_spare: true });
+    Ok(())
+}
+
+/// Starts a rebuild that was cut off.
+pub(super) fn start_rebuild(name: &ArrayName) -> ControlResult<()> {
+    table::find(name)?.array.rebuild().map_err(ControlError::from_error)
+}
+
+/// Starts a scrub.
+pub(super) fn start_scrub(name: &ArrayName, repair: Repair) -> ControlResult<()> {
+    let repair = match repair {
+        Repair::Nothing => ScrubRepair::Nothing,
+        Repair::Located => ScrubRepair::Located,
+        Repair::Everything => ScrubRepair::Everything,
+    };
+    table::find(name)?.array.scrub(repair).map_err(ControlError::from_error)
+}
+
+/// Whether a device suits as a spare.
+pub(super) fn check_spare(
+    handle: &Handle,
+    name: &ArrayName,
+    device: &DeviceSpec,
+) -> ControlResult<()> {
+    let leaf = open_leaf(handle, device)?;
+    table::find(name)?
+        .array
+        .check_spare(&leaf)
+        .map_err(|error| ControlError::failed(format!("{device} is no spare for {name}: {error}")))
+}
+
+/// Gives an array its settings.
+pub(super) fn configure(name: &ArrayName, settings: &ArraySettings) -> ControlResult<()> {
+    let array = &table::find(name)?.array;
+    array.set_health_policy(settings.health.for_array());
+    array.set_merge_policy(settings.merge.for_array());
+    array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
+    array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
+    Ok(())
+}
+
+/// Whom to wake when something about an array has changed.
+pub(super) fn listen(name: &ArrayName, waker: Waker) -> ControlResult<()> {
+    table::find(name)?.array.set_listener(move || waker());
+    Ok(())
+}
+
+/// What an array stands on now.
+pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
+    let open = table::find(name)?;
+    open.place_pending();
+    let events = open.array.status().map_or(0, |status| status.event);
+    let device = |known: &KnownDevice| known.device.clone();
+    let members = open.devices.borrow().iter().map(|it| it.as_ref().map(device)).collect();
+    let pending = open.pending.borrow();
+    let of = |is_spare| {
+        let those = pending.iter().filter(move |it| it.is_spare == is_spare);
+        those.map(|it| device(&it.known)).collect()
+    };
+    let array = &open.array;
+    let news = array.take_health_news().iter().map(|news| open.line_of(news)).collect();
+    Ok(ArrayDevices {
+        level: ArrayLevel(array.geometry().level()),
+        size_bytes: array.limits().bytes(),
+        events,
+        members,
+        spares: of(true),
+        incoming: of(false),
+        spares_wanted: array.spares_wanted(),
+        may_lose: open.may_lose(),
+        news,
+    })
+}

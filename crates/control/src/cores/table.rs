@@ -1,0 +1,126 @@
+//! The arrays of a core, by name: each with the devices of its members and those that are pending.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use voltier_array::{Array, HealthNews};
+use voltier_ring::Handle;
+use voltier_volume::{Drive, Leaf};
+
+use super::drives::{KnownDevice, open_leaf};
+use crate::error::{ControlError, ControlResult};
+use crate::name::ArrayName;
+use crate::spec::DeviceSpec;
+
+/// An array on its home core.
+pub(super) struct OpenArray {
+    pub(super) array: Array<Leaf>,
+    /// The devices of the places, as far as they are known: also of members that are lost.
+    pub(super) devices: RefCell<Vec<Option<KnownDevice>>>,
+    pub(super) pending: RefCell<Vec<PendingMember>>,
+    /// The device of the journal, if it has one.
+    pub(super) journal: RefCell<Option<KnownDevice>>,
+}
+
+/// A device that is to become a member: a spare, or one that is filled beside a member.
+pub(super) struct PendingMember {
+    pub(super) uuid: [u8; 16],
+    pub(super) known: KnownDevice,
+    pub(super) is_spare: bool,
+}
+
+thread_local! {
+    /// The arrays of this core.
+    static ARRAYS: RefCell<BTreeMap<ArrayName, Rc<OpenArray>>> =
+        const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The error of a request for an array that is not open on this core.
+pub(super) fn not_open(name: &ArrayName) -> ControlError {
+    ControlError::failed(format!("the array {name} is not open; see daemon.log"))
+}
+
+/// The open array of a name.
+pub(super) fn find(name: &ArrayName) -> ControlResult<Rc<OpenArray>> {
+    ARRAYS.with_borrow(|arrays| arrays.get(name).cloned()).ok_or_else(|| not_open(name))
+}
+
+/// Makes an array known to this core.
+pub(super) fn insert(name: &ArrayName, open: OpenArray) {
+    ARRAYS.with_borrow_mut(|arrays| arrays.insert(name.clone(), Rc::new(open)));
+}
+
+/// Forgets an array of this core.
+pub(super) fn remove(name: &ArrayName) -> Option<Rc<OpenArray>> {
+    ARRAYS.with_borrow_mut(|arrays| arrays.remove(name))
+}
+
+/// Opens what clients of a volume reach.
+pub(super) fn open_origin(handle: &Handle, device: &DeviceSpec) -> ControlResult<Drive> {
+    Ok(match device {
+        DeviceSpec::Array(name) => Drive::origin_array(find(name)?.array.clone()),
+        leaf => Drive::origin(open_leaf(handle, leaf)?),
+    })
+}
+
+/// Opens what a cache lives on.
+pub(super) fn open_ssd(handle: &Handle, device: &DeviceSpec) -> ControlResult<Drive> {
+    Ok(match device {
+        DeviceSpec::Array(name) => Drive::ssd_array(find(name)?.array.clone()),
+        leaf => Drive::ssd(open_leaf(handle, leaf)?),
+    })
+}
+
+impl OpenArray {
+    /// Finds pending members that have become members, and puts them in their places.
+    pub(super) fn place_pending(&self) {
+        let Some(now) = self.array.status() else { return };
+        let mut devices = self.devices.borrow_mut();
+        self.pending.borrow_mut().retain(|pending| {
+            let place = now.members.iter().position(|member| member.uuid == pending.uuid);
+            if let Some(place) = place {
+                devices[place] = Some(pending.known.clone());
+            }
+            place.is_none()
+        });
+    }
+
+    /// How many more members may be lost, wherever they are.
+    pub(super) fn may_lose(&self) -> u32 {
+        let geometry = self.array.geometry();
+        let lost = |group| {
+            let members = geometry.members_of(group);
+            members.filter(|member| !self.array.is_online(*member)).count()
+        };
+        let lost_most = (0..geometry.group_count()).map(lost).max().unwrap_or(0);
+        geometry.parity_chunks().saturating_sub(lost_most) as u32
+    }
+
+    /// A line of the log.
+    pub(super) fn line_of(&self, news: &HealthNews) -> String {
+        let device = |member: usize| {
+            let known = self.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
+            known.unwrap_or_else(|| format!("member {member}"))
+        };
+        match *news {
+            HealthNews::TooManyErrors { member, errors, is_failed: true } => {
+                format!("{} had {errors} errors of late and is failed", device(member))
+            }
+            HealthNews::TooManyErrors { member, errors, is_failed: false } => format!(
+                "{} had {errors} errors of late, and the array cannot lose it: replace it now",
+                device(member)
+            ),
+            HealthNews::Slow { member, mean_ns, others_ns } => format!(
+                "{} is slow: {} us, where the others take {} us",
+                device(member),
+                mean_ns / 1000,
+                others_ns / 1000
+            ),
+            HealthNews::SlowFailed { member } => {
+                format!("{} is failed because it is slow", device(member))
+            }
+            HealthNews::NotSlow { member } => format!("{} is not slow any more", device(member)),
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What runs on a core: its volumes, and the tasks that open, change and close them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use voltier_block::{BlockDevice, SectorRange};
+use voltier_export::fuse::FileDoor;
+use voltier_export::nbd::{ExportInfo, NbdServer};
+use voltier_ring::{Handle, Signal, StreamAddress};
+use voltier_volume::{Drive, Health, Volume, VolumeError};
+
+use super::loss::LossGate;
+use super::table;
+use super::volume_status::Facts;
+use crate::engine::{CacheStart, OpenedVolume};
+use crate::error::{ControlError, ControlResult};
+use crate::front;
+use crate::name::VolumeName;
+use crate::records::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
+use crate::settings::Settings;
+use crate::status::ByteRange;
+
+/// Lost ranges that are counted one by one; beyond it there are "at least" so many.
+const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
+
+/// One volume on its home core.
+struct Resident {
+    volume: Rc<Volume<Drive>>,
+    servers: RefCell<Vec<(StreamAddress, NbdServer)>>,
+    /// How often its dirty lines were given up: a drain that is under way ends then.
+    given_up: Cell<u64>,
+    giving_up: Signal,
+}
+
+/// What the devices of a volume are called, for messages.
+#[derive(Clone)]
+pub(super) struct DeviceNames {
+    pub(super) origin: String,
+    /// Empty without an SSD.
+    pub(super) ssd: String,
+}
+
+impl DeviceNames {
+    fn both(&self) -> String {
+        if self.ssd.is_empty() {
+            format!("HDD {}", self.origin)
+        } else {
+            format!("HDD {}, SSD {}", self.origin, self.ssd)
+        }
+    }
+}
+
+thread_local! {
+    /// The volumes of this core.
+    static RESIDENTS: RefCell<BTreeMap<VolumeName, Rc<Resident>>> =
+        const { RefCell::new(BTreeMap::new()) };
+}
+
+impl Resident {
+    /// Ends a drain that is under way.
+    fn give_up(&self) {
+        self.given_up.set(self.given_up.get() + 1);
+        self.giving_up.notify();
+    }
+}
+
+fn resident(name: &VolumeName) -> ControlResult<Rc<Resident>> {
+    RESIDENTS
+        .with_borrow(|residents| residents.get(name).cloned())
+        .ok_or_else(|| ControlError::failed(format!("{name} is not open; see daemon.log")))
+}
+
+/// Opens a volume on this core.
+pub(super) async fn open(
+    handle: Handle,
+    record: VolumeRecord,
+    start: CacheStart,
+    gate: LossGate,
+) -> ControlResult<OpenedVolume> {
+    let origin = table::open_origin(&handle, &record.origin)?;
+    let volume = Volume::plain(&handle, origin);
+    front::check_origin(&volume, &record).await?;
+    let mut generation = 0;
+    if let Some(cache) = record.cache.filter(|cache| cache.failed.is_none()) {
+        generation = put_in_front(&handle, &volume, &cache, start, gate).await?;
+    }
+    let size_bytes = volume.limits().bytes();
+    let resident = Resident {
+        volume: Rc::new(volume),
+        servers: RefCell::default(),
+        given_up: Cell::new(0),
+        giving_up: Signal::new(),
+    };
+    RESIDENTS.with_borrow_mut(|all| all.insert(record.name, Rc::new(resident)));
+    Ok(OpenedVolume { size_bytes, generation })
+}
+
+/// Opens or makes a cache in front of a volume; its generation.
+async fn put_in_front(
+    handle: &Handle,
+    volume: &Volume<Drive>,
+    cache: &CacheRecord,
+    start: CacheStart,
+    gate: LossGate,
+) -> ControlResult<u64> {
+    let ssd = table::open_ssd(handle, &cache.device)?;
+    let opened = front::put_in_front(volume, ssd, cache, start).await?;
+    if opened.origin_changed || opened.suspect_lines > 0 {
+        eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
+    }
+    let handle = handle.clone();
+    volume.on_ssd_failure(move || Box::pin(gate.pass(handle)));
+    Ok(opened.generation)
+}
+
+/// Stops a volume and forgets it.
+pub(super) async fn close(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
+    let Some(resident) = RESIDENTS.with_borrow_mut(|all| all.remove(&name)) else { return Ok(()) };
+    let servers = std::mem::take(&mut *resident.servers.borrow_mut());
+    for (_, server) in servers {
+        server.stop().await;
+    }
+    resident.give_up();
+    let stopped = resident.volume.stop().await;
+    stopped.map_err(|error| {
+        ControlError::failed(format!(
+            "stopping {name} ({}): {error}; see `dmesg`; the next start is one after a crash",
+            devices.both()
+        ))
+    })
+}
+
+/// Formats an SSD and puts it in front of an open volume; the cache's generation.
+pub(super) async fn attach(
+    handle: Handle,
+    name: VolumeName,
+    cache: CacheRecord,
+    gate: LossGate,
+) -> ControlResult<u64> {
+    let volume = resident(&name)?.volume.clone();
+    put_in_front(&handle, &volume, &cache, CacheStart::Format, gate).await
+}
+
+/// Writes everything back and has requests wait.
+pub(super) async fn settle(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
+    let volume = resident(&name)?.volume.clone();
+    let origin_errors = origin_errors(&volume);
+    volume.settle().await.map_err(|error| match error {
+        VolumeError::Io { error, .. } => {
+            not_written_back(&name, &volume, &devices, origin_errors, error)
+        }
+        other => ControlError::from_error(other),
+    })
+}
+
+/// Lets requests go on.
+pub(super) fn resume(name: &VolumeName) -> ControlResult<()> {
+    resident(name)?.volume.resume();
+    Ok(())
+}
+
+/// Takes the cache away and unmarks the SSD.
+pub(super) async fn detach(
+    name: VolumeName,
+    devices: DeviceNames,
+    write_back: bool,
+) -> ControlResult<()> {
+    let resident = resident(&name)?;
+    if !write_back {
+        resident.give_up();
+    }
+    let volume = resident.volume.clone();
+    let origin_errors = origin_errors(&volume);
+    volume.detach(write_back).await.map_err(|error| match error {
+        VolumeError::Io { error, .. } if volume.cache().is_some() => {
+            not_written_back(&name, &volume, &devices, origin_errors, error)
+        }
+        VolumeError::Io { what, error } => ControlError::failed(format!(
+            "{what} on {}: {error}; {name} serves {} without it; \
+             to use this SSD again, attach it with -f",
+            devices.ssd, devices.origin
+        )),
+        other => ControlError::from_error(other),
+    })
+}
+
+/// Changes settings.
+pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlResult<()> {
+    let volume = resident(&name)?.volume.clone();
+    front::configure(&volume, &settings).await
+}
+
+/// Writes every dirty line back.
+pub(super) async fn drain(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
+    let resident = resident(&name)?;
+    let volume = resident.volume.clone();
+    let (origin_errors, given_up) = (origin_errors(&volume), resident.given_up.get());
+    let mut drained = pin!(volume.drain());
+    let mut ended = pin!(resident.giving_up.until(|| resident.given_up.get() != given_up));
+    let outcome = poll_fn(|context| {
+        if let Poll::Ready(outcome) = drained.as_mut().poll(context) {
+            return Poll::Ready(Some(outcome));
+        }
+        ended.as_mut().poll(context).map(|()| None)
+    });
+    match outcome.await {
+        Some(Ok(())) => Ok(()),
+        Some(Err(VolumeError::Io { error, .. })) => {
+            Err(not_written_back(&name, &volume, &devices, origin_errors, error))
+        }
+        Some(Err(other)) => Err(ControlError::from_error(other)),
+        None => Err(ControlError::failed(format!("the dirty lines of {name} were given up"))),
+    }
+}
+
+fn origin_errors(volume: &Volume<Drive>) -> u64 {
+    volume.cache().map_or(0, |cache| cache.status().origin_errors)
+}
+
+/// Which device stopped the writing back, and what to do about it.
+fn not_written_back(
+    name: &VolumeName,
+    volume: &Volume<Drive>,
+    devices: &DeviceNames,
+    origin_errors_before: u64,
+    error: impl std::fmt::Display,
+) -> ControlError {
+    let DeviceNames { origin, ssd } = devices;
+    let Some(cache) = volume.cache() else {
+        return ControlError::failed(format!("writing {name} back to {origin}: {error}"));
+    };
+    let status = cache.status();
+    let dirty = status.lines_dirty;
+    let damaged = cache.damaged_ranges().len();
+    ControlError::failed(if status.health == Health::Failed {
+        format!(
+            "writing {name} back: its SSD {ssd} failed and {dirty} lines are lost; \
+             `voltier show {name}` lists them, `voltier detach {name} --no-flush` gives them up"
+        )
+    } else if status.origin_errors > origin_errors_before || damaged == 0 {
+        format!(
+            "writing {name} back: its HDD {origin}: {error}; {dirty} dirty lines stay safe on \
+             {ssd}; see `dmesg`, mend the HDD and try again"
+        )
+    } else {
+        format!(
+            "writing {name} back: {damaged} dirty lines are damaged on its SSD {ssd} ({error}), \
+             the others are written; `voltier show {name}` lists them: write them anew, \
+             or give them up with --no-flush"
+        )
+    })
+}
+
+/// Lines the origin does not have yet.
+pub(super) fn dirty_lines(name: &VolumeName) -> u64 {
+    let cache = resident(name).ok().and_then(|resident| resident.volume.cache());
+    cache.map_or(0, |cache| cache.status().lines_dirty)
+}
+
+/// What the data path knows of a volume.
+pub(super) fn facts(name: &VolumeName) -> ControlResult<Facts> {
+    let volume = resident(name)?.volume.clone();
+    let cache = volume.cache();
+    let mut lost = cache
+        .as_ref()
+        .map(|cache| in_bytes(&cache.lost_ranges(LOST_RANGES_COUNTED_MAX)))
+        .unwrap_or_default();
+    // With the SSD lost, every dirty line is, the damaged ones among them.
+    let mut damaged = cache
+        .as_ref()
+        .filter(|cache| cache.status().health != Health::Failed)
+        .map(|cache| in_bytes(&cache.damaged_ranges()))
+        .unwrap_or_default();
+    let lost_ranges = (lost.len() + damaged.len()) as u64;
+    lost.truncate(LOST_RANGES_MAX);
+    damaged.truncate(LOST_RANGES_MAX);
+    Ok(Facts {
+        counted: volume.status(),
+        origin_bytes: volume.origin().limits().bytes(),
+        ssd_bytes: cache.map_or(0, |cache| cache.ssd().limits().bytes()),
+        lost_ranges,
+        lost,
+        damaged,
+    })
+}
+
+fn in_bytes(ranges: &[SectorRange]) -> Vec<ByteRange> {
+    let in_bytes = |range: &SectorRange| ByteRange {
+        offset_bytes: range.start.bytes(),
+        length_bytes: range.bytes(),
+    };
+    ranges.iter().map(in_bytes).collect()
+}
+
+/// Starts an NBD server; where it listens.
+pub(super) fn serve_nbd(
+    handle: &Handle,
+    name: &VolumeName,
+    at: &StreamAddress,
+) -> ControlResult<StreamAddress> {
+    let resident = resident(name)?;
+    let limits = resident.volume.limits().clone();
+    let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
+    let server = NbdServer::start(handle, resident.volume.clone(), info, at)
+        .map_err(ControlError::from_error)?;
+    let bound = server.address().clone();
+    resident.servers.borrow_mut().push((bound.clone(), server));
+    Ok(bound)
+}
+
+/// Ends the NBD server at an address.
+pub(super) async fn stop_nbd(name: VolumeName, at: StreamAddress) -> ControlResult<()> {
+    let resident = resident(&name)?;
+    let server = {
+        let mut servers = resident.servers.borrow_mut();
+        let index = servers.iter().position(|(address, _)| *address == at);
+        index.map(|index| servers.swap_remove(index).1)
+    };
+    if let Some(server) = server {
+        server.stop().await;
+    }
+    Ok(())
+}
+
+/// Connections to the NBD server at an address.
+pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
+    let Ok(resident) = resident(name) else { return 0 };
+    let servers = resident.servers.borrow();
+    let server = servers.iter().find(|(address, _)| address == at);
+    server.map_or(0, |(_, server)| server.counters().connections_open)
+}
+
+/// Starts serving a volume as a file; the control thread mounts it.
+pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileDoor> {
+    Ok(FileDoor::open(handle, resident(name)?.volume.clone()))
+}

@@ -1,0 +1,232 @@
+//! What the control plane needs from arrays.
+
+use voltier_array::Consistency;
+
+use crate::array_settings::ArraySettings;
+use crate::array_spec::ArrayLevel;
+use crate::array_status::ArrayDetail;
+use crate::error::ControlResult;
+use crate::name::ArrayName;
+use crate::protocol::{Growth, Repair};
+use crate::records::{Identity, RegisteredArray};
+use crate::spec::DeviceSpec;
+
+/// What the superblock of an array's member says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberLabel {
+    /// Identity of the array.
+    pub array: Identity,
+    /// Name of the array, as it was made.
+    pub name: String,
+    /// Its level.
+    pub level: ArrayLevel,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// What keeps data and parity together over a crash.
+    pub consistency: Consistency,
+}
+
+/// What making or assembling an array found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedArray {
+    /// Size of the array, in bytes.
+    pub size_bytes: u64,
+    /// Its level: rows may have been added since it was made.
+    pub level: ArrayLevel,
+    /// Changes of membership so far, this opening included.
+    pub events: u64,
+    /// The device of each place, as far as the devices given tell.
+    pub members: Vec<Option<DeviceSpec>>,
+    /// The device of the journal; none when it is on the members.
+    pub journal: Option<DeviceSpec>,
+    /// Whether a device had the journal and was given up.
+    pub is_journal_lost: bool,
+    /// Devices that were not taken into service, and why: a line each.
+    pub left_out: Vec<String>,
+}
+
+/// What the label of a journal device says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalDeviceLabel {
+    /// Identity of the array.
+    pub array: Identity,
+    /// Name of the array, as it was made.
+    pub name: String,
+}
+
+/// What an array stands on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayDevices {
+    /// Its level.
+    pub level: ArrayLevel,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// Changes of membership so far.
+    pub events: u64,
+    /// The device of each place, as far as it is known.
+    pub members: Vec<Option<DeviceSpec>>,
+    /// Devices that wait to replace a lost member.
+    pub spares: Vec<DeviceSpec>,
+    /// Devices that are being filled beside a member in service.
+    pub incoming: Vec<DeviceSpec>,
+    /// Lost members that could be rebuilt and for which no spare waits.
+    pub spares_wanted: usize,
+    /// How many more members may be lost, wherever they are.
+    pub may_lose: u32,
+    /// What happened to members since this was last asked: a line each.
+    pub news: Vec<String>,
+}
+
+impl ArrayDevices {
+    /// An array of which all is well, with these members and nothing beside them.
+    pub fn whole(level: ArrayLevel, size_bytes: u64, members: Vec<Option<DeviceSpec>>) -> Self {
+        Self {
+            level,
+            size_bytes,
+            events: 1,
+            members,
+            spares: Vec::new(),
+            incoming: Vec::new(),
+            spares_wanted: 0,
+            may_lose: 0,
+            news: Vec::new(),
+        }
+    }
+}
+
+/// How a device came into the place of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaced {
+    /// The member is lost: all is computed from the others.
+    Rebuild,
+    /// It is the lost member itself: what changed meanwhile is computed.
+    Return,
+    /// The member serves until all is copied.
+    Copy,
+}
+
+/// The arrays of the data path, as the service uses them. Arrays are known by their names.
+pub trait ArrayEngine {
+    /// What the superblock on a device says; `None` when it is no member of an array. Nothing is
+    /// written. The device is not in use.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged or of a newer version.
+    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>>;
+
+    /// The same for the label of a device that has the journal of an array.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged or of a newer version.
+    fn journal_label_of(
+        &mut self,
+        device: &DeviceSpec,
+    ) -> ControlResult<Option<JournalDeviceLabel>>;
+
+    /// Makes an array of the record's members, in their order, with its journal on the record's device
+    /// if there is one, and opens it.
+    ///
+    /// # Errors
+    /// Nothing is open then. What cannot be is told apart before anything is written.
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray>;
+
+    /// Assembles an array of those of its devices that are there, in any order. Members that know
+    /// fewer events than the record are old. `force` sets aside that they may be, and that some of
+    /// the newest data may be wrong.
+    ///
+    /// # Errors
+    /// Nothing is open then.
+    fn open_array(
+        &mut self,
+        record: &RegisteredArray,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray>;
+
+    /// Stops an array cleanly; nobody uses it.
+    ///
+    /// # Errors
+    /// When the clean stop could not be written; it is closed all the same.
+    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()>;
+
+    /// Erases what says that a device is a member of an array. It is not in use.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()>;
+
+    /// The first bytes of an open array, as far as marks of file systems and others are looked for.
+    ///
+    /// # Errors
+    /// When it is not open, or cannot be read.
+    fn array_head(&mut self, name: &ArrayName) -> ControlResult<Vec<u8>>;
+
+    /// Takes a member out of service.
+    ///
+    /// # Errors
+    /// When the level cannot lose it, or the device is no member.
+    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()>;
+
+    /// Puts a device in the place of a member and begins to fill it. A member in service stays that
+    /// until all is copied.
+    ///
+    /// # Errors
+    /// The array is as before then.
+    fn replace_member(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<Replaced>;
+
+    /// Keeps a device for the next member that is lost, or takes it for one that is.
+    ///
+    /// # Errors
+    /// When the device does not suit.
+    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
+
+    /// Whether a device suits an open array as a spare; nothing is changed.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
+
+    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it; or a member for
+    /// room, and begins to move the data.
+    ///
+    /// # Errors
+    /// The array is as before then, unless a device failed while it was taken in.
+    fn grow_array(
+        &mut self,
+        name: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()>;
+
+    /// Puts the journal of an open array on another device, or back on the members.
+    ///
+    /// # Errors
+    /// The array serves on; the journal is where it was, or on the members.
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()>;
+
+    /// Starts a rebuild that was cut off.
+    ///
+    /// # Errors
+    /// When nothing is to be rebuilt.
+    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()>;
+
+    /// Starts a scrub.
+    ///
+    /// # Errors
+    /// When one is running.
+    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()>;
+
+    /// Gives an open array its settings.
+    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings);
+
+    /// What an open array stands on now.
+    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices>;
+
+    /// Fills in what the data path knows: state, members, counters.
+    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail);
+}

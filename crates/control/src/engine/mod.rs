@@ -1,0 +1,175 @@
+//! What the control plane needs from the data path, and nothing more.
+//!
+//! The service decides what is to happen and keeps the registry; an engine makes it happen on the
+//! cores. Calls block until the data path has answered, except a drain, which is started and asked
+//! about. Every error message is one line and complete: the service passes it on as it is.
+
+mod arrays;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::ControlResult;
+use crate::export_spec::ExportSpec;
+use crate::name::VolumeName;
+use crate::records::{CacheRecord, VolumeRecord};
+use crate::safety::{self, DeviceId, Examined, Machine, Role};
+use crate::settings::Settings;
+use crate::spec::DeviceSpec;
+use crate::status::VolumeStatus;
+
+pub use arrays::{
+    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced,
+};
+
+/// Whether an SSD is made a cache or was one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheStart {
+    /// Write an empty cache over whatever is there.
+    Format,
+    /// Load the cache that is there; a foreign, stale or damaged one is an error.
+    Load,
+}
+
+/// What opening a volume found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedVolume {
+    /// Size of the volume, in bytes.
+    pub size_bytes: u64,
+    /// Generation of its cache now; 0 without one.
+    pub generation: u64,
+}
+
+/// Where a drain stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// Lines are being written back.
+    Running,
+    /// No line that was dirty at the start is dirty now.
+    Done,
+    /// It could not go on; the text says why.
+    Failed(String),
+}
+
+/// What a client counts on to see on a cache, without stopping to look at the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheHealth {
+    /// Lines the origin does not have yet.
+    pub dirty_lines: u64,
+    /// Whether the SSD was given up since the cache was opened.
+    pub ssd_failed: bool,
+}
+
+/// Wakes the control plane, from any thread.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// The data path, as the service uses it. Volumes are known by their names.
+pub trait Engine: ArrayEngine + 'static {
+    /// Whom to wake when [`Engine::health`] of some volume has changed for the worse, or
+    /// [`ArrayEngine::array_devices`] of some array at all.
+    fn set_waker(&mut self, waker: Waker);
+
+    /// Takes one line of the daemon's log.
+    fn log(&mut self, line: &str) {
+        eprintln!("voltier: {line}");
+    }
+
+    /// Size of a device in bytes as far as its name tells: `u64::MAX` for a path.
+    ///
+    /// # Errors
+    /// When its profile is unknown.
+    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64>;
+
+    /// Looks at a device before it is used. An engine whose devices are not this machine's answers
+    /// for them itself.
+    ///
+    /// # Errors
+    /// As [`safety::examine`].
+    fn examine(&mut self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+        safety::examine(machine, path, role)
+    }
+
+    /// Which storage a path leads to now; `None` when nothing is there.
+    fn id_of(&mut self, machine: &Machine, path: &Path) -> Option<DeviceId> {
+        DeviceId::of_path(machine, path)
+    }
+
+    /// Opens a volume with its cache, if the record has one that did not fail.
+    ///
+    /// # Errors
+    /// Nothing is open then. With `Format`, an SSD that is too small is told apart before anything
+    /// is written to it.
+    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
+
+    /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. Its doors are
+    /// closed before.
+    ///
+    /// # Errors
+    /// When the clean stop could not be written; the volume is closed all the same.
+    fn close(&mut self, name: &VolumeName) -> ControlResult<()>;
+
+    /// Puts a freshly formatted cache in front of an open volume that has none; its generation.
+    ///
+    /// # Errors
+    /// The volume serves on without it.
+    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64>;
+
+    /// Writes everything back, the last of it while requests wait. They wait until `detach` or
+    /// `resume`: so the registry can forget the cache while nothing can become dirty in it.
+    ///
+    /// # Errors
+    /// When there is no cache, or it could not be written back: all is as before then.
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()>;
+
+    /// Lets requests go on after `settle`, with the cache still in front.
+    fn resume(&mut self, name: &VolumeName);
+
+    /// Takes the cache away and unmarks the SSD. With `write_back`, what is dirty goes to the
+    /// origin first; without, it is given up.
+    ///
+    /// # Errors
+    /// When there is none, or it could not be written back (it stays then), or not be unmarked.
+    fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()>;
+
+    /// Gives a cache other settings while it serves.
+    ///
+    /// # Errors
+    /// The old settings hold then.
+    fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()>;
+
+    /// Starts writing every dirty line back; one that runs already is joined.
+    ///
+    /// # Errors
+    /// When the volume is not open.
+    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()>;
+
+    /// Where the last drain stands.
+    fn drain(&mut self, name: &VolumeName) -> Drain;
+
+    /// What may change by itself.
+    fn health(&mut self, name: &VolumeName) -> CacheHealth;
+
+    /// Fills in what the data path knows: counters, lines, sizes, device states.
+    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus);
+
+    /// The loss of an SSD is on record: requests that wait for it may change the origin now.
+    fn failure_is_recorded(&mut self, name: &VolumeName);
+
+    /// Opens a door; the answer is where it really is (TCP port 0 asks for a free one).
+    ///
+    /// # Errors
+    /// When the address is taken, not permitted, or the kernel has no such door.
+    fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec>;
+
+    /// Closes a door; clients on it are cut off.
+    ///
+    /// # Errors
+    /// When the kernel does not let go of it (a FUSE file in use).
+    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()>;
+
+    /// Removes what the door of a daemon that was killed left in the file system, if anything.
+    fn clear_dead(&mut self, export: &ExportSpec);
+
+    /// Clients connected to a door now.
+    fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
+}

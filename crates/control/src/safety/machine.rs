@@ -1,0 +1,115 @@
+//! The tables of `/proc` and `/sys` that say what the kernel does with devices.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where the kernel's tables are read: the real ones, or copies in tests.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub(super) proc: PathBuf,
+    pub(super) sys: PathBuf,
+}
+
+impl Machine {
+    /// This machine.
+    pub fn real() -> Self {
+        Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys") }
+    }
+
+    /// The disk a partition belongs to.
+    pub(super) fn disk_of_partition(&self, major: u32, minor: u32) -> Option<(u32, u32)> {
+        let dir = self.block_dir(major, minor).canonicalize().ok()?;
+        dir.join("partition").exists().then_some(())?;
+        parse_number(&fs::read_to_string(dir.parent()?.join("dev")).ok()?)
+    }
+
+    /// The file behind a loop device.
+    pub(super) fn loop_backing(&self, major: u32, minor: u32) -> Option<PathBuf> {
+        let file = self.block_dir(major, minor).join("loop/backing_file");
+        Some(PathBuf::from(fs::read_to_string(file).ok()?.trim_end_matches('\n')))
+    }
+
+    pub(super) fn block_dir(&self, major: u32, minor: u32) -> PathBuf {
+        self.sys.join(format!("dev/block/{major}:{minor}"))
+    }
+
+    /// Partitions of a disk: name and number.
+    pub(super) fn partitions(&self, major: u32, minor: u32) -> Vec<(String, (u32, u32))> {
+        names(&self.block_dir(major, minor))
+            .into_iter()
+            .filter_map(|name| {
+                let dir = self.block_dir(major, minor).join(&name);
+                dir.join("partition").exists().then_some(())?;
+                let number = parse_number(&fs::read_to_string(dir.join("dev")).ok()?)?;
+                Some((name, number))
+            })
+            .collect()
+    }
+
+    /// Mount points of a block device.
+    pub(super) fn mount_point(&self, number: (u32, u32)) -> Option<PathBuf> {
+        let table = fs::read_to_string(self.proc.join("self/mountinfo")).ok()?;
+        table.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let source = fields.iter().position(|field| *field == "-").map(|at| at + 2);
+            let by_source = || {
+                // btrfs shows a number of its own: the source path tells.
+                let source = PathBuf::from(unescape(fields.get(source?)?));
+                let meta = source.metadata().ok().filter(|m| m.file_type().is_block_device())?;
+                Some((rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev())))
+            };
+            let is_it = parse_number(fields.get(2)?) == Some(number) || by_source() == Some(number);
+            is_it.then(|| PathBuf::from(unescape(fields.get(4).unwrap_or(&""))))
+        })
+    }
+
+    /// The block devices and files that the kernel swaps to.
+    pub(super) fn swaps(&self) -> Vec<PathBuf> {
+        let table = fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
+        let path = |line: &str| line.split_whitespace().next().map(unescape).unwrap_or_default();
+        table.lines().skip(1).map(|line| PathBuf::from(path(line))).collect()
+    }
+
+    /// The loop device over a regular file.
+    pub(super) fn loop_over(&self, device_inode: (u64, u64)) -> Option<String> {
+        names(&self.sys.join("block")).into_iter().find(|name| {
+            let file = self.sys.join("block").join(name).join("loop/backing_file");
+            let Ok(backing) = fs::read_to_string(file) else { return false };
+            Path::new(backing.trim_end_matches('\n'))
+                .metadata()
+                .is_ok_and(|meta| (meta.dev(), meta.ino()) == device_inode)
+        })
+    }
+}
+
+/// Entries of a folder, sorted; none when it is not there.
+pub(super) fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// `MAJOR:MINOR`.
+fn parse_number(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Undoes the octal escapes of the kernel's tables (`\040` is a blank).
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let octal = after
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,129 @@
+//! Writing dirty lines back as a job, alone or on the way to a detach or a delete.
+
+use super::Service;
+use super::jobs::Purpose;
+use crate::engine::{Drain, Engine};
+use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
+use crate::protocol::{JobStatus, Response};
+use crate::records::Desired;
+
+impl<E: Engine> Service<E> {
+    /// Starts a drain as a job, or joins the same one; a volume has one job at a time.
+    pub(super) fn start_job(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<u64> {
+        if let Some((id, running)) = self.jobs.running(name) {
+            return if running == purpose { Ok(id) } else { Err(busy(name, running)) };
+        }
+        self.engine.start_drain(name)?;
+        let dirty = self.engine.health(name).dirty_lines;
+        Ok(self.jobs.add(purpose, name.clone(), dirty))
+    }
+
+    /// Does at once what a job would do at the end of its drain, and reports it like one.
+    pub(super) fn finish_now(
+        &mut self,
+        name: &VolumeName,
+        purpose: Purpose,
+        write_back: bool,
+    ) -> ControlResult<Response> {
+        self.finish(name, purpose, write_back)?;
+        let id = self.jobs.add(purpose, name.clone(), 0);
+        self.end_job(id, Ok(()));
+        self.job_response(id)
+    }
+
+    /// A client has received this answer.
+    pub fn job_is_told(&mut self, told: &JobStatus) {
+        self.jobs.tell(told);
+    }
+
+    /// Ends the job of a volume whose dirty lines are given up instead: it need not be waited for.
+    ///
+    /// # Errors
+    /// When the job leads elsewhere.
+    pub(super) fn give_up_job(&mut self, name: &VolumeName, purpose: Purpose) -> ControlResult<()> {
+        let Some((id, running)) = self.jobs.running(name) else { return Ok(()) };
+        if running != Purpose::Flush && running != purpose {
+            return Err(busy(name, running));
+        }
+        let verb = purpose.verb();
+        let why = format!("{name}: its dirty lines were given up by a {verb} --no-flush");
+        self.jobs.end(id, Err(ControlError::failed(why)));
+        Ok(())
+    }
+
+    pub(super) fn job_response(&self, id: u64) -> ControlResult<Response> {
+        self.jobs.status(id).map(|job| Response::Job { job })
+    }
+
+    /// Whether a request may change the volume: no detach or delete is under way.
+    pub(super) fn not_leaving(&self, name: &VolumeName) -> ControlResult<()> {
+        match self.jobs.running(name) {
+            Some((_, purpose)) if purpose != Purpose::Flush => Err(busy(name, purpose)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks at every running job and ends those whose drain has ended. Returns whether any still
+    /// runs: then call again soon.
+    pub fn step_jobs(&mut self) -> bool {
+        for (id, volume, purpose) in self.jobs.all_running() {
+            self.step_job(id, &volume, purpose);
+        }
+        !self.jobs.all_running().is_empty()
+    }
+
+    fn step_job(&mut self, id: u64, name: &VolumeName, purpose: Purpose) {
+        let dirty = self.engine.health(name).dirty_lines;
+        self.jobs.progress(id, dirty);
+        let outcome = match self.engine.drain(name) {
+            Drain::Running => return,
+            // What clients dirtied meanwhile is written while they wait: see `forget_cache`.
+            Drain::Done => self.finish(name, purpose, true),
+            Drain::Failed(why) => Err(ControlError::failed(why)),
+        };
+        self.end_job(id, outcome);
+    }
+
+    fn finish(
+        &mut self,
+        name: &VolumeName,
+        purpose: Purpose,
+        write_back: bool,
+    ) -> ControlResult<()> {
+        match purpose {
+            Purpose::Flush => self.record_dirt(name, false),
+            Purpose::Detach => self.drop_cache(name, write_back),
+            Purpose::Delete => self.drop_volume(name, write_back),
+        }
+    }
+
+    fn end_job(&mut self, id: u64, outcome: ControlResult<()>) {
+        let has_failed = outcome.is_err();
+        let volume = self.jobs.end(id, outcome);
+        // The volume stays, and serves: its drain may be asked for again.
+        if let Some(name) = volume.filter(|_| has_failed) {
+            self.stay(&name);
+        }
+    }
+
+    /// Takes back that a volume was to leave, as far as that can be done.
+    fn stay(&mut self, name: &VolumeName) {
+        let Some(mut record) = self.registry.find(name).cloned() else { return };
+        record.desired = Desired::Serving;
+        let settings = record.cache.as_ref().map(|cache| cache.settings.clone());
+        let recorded = self.registry.put(record);
+        self.note(name, recorded);
+        if let Some(settings) = settings {
+            let restored = self.engine.configure(name, &settings);
+            self.note(name, restored);
+        }
+    }
+}
+
+fn busy(name: &VolumeName, purpose: Purpose) -> ControlError {
+    let verb = purpose.verb();
+    ControlError::failed(format!(
+        "a {verb} of {name} is under way; watch it with `voltier {verb} {name}`, then try again"
+    ))
+}

@@ -1,0 +1,469 @@
+//! A service over an engine that only keeps books, for tests.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use voltier_cache::Mode;
+
+use voltier_control::engine::{
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+};
+use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
+use voltier_control::safety::Machine;
+use voltier_control::{
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
+    ControlError, ControlResult, DeviceSpec, ExportSpec, RegisteredArray, Registry, Service,
+    Settings, VolumeName, VolumeRecord, VolumeStatus,
+};
+
+/// The books of one test engine; shared, so that a test looks into them and steers them.
+#[derive(Default)]
+pub(super) struct Books {
+    /// Calls in order, as words.
+    pub(super) calls: Vec<String>,
+    /// Open volumes: whether they have a cache.
+    open: BTreeMap<VolumeName, bool>,
+    pub(super) dirty: u64,
+    pub(super) ssd_failed: bool,
+    pub(super) clients: u64,
+    /// Calls that are to fail, by their first word.
+    pub(super) failing: Option<&'static str>,
+    pub(super) lost: Vec<ByteRange>,
+    /// Labels of devices, by their paths: they outlive a daemon.
+    pub(super) labels: BTreeMap<PathBuf, MemberLabel>,
+    /// Open arrays.
+    pub(super) arrays: BTreeMap<ArrayName, BookArray>,
+    /// Devices that are too small for every array.
+    pub(super) small: Vec<PathBuf>,
+    /// The call that the daemon does not survive, counted from now.
+    pub(super) dies_in: Option<usize>,
+    /// What arrays begin with.
+    pub(super) head: Vec<u8>,
+}
+
+/// An open array.
+#[derive(Default)]
+pub(super) struct BookArray {
+    pub(super) level: Option<ArrayLevel>,
+    pub(super) members: Vec<Option<DeviceSpec>>,
+    pub(super) lost: Vec<u32>,
+    pub(super) spares: Vec<DeviceSpec>,
+    pub(super) incoming: Vec<DeviceSpec>,
+}
+
+/// The size of every array, in bytes.
+pub(super) const ARRAY_BYTES: u64 = 3 << 20;
+
+#[derive(Clone, Default)]
+pub(super) struct BookEngine(Arc<Mutex<Books>>);
+
+impl BookEngine {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // A daemon that died was not in the middle of the books.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self, what: &str, detail: &str) -> ControlResult<()> {
+        let mut books = self.books();
+        let dies = books.dies_in == Some(0);
+        books.dies_in = books.dies_in.and_then(|calls| calls.checked_sub(1));
+        if dies {
+            drop(books);
+            panic!("the daemon dies");
+        }
+        books.calls.push(format!("{what} {detail}"));
+        if books.failing == Some(what) {
+            return Err(ControlError::failed(format!("{what} was to fail")));
+        }
+        Ok(())
+    }
+}
+
+impl Engine for BookEngine {
+    fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
+        match device {
+            DeviceSpec::Memory(bytes) => Ok(*bytes),
+            _ => Ok(u64::MAX),
+        }
+    }
+
+    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+        let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
+        if cache.is_some() {
+            self.call("open", &format!("{start:?}"))?;
+        } else {
+            self.call("plain", record.name.as_str())?;
+        }
+        self.books().open.insert(record.name.clone(), cache.is_some());
+        let size_bytes = record.size_bytes;
+        let generation = cache.map_or(0, |cache| cache.generation + 1);
+        Ok(OpenedVolume { size_bytes, generation })
+    }
+
+    fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.books().open.remove(name);
+        self.call("close", name.as_str())
+    }
+
+    fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+        self.call("attach", cache.settings.mode.to_string().as_str())?;
+        self.books().open.insert(name.clone(), true);
+        Ok(1)
+    }
+
+    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("settle", name.as_str())
+    }
+
+    fn resume(&mut self, name: &VolumeName) {
+        self.books().calls.push(format!("resume {name}"));
+    }
+
+    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
+        self.call("detach", if write_back { "clean" } else { "anyhow" })?;
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
+        self.call("configure", settings.mode.to_string().as_str())
+    }
+
+    fn start_drain(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("drain", name.as_str())
+    }
+
+    fn drain(&mut self, _: &VolumeName) -> Drain {
+        let books = self.books();
+        match books.dirty {
+            0 => Drain::Done,
+            u64::MAX => Drain::Failed("the origin fails".into()),
+            _ => Drain::Running,
+        }
+    }
+
+    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+        let books = self.books();
+        CacheHealth { dirty_lines: books.dirty, ssd_failed: books.ssd_failed }
+    }
+
+    fn fill_status(&mut self, _: &VolumeName, status: &mut VolumeStatus) {
+        let books = self.books();
+        status.lines.dirty = books.dirty;
+        status.lost.clone_from(&books.lost);
+        status.lost_ranges = books.lost.len() as u64;
+    }
+
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn failure_is_recorded(&mut self, name: &VolumeName) {
+        self.books().calls.push(format!("recorded {name}"));
+    }
+
+    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        self.call("export", export.kind()).map(|()| export.clone())
+    }
+
+    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+        self.call("unexport", export.kind())
+    }
+
+    fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        self.books().clients
+    }
+}
+
+impl ArrayEngine for BookEngine {
+    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        Ok(device.path().and_then(|path| self.books().labels.get(path).cloned()))
+    }
+
+    fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
+        Ok(None)
+    }
+
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
+        self.call("make", record.name.as_str())?;
+        let label = MemberLabel {
+            array: record.uuid,
+            name: record.name.to_string(),
+            level: record.level,
+            chunk_bytes: record.chunk_bytes,
+            consistency: record.consistency,
+        };
+        let mut books = self.books();
+        for path in record.devices().filter_map(DeviceSpec::path) {
+            books.labels.insert(path.to_owned(), label.clone());
+        }
+        let members = record.members.clone();
+        let level = Some(record.level);
+        let array = BookArray { level, members: members.clone(), ..BookArray::default() };
+        books.arrays.insert(record.name.clone(), array);
+        Ok(OpenedArray { journal: record.journal.clone(), ..opened(record.level, members) })
+    }
+
+    fn open_array(
+        &mut self,
+        record: &RegisteredArray,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray> {
+        let how = if force { " by force" } else { "" };
+        self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
+        // What another took the place of has no label any more: it is left out.
+        let labels = self.books().labels.clone();
+        let is_member = |device: &&DeviceSpec| match device.path() {
+            _ if record.journal.as_ref() == Some(*device) => false,
+            Some(path) => labels.get(path).is_some_and(|label| label.array == record.uuid),
+            None => true,
+        };
+        let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
+        let count = record.members.len().max(3);
+        let missing = count.saturating_sub(devices.len());
+        if missing > 1 {
+            return Err(ControlError::failed(format!("{missing} members are missing")));
+        }
+        // Known ones where they were, others where there is room.
+        let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
+        let places = (0..count).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
+        let mut places: Vec<Option<DeviceSpec>> = places.collect();
+        for device in &devices {
+            if !places.contains(&Some(device.clone())) {
+                *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
+            }
+        }
+        let level = Some(record.level);
+        let array = BookArray { level, members: places.clone(), ..BookArray::default() };
+        self.books().arrays.insert(record.name.clone(), array);
+        let journal = record.journal.clone();
+        Ok(OpenedArray { journal, ..opened(record.level, places) })
+    }
+
+    fn close_array(&mut self, name: &ArrayName) -> ControlResult<()> {
+        let was_open = self.books().arrays.remove(name).is_some();
+        assert!(was_open, "{name} is closed and was not open");
+        self.call("stop", name.as_str())
+    }
+
+    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        self.books().labels.remove(device.path().unwrap());
+        self.call("erase", "label")
+    }
+
+    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+        Ok(self.books().head.clone())
+    }
+
+    fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
+        self.call("fail", &format!("{name} {place}"))?;
+        self.books().arrays.get_mut(name).unwrap().lost.push(place);
+        Ok(())
+    }
+
+    fn replace_member(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<Replaced> {
+        self.call("replace", &format!("{name} {place}"))?;
+        let mut books = self.books();
+        let array = books.arrays.get_mut(name).unwrap();
+        if !array.lost.contains(&place) {
+            array.incoming.push(device.clone());
+            return Ok(Replaced::Copy);
+        }
+        array.lost.retain(|lost| *lost != place);
+        array.members[place as usize] = Some(device.clone());
+        Ok(Replaced::Rebuild)
+    }
+
+    fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        self.call("spare", name.as_str())?;
+        let mut books = self.books();
+        let Books { arrays, labels, .. } = &mut *books;
+        let array = arrays.get_mut(name).unwrap();
+        match array.lost.pop() {
+            None => array.spares.push(device.clone()),
+            Some(place) => {
+                let place = &mut array.members[place as usize];
+                let label = place.as_ref().and_then(|old| labels.remove(old.path()?));
+                *place = Some(device.clone());
+                labels.extend(device.path().map(Path::to_owned).zip(label));
+            }
+        }
+        drop(books);
+        self.call("spare is taken by", name.as_str())
+    }
+
+    fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        let books = self.books();
+        let is_small = device.path().is_some_and(|path| books.small.iter().any(|it| it == path));
+        match is_small {
+            false => Ok(()),
+            true => Err(ControlError::failed(format!("{device} is too small for {name}"))),
+        }
+    }
+
+    fn grow_array(
+        &mut self,
+        name: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()> {
+        self.call("grow", &format!("{name} by {}", devices.len()))?;
+        let mut books = self.0.lock().unwrap();
+        let array = books.arrays.get_mut(name).unwrap();
+        array.members.extend(devices.iter().cloned().map(Some));
+        if by != Growth::Capacity {
+            array.level = Some("6".parse().unwrap());
+        }
+        Ok(())
+    }
+
+    fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let on = device.map_or_else(|| "members".to_owned(), |_| "a device".to_owned());
+        self.call("journal", &format!("{name} on {on}"))
+    }
+
+    fn start_rebuild(&mut self, name: &ArrayName) -> ControlResult<()> {
+        self.call("rebuild", name.as_str())
+    }
+
+    fn start_scrub(&mut self, name: &ArrayName, repair: Repair) -> ControlResult<()> {
+        self.call("scrub", &format!("{name} {repair:?}"))
+    }
+
+    fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings) {
+        let priority = settings.rebuild.priority.name();
+        self.books().calls.push(format!("pace {name} {priority}"));
+    }
+
+    fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices> {
+        let books = self.books();
+        let array = books.arrays.get(name)?;
+        let (members, spares) = (array.members.clone(), array.spares.clone());
+        Some(ArrayDevices {
+            spares_wanted: array.lost.len().saturating_sub(spares.len()),
+            spares,
+            incoming: array.incoming.clone(),
+            ..ArrayDevices::whole(array.level?, ARRAY_BYTES, members)
+        })
+    }
+
+    fn fill_array_status(&mut self, name: &ArrayName, status: &mut ArrayDetail) {
+        if !self.books().arrays[name].lost.is_empty() {
+            status.state = ArrayState::Degraded;
+        }
+    }
+}
+
+fn opened(level: ArrayLevel, members: Vec<Option<DeviceSpec>>) -> OpenedArray {
+    OpenedArray {
+        size_bytes: ARRAY_BYTES,
+        level,
+        events: 1,
+        members,
+        journal: None,
+        is_journal_lost: false,
+        left_out: Vec::new(),
+    }
+}
+
+pub(super) struct Fixture {
+    dir: tempfile::TempDir,
+    pub(super) engine: BookEngine,
+    pub(super) service: Service<BookEngine>,
+}
+
+impl Fixture {
+    pub(super) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["hdd", "ssd", "ssd2", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8"] {
+            File::create(dir.path().join(name)).unwrap().set_len(1 << 20).unwrap();
+        }
+        let engine = BookEngine::default();
+        let service = load(dir.path(), &engine);
+        Self { dir, engine, service }
+    }
+
+    /// Ends this daemon, with or without a word, and starts the next.
+    pub(super) fn restart(&mut self, clean: bool) {
+        if clean {
+            self.service.stop();
+        }
+        let labels = std::mem::take(&mut self.engine.books().labels);
+        self.engine = BookEngine::default();
+        self.steer(|books| books.labels = labels);
+        self.service = load(self.dir.path(), &self.engine);
+        self.service.start(false);
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// What is on record: the file that the next daemon would load.
+    pub(super) fn registry(&self) -> Registry {
+        Registry::load(self.dir.path()).unwrap()
+    }
+
+    pub(super) fn state_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn device(&self, name: &str) -> DeviceSpec {
+        DeviceSpec::Path(self.path(name))
+    }
+
+    pub(super) fn cache(&self, ssd: &str, mode: Mode) -> NewCache {
+        let settings = Settings { mode, ..Settings::default() };
+        NewCache { device: self.device(ssd), settings, force: false }
+    }
+
+    pub(super) fn create(&mut self, mode: Mode) -> Response {
+        let cache = Some(self.cache("ssd", mode));
+        self.service.handle(Request::Create { name: name(), origin: self.device("hdd"), cache })
+    }
+
+    pub(super) fn error(&mut self, request: Request) -> String {
+        match self.service.handle(request) {
+            Response::Error { error } => error.message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn job(&mut self, request: Request) -> JobStatus {
+        match self.service.handle(request) {
+            Response::Job { job } => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn state(&mut self) -> VolumeStatus {
+        match self.service.handle(Request::Show { name: Some(name()) }) {
+            Response::Volume { volume } => *volume,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn steer(&self, change: impl FnOnce(&mut Books)) {
+        change(&mut self.engine.books());
+    }
+
+    pub(super) fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.engine.books().calls)
+    }
+}
+
+fn load(dir: &Path, engine: &BookEngine) -> Service<BookEngine> {
+    Service::new(engine.clone(), Registry::load(dir).unwrap(), Machine::real())
+}
+
+pub(super) fn name() -> VolumeName {
+    "v".parse().unwrap()
+}

@@ -1,0 +1,6 @@
+//! The service over an engine that only keeps books: what is recorded, refused, and in which order.
+
+mod arrays;
+mod books;
+mod spare_pools;
+mod volumes;

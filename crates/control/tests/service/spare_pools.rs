@@ -1,0 +1,225 @@
+//! Pools of spares in the service: who gets a spare, in which order it is recorded, and what a crash at any
+//! step leaves.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::books::Fixture;
+use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Request, Response};
+use voltier_control::{ArrayName, PoolStatus, RegisteredArray, Registry};
+
+fn ask(ask: ArrayRequest) -> Request {
+    Request::Array { ask }
+}
+
+fn named(name: &str) -> ArrayName {
+    name.parse().unwrap()
+}
+
+impl Fixture {
+    fn make_array(&mut self, name: &str, members: [&str; 3]) {
+        let array = NewArray { name: named(name), ..self.new_array(&members) };
+        let made = self.service.handle(ask(ArrayRequest::Create { array }));
+        assert!(matches!(made, Response::Array { .. }), "{made:?}");
+    }
+
+    fn pool_add(&self, devices: &[&str], force: bool) -> Request {
+        let devices = devices.iter().map(|device| self.device(device)).collect();
+        ask(ArrayRequest::PoolAdd { pool: "p".parse().unwrap(), devices, force })
+    }
+
+    fn pool_remove(&self, devices: &[&str]) -> Request {
+        let devices = devices.iter().map(|device| self.device(device)).collect();
+        ask(ArrayRequest::PoolRemove { pool: "p".parse().unwrap(), devices })
+    }
+
+    fn use_pool(&mut self, name: &str, pool: &str) -> Response {
+        let changes = vec![("spare_pool".to_owned(), pool.to_owned())];
+        self.service.handle(ask(ArrayRequest::Set { name: named(name), changes }))
+    }
+
+    fn pools(&mut self, request: Request) -> (Vec<PoolStatus>, Vec<String>) {
+        match self.service.handle(request) {
+            Response::Pools { pools, notes } => (pools, notes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn waiting(&mut self) -> Vec<String> {
+        let pool = Some("p".parse().unwrap());
+        self.pools(ask(ArrayRequest::PoolShow { pool })).0.remove(0).spares
+    }
+
+    fn lose(&self, name: &str, member: &str) -> Request {
+        let member = MemberName::Device(self.device(member));
+        ask(ArrayRequest::Fail { name: named(name), member })
+    }
+
+    fn record_of(&self, name: &str) -> RegisteredArray {
+        self.registry().find_array(&named(name)).unwrap().clone()
+    }
+
+    /// Two arrays of a pool with these spares.
+    fn with_pool(spares: &[&str]) -> Self {
+        let mut fixture = Self::new();
+        fixture.make_array("a", ["d1", "d2", "d3"]);
+        fixture.make_array("b", ["d4", "d5", "d6"]);
+        fixture.pools(fixture.pool_add(spares, false));
+        for name in ["a", "b"] {
+            assert!(matches!(fixture.use_pool(name, "p"), Response::Array { .. }));
+        }
+        fixture.calls();
+        fixture
+    }
+}
+
+#[test]
+fn the_array_that_loses_a_member_first_takes_the_spare_and_the_next_one_finds_none() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    fixture.service.handle(fixture.lose("b", "d5"));
+    fixture.service.notice_array_events();
+    assert_eq!(fixture.record_of("b").members[1], Some(fixture.device("d7")));
+    assert_eq!(fixture.waiting(), [""; 0]);
+    let lose = fixture.lose("a", "d1");
+    fixture.service.handle(lose);
+    fixture.service.notice_array_events();
+    assert_eq!(fixture.record_of("a").members[0], Some(fixture.device("d1")), "still lost");
+    // A spare that comes later is taken at once.
+    fixture.pools(fixture.pool_add(&["d8"], false));
+    assert_eq!(fixture.record_of("a").members[0], Some(fixture.device("d8")));
+    assert_eq!(fixture.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_spare_that_does_not_fit_or_holds_something_by_now_stays_and_the_next_one_is_taken() {
+    let mut fixture = Fixture::with_pool(&["d7", "d8", "ssd"]);
+    let small = fixture.path("d7");
+    fixture.steer(|books| books.small.push(small));
+    let mut bytes = std::fs::read(fixture.path("d8")).unwrap();
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(fixture.path("d8"), &bytes).unwrap();
+    fixture.service.handle(fixture.lose("a", "d2"));
+    fixture.service.notice_array_events();
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("ssd")));
+    let left = [fixture.device("d7"), fixture.device("d8")].map(|device| device.to_string());
+    assert_eq!(fixture.waiting(), left);
+    let (_, notes) = fixture.pools(fixture.pool_add(&["ssd2"], false));
+    assert!(notes.is_empty(), "{notes:?}");
+    let small = fixture.path("hdd");
+    fixture.steer(|books| books.small.push(small));
+    let (_, notes) = fixture.pools(fixture.pool_add(&["hdd"], false));
+    assert!(notes.len() == 2 && notes[0].contains("hdd is too small for a"), "{notes:?}");
+}
+
+#[test]
+fn a_spare_that_an_array_refuses_is_back_in_its_pool() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    fixture.steer(|books| books.failing = Some("spare"));
+    fixture.service.handle(fixture.lose("a", "d2"));
+    fixture.service.notice_array_events();
+    assert_eq!(fixture.waiting().len(), 1);
+    assert!(fixture.record_of("a").spares.is_empty());
+    fixture.steer(|books| books.failing = None);
+    // Not tried again and again; but when something changes.
+    fixture.calls();
+    fixture.service.notice_array_events();
+    assert!(!fixture.calls().iter().any(|call| call.starts_with("spare")));
+    fixture.use_pool("a", "p");
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("d7")));
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_one_line_and_changes_nothing() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    std::os::unix::fs::symlink(fixture.path("d8"), fixture.path("link")).unwrap();
+    let before = fixture.registry().pools().to_vec();
+    let cases: [(Request, &str); 8] = [
+        (fixture.pool_add(&["d8", "link"], false), "given twice"),
+        (fixture.pool_add(&["d8", "d7"], false), "already part of spare pool p"),
+        (fixture.pool_add(&["d8", "d1"], true), "already part of array a"),
+        (fixture.pool_add(&["gone"], false), "does not exist"),
+        (fixture.pool_remove(&["d8"]), "d8 is no spare of p, which has"),
+        (fixture.pool_remove(&[]), "the array a takes its spares from p"),
+        (
+            ask(ArrayRequest::PoolShow { pool: Some("q".parse().unwrap()) }),
+            "no spare pool `q`; known: p",
+        ),
+        (
+            ask(ArrayRequest::AddSpare {
+                name: named("a"),
+                spare: fixture.device("d7"),
+                force: false,
+            }),
+            "already part of spare pool p",
+        ),
+    ];
+    for (request, words) in cases {
+        let error = fixture.error(request);
+        assert!(error.contains(words) && !error.contains('\n'), "{words}: {error}");
+    }
+    let unknown = fixture.use_pool("a", "q");
+    assert!(
+        matches!(&unknown, Response::Error { error } if error.message.contains("no spare pool"))
+    );
+    let array = ArrayRequest::PoolAdd {
+        pool: "p".parse().unwrap(),
+        devices: vec!["array:b".parse().unwrap()],
+        force: true,
+    };
+    assert!(fixture.error(ask(array)).contains("arrays do not stand on arrays"));
+    assert_eq!(fixture.registry().pools(), before);
+    fixture.pools(fixture.pool_remove(&["d7"]));
+    for name in ["a", "b"] {
+        fixture.use_pool(name, "none");
+    }
+    fixture.pools(fixture.pool_remove(&[]));
+    assert!(fixture.registry().pools().is_empty());
+}
+
+/// An array that has lost a member, and a pool that gets a spare; the daemon dies at a call of the engine,
+/// or does not. Whether it did.
+fn dies_in(calls: usize) -> bool {
+    let mut fixture = Fixture::with_pool(&[]);
+    let lose = fixture.lose("b", "d5");
+    fixture.service.handle(lose);
+    fixture.steer(|books| books.dies_in = Some(calls));
+    let add = fixture.pool_add(&["d7"], false);
+    let died = catch_unwind(AssertUnwindSafe(|| fixture.service.handle(add))).is_err();
+    fixture.steer(|books| books.dies_in = None);
+    let d7 = fixture.device("d7");
+    let registry = Registry::load(fixture.state_dir()).unwrap();
+    let in_pools = registry.pools().iter().flat_map(|pool| &pool.spares);
+    let in_pools = in_pools.filter(|spare| spare.device == d7).count();
+    let is_in = |array: &&RegisteredArray| array.devices().any(|device| *device == d7);
+    let in_arrays = registry.arrays().iter().filter(is_in).count();
+    assert_eq!((in_pools, in_arrays), (0, 1), "dies in {calls}");
+    // The next daemon: it is the member by its label, or waits as a spare of the same array.
+    fixture.restart(false);
+    fixture.service.notice_array_events();
+    let array = fixture.record_of("b");
+    let is_member = array.members[1] == Some(d7.clone()) && array.spares.is_empty();
+    let is_spare = array.members[1] == Some(fixture.device("d5")) && array.spares == [d7];
+    assert!(if calls == 0 { is_spare } else { is_member }, "dies in {calls}: {array:?}");
+    assert_eq!(fixture.waiting(), [""; 0]);
+    died
+}
+
+#[test]
+fn a_daemon_that_dies_at_any_step_leaves_the_spare_with_the_array_that_took_it() {
+    let deaths = (0..).take_while(|calls| dies_in(*calls)).count();
+    assert_eq!(deaths, 2, "before it was given to the array, and when the array had it");
+}
+
+#[test]
+fn with_a_registry_from_before_a_spare_that_has_a_label_is_a_member_and_not_in_the_pool() {
+    let mut fixture = Fixture::with_pool(&["d7", "d8"]);
+    let before = std::fs::read(fixture.state_dir().join(voltier_control::REGISTRY_FILE)).unwrap();
+    let lose = fixture.lose("a", "d2");
+    fixture.service.handle(lose);
+    fixture.service.notice_array_events();
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("d7")));
+    fixture.service.stop();
+    std::fs::write(fixture.state_dir().join(voltier_control::REGISTRY_FILE), before).unwrap();
+    fixture.restart(false);
+    assert_eq!(fixture.waiting(), [fixture.device("d8").to_string()]);
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("d7")));
+}
