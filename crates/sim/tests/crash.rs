@@ -96,7 +96,7 @@ fn ordered_destaging_survives_crashes() {
 }
 
 #[test]
-#[should_panic(expected = "; allowed: ")]
+#[should_panic(expected = "the cache does not come back")]
 fn an_ssd_that_lies_about_flushes_is_found_out() {
     let mut profile = Profile::small(&[Mode::WriteBack]);
     profile.ssd.lies = true;
