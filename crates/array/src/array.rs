@@ -1,8 +1,8 @@
 //! An array in service.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
@@ -11,25 +11,31 @@ use voltier_block::{
 use voltier_parity::{Code, Decoder};
 use voltier_ring::Handle;
 
+use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::marks::Marks;
 use crate::errors::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::journal_place::longest_record_bytes;
 use crate::format::reshape_record::ReshapeRecord;
+use crate::format::superblock::ArrayRecord;
 use crate::generations::Generations;
 use crate::geometry::chunks::{Geometry, Stripe};
 use crate::geometry::shapes::Shapes;
 use crate::journal::journal::Journal;
 use crate::journal::placement::JournalDevice;
-use crate::members::counts::{Counters, Counts};
-use crate::members::health::Watch;
-use crate::members::member_set::{Clear, Member};
-use crate::membership::record::Durable;
+use crate::members::clear::Clear;
+use crate::members::counts::Counts;
+use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
+use crate::members::member::Member;
+use crate::members::member_set::{Above, MemberEvent, MemberSet};
+use crate::membership::membership::Membership;
 use crate::stripe::locks::StripeLocks;
 use crate::stripe::merge::MergePolicy;
 use crate::stripe::merge::streams::Streams;
-use crate::tasks::background::Background;
+use crate::tasks::background::{Background, BackgroundTask};
 use crate::tasks::pace::Foreground;
 use crate::tasks::reshape::Moving;
+use crate::tasks::resync::Resync;
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -47,7 +53,8 @@ pub(crate) struct Foundation {
     /// The first sector of the chunks on a member's device.
     pub(crate) data_start: u64,
     /// None for a bare array.
-    pub(crate) durable: Option<Rc<Durable>>,
+    pub(crate) record: Option<ArrayRecord>,
+    pub(crate) marks: Option<Marks>,
     /// Set if it moves to its geometry from one with a member less.
     pub(crate) reshape: Option<ReshapeRecord>,
 }
@@ -55,27 +62,21 @@ pub(crate) struct Foundation {
 pub(crate) struct Inner<D> {
     pub(crate) handle: Handle,
     pub(crate) geometry: Geometry,
-    pub(crate) members: Vec<Member<D>>,
+    pub(crate) members: Rc<MemberSet<D>>,
+    pub(crate) membership: Rc<Membership>,
+    pub(crate) bitmap: Rc<Bitmap<D>>,
     pub(crate) locks: StripeLocks,
-    pub(crate) counters: Counters,
     pub(crate) streams: Streams,
-    pub(crate) consistency: Consistency,
-    /// The first sector of the chunks on a member's device.
-    pub(crate) data_start: u64,
-    /// None for a bare array.
-    pub(crate) durable: Option<Rc<Durable>>,
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
-    pub(crate) watch: Watch,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
     /// The device that takes the journal's records; none while they are on the members.
     pub(crate) journal_device: RefCell<Option<JournalDevice<D>>>,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
-    /// Whether another one has taken over: this one has no members any more.
-    pub(crate) is_superseded: Cell<bool>,
+    pub(crate) resync: Resync,
     /// Set while stripes have two shapes: `geometry` is the one that comes.
     pub(crate) moving: Option<Rc<Moving>>,
     /// None without redundancy.
@@ -116,7 +117,8 @@ impl<D: BlockDevice> Array<D> {
             consistency: Consistency::None,
             has_journal: false,
             data_start: 0,
-            durable: None,
+            record: None,
+            marks: None,
             reshape: None,
         };
         Self::build(handle, geometry, members, foundation)
@@ -132,7 +134,7 @@ impl<D: BlockDevice> Array<D> {
         if inner.journal.get().is_some() {
             inner.settle_journal().await
         } else {
-            inner.flush_all().await
+            inner.membership.flush(&inner.members).await
         }
     }
 
@@ -142,7 +144,8 @@ impl<D: BlockDevice> Array<D> {
         members: Vec<Option<D>>,
         foundation: Foundation,
     ) -> Result<Self, ArrayError> {
-        let Foundation { consistency, has_journal, data_start, durable, reshape } = foundation;
+        let Foundation { consistency, has_journal, data_start, record, marks, reshape } =
+            foundation;
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
@@ -177,23 +180,26 @@ impl<D: BlockDevice> Array<D> {
         let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
         // What is acknowledged is in the journal, durably.
         limits.volatile_cache &= !has_journal;
+        let members = members.into_iter().map(Member::new).collect();
+        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start));
+        let membership = Rc::new(Membership::new(record));
+        let marks = marks.map(Rc::new);
+        let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, marks);
+        let bitmap = Rc::new(bitmap);
         let inner = Inner {
             handle: handle.clone(),
-            members: members.into_iter().map(Member::new).collect(),
+            members,
+            membership,
+            bitmap,
             locks: StripeLocks::default(),
-            counters: Counters::default(),
             streams: Streams::new(MergePolicy::default()),
-            consistency,
-            data_start,
-            durable,
-            watch: Watch::default(),
             journal: OnceCell::new(),
             journal_device: RefCell::default(),
             half_written: RefCell::default(),
-            is_superseded: Cell::new(false),
+            resync: Resync::default(),
             limits,
             foreground: Foreground::default(),
-            background: Background::new(&geometry),
+            background: Background::new(),
             moving,
             code,
             decoders: RefCell::default(),
@@ -201,7 +207,7 @@ impl<D: BlockDevice> Array<D> {
         };
         let allowed = inner.geometry.parity_chunks();
         for group in 0..inner.geometry.group_count() {
-            let lost = inner.lost_in(group);
+            let lost = inner.members.lost_in(group);
             if lost > allowed {
                 return Err(ArrayError::TooManyLost { group, lost, allowed });
             }
@@ -216,7 +222,7 @@ impl<D: BlockDevice> Array<D> {
 
     /// A snapshot of the counters.
     pub fn counts(&self) -> Counts {
-        self.0.counters.get()
+        self.0.members.counters().get()
     }
 
     /// Whether a member is in service: not lost, and not being rebuilt.
@@ -237,12 +243,12 @@ impl<D: BlockDevice> Array<D> {
     /// If there is no such member.
     pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
         let group = self.0.geometry.group_of_member(member);
-        let (lost, allowed) = (self.0.lost_in(group), self.0.geometry.parity_chunks());
+        let (lost, allowed) = (self.0.members.lost_in(group), self.0.geometry.parity_chunks());
         if self.is_online(member) && lost == allowed {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
-        self.0.lose(member);
-        self.0.begin_to_store();
+        self.0.members.lose(member);
+        self.0.membership.begin_update();
         Ok(())
     }
 }
@@ -324,7 +330,7 @@ impl<D> Inner<D> {
     }
 
     fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.durable.as_ref().is_some_and(|it| it.is_closed()) {
+        if self.membership.durable().is_some_and(|it| it.is_closed()) {
             return Err(IoError::Gone);
         }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
@@ -346,7 +352,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let inner = self.0.enter().await;
         let _busy = inner.foreground.enter();
         let range = inner.checked(range_of(at, into.len())?)?;
-        inner.counters.add(|counts| counts.reads += 1);
+        inner.members.counters().add(|counts| counts.reads += 1);
         match &inner.moving {
             None => inner.read(range, into).await,
             Some(moving) => inner.read_beside(moving, range, into).await,
@@ -357,20 +363,22 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let inner = self.0.enter().await;
         let _busy = inner.foreground.enter();
         let range = inner.checked_change(range_of(at, data.len())?)?;
-        inner.counters.add(|counts| counts.writes += 1);
+        inner.members.counters().add(|counts| counts.writes += 1);
         match &inner.moving {
             None => inner.write(range, data, durability).await?,
             Some(moving) => inner.write_beside(moving, range, data, durability).await?,
         }
-        inner.losses_recorded().await
+        inner.membership.barrier().await
     }
 
     async fn flush(&self) -> IoResult<()> {
         let inner = self.0.enter().await;
-        let Some(journal) = inner.journal.get() else { return inner.flush_all().await };
+        let Some(journal) = inner.journal.get() else {
+            return inner.membership.flush(&inner.members).await;
+        };
         // Every write that is complete is in the rings, durably, until it is durable in place.
         journal.check()?;
-        inner.losses_recorded().await
+        inner.membership.barrier().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
@@ -383,7 +391,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         if inner.moving.is_none() {
             inner.clear(range, Clear::Discard).await?;
         }
-        inner.losses_recorded().await
+        inner.membership.barrier().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
@@ -394,6 +402,96 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
             None => inner.clear(range, Clear::Zeroes(durability)).await?,
             Some(moving) => inner.zero_beside(moving, range, durability).await?,
         }
-        inner.losses_recorded().await
+        inner.membership.barrier().await
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Says when a member has done too badly, and what is done then.
+    ///
+    /// # Panics
+    /// If a window is 0.
+    pub fn set_health_policy(&self, policy: HealthPolicy) {
+        self.0.members.set_health_policy(policy);
+    }
+
+    /// When a member has done too badly.
+    pub fn health_policy(&self) -> HealthPolicy {
+        self.0.members.health().policy()
+    }
+
+    /// How well a member does.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn health(&self, member: usize) -> MemberHealth {
+        self.0.members.health_of(member)
+    }
+
+    /// What happened to members since this was last asked, the oldest first.
+    pub fn take_health_news(&self) -> Vec<HealthNews> {
+        self.0.members.health().take_news()
+    }
+
+    /// Whom to tell when members came, went, or did badly. It is called in the middle of things: it may
+    /// not use the array.
+    pub fn set_listener(&self, listener: impl Fn() + 'static) {
+        self.0.members.health().set_listener(listener);
+    }
+}
+
+/// What members report to the array, as long as it is there.
+struct Reports<D> {
+    array: Weak<Inner<D>>,
+    membership: Rc<Membership>,
+}
+
+impl<D: BlockDevice> Above for Reports<D> {
+    fn on(&self, event: MemberEvent) {
+        match event {
+            MemberEvent::Lost => {
+                self.membership.note_change();
+                let array = self.array.upgrade();
+                if let Some(journal) = array.as_ref().and_then(|array| array.journal.get()) {
+                    journal.notify();
+                }
+            }
+            MemberEvent::GivenUp => self.membership.begin_update(),
+        }
+    }
+
+    fn is_consistent(&self, group: usize) -> bool {
+        let Some(array) = self.array.upgrade() else { return false };
+        let rows = 0..array.geometry.member_sectors() / array.geometry.chunk_sectors();
+        array.bitmap.next_in_doubt(0).is_none() && !array.has_half_written(group, rows)
+    }
+
+    fn is_load_uneven(&self) -> bool {
+        self.array.upgrade().is_some_and(|array| array.is_at_work(BackgroundTask::Rebuild))
+    }
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Has the parts below tell this array what it has to do.
+    pub(crate) fn install(self) -> Rc<Self> {
+        let array = Rc::new(self);
+        let membership = array.membership.clone();
+        let reports = Reports { array: Rc::downgrade(&array), membership };
+        array.members.report_to(Box::new(reports));
+        let own = Rc::downgrade(&array);
+        array.membership.set_update(Rc::new(move || {
+            if let Some(array) = own.upgrade() {
+                array.begin_update();
+            }
+        }));
+        array
+    }
+
+    /// Whether nothing holds the array, or a part of it, but itself.
+    pub(crate) fn is_at_rest(self: &Rc<Self>) -> bool {
+        // The bitmap holds the members, too.
+        Rc::strong_count(self) == 1
+            && Rc::strong_count(&self.bitmap) == 1
+            && Rc::strong_count(&self.members) == 2
     }
 }

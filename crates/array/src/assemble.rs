@@ -3,13 +3,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, IoError, Lba};
 use voltier_ring::{Handle, join_all};
 
 use crate::array::{Array, Foundation};
-use crate::bitmap::bitmap::Marks;
+use crate::bitmap::marks::Marks;
 use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
 use crate::errors::metadata::{DeviceError, MetadataError};
@@ -20,8 +19,7 @@ use crate::format::member_layout::MAP_START_BYTES;
 use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 use crate::journal::replay::ReplayReport;
-use crate::members::label_copies::{Found, dismiss, read_label, read_superblock, write_superblock};
-use crate::membership::record::Durable;
+use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
 use crate::tasks::reshape::worker::begin_reshape;
 
 /// What may be done when not everything is as it should be.
@@ -491,7 +489,7 @@ impl<D: BlockDevice> Array<D> {
         // What a member only has in its cache may be all that says that another one has the place.
         if unflushed.is_empty() {
             for Candidate { device, found, .. } in ready.replaced {
-                dismiss(&device, found.superblock).await;
+                evict(&device, found.superblock).await;
             }
         }
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
@@ -516,14 +514,15 @@ impl<D: BlockDevice> Array<D> {
             has_journal: journal.is_some(),
             data_start: array.places.data.start.0,
             reshape: array.reshape,
-            durable: Some(Rc::new(Durable::new(array, marks))),
+            record: Some(array),
+            marks: Some(marks),
         };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;
-        assembled.0.name_members(&record);
+        assembled.0.members.name(&record);
         assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
         for member in unflushed {
-            assembled.0.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+            assembled.0.members.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
         }
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)

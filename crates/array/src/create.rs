@@ -2,13 +2,12 @@
 //! takes as long for large members as for small ones.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::array::{Array, Foundation};
-use crate::bitmap::bitmap::Marks;
+use crate::bitmap::marks::Marks;
 use crate::errors::ArrayError;
 use crate::errors::journal::JournalError;
 use crate::errors::metadata::{DeviceError, MetadataError};
@@ -24,7 +23,6 @@ use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
 use crate::journal::placement::label_for;
 use crate::members::label_copies::{write_label, write_superblock};
-use crate::membership::record::Durable;
 
 /// What an array is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,11 +165,12 @@ impl<D: BlockDevice> Array<D> {
             has_journal: rings.is_some(),
             reshape: None,
             data_start: record.places.data.start.0,
-            durable: Some(Rc::new(Durable::new(record, marks))),
+            record: Some(record),
+            marks: Some(marks),
         };
         let members = devices.into_iter().map(Some).collect();
         let array = Self::build(handle, geometry, members, foundation)?;
-        array.0.name_members(&named);
+        array.0.members.name(&named);
         array.0.take_journal_device(journal, false);
         array.0.take_into_use(rings).await?;
         Ok(array)

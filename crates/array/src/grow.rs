@@ -7,13 +7,14 @@
 //! From then on it is a rebuild: at its pace, region by region, gone on with after a restart. A region
 //! counts its new row when it is filled.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, Limits};
 use voltier_parity::Code;
 
 use crate::array::{Array, Inner};
+use crate::bitmap::bitmap::Bitmap;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::MetadataError;
@@ -23,13 +24,13 @@ use crate::format::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
 use crate::format::superblock::MEMBERS_MAX;
 use crate::geometry::chunks::Geometry;
 use crate::journal::ring::Ring;
-use crate::members::counts::Counters;
-use crate::members::member_set::Member;
+use crate::members::member::Member;
 use crate::stripe::locks::StripeLocks;
 use crate::stripe::merge::streams::Streams;
 use crate::tasks::background::BackgroundTask;
 use crate::tasks::pace::Foreground;
 use crate::tasks::reshape::Moving;
+use crate::tasks::resync::Resync;
 
 /// What takes over from an array whose shape changes.
 pub(crate) struct NextShape<D> {
@@ -46,7 +47,7 @@ pub(crate) struct NextShape<D> {
 impl<D: BlockDevice> Inner<D> {
     /// Whether it is an array that can change its shape, at any time.
     pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
-        if self.durable.is_none() {
+        if !self.membership.is_durable() {
             return Err(GrowError::Bare.into());
         }
         if self.background.is_closing() {
@@ -57,7 +58,9 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Whether all members are there and nothing is being done to them.
     pub(crate) fn check_settled(&self) -> Result<(), ArrayError> {
-        let durable = self.durable.as_ref().ok_or(GrowError::Bare)?;
+        if !self.membership.is_durable() {
+            return Err(GrowError::Bare.into());
+        }
         let is_settled =
             |member: &Member<D>| member.is_online() && member.successor().borrow().is_none();
         if self.is_at_work(BackgroundTask::Scrub) {
@@ -66,8 +69,8 @@ impl<D: BlockDevice> Inner<D> {
         if !self.members.iter().all(is_settled) || self.is_at_work(BackgroundTask::Rebuild) {
             return Err(GrowError::Degraded.into());
         }
-        let [.., regions] = durable.marks.counts();
-        if regions > 0 || durable.is_resyncing.get() {
+        let [.., regions] = self.bitmap.counts();
+        if regions > 0 || self.resync.is_running.get() {
             return Err(GrowError::InDoubt { regions }.into());
         }
         if self.journal_device.borrow().is_some() {
@@ -136,8 +139,8 @@ impl<D: BlockDevice> Inner<D> {
         let mut added = Vec::new();
         for (device, uuid) in devices.into_iter().zip(uuids) {
             let member = Member::new(None);
-            if let Some(durable) = &self.durable {
-                member.join(device, *uuid, durable.marks.lacking(false));
+            if let Some(lacking) = self.bitmap.lacking(false) {
+                member.join(device, *uuid, lacking);
             }
             added.push(member);
         }
@@ -149,12 +152,11 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn next(&self, next: NextShape<D>) -> Result<Self, ArrayError> {
         let NextShape { geometry, limits, added, ring, moving } = next;
         let code = Code::new(geometry.data_chunks(), geometry.parity_chunks())?;
-        let durable = self.durable.clone();
-        let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
-        members.extend(added);
-        if let Some(durable) = &durable {
-            durable.marks.leave_rounds();
-        }
+        let members = Rc::new(self.members.moved(&geometry, added));
+        let membership = self.membership.clone();
+        let (consistency, marks) = (self.bitmap.consistency(), self.bitmap.hand_over());
+        let bitmap =
+            Bitmap::new(&self.handle, &geometry, consistency, &members, &membership, marks);
         let journal = OnceCell::new();
         if let Some(own) = self.journal.get() {
             let _ = journal.set(own.grown(geometry.member_count(), ring));
@@ -162,20 +164,17 @@ impl<D: BlockDevice> Inner<D> {
         Ok(Self {
             handle: self.handle.clone(),
             members,
+            membership,
+            bitmap: Rc::new(bitmap),
             locks: StripeLocks::default(),
-            counters: Counters::of(self.counters.get()),
             streams: Streams::new(self.streams.policy()),
-            consistency: self.consistency,
-            data_start: self.data_start,
-            durable,
             limits,
             foreground: Foreground::default(),
-            background: self.background.moved(&geometry),
+            background: self.background.moved(),
             journal,
             journal_device: RefCell::default(),
             half_written: RefCell::default(),
-            is_superseded: Cell::new(false),
-            watch: self.watch.moved(),
+            resync: Resync::default(),
             code: Some(code),
             decoders: RefCell::default(),
             moving,
@@ -212,7 +211,7 @@ impl<D: BlockDevice> Array<D> {
             let failed = |error| GrowError::Device { device, error: ReplaceError::Device(error) };
             wipe(&**own).await.map_err(failed)?;
         }
-        self.0.settled().await.map_err(ArrayError::Io)?;
+        self.0.membership.settled().await.map_err(ArrayError::Io)?;
         gate.at_rest().await;
         // Much may have happened since it was looked at first, and nothing happens from here on.
         let geometry = self.0.check_growth(&devices, uuids)?;

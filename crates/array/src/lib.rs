@@ -63,6 +63,7 @@ mod membership;
 mod service;
 mod stripe;
 mod tasks;
+mod update_record;
 
 pub use array::Array;
 pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};

@@ -87,18 +87,18 @@ impl<D: BlockDevice> Inner<D> {
         self: &Rc<Self>,
         journal: Option<JournalOptions>,
     ) -> Result<(), ArrayError> {
-        let Some(durable) = &self.durable else { return Ok(()) };
+        let Some(durable) = self.membership.durable() else { return Ok(()) };
         if let Some(options) = journal {
             self.begin_journal(options, JournalStart::Create).await?;
         }
         durable.set_usage(Usage::InUse);
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         // A new array without one of its members is not what was asked for.
         let is_journal_lost = self.journal_now().is_some() && !self.is_journal_on_device();
         if is_journal_lost {
             return Err(JournalError::Device(IoError::Gone).into());
         }
-        if self.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
+        if self.members.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
     }
 
     /// Takes the array into use: makes the map the same on all members, says on all that it is in use, and
@@ -108,20 +108,19 @@ impl<D: BlockDevice> Inner<D> {
         unequal: &[u64],
         journal: Option<JournalOptions>,
     ) -> Result<ReplayReport, ArrayError> {
-        let Some(durable) = &self.durable else { return Ok(ReplayReport::default()) };
+        let Some(durable) = self.membership.durable() else { return Ok(ReplayReport::default()) };
         // A mark that only some members have would be gone with them, and what it speaks of with it.
-        let blocks = unequal.iter().copied();
-        self.write_map_blocks(&durable.marks, blocks).await.map_err(ArrayError::Io)?;
+        self.bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;
         durable.set_usage(Usage::InUse);
         durable.must_store();
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         let report = match journal {
             Some(options) => self.begin_journal(options, JournalStart::Replay).await?,
             None => ReplayReport::default(),
         };
         // Nothing else looks at its rows while they are neither in the one shape nor in the other.
         self.end_unit_between().await;
-        self.begin_rounds();
+        self.bitmap.begin_rounds();
         self.begin_resync();
         self.begin_rebuild();
         Ok(report)
@@ -129,16 +128,18 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn stop(self: &Rc<Self>) -> IoResult<()> {
         self.end_background().await;
-        let Some(durable) = &self.durable else { return self.flush_all().await };
+        let Some(durable) = self.membership.durable() else {
+            return self.membership.flush(&self.members).await;
+        };
         durable.close();
-        durable.resync_ended.until(|| !durable.is_resyncing.get()).await;
+        self.resync.ended.until(|| !self.resync.is_running.get()).await;
         self.settle_journal().await?;
-        self.flush_all().await?;
+        self.membership.flush(&self.members).await?;
         // What is still in doubt must be so at the next start: then it is not called clean.
-        if durable.marks.next_in_doubt(0).is_none() {
-            self.take_all_marks_back().await?;
+        if self.bitmap.next_in_doubt(0).is_none() {
+            self.bitmap.take_all_marks_back().await?;
             durable.set_usage(Usage::Clean);
-            self.settled().await?;
+            self.membership.settled().await?;
         }
         Ok(())
     }
@@ -159,14 +160,14 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If it is a bare array.
     pub(crate) fn record(&self) -> ArrayRecord {
-        self.0.durable.as_ref().expect("an array with durable state").record()
+        self.0.membership.record()
     }
 
     /// What can be told of the array now; none of a bare one.
     pub fn status(&self) -> Option<ArrayStatus> {
-        let durable = self.0.durable.as_ref()?;
+        let durable = self.0.membership.durable()?;
         let record = durable.record();
-        let [regions, regions_written, regions_dirty, regions_in_doubt] = durable.marks.counts();
+        let [regions, regions_written, regions_dirty, regions_in_doubt] = self.0.bitmap.counts();
         let member = |(number, member): (usize, &crate::format::superblock::MemberRecord)| {
             let own = &self.0.members[number];
             MemberStatus {
@@ -174,7 +175,7 @@ impl<D: BlockDevice> Array<D> {
                 state: own.state(member.state),
                 since_event: member.since_event,
                 is_being_copied: own.succeeding().is_some(),
-                health: self.0.health_of(number),
+                health: self.0.members.health_of(number),
             }
         };
         Some(ArrayStatus {
@@ -187,8 +188,8 @@ impl<D: BlockDevice> Array<D> {
             usage: record.usage,
             members: record.members.iter().enumerate().map(member).collect(),
             journal_device: self.0.journal_now(),
-            is_degraded: self.0.is_degraded(),
-            region_bytes: durable.marks.region_sectors() * SECTOR_BYTES,
+            is_degraded: self.0.members.is_degraded(),
+            region_bytes: self.0.members.region_sectors() * SECTOR_BYTES,
             regions,
             regions_written,
             regions_dirty,

@@ -1,221 +1,196 @@
 //! The region map in service: marks are durable before what they speak of is written.
 //!
-//! A write enters its region ([`mark_region`](Inner::mark_region)). A region that was never written is
+//! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is
 //! first made zero on all members, durably; what must be marked is marked; then the write may begin.
 //! One task stores marks, everything that came up meanwhile at once.
 //!
 //! A mark is taken back by a round every few seconds, when nobody wrote to the region since the round
 //! before and all members were flushed in between. While a member is out no mark is taken back.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{
-    BlockDevice, Bytes, Durability, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
-};
-use voltier_ring::Signal;
+use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
+use crate::bitmap::marks::Marks;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
 use crate::format::member_layout::MAP_START_BYTES;
-use crate::format::region_map::{MAP_BLOCK_BYTES, RegionMap, region_sectors};
-use crate::generations::in_service;
-use crate::geometry::chunks::Stripe;
-use crate::members::member_set::{Clear, Member, together};
+use crate::format::region_map::MAP_BLOCK_BYTES;
+use crate::geometry::chunks::{Geometry, Stripe};
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
+use crate::members::member::Member;
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
 
 /// Between two rounds that take marks back.
 const ROUND_NS: Nanos = 5_000_000_000;
-/// Longest stretch of a member that is made zero ahead of a writer that goes on and on, in bytes.
-const AHEAD_BYTES_MAX: u64 = 16 << 20;
 
-/// The map and what is known of it in memory.
-pub(crate) struct Marks {
-    region_sectors: u64,
-    member_sectors: u64,
-    /// What is on the members; of the regions in `unstored`, what will be.
-    map: RefCell<RegionMap>,
-    /// Regions whose marks are on their way, or did not get through.
-    unstored: RefCell<BTreeSet<u64>>,
-    /// Regions with writes that may not be durable on all members: the marked ones, and in a journal's
-    /// care also others.
-    recent: RefCell<Bits>,
-    /// Regions that were entered since the last round began.
-    touched: RefCell<Bits>,
-    /// Regions whose parity is to be made anew.
-    in_doubt: RefCell<Bits>,
-    /// Writes under way by the turn in which they began: a round ends a turn and waits for it.
-    in_flight: [Cell<u64>; 2],
-    turn: Cell<usize>,
-    turn_ended: Signal,
-    /// Regions that wait for their marks.
-    wanted: RefCell<BTreeSet<u64>>,
-    /// Regions whose marks may be taken back.
-    unwanted: RefCell<Vec<u64>>,
-    /// Regions that no member lacks any more, durably.
-    rebuilt: RefCell<Vec<u64>>,
-    /// Whether the whole map is to be written, with what members lack.
-    is_whole_wanted: Cell<bool>,
-    is_storing: Cell<bool>,
-    stored: Signal,
-    failures: Cell<u64>,
-    last_error: Cell<IoError>,
-    has_rounds: Cell<bool>,
-}
-
-impl Marks {
-    /// The marks of a map as it is on all members, some regions of which are in doubt. With `unflushed`
-    /// there may be writes anywhere that not all members hold durably.
-    pub(crate) fn new(
-        map: RegionMap,
-        member_sectors: u64,
-        in_doubt: Bits,
-        unflushed: bool,
-    ) -> Self {
-        let count = map.count();
-        let recent = if unflushed { &map.written } else { &map.dirty };
-        Self {
-            region_sectors: region_sectors(member_sectors),
-            member_sectors,
-            recent: RefCell::new(recent.clone()),
-            map: RefCell::new(map),
-            unstored: RefCell::default(),
-            touched: RefCell::new(Bits::new(count)),
-            in_doubt: RefCell::new(in_doubt),
-            in_flight: Default::default(),
-            turn: Cell::new(0),
-            turn_ended: Signal::new(),
-            wanted: RefCell::default(),
-            unwanted: RefCell::default(),
-            rebuilt: RefCell::default(),
-            is_whole_wanted: Cell::new(false),
-            is_storing: Cell::new(false),
-            stored: Signal::new(),
-            failures: Cell::new(0),
-            last_error: Cell::new(IoError::Gone),
-            has_rounds: Cell::new(false),
-        }
-    }
-
-    /// The rounds belong to an array that is superseded; the next one begins its own.
-    pub(crate) fn leave_rounds(&self) {
-        self.has_rounds.set(false);
-    }
-
-    /// Sectors of a region on a member.
-    pub(crate) fn region_sectors(&self) -> u64 {
-        self.region_sectors
-    }
-
-    /// The sectors of a region.
-    pub(crate) fn sectors_of(&self, region: u64) -> SectorRange {
-        let start = region * self.region_sectors;
-        SectorRange::new(Lba(start), self.region_sectors.min(self.member_sectors - start))
-    }
-
-    pub(crate) fn is_written(&self, region: u64) -> bool {
-        self.map.borrow().written.has(region)
-    }
-
-    /// What a new member lacks: all that was written; of one that comes back what is marked.
-    pub(crate) fn lacking(&self, is_back: bool) -> Bits {
-        let map = self.map.borrow();
-        if is_back {
-            let mut lacking = map.dirty.clone();
-            self.unstored.borrow().iter().for_each(|region| lacking.put(*region, true));
-            lacking
-        } else {
-            map.written.clone()
-        }
-    }
-
-    /// The first region that was written and is not below `from`.
-    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
-        self.map.borrow().written.next(from)
-    }
-
-    pub(crate) fn written_count(&self) -> u64 {
-        self.map.borrow().written.count()
-    }
-
-    pub(crate) fn is_in_doubt(&self, region: u64) -> bool {
-        let in_doubt = self.in_doubt.borrow();
-        !in_doubt.is_empty() && in_doubt.has(region)
-    }
-
-    /// The first region in doubt that is not below `from`.
-    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
-        self.in_doubt.borrow().iter().find(|region| *region >= from)
-    }
-
-    /// The parity of a region is right now; its mark goes when all members are flushed.
-    pub(crate) fn end_doubt(&self, region: u64) {
-        self.in_doubt.borrow_mut().put(region, false);
-        self.recent.borrow_mut().put(region, true);
-        self.touched.borrow_mut().put(region, true);
-    }
-
-    /// Regions: all, written, marked, in doubt.
-    pub(crate) fn counts(&self) -> [u64; 4] {
-        let map = self.map.borrow();
-        [map.count(), map.written.count(), map.dirty.count(), self.in_doubt.borrow().count()]
-    }
-
-    fn is_ready(&self, region: u64, must_be_dirty: bool) -> bool {
-        let map = self.map.borrow();
-        map.written.has(region)
-            && (!must_be_dirty || map.dirty.has(region))
-            && !self.unstored.borrow().contains(&region)
-    }
-
-    /// Regions that these need to be zero and are not, and some ahead of those that follow a row of
-    /// written ones.
-    fn to_zero(&self, wanted: &BTreeSet<u64>) -> BTreeSet<u64> {
-        let map = self.map.borrow();
-        let ahead_max = (AHEAD_BYTES_MAX / (self.region_sectors * SECTOR_BYTES)).max(1);
-        let ahead = |&region: &u64| {
-            let before = (0..region).rev().take(ahead_max as usize);
-            let written = before.take_while(|before| map.written.has(*before)).count() as u64;
-            region..(region + written.max(1)).min(map.count())
-        };
-        let missing = wanted.iter().filter(|region| !map.written.has(**region));
-        missing.flat_map(ahead).filter(|region| !map.written.has(*region)).collect()
-    }
+/// The write-intent bitmap of an array in service; a bare array has none, and all of it counts as written.
+pub(crate) struct Bitmap<D> {
+    handle: Handle,
+    geometry: Geometry,
+    consistency: Consistency,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    marks: Option<Rc<Marks>>,
+    /// Regions of members that were filled, and not flushed: a power cut may take them away again.
+    filled: RefCell<Vec<u64>>,
+    /// Those of them that a flush covers which is under way.
+    being_flushed: RefCell<Vec<u64>>,
 }
 
 /// A write that is in its region, until dropped.
-pub(crate) struct Mark<D>(Option<(Rc<Inner<D>>, usize)>);
+pub(crate) struct Mark(Option<(Rc<Marks>, usize)>);
 
-impl<D> Drop for Mark<D> {
+impl Drop for Mark {
     fn drop(&mut self) {
-        let Some((inner, turn)) = &self.0 else { return };
-        let Some(durable) = &inner.durable else { return };
-        let in_flight = &durable.marks.in_flight[*turn];
+        let Some((marks, turn)) = &self.0 else { return };
+        let in_flight = &marks.in_flight[*turn];
         in_flight.set(in_flight.get() - 1);
         if in_flight.get() == 0 {
-            durable.marks.turn_ended.notify();
+            marks.turn_ended.notify();
         }
     }
 }
 
-impl<D: BlockDevice> Inner<D> {
+impl<D: BlockDevice> Bitmap<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        consistency: Consistency,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+        marks: Option<Rc<Marks>>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            consistency,
+            members: members.clone(),
+            membership: membership.clone(),
+            marks,
+            filled: RefCell::default(),
+            being_flushed: RefCell::default(),
+        }
+    }
+
+    /// The marks, for a bitmap that takes over: its rounds are its own.
+    pub(crate) fn hand_over(&self) -> Option<Rc<Marks>> {
+        if let Some(marks) = &self.marks {
+            marks.leave_rounds();
+        }
+        self.marks.clone()
+    }
+
+    pub(crate) fn consistency(&self) -> Consistency {
+        self.consistency
+    }
+
+    /// The region of a stripe. A bare array has them too; all of them count as written.
+    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
+        self.members.region_at(self.geometry.member_lba(stripe, 0))
+    }
+
+    pub(crate) fn region_count(&self) -> u64 {
+        self.geometry.member_sectors().div_ceil(self.members.region_sectors())
+    }
+
+    /// The sectors of a region on a member.
+    pub(crate) fn region_range(&self, region: u64) -> SectorRange {
+        let (sectors, start) =
+            (self.members.region_sectors(), region * self.members.region_sectors());
+        SectorRange::new(Lba(start), sectors.min(self.geometry.member_sectors() - start))
+    }
+
     /// Whether a stripe was never written: it reads as zeroes then.
     pub(crate) fn is_blank(&self, stripe: Stripe) -> bool {
-        let Some(durable) = &self.durable else { return false };
-        !durable.marks.is_written(self.region_of(stripe))
+        let Some(marks) = &self.marks else { return false };
+        !marks.is_written(self.region_of(stripe))
     }
 
     /// Whether the parity of a stripe may not match.
     pub(crate) fn is_in_doubt(&self, stripe: Stripe) -> bool {
-        let Some(durable) = &self.durable else { return false };
-        durable.marks.is_in_doubt(self.region_of(stripe))
+        let Some(marks) = &self.marks else { return false };
+        marks.is_in_doubt(self.region_of(stripe))
+    }
+
+    pub(crate) fn is_written(&self, region: u64) -> bool {
+        self.marks.as_ref().is_none_or(|marks| marks.is_written(region))
+    }
+
+    /// The first region that was written and is not below `from`.
+    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
+        match &self.marks {
+            Some(marks) => marks.next_written(from),
+            None => (from < self.region_count()).then_some(from),
+        }
+    }
+
+    pub(crate) fn written_count(&self) -> u64 {
+        self.marks.as_ref().map_or(self.region_count(), |marks| marks.written_count())
+    }
+
+    /// The first region that needs a resync and is not below `from`.
+    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
+        self.marks.as_ref()?.next_in_doubt(from)
+    }
+
+    /// The parity of a region is right now; its mark goes when all members are flushed.
+    pub(crate) fn end_doubt(&self, region: u64) {
+        if let Some(marks) = &self.marks {
+            marks.end_doubt(region);
+        }
+    }
+
+    /// What a new member lacks: all that was written; of one that comes back what is dirty.
+    pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits> {
+        self.marks.as_ref().map(|marks| marks.lacking(is_back))
+    }
+
+    /// Regions: all, written, dirty, in need of a resync.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        self.marks.as_ref().map_or([0; 4], |marks| marks.counts())
     }
 
     fn must_be_dirty(&self) -> bool {
         let has_parity = self.geometry.parity_chunks() > 0;
-        has_parity && (self.consistency == Consistency::Bitmap || self.is_degraded())
+        has_parity && (self.consistency == Consistency::Bitmap || self.members.is_degraded())
+    }
+
+    /// A region of a member was filled; the next flush of its members makes that durable.
+    pub(crate) fn note_filled(&self, region: u64) {
+        self.filled.borrow_mut().push(region);
+    }
+
+    /// Regions that were filled since the last flush: a power cut may take them away again.
+    fn unflushed(&self) -> BTreeSet<u64> {
+        let (filled, flushing) = (self.filled.borrow(), self.being_flushed.borrow());
+        filled.iter().chain(flushing.iter()).copied().collect()
+    }
+
+    /// Makes durable which regions were filled: first what was filled, then that it is; with this bug nothing
+    /// is flushed.
+    pub(crate) async fn store_filled(self: &Rc<Self>, bug: Canary) {
+        let filled = self.filled.take();
+        if self.marks.is_none() || filled.is_empty() {
+            return;
+        }
+        self.being_flushed.borrow_mut().extend(&filled);
+        for member in 0..self.members.len() {
+            let is_due = !canary::is(bug);
+            let own = &self.members[member];
+            if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
+                // One that fails is lost, and lacks everything.
+                let _ = self.members.clone().flush_one(member).await;
+            }
+        }
+        self.being_flushed.borrow_mut().retain(|region| !filled.contains(region));
+        self.store_rebuilt(filled).await;
     }
 
     /// Enters the region of a stripe: what is to be marked of it is, durably, until the mark is
@@ -223,12 +198,11 @@ impl<D: BlockDevice> Inner<D> {
     ///
     /// # Errors
     /// When the marks cannot be stored.
-    pub(crate) async fn mark_region(self: &Rc<Self>, stripe: Stripe) -> IoResult<Mark<D>> {
-        let Some(durable) = &self.durable else { return Ok(Mark(None)) };
-        let marks = &durable.marks;
+    pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<Mark> {
+        let Some(marks) = &self.marks else { return Ok(Mark(None)) };
         let region = self.region_of(stripe);
         while !marks.is_ready(region, self.must_be_dirty()) {
-            self.settled().await?;
+            self.membership.settled().await?;
             self.store_mark_of(marks, region).await?;
         }
         marks.touched.borrow_mut().put(region, true);
@@ -236,13 +210,12 @@ impl<D: BlockDevice> Inner<D> {
         let turn = marks.turn.get();
         marks.in_flight[turn].set(marks.in_flight[turn].get() + 1);
         self.begin_rounds();
-        Ok(Mark(Some((self.clone(), turn))))
+        Ok(Mark(Some((marks.clone(), turn))))
     }
 
     /// Marks all that a member which was just lost may not have: what was written and not flushed.
     pub(crate) async fn mark_what_may_be_missing(self: &Rc<Self>) -> IoResult<()> {
-        let Some(durable) = &self.durable else { return Ok(()) };
-        let marks = &durable.marks;
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
         if self.geometry.parity_chunks() == 0 || canary::is(Canary::MarksForgotten) {
             return Ok(());
         }
@@ -272,17 +245,16 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn want_marks(self: &Rc<Self>, regions: impl IntoIterator<Item = u64>) {
-        let Some(durable) = &self.durable else { return };
-        durable.marks.wanted.borrow_mut().extend(regions);
-        if !durable.marks.is_storing.replace(true) {
+        let Some(marks) = self.marks.as_deref() else { return };
+        marks.wanted.borrow_mut().extend(regions);
+        if !marks.is_storing.replace(true) {
             let inner = self.clone();
             drop(self.handle.spawn(async move { inner.store_marks().await }));
         }
     }
 
     async fn store_marks(self: Rc<Self>) {
-        let Some(durable) = &self.durable else { return };
-        let marks = &durable.marks;
+        let Some(marks) = self.marks.as_deref() else { return };
         loop {
             let wanted = marks.wanted.take();
             let unwanted = marks.unwanted.take();
@@ -315,13 +287,13 @@ impl<D: BlockDevice> Inner<D> {
         if !zeroed.is_empty() {
             self.zero_regions(marks, &zeroed).await?;
         }
-        if self.has_unrecorded_loss() {
+        if self.membership.has_unrecorded_loss(&self.members) {
             // A member that came back now would be believed, and does not have the zeroes. Who waits
             // for these regions has the loss recorded, and asks again.
             wanted.retain(|region| !zeroed.contains(region));
             zeroed.clear();
         }
-        let is_degraded = self.is_degraded();
+        let is_degraded = self.members.is_degraded();
         let must_be_dirty = self.must_be_dirty();
         let mut blocks = BTreeSet::new();
         {
@@ -357,7 +329,7 @@ impl<D: BlockDevice> Inner<D> {
         let (mut map, rebuilt) = (marks.map.borrow_mut(), marks.rebuilt.take());
         // A member that was lost while it was filled may be on record as one that is: what it lacks
         // stays in the map until it is not.
-        let is_kept = self.has_unrecorded_loss();
+        let is_kept = self.membership.has_unrecorded_loss(&self.members);
         let is_missing = |region| {
             let lacks = |member: &Member<D>| {
                 member.missing().borrow().as_ref().is_some_and(|it| it.regions.has(region))
@@ -383,8 +355,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Writes the whole map to all members, with what those lack that are being rebuilt.
     pub(crate) async fn store_whole_map(self: &Rc<Self>) -> IoResult<()> {
-        let Some(durable) = &self.durable else { return Ok(()) };
-        let marks = &durable.marks;
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
         let failures = marks.failures.get();
         marks.is_whole_wanted.set(true);
         let mut wait = marks.stored.wait();
@@ -401,8 +372,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Takes out of the map what no member lacks any more, durably.
     pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<u64>) {
-        let Some(durable) = &self.durable else { return };
-        let marks = &durable.marks;
+        let Some(marks) = self.marks.as_deref() else { return };
         marks.rebuilt.borrow_mut().extend(regions);
         let wait = marks.stored.wait();
         self.want_marks([]);
@@ -411,9 +381,9 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Waits until regions that are being made zero now are: without a member that came meanwhile.
     pub(crate) async fn zeroing_ended(&self) {
-        let Some(durable) = &self.durable else { return };
-        if durable.marks.is_storing.get() {
-            durable.marks.stored.wait().await;
+        let Some(marks) = self.marks.as_deref() else { return };
+        if marks.is_storing.get() {
+            marks.stored.wait().await;
         }
     }
 
@@ -429,15 +399,25 @@ impl<D: BlockDevice> Inner<D> {
         let all = 0..self.members.len();
         for range in ranges {
             let clear = Clear::Zeroes(Durability::Cached);
-            let clears = all.clone().map(|member| self.clone().clear_member(member, range, clear));
+            let clears = all.clone().map(|member| self.members.clone().clear(member, range, clear));
             let results = together(&self.handle, clears.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
         }
-        self.flush_members().await
+        self.members.flush().await
     }
 
     /// Writes blocks of the map to all members.
-    pub(crate) async fn write_map_blocks(
+    ///
+    /// # Errors
+    /// When too many members do not take them.
+    pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[u64]) -> IoResult<()> {
+        match &self.marks {
+            Some(marks) => self.write_map_blocks(marks, blocks.iter().copied()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_map_blocks(
         self: &Rc<Self>,
         marks: &Marks,
         blocks: impl IntoIterator<Item = u64>,
@@ -451,39 +431,29 @@ impl<D: BlockDevice> Inner<D> {
             };
             let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
             let all = 0..self.members.len();
-            writes.extend(all.map(|member| self.clone().write_meta(member, at, bytes.clone())));
+            writes.extend(
+                all.map(|member| self.members.clone().write_meta(member, at, bytes.clone())),
+            );
         }
         let results = together(&self.handle, writes).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.check_groups()
-    }
-
-    /// A durable write of something that is not a chunk, at its sector of the device.
-    pub(crate) async fn write_meta(
-        self: Rc<Self>,
-        member: usize,
-        at: Lba,
-        data: Bytes,
-    ) -> IoResult<()> {
-        let Ok(device) = self.members[member].device() else { return Ok(()) };
-        self.counters.add(|counts| counts.metadata_writes += 1);
-        let durability = Durability::Durable;
-        let result = self.write_device(member, &device, at, data.into(), durability).await;
-        self.settle(member, &device, result)
+        self.members.check_groups()
     }
 
     /// Starts the rounds that take marks back, unless there are some or nothing is to be taken back.
     pub(crate) fn begin_rounds(self: &Rc<Self>) {
-        let Some(durable) = &self.durable else { return };
-        let marks = &durable.marks;
-        if marks.recent.borrow().is_empty() || self.is_degraded() || marks.has_rounds.replace(true)
+        let Some(marks) = self.marks.as_deref() else { return };
+        if marks.recent.borrow().is_empty()
+            || self.members.is_degraded()
+            || marks.has_rounds.replace(true)
         {
             return;
         }
         let (handle, inner) = (self.handle.clone(), Rc::downgrade(self));
         drop(self.handle.spawn(async move {
-            let round = |inner: Weak<Inner<D>>| async move {
-                let Some(inner) = in_service(&inner) else { return false };
+            let round = |inner: Weak<Self>| async move {
+                let inner = inner.upgrade().filter(|it| !it.members.is_superseded());
+                let Some(inner) = inner else { return false };
                 inner.take_marks_back().await
             };
             loop {
@@ -498,9 +468,8 @@ impl<D: BlockDevice> Inner<D> {
     /// Takes all marks back, of an array in which nothing is under way or in doubt and all members are
     /// flushed; none while a member is out.
     pub(crate) async fn take_all_marks_back(self: &Rc<Self>) -> IoResult<()> {
-        let Some(durable) = &self.durable else { return Ok(()) };
-        let marks = &durable.marks;
-        if self.is_degraded() {
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
+        if self.members.is_degraded() {
             return Ok(());
         }
         marks.stored.until(|| !marks.is_storing.get()).await;
@@ -516,8 +485,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Has regions from one on called never written, durably. Nothing is under way.
     pub(crate) async fn forget_written_from(self: &Rc<Self>, first: u64) -> IoResult<()> {
-        let Some(durable) = &self.durable else { return Ok(()) };
-        let marks = &durable.marks;
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
         marks.stored.until(|| !marks.is_storing.get()).await;
         let blocks: BTreeSet<u64> = {
             let mut map = marks.map.borrow_mut();
@@ -535,9 +503,8 @@ impl<D: BlockDevice> Inner<D> {
 
     /// One round; whether there is to be another one.
     pub(crate) async fn take_marks_back(self: &Rc<Self>) -> bool {
-        let Some(durable) = &self.durable else { return false };
-        let marks = &durable.marks;
-        if self.is_degraded() || durable.is_closed() {
+        let Some(marks) = self.marks.as_deref() else { return false };
+        if self.members.is_degraded() || self.membership.is_closed() {
             marks.has_rounds.set(false);
             return false;
         }
@@ -551,7 +518,7 @@ impl<D: BlockDevice> Inner<D> {
         };
         let turn = marks.turn.replace(1 - marks.turn.get());
         marks.turn_ended.until(|| marks.in_flight[turn].get() == 0).await;
-        if self.flush_members().await.is_ok() && !idle.is_empty() {
+        if self.members.flush().await.is_ok() && !idle.is_empty() {
             marks.unwanted.borrow_mut().extend(idle);
             let wait = marks.stored.wait();
             self.want_marks([]);

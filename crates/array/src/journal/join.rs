@@ -59,7 +59,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
         journal.check()?;
         let candidate = journal.transactions.borrow().candidate();
-        self.flush_all().await?;
+        self.membership.flush(&self.members).await?;
         journal.transactions.borrow_mut().raise_watermark(candidate);
         Ok(pause)
     }
@@ -125,7 +125,7 @@ impl<D: BlockDevice> Inner<D> {
             let start = Start { life, number, tail: (0, 1), watermark };
             let owner = Owner { array: journal.options.array, member, blocks: place.blocks() };
             let label = Payload::One(Label::encode(owner, start));
-            self.counters.add(|counts| counts.journal_writes += 1);
+            self.members.counters().add(|counts| counts.journal_writes += 1);
             device.write(place.label_lba(number), label, Durability::Durable).await?;
         }
         let blocks = batch_blocks_max(place, device.limits().max_transfer_bytes);

@@ -246,7 +246,7 @@ impl<D: BlockDevice> Inner<D> {
         loop {
             loop {
                 if !canary::is(Canary::LossNotRecorded) {
-                    self.losses_recorded().await?;
+                    self.membership.barrier().await?;
                 }
                 if journal.pauses.get() == 0 {
                     break;
@@ -254,7 +254,7 @@ impl<D: BlockDevice> Inner<D> {
                 journal.progress.until(|| journal.pauses.get() == 0).await;
             }
             journal.check()?;
-            self.check_group(group)?;
+            self.members.check_group(group)?;
             // A device may be lost with the records, the members' rings only with their members.
             let is_on_device = self.is_journal_on_device();
             let epoch = journal.epoch.get();
@@ -266,8 +266,8 @@ impl<D: BlockDevice> Inner<D> {
             if !canary::is(Canary::CommitBeforeRecord) {
                 outstanding.wait().await;
             }
-            let result = self.losses_recorded().await;
-            let result = result.and_then(|()| self.check_group(group));
+            let result = self.membership.barrier().await;
+            let result = result.and_then(|()| self.members.check_group(group));
             let result = result.and_then(|()| journal.check());
             match result {
                 Ok(()) if journal.epoch.get() == epoch => {
@@ -320,7 +320,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let (Some(journal), Some(number)) = (self.journal.get(), transaction.0) else {
             return match result {
-                Ok(()) => self.losses_recorded().await,
+                Ok(()) => self.membership.barrier().await,
                 Err(error) => Err(error),
             };
         };
@@ -331,7 +331,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.committing.set(journal.committing.get() - 1);
         journal.notify();
         let result = match result {
-            Ok(()) => self.losses_recorded().await,
+            Ok(()) => self.membership.barrier().await,
             Err(error) => Err(error),
         };
         match result {

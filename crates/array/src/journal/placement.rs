@@ -20,7 +20,7 @@ use crate::format::superblock::ArrayRecord;
 use crate::journal::journal::Journal;
 use crate::journal::ring::Ring;
 use crate::members::label_copies::{erase_label, write_label};
-use crate::membership::record::Durable;
+use crate::membership::membership::Membership;
 
 /// A device that takes the records of all members.
 pub(crate) struct JournalDevice<D> {
@@ -108,7 +108,7 @@ impl<D: BlockDevice> Inner<D> {
         result: IoResult<()>,
     ) -> IoResult<()> {
         if ring < self.members.len() {
-            return self.settle(ring, device, result);
+            return self.members.settle(ring, device, result);
         }
         if result.is_err() {
             self.lose_journal_device(device);
@@ -133,9 +133,7 @@ impl<D: BlockDevice> Inner<D> {
         if journal.is_failing.replace(true) {
             return;
         }
-        if let Some(durable) = &self.durable {
-            durable.note_change();
-        }
+        self.membership.note_change();
         if let Some(journal) = self.journal.get() {
             journal.notify();
         }
@@ -145,7 +143,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn take_journal_device(&self, device: Option<(D, JournalLabel)>, is_lost: bool) {
         if let Some((device, label)) = device {
             self.journal_device.replace(Some(JournalDevice::new(device, &label)));
-        } else if is_lost && let Some(durable) = &self.durable {
+        } else if is_lost && let Some(durable) = self.membership.durable() {
             durable.lose_journal();
         }
     }
@@ -157,13 +155,13 @@ impl<D: BlockDevice> Inner<D> {
     /// When what it had cannot be brought in place: it is needed at the next start.
     pub(crate) async fn leave_failing_device(self: &Rc<Self>) -> IoResult<()> {
         let is_failing = self.is_journal_device_failing();
-        let Some(durable) = self.durable.as_ref().filter(|_| is_failing) else { return Ok(()) };
+        let Some(durable) = self.membership.durable().filter(|_| is_failing) else { return Ok(()) };
         match self.journal.get() {
             Some(journal) => {
                 // Nothing new begins: whoever would waits for the news.
                 journal.progress.until(|| journal.committing.get() == 0).await;
                 journal.check()?;
-                self.flush_members().await?;
+                self.members.flush().await?;
                 // Their labels must be true also if the news is never told, and the device is there at the
                 // next start: a member that is lost just now, and not on record, lacks what is settled here.
                 let watermark = journal.transactions.borrow().watermark;
@@ -196,9 +194,9 @@ impl<D: BlockDevice> Inner<D> {
             }
             let start = journal.rings[member].borrow_mut().begin_life(life, watermark);
             let written = self.write_label(member, start).await;
-            self.settle_now(member, written)?;
+            self.members.settle_now(member, written)?;
         }
-        self.check_groups()
+        self.members.check_groups()
     }
 
     /// Tells the journal device the newest event, if there is one in service.
@@ -218,7 +216,7 @@ impl<D: BlockDevice> Inner<D> {
             device_sectors: device.limits().sectors,
             ring_sectors: place.sectors,
         };
-        self.counters.add(|counts| counts.metadata_writes += 2);
+        self.members.counters().add(|counts| counts.metadata_writes += 2);
         if write_label(&*device, &label).await.is_err() {
             self.lose_journal_device(&device);
         }
@@ -226,7 +224,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// What the journal device is now: also what is not on record yet.
     pub(crate) fn journal_now(&self) -> Option<JournalRecord> {
-        let record = self.durable.as_ref()?.journal()?;
+        let record = self.membership.durable()?.journal()?;
         let in_use = self.journal_device.borrow();
         let is_failing = in_use.as_ref().is_none_or(|it| it.is_failing.get());
         let state = if is_failing { JournalState::Lost } else { JournalState::InService };
@@ -235,10 +233,10 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Puts the journal on another device, or back on the members.
     async fn move_journal(self: &Rc<Self>, new: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
-        let (Some(durable), Some(journal)) = (&self.durable, self.journal.get()) else {
+        let (Some(durable), Some(journal)) = (self.membership.durable(), self.journal.get()) else {
             return Err(JournalError::NoJournal.into());
         };
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         let new = match new {
             Some((device, uuid)) => {
                 let label = label_for(&durable.record(), &device, uuid, self.limits.block_bytes)?;
@@ -255,7 +253,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             // The device before has failed meanwhile. That it is left, too, begins a life, and must not
             // take away what comes after it.
-            self.settled().await.map_err(ArrayError::Io)?;
+            self.membership.settled().await.map_err(ArrayError::Io)?;
         };
         let moved_to = new.as_ref().map(|(new, _)| new.uuid);
         if let Some(ring) = ring {
@@ -264,7 +262,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.epoch.set(journal.epoch.get() + 1);
         let old = self.journal_device.replace(new.map(|(new, _)| new));
         durable.set_journal(moved_to);
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         if let Some(old) = old {
             // If that fails it is a stale one: nobody takes it for more.
             let _ = erase_label(&*old.device).await;
@@ -279,7 +277,7 @@ impl<D: BlockDevice> Inner<D> {
     /// left anywhere of an earlier use is void. Nothing is under way.
     async fn begin_life_on(
         self: &Rc<Self>,
-        durable: &Durable,
+        durable: &Membership,
         journal: &Journal,
         new: Option<&(JournalDevice<D>, JournalLabel)>,
     ) -> Result<Option<Ring>, ArrayError> {
@@ -310,7 +308,7 @@ impl<D: BlockDevice> Inner<D> {
         let owner = journal.options.owner(self.members.len(), new.place);
         for number in [1, 2] {
             let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
-            self.counters.add(|counts| counts.journal_writes += 1);
+            self.members.counters().add(|counts| counts.journal_writes += 1);
             let at = new.place.label_lba(number);
             new.device.write(at, label.into(), voltier_block::Durability::Durable).await?;
         }

@@ -20,8 +20,9 @@ use crate::format::journal_record::{
 use crate::journal::extents::{Extent, Extents};
 use crate::journal::journal::Journal;
 use crate::journal::ring::Ring;
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
 use crate::members::long_transfer::read_long;
-use crate::members::member_set::{Clear, together};
 
 /// Writes to one member that a replay has under way.
 const REDO_DEPTH: usize = 16;
@@ -160,11 +161,6 @@ impl<D: BlockDevice> Inner<D> {
     /// Brings the members to what the journal says, and makes it ready to serve.
     async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
-        if self.durable.is_none() && !canary::is(Canary::ReplayBeforeFlush) {
-            // After a mere kill records may be in volatile caches: what is redone must stay there. Members
-            // with superblocks were flushed before anything was said.
-            self.flush_all().await.map_err(ArrayError::Journal)?;
-        }
         self.flush_journal_device().await?;
         let mut found = self.walk_all(&options).await;
         self.lose_damaged(&found, &mut report)?;
@@ -180,14 +176,14 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.lose_damaged(&found, &mut report)?;
         // Before anything is redone without a member: it must not come back as it is.
-        self.losses_recorded().await.map_err(ArrayError::Journal)?;
+        self.membership.barrier().await.map_err(ArrayError::Journal)?;
         let present = self.present();
         let known = gathered.transactions.keys();
         let complete = known.filter(|number| gathered.is_complete(**number, present)).count();
         report.transactions = gathered.transactions.len() as u64;
         report.incomplete = report.transactions - complete as u64;
         report.sectors = self.redo_all(&found, &gathered).await.map_err(ArrayError::Journal)?;
-        self.flush_all().await.map_err(ArrayError::Journal)?;
+        self.membership.flush(&self.members).await.map_err(ArrayError::Journal)?;
         let numbers = found.iter().map(|ring| ring.as_ref().map_or(0, |ring| ring.label_number));
         let begun = self.begin_life(options, &gathered, numbers.collect()).await;
         begun.map_err(ArrayError::Journal)?;
@@ -214,7 +210,8 @@ impl<D: BlockDevice> Inner<D> {
     ) -> Result<(), ArrayError> {
         for (member, found) in found.iter().enumerate().take(self.members.len()) {
             if self.members[member].is_online() && found.is_none() {
-                self.settle_now(member, Err(IoError::Medium))
+                self.members
+                    .settle_now(member, Err(IoError::Medium))
                     .map_err(|_| ArrayError::JournalDamaged { member })?;
                 report.damaged.push(member);
             }
@@ -358,8 +355,8 @@ impl<D: BlockDevice> Inner<D> {
         }
         let results = together(&self.handle, redone).await;
         let sectors = results.into_iter().sum::<IoResult<u64>>()?;
-        self.losses_recorded().await?;
-        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))?;
+        self.membership.barrier().await?;
+        (0..self.geometry.group_count()).try_for_each(|group| self.members.check_group(group))?;
         Ok(sectors)
     }
 
@@ -399,7 +396,11 @@ impl<D: BlockDevice> Inner<D> {
         let at = Lba(extent.at);
         let Some(from) = extent.from else {
             let range = SectorRange::new(at, extent.sectors);
-            return self.clear_member(member, range, Clear::Zeroes(Durability::Cached)).await;
+            return self
+                .members
+                .clone()
+                .clear(member, range, Clear::Zeroes(Durability::Cached))
+                .await;
         };
         let device = match self.device_of_ring(source) {
             Ok(device) => device,
@@ -407,9 +408,11 @@ impl<D: BlockDevice> Inner<D> {
             Err(_) => return Ok(()),
         };
         match read_long(&*device, Lba(from), (extent.sectors * SECTOR_BYTES) as usize).await {
-            Ok(data) => self.write_member(member, at, data.into(), Durability::Cached).await,
+            Ok(data) => {
+                self.members.clone().write(member, at, data.into(), Durability::Cached).await
+            }
             Err(error) if source == self.members.len() => Err(error),
-            Err(error) => self.settle(member, &device, Err(error)),
+            Err(error) => self.members.settle(member, &device, Err(error)),
         }
     }
 
@@ -425,7 +428,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// The ring of the journal's device cannot be used: after a stop in order it is not needed.
     fn lose_damaged_device(&self) -> Result<(), ArrayError> {
-        if self.durable.as_ref().is_none_or(|it| it.is_replay_due()) {
+        if self.membership.durable().is_none_or(|it| it.is_replay_due()) {
             return Err(JournalError::Damaged.into());
         }
         if let Ok(device) = self.device_of_ring(self.members.len()) {
@@ -458,14 +461,14 @@ impl<D: BlockDevice> Inner<D> {
             async move { inner.begin_ring(ring, &options, start).await }
         };
         let begun = if is_left { 0 } else { self.members.len() + 1 };
-        if let Some(durable) = &self.durable {
+        if let Some(durable) = self.membership.durable() {
             // All of it is in place: from here on the journal may leave its device.
             durable.replay_is_done();
         }
         let labels = (0..begun).map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.losses_recorded().await?;
+        self.membership.barrier().await?;
         let ring = |ring: usize| {
             let place = self.ring_place(&options, ring);
             let limit =

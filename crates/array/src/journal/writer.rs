@@ -73,7 +73,7 @@ impl<D: BlockDevice> Inner<D> {
         } else {
             Durability::Durable
         };
-        self.counters.add(|counts| counts.journal_writes += 1);
+        self.members.counters().add(|counts| counts.journal_writes += 1);
         self.write_ring(ring, range.start, payload, durability).await
     }
 
@@ -88,7 +88,7 @@ impl<D: BlockDevice> Inner<D> {
         let device = self.device_of_ring(ring)?;
         let is_of_member = ring < self.members.len();
         match write_long(&*device, at, payload.clone(), durability).await {
-            Err(error) if is_of_member && self.may_try_again(ring, &device, error) => {
+            Err(error) if is_of_member && self.members.may_try_again(ring, &device, error) => {
                 Box::pin(write_long(&*device, at, payload, durability)).await
             }
             result => result,
@@ -130,7 +130,7 @@ impl<D: BlockDevice> Inner<D> {
         let journal = self.journal_in_service();
         let label = Label::encode(journal.owner(ring), start);
         let at = journal.ring(ring).borrow().place().label_lba(start.number);
-        self.counters.add(|counts| counts.journal_writes += 1);
+        self.members.counters().add(|counts| counts.journal_writes += 1);
         self.write_ring(ring, at, Payload::One(label), Durability::Durable).await
     }
 
@@ -142,9 +142,12 @@ impl<D: BlockDevice> Inner<D> {
         }
         let candidate = journal.transactions.borrow().candidate();
         journal.is_advancing.set(true);
-        self.counters.add(|counts| counts.watermark_flushes += 1);
-        let result =
-            if canary::is(Canary::WatermarkBeforeFlush) { Ok(()) } else { self.flush_all().await };
+        self.members.counters().add(|counts| counts.watermark_flushes += 1);
+        let result = if canary::is(Canary::WatermarkBeforeFlush) {
+            Ok(())
+        } else {
+            self.membership.flush(&self.members).await
+        };
         journal.is_advancing.set(false);
         match result {
             Ok(()) => journal.transactions.borrow_mut().raise_watermark(candidate),
@@ -163,7 +166,7 @@ impl<D: BlockDevice> Inner<D> {
         journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
         journal.check()?;
         let candidate = journal.transactions.borrow().candidate();
-        self.flush_all().await?;
+        self.membership.flush(&self.members).await?;
         journal.transactions.borrow_mut().raise_watermark(candidate);
         for ring in self.rings_in_use() {
             let Ok(device) = self.device_of_ring(ring) else { continue };
@@ -171,7 +174,7 @@ impl<D: BlockDevice> Inner<D> {
             let written = self.write_label(ring, start).await;
             self.settle_ring(ring, &device, written)?;
         }
-        self.losses_recorded().await
+        self.membership.barrier().await
     }
 
     /// A member's device, for its ring: that is no part of the data area.

@@ -17,14 +17,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, Lba, Nanos, Payload};
+use voltier_block::Nanos;
 
-use crate::array::{Array, Inner};
-use crate::geometry::chunks::Stripe;
-use crate::geometry::plan::{SlotState, unusable};
+use crate::geometry::chunks::Geometry;
 use crate::members::latency::Latency;
-use crate::members::watch::{ROUNDS, ReadUnderWay, Timed};
-use crate::tasks::background::BackgroundTask;
+use crate::members::member::Member;
+use crate::members::watch::{ROUNDS, Timed};
 
 const SECOND_NS: Nanos = 1_000_000_000;
 /// Samples of a member without which a round says nothing of it.
@@ -143,7 +141,7 @@ pub enum HealthNews {
 
 /// What is known of all members together.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub(crate) struct HealthWatch {
     policy: Cell<HealthPolicy>,
     round_ends_ns: Cell<Nanos>,
     news: RefCell<VecDeque<HealthNews>>,
@@ -151,10 +149,10 @@ pub(crate) struct Watch {
     listener: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
-impl Watch {
+impl HealthWatch {
     /// The same in an array that takes over.
-    pub(crate) fn moved(&self) -> Watch {
-        Watch {
+    pub(crate) fn moved(&self) -> HealthWatch {
+        HealthWatch {
             policy: self.policy.clone(),
             round_ends_ns: self.round_ends_ns.clone(),
             news: RefCell::new(self.news.take()),
@@ -168,7 +166,7 @@ impl Watch {
         listener.iter().for_each(|listener| listener());
     }
 
-    fn say(&self, news: HealthNews) {
+    pub(crate) fn say(&self, news: HealthNews) {
         let mut queue = self.news.borrow_mut();
         if queue.len() == NEWS_MAX {
             queue.pop_front();
@@ -177,10 +175,6 @@ impl Watch {
         drop(queue);
         self.tell();
     }
-}
-
-fn add_one(count: &Cell<u64>) {
-    count.set(count.get() + 1);
 }
 
 /// What members took in a round, of one kind of I/O; none of those of whom nothing is known.
@@ -202,84 +196,115 @@ impl Means {
 }
 
 /// What a round says of a member.
-struct Verdict {
-    is_slow: bool,
-    mean_ns: Nanos,
-    others_ns: Nanos,
+pub(crate) struct Slowness {
+    pub(crate) is_slow: bool,
+    pub(crate) mean_ns: Nanos,
+    pub(crate) others_ns: Nanos,
 }
 
-impl<D> Inner<D> {
-    /// A read of a member begins.
-    #[inline]
-    pub(crate) fn begin_read(&self, member: usize) -> ReadUnderWay<'_> {
-        self.members[member].watch().begin_read(|| self.handle.now())
-    }
-
-    /// A write of a member begins; when, if it is timed, or 0. It runs to its end.
-    #[inline]
-    pub(crate) fn begin_write(&self, member: usize) -> Nanos {
-        self.members[member].watch().begin(Timed::Write, || self.handle.now())
-    }
-
-    pub(crate) fn note_repair(&self, member: usize) {
-        self.counters.add(|counts| counts.repairs += 1);
-        add_one(&self.members[member].watch().repaired);
-    }
-
-    /// A write or a flush has failed.
-    pub(crate) fn note_failed_change(&self, member: usize) {
-        add_one(&self.members[member].watch().errors_write);
-    }
-
+impl Means {
     /// What the members took in this round.
-    fn means(&self, timed: Timed, now: Nanos, round_ns: Nanos) -> Means {
-        let mean = |member: &crate::members::member_set::Member<D>| {
+    fn of<D>(members: &[Member<D>], timed: Timed, now: Nanos, round_ns: Nanos) -> Self {
+        let mean = |member: &Member<D>| {
             let watch = member.watch();
             let under_way = watch.under_way_ns(timed, now).filter(|took| *took >= round_ns / 2);
             let samples = watch.samples(timed).borrow();
             member.is_online().then(|| samples.mean_ns(SAMPLES_MIN, under_way)).flatten()
         };
-        Means(self.members.iter().map(mean).collect())
+        Self(members.iter().map(mean).collect())
     }
 
-    fn verdict(&self, member: usize, means: &[Means], factor: u32) -> Option<Verdict> {
-        let is_slow_now = self.members[member].watch().is_slow();
-        let mut verdict: Option<Verdict> = None;
-        for means in means {
-            let group = self.geometry.members_of(self.geometry.group_of_member(member));
+    /// Whether a member has samples in this round.
+    fn has(&self, member: usize) -> bool {
+        self.0[member].is_some()
+    }
+}
+
+/// A round in which members are held against each other.
+pub(crate) struct HealthRound {
+    means: [Means; 2],
+    slow_factor: u32,
+}
+
+impl HealthRound {
+    /// What the round says of a member; none if nothing.
+    pub(crate) fn verdict<D>(
+        &self,
+        geometry: &Geometry,
+        number: usize,
+        member: &Member<D>,
+    ) -> Option<Slowness> {
+        let is_slow_now = member.watch().is_slow();
+        let mut verdict: Option<Slowness> = None;
+        for means in &self.means {
+            let group = geometry.members_of(geometry.group_of_member(number));
             let (Some(mean_ns), Some(others_ns)) =
-                (means.0[member], means.of_others(member, group))
+                (means.0[number], means.of_others(number, group))
             else {
                 continue;
             };
-            let limit_ns = others_ns.saturating_mul(factor.into()).max(SLOW_NS_MIN);
+            let limit_ns = others_ns.saturating_mul(self.slow_factor.into()).max(SLOW_NS_MIN);
             let is_slow = mean_ns > limit_ns;
-            // Who is called slow must become better by more than a hair.
+            // A slow member must become better by more than a hair.
             let is_between = is_slow_now && !is_slow && mean_ns > limit_ns / 2;
             if is_between {
                 return None;
             }
             if is_slow || verdict.is_none() {
-                verdict = Some(Verdict { is_slow, mean_ns, others_ns });
+                verdict = Some(Slowness { is_slow, mean_ns, others_ns });
             }
         }
         verdict
     }
 
-    fn set_avoided(&self, member: usize) {
-        let watch = self.members[member].watch();
-        let is_shown_only = self.watch.policy.get().slow_action == SlowAction::Show;
-        let may_avoid = self.geometry.is_mirror() || !is_shown_only;
-        watch.set_avoided(watch.is_slow() && may_avoid);
+    /// Whether the round had samples of a member.
+    pub(crate) fn has(&self, member: usize) -> bool {
+        self.means.iter().any(|means| means.has(member))
+    }
+}
+
+impl HealthWatch {
+    pub(crate) fn policy(&self) -> HealthPolicy {
+        self.policy.get()
     }
 
-    pub(crate) fn health_of(&self, member: usize) -> MemberHealth {
-        let (watch, policy) = (self.members[member].watch(), self.watch.policy.get());
-        let errors_recent = watch.recent(self.handle.now(), policy.error_window_ns);
+    /// Sets the policy and begins the rounds anew.
+    pub(crate) fn set_policy(&self, policy: HealthPolicy) {
+        assert!(policy.error_window_ns > 0 && policy.slow_window_ns > 0, "windows are not 0");
+        self.policy.set(policy);
+        self.round_ends_ns.set(0);
+    }
+
+    pub(crate) fn is_round_over(&self, now: Nanos) -> bool {
+        now >= self.round_ends_ns.get()
+    }
+
+    /// Ends a round; none if the members cannot be held against each other. Members that others are filled
+    /// from (`is_uneven`) have more to do than their peers.
+    pub(crate) fn end_round<D>(
+        &self,
+        members: &[Member<D>],
+        now: Nanos,
+        is_uneven: bool,
+    ) -> Option<HealthRound> {
+        let policy = self.policy.get();
+        let round_ns = (policy.slow_window_ns / Nanos::from(ROUNDS)).max(1);
+        let is_first = self.round_ends_ns.replace(now + round_ns) == 0;
+        if is_first || is_uneven || policy.slow_factor == 0 {
+            return None;
+        }
+        let means = [Timed::Read, Timed::Write].map(|it| Means::of(members, it, now, round_ns));
+        Some(HealthRound { means, slow_factor: policy.slow_factor })
+    }
+
+    /// What a member's record says under the policy.
+    pub(crate) fn health_of<D>(&self, member: &Member<D>, now: Nanos) -> MemberHealth {
+        let (watch, policy) = (member.watch(), self.policy.get());
+        let errors_recent = watch.recent(now, policy.error_window_ns);
         MemberHealth {
-            errors_read: watch.errors_read.get(),
-            errors_write: watch.errors_write.get(),
-            repaired: watch.repaired.get(),
+            errors_read: watch.errors_read(),
+            errors_write: watch.errors_write(),
+            repaired: watch.repaired(),
             errors_recent,
             has_too_many_errors: policy.max_errors > 0 && errors_recent > policy.max_errors,
             is_slow: watch.is_slow(),
@@ -287,211 +312,14 @@ impl<D> Inner<D> {
             writes: watch.samples(Timed::Write).borrow().latency(),
         }
     }
-}
 
-impl<D: BlockDevice> Inner<D> {
-    /// A read has ended.
-    #[inline]
-    pub(crate) fn end_read(self: &Rc<Self>, member: usize, under_way: ReadUnderWay<'_>) {
-        let since = under_way.end();
-        if since != 0 {
-            self.end_timed(member, Timed::Read, since);
-        }
+    /// The news since the last call, the oldest first.
+    pub(crate) fn take_news(&self) -> Vec<HealthNews> {
+        self.news.take().into()
     }
 
-    /// A write has ended that began then.
-    #[inline]
-    pub(crate) fn end_write(self: &Rc<Self>, member: usize, since: Nanos) {
-        if since != 0 {
-            self.members[member].watch().end();
-            self.end_timed(member, Timed::Write, since);
-        }
-    }
-
-    #[cold]
-    fn end_timed(self: &Rc<Self>, member: usize, timed: Timed, since: Nanos) {
-        let now = self.handle.now();
-        let took_ns = now.saturating_sub(since);
-        self.members[member].watch().add(timed, took_ns);
-        if now >= self.watch.round_ends_ns.get() {
-            self.end_round(now);
-        }
-    }
-
-    fn end_round(self: &Rc<Self>, now: Nanos) {
-        let policy = self.watch.policy.get();
-        let round_ns = (policy.slow_window_ns / Nanos::from(ROUNDS)).max(1);
-        let is_first = self.watch.round_ends_ns.replace(now + round_ns) == 0;
-        // Members that others are filled from have more to do than their peers.
-        let is_uneven = self.progress(BackgroundTask::Rebuild, 0, 0).is_running;
-        if is_first || is_uneven || policy.slow_factor == 0 {
-            self.forget_means(|_| true);
-            return;
-        }
-        let means = [Timed::Read, Timed::Write].map(|timed| self.means(timed, now, round_ns));
-        for member in 0..self.members.len() {
-            let Some(verdict) = self.verdict(member, &means, policy.slow_factor) else { continue };
-            if self.members[member].watch().judge(verdict.is_slow) {
-                self.set_avoided(member);
-                let Verdict { is_slow, mean_ns, others_ns } = verdict;
-                self.watch.say(if is_slow {
-                    HealthNews::Slow { member, mean_ns, others_ns }
-                } else {
-                    HealthNews::NotSlow { member }
-                });
-            }
-            let is_slow = self.members[member].watch().is_slow();
-            if is_slow && policy.slow_action == SlowAction::Fail && self.can_spare(member, 1) {
-                self.give_up(member);
-                self.watch.say(HealthNews::SlowFailed { member });
-            }
-        }
-        self.forget_means(|member| means.iter().any(|means| means.0[member].is_some()));
-    }
-
-    fn forget_means(&self, is_done: impl Fn(usize) -> bool) {
-        for member in (0..self.members.len()).filter(|member| is_done(*member)) {
-            self.members[member].watch().forget_means();
-        }
-    }
-
-    /// Whether a member in service can be given up by choice, so that its group can lose `more` after
-    /// that: never while some of its parity may not match.
-    fn can_spare(&self, member: usize, more: usize) -> bool {
-        let group = self.geometry.group_of_member(member);
-        let rows = 0..self.geometry.member_sectors() / self.geometry.chunk_sectors();
-        let marks = self.durable.as_ref().map(|durable| &durable.marks);
-        self.members[member].is_online()
-            && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
-            && marks.is_none_or(|marks| marks.next_in_doubt(0).is_none())
-            && !self.has_half_written(group, rows)
-    }
-
-    fn give_up(self: &Rc<Self>, member: usize) {
-        self.lose(member);
-        self.begin_to_store();
-    }
-
-    /// A read has failed; it is made good from the others, if there are any.
-    #[cold]
-    pub(crate) fn read_failed(self: &Rc<Self>, member: usize, device: &Rc<D>, error: IoError) {
-        if !self.members[member].is_device(device) {
-            return;
-        }
-        if error == IoError::Gone {
-            self.lose(member);
-            return;
-        }
-        add_one(&self.members[member].watch().errors_read);
-        self.note_error(member);
-    }
-
-    /// A write has failed; whether to try once more. A drive that remaps a block does so when it is
-    /// written, and a path that was lost for a moment is back.
-    #[cold]
-    pub(crate) fn may_try_again(
-        self: &Rc<Self>,
-        member: usize,
-        device: &Rc<D>,
-        error: IoError,
-    ) -> bool {
-        if error != IoError::Medium || !self.members[member].is_device(device) {
-            return false;
-        }
-        self.note_failed_change(member);
-        self.note_error(member);
-        self.members[member].is_device(device)
-    }
-
-    /// Writes to a member; what fails with a medium error is written once more.
-    pub(crate) async fn write_device(
-        self: &Rc<Self>,
-        member: usize,
-        device: &Rc<D>,
-        at: Lba,
-        data: Payload,
-        durability: Durability,
-    ) -> IoResult<()> {
-        match device.write(at, data.clone(), durability).await {
-            Err(error) if self.may_try_again(member, device, error) => {
-                Box::pin(device.write(at, data, durability)).await
-            }
-            result => result,
-        }
-    }
-
-    fn note_error(self: &Rc<Self>, member: usize) {
-        let policy = self.watch.policy.get();
-        let watch = self.members[member].watch();
-        let errors = watch.add_error(self.handle.now(), policy.error_window_ns);
-        if policy.max_errors == 0 || errors <= policy.max_errors {
-            return;
-        }
-        let is_failed = self.can_spare(member, 0);
-        if is_failed {
-            self.give_up(member);
-        }
-        // Once for each time that it passes the limit.
-        if is_failed || errors == policy.max_errors + 1 {
-            self.watch.say(HealthNews::TooManyErrors { member, errors, is_failed });
-        }
-    }
-
-    /// Has slots of slow members not read, as far as the others have all they hold.
-    pub(crate) fn avoid_slow(&self, stripe: Stripe, states: &mut [SlotState]) {
-        if self.is_in_doubt(stripe) {
-            return;
-        }
-        let mut left = self.geometry.parity_chunks() - unusable(states).len();
-        for (slot, state) in states.iter_mut().enumerate() {
-            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
-            let is_avoided = *state == SlotState::Online && member.watch().is_avoided();
-            if is_avoided && left > 0 {
-                *state = SlotState::Lost;
-                left -= 1;
-            }
-        }
-    }
-}
-
-impl<D: BlockDevice> Array<D> {
-    /// Says when a member has done too badly, and what is done then.
-    ///
-    /// # Panics
-    /// If a window is 0.
-    pub fn set_health_policy(&self, policy: HealthPolicy) {
-        assert!(policy.error_window_ns > 0 && policy.slow_window_ns > 0, "windows are not 0");
-        let inner = &self.0;
-        inner.watch.policy.set(policy);
-        inner.watch.round_ends_ns.set(0);
-        for (number, member) in inner.members.iter().enumerate() {
-            member.watch().judge_anew(policy.slow_factor > 0);
-            inner.set_avoided(number);
-        }
-    }
-
-    /// When a member has done too badly.
-    pub fn health_policy(&self) -> HealthPolicy {
-        self.0.watch.policy.get()
-    }
-
-    /// How well a member does.
-    ///
-    /// # Panics
-    /// If there is no such member.
-    pub fn health(&self, member: usize) -> MemberHealth {
-        self.0.health_of(member)
-    }
-
-    /// What happened to members since this was last asked, the oldest first.
-    pub fn take_health_news(&self) -> Vec<HealthNews> {
-        self.0.watch.news.take().into()
-    }
-
-    /// Whom to tell when members came, went, or did badly. It is called in the middle of things: it may
-    /// not use the array.
-    pub fn set_listener(&self, listener: impl Fn() + 'static) {
-        self.0.watch.listener.replace(Some(Rc::new(listener)));
+    pub(crate) fn set_listener(&self, listener: impl Fn() + 'static) {
+        self.listener.replace(Some(Rc::new(listener)));
     }
 }
 

@@ -105,7 +105,7 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
 
 /// Tells a device whose place another one has that it is out, beside what it says. By that nobody would be
 /// missing: with others that were lost since it would be started as it was.
-pub(crate) async fn dismiss<D: BlockDevice>(device: &D, mut said: Superblock) {
+pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
     let since_event = said.array.event;
     let own = &mut said.array.members[said.member];
     *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };

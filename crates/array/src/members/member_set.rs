@@ -1,256 +1,145 @@
 //! The members of an array: what is sent to them, and when they are given up.
+//!
+//! Everything that reads, writes or flushes members goes through here: one place counts it, times it, tries a
+//! write once more, and decides what a failure means. What the floors above have to do about a lost member they
+//! are told by a [`MemberEvent`].
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::{Cell, OnceCell};
 use std::future::Future;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
-    SectorRange, zero_writes,
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload,
+    SECTOR_BYTES, SectorRange,
 };
-use voltier_ring::{Handle, JoinHandle, join_all};
+use voltier_ring::{Handle, JoinHandle};
 
-use crate::array::Inner;
 use crate::canary::{self, Canary};
-use crate::format::bits::Bits;
-use crate::format::superblock::MemberState;
-use crate::geometry::chunks::{Span, Stripe};
-use crate::geometry::plan::SlotState;
-use crate::members::watch::MemberWatch;
+use crate::format::region_map::region_sectors;
+use crate::format::superblock::ArrayRecord;
+use crate::geometry::chunks::Geometry;
+use crate::members::at_once::together;
+use crate::members::clear::{Clear, clear_device};
+use crate::members::counts::Counters;
+use crate::members::health::{
+    HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
+};
+use crate::members::member::Member;
+use crate::members::watch::{ReadUnderWay, Timed};
 
-/// Longest write of zeroes to a member that has no command for it.
-const ZEROES_BYTES: u64 = 1 << 20;
-
-/// What a device does not have yet, while it is filled.
-pub(crate) struct Missing {
-    pub(crate) regions: Bits,
-    /// Those of them that are being filled: they are written, and not read.
-    pub(crate) under_way: BTreeSet<u64>,
+/// What happened to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberEvent {
+    /// A member is out, in memory: nothing may be acknowledged before that is on record.
+    Lost,
+    /// A member was lost by choice: the record is to be stored although no request waits for that.
+    GivenUp,
 }
 
-impl Missing {
-    pub(crate) fn new(regions: Bits) -> Self {
-        Self { regions, under_way: BTreeSet::new() }
+/// What members tell the floors above, and ask of them. Called when something fails, never on the way of a
+/// request that succeeds.
+pub(crate) trait Above {
+    /// Takes note of an event, at once.
+    fn on(&self, event: MemberEvent);
+    /// Whether all parity of a group matches its data.
+    fn is_consistent(&self, group: usize) -> bool;
+    /// Whether a rebuild reads some members more than others.
+    fn is_load_uneven(&self) -> bool;
+}
+
+/// The members of an array in service.
+pub(crate) struct MemberSet<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Vec<Member<D>>,
+    /// The first sector of the chunks on a member's device.
+    data_start: u64,
+    region_sectors: u64,
+    counters: Rc<Counters>,
+    health: HealthWatch,
+    /// Grows with every member that comes or goes.
+    changes: Cell<u64>,
+    /// Whether another set has taken over: this one has no devices any more.
+    is_superseded: Cell<bool>,
+    above: OnceCell<Box<dyn Above>>,
+}
+
+impl<D> Deref for MemberSet<D> {
+    type Target = [Member<D>];
+
+    fn deref(&self) -> &[Member<D>] {
+        &self.members
     }
 }
 
-/// A device that is filled beside a member in service, to take its place.
-pub(crate) struct Successor<D> {
-    pub(crate) device: Rc<D>,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) missing: Missing,
-}
-
-/// A member: a device, as long as it is not lost.
-pub(crate) struct Member<D> {
-    device: RefCell<Option<Rc<D>>>,
-    /// The uuid of the device; zero in a bare array.
-    uuid: Cell<[u8; 16]>,
-    /// What the device lacks; none of a member in service.
-    missing: RefCell<Option<Missing>>,
-    successor: RefCell<Option<Successor<D>>>,
-    watch: MemberWatch,
-    /// A device whose place a successor took, and its uuid, until the record says so.
-    departed: RefCell<Option<(Rc<D>, [u8; 16])>>,
-}
-
-impl<D> Member<D> {
-    pub(crate) fn new(device: Option<D>) -> Self {
+impl<D: BlockDevice> MemberSet<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: Vec<Member<D>>,
+        data_start: u64,
+    ) -> Self {
         Self {
-            device: RefCell::new(device.map(Rc::new)),
-            uuid: Cell::default(),
-            missing: RefCell::default(),
-            successor: RefCell::default(),
-            watch: MemberWatch::default(),
-            departed: RefCell::default(),
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members,
+            data_start,
+            region_sectors: region_sectors(geometry.member_sectors()),
+            counters: Rc::default(),
+            health: HealthWatch::default(),
+            changes: Cell::new(0),
+            is_superseded: Cell::new(false),
+            above: OnceCell::new(),
         }
     }
 
-    /// The same member in an array that takes over; nothing is left of this one.
-    pub(crate) fn moved(&self) -> Self {
-        let moved = Self::new(None);
-        moved.device.swap(&self.device);
-        moved.uuid.set(self.uuid.get());
-        moved.missing.swap(&self.missing);
-        moved.successor.swap(&self.successor);
-        moved.departed.swap(&self.departed);
-        moved.watch.take_over(&self.watch);
-        moved
-    }
-
-    /// # Errors
-    /// `Gone` when it is lost.
-    pub(crate) fn device(&self) -> IoResult<Rc<D>> {
-        self.device.borrow().clone().ok_or(IoError::Gone)
-    }
-
-    pub(crate) fn has_device(&self) -> bool {
-        self.device.borrow().is_some()
-    }
-
-    pub(crate) fn is_device(&self, device: &Rc<D>) -> bool {
-        self.device.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, device))
-    }
-
-    /// Whether it is in service: not lost, and not being rebuilt.
-    pub(crate) fn is_online(&self) -> bool {
-        self.has_device() && self.missing.borrow().is_none()
-    }
-
-    pub(crate) fn is_rebuilding(&self) -> bool {
-        self.missing.borrow().is_some()
-    }
-
-    /// Whether a region can be read from it.
-    pub(crate) fn has_region(&self, region: u64) -> bool {
-        let missing = self.missing.borrow();
-        self.has_device() && missing.as_ref().is_none_or(|it| !it.regions.has(region))
-    }
-
-    /// How a region of it can be used by requests.
-    pub(crate) fn slot_state(&self, region: u64) -> SlotState {
-        match &*self.missing.borrow() {
-            _ if !self.has_device() => SlotState::Lost,
-            Some(missing) if missing.under_way.contains(&region) => SlotState::Unreadable,
-            // All of it will be computed: what is written until then does not matter.
-            Some(missing) if missing.regions.has(region) => SlotState::Lost,
-            _ => SlotState::Online,
+    /// The same members, and further ones, in another geometry. Nothing is left in this set.
+    pub(crate) fn moved(&self, geometry: &Geometry, added: Vec<Member<D>>) -> Self {
+        let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
+        members.extend(added);
+        Self {
+            counters: Rc::new(Counters::of(self.counters.get())),
+            health: self.health.moved(),
+            ..Self::new(&self.handle, geometry, members, self.data_start)
         }
     }
 
-    /// What it is to the array, of which the record says that it is `recorded`.
-    pub(crate) fn state(&self, recorded: MemberState) -> MemberState {
-        match (self.has_device(), recorded) {
-            (false, MemberState::Absent) => MemberState::Absent,
-            (false, _) => MemberState::Lost,
-            (true, _) if self.is_rebuilding() => MemberState::Rebuilding,
-            (true, _) => MemberState::InService,
+    /// Says who is told of events. Once.
+    pub(crate) fn report_to(&self, above: Box<dyn Above>) {
+        assert!(self.above.set(above).is_ok(), "members report to one array");
+    }
+
+    /// Tells the members who they are.
+    pub(crate) fn name(&self, record: &ArrayRecord) {
+        for (member, record) in self.members.iter().zip(&record.members) {
+            member.set_uuid(record.uuid);
         }
     }
 
-    pub(crate) fn uuid(&self) -> [u8; 16] {
-        self.uuid.get()
+    pub(crate) fn supersede(&self) {
+        self.is_superseded.set(true);
     }
 
-    pub(crate) fn set_uuid(&self, uuid: [u8; 16]) {
-        self.uuid.set(uuid);
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.is_superseded.get()
     }
 
-    pub(crate) fn missing(&self) -> &RefCell<Option<Missing>> {
-        &self.missing
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
-    pub(crate) fn successor(&self) -> &RefCell<Option<Successor<D>>> {
-        &self.successor
+    /// The region of a sector of a member.
+    pub(crate) fn region_at(&self, at: Lba) -> u64 {
+        at.0 / self.region_sectors
     }
 
-    /// A device to fill, in the place of one that is lost.
-    pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], missing: Bits) {
-        self.missing.replace(Some(Missing::new(missing)));
-        self.watch.forget();
-        self.uuid.set(uuid);
-        self.device.replace(Some(device));
+    /// Sectors of a region on a member.
+    pub(crate) fn region_sectors(&self) -> u64 {
+        self.region_sectors
     }
 
-    /// A device of which nothing is needed yet: it lacks nothing.
-    pub(crate) fn begin(&self, device: Rc<D>, uuid: [u8; 16]) {
-        self.uuid.set(uuid);
-        self.device.replace(Some(device));
-    }
-
-    /// The successor, which lacks nothing any more, takes the place of the device.
-    pub(crate) fn succeed(&self) {
-        let Some(successor) = self.successor.take() else { return };
-        self.watch.forget();
-        let uuid = self.uuid.replace(successor.uuid);
-        let before = self.device.replace(Some(successor.device));
-        self.departed.replace(before.map(|device| (device, uuid)));
-    }
-
-    /// The device that made place for another one, asked for once.
-    pub(crate) fn take_departed(&self) -> Option<(Rc<D>, [u8; 16])> {
-        self.departed.take()
-    }
-
-    pub(crate) fn succeeding(&self) -> Option<Rc<D>> {
-        self.successor.borrow().as_ref().map(|it| it.device.clone())
-    }
-
-    /// Gives a successor up; whether it was that.
-    pub(crate) fn drop_successor(&self, device: &Rc<D>) -> bool {
-        let mut successor = self.successor.borrow_mut();
-        successor.take_if(|it| Rc::ptr_eq(&it.device, device)).is_some()
-    }
-
-    /// How well the device does.
-    pub(crate) fn watch(&self) -> &MemberWatch {
-        &self.watch
-    }
-
-    /// Gives the device up; requests under way end as they may. A successor goes on in its place with
-    /// what it has.
-    pub(crate) fn lose(&self) -> bool {
-        if self.device.borrow_mut().take().is_none() {
-            return false;
-        }
-        self.missing.take();
-        if let Some(Successor { device, uuid, missing }) = self.successor.take() {
-            self.watch.forget();
-            self.uuid.set(uuid);
-            self.device.replace(Some(device));
-            self.missing.replace(Some(missing));
-        }
-        true
-    }
-}
-
-/// A change of a range of a member that carries no data.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Clear {
-    Discard,
-    Zeroes(Durability),
-}
-
-/// Up to so many parts of a request are polled by the request itself; more become tasks, because
-/// every part that ends has all others polled.
-const PARTS_INLINE_MAX: usize = 16;
-
-/// Runs all of them at once; their results in order. What must not end half done when the request is
-/// dropped is part of something that is finished: see [`Handle::finish`].
-pub(crate) async fn together<F>(handle: &Handle, parts: Vec<F>) -> Vec<F::Output>
-where
-    F: Future<Output: 'static> + 'static,
-{
-    at_once(handle, parts.into_iter()).await
-}
-
-/// The same for parts that are not in a vector yet: one allocation less.
-pub(crate) async fn at_once<F>(
-    handle: &Handle,
-    parts: impl ExactSizeIterator<Item = F>,
-) -> Vec<F::Output>
-where
-    F: Future<Output: 'static> + 'static,
-{
-    if parts.len() <= PARTS_INLINE_MAX {
-        return join_all(parts).await;
-    }
-    let tasks: Vec<_> = parts.map(|part| handle.spawn(part)).collect();
-    let mut results = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        results.push(task.await);
-    }
-    results
-}
-
-impl<D: BlockDevice> Inner<D> {
-    pub(crate) async fn read_member(
-        self: Rc<Self>,
-        member: usize,
-        at: Lba,
-        into: Buf,
-    ) -> IoResult<Buf> {
+    pub(crate) async fn read(self: Rc<Self>, member: usize, at: Lba, into: Buf) -> IoResult<Buf> {
         let device = self.members[member].device()?;
         // Since it was chosen it may have made place for one that is to be filled.
         if !self.members[member].has_region(self.region_at(at)) {
@@ -268,7 +157,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
     /// them, and does not count.
-    pub(crate) async fn read_member_run(
+    pub(crate) async fn read_run(
         self: Rc<Self>,
         member: usize,
         at: Lba,
@@ -289,7 +178,7 @@ impl<D: BlockDevice> Inner<D> {
         result
     }
 
-    pub(crate) async fn write_member(
+    pub(crate) async fn write(
         self: Rc<Self>,
         member: usize,
         at: Lba,
@@ -317,7 +206,7 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, &device, result)
     }
 
-    pub(crate) async fn clear_member(
+    pub(crate) async fn clear(
         self: Rc<Self>,
         member: usize,
         range: SectorRange,
@@ -353,16 +242,9 @@ impl<D: BlockDevice> Inner<D> {
         }
     }
 
-    /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
-    pub(crate) async fn flush_all(self: &Rc<Self>) -> IoResult<()> {
-        self.flush_members().await?;
-        self.losses_recorded().await?;
-        self.check_groups()
-    }
-
     /// Flushes every member; one that fails is lost.
-    pub(crate) async fn flush_members(self: &Rc<Self>) -> IoResult<()> {
-        let flushes = (0..self.members.len()).map(|member| self.clone().flush_member(member));
+    pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
+        let flushes = (0..self.members.len()).map(|member| self.clone().flush_one(member));
         // To its end also when nobody waits: who could not flush is lost, and says so once.
         let inner = self.clone();
         let flushes: Vec<_> = flushes.collect();
@@ -372,11 +254,25 @@ impl<D: BlockDevice> Inner<D> {
         self.check_groups()
     }
 
-    pub(crate) async fn flush_member(self: Rc<Self>, member: usize) -> IoResult<()> {
+    pub(crate) async fn flush_one(self: Rc<Self>, member: usize) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
         let result = device.flush().await;
         self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
+    }
+
+    /// A durable write of something that is not a chunk, at its sector of the device.
+    pub(crate) async fn write_meta(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        data: Bytes,
+    ) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.counters.add(|counts| counts.metadata_writes += 1);
+        let durability = Durability::Durable;
+        let result = self.write_device(member, &device, at, data.into(), durability).await;
         self.settle(member, &device, result)
     }
 
@@ -408,7 +304,7 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn give_successor_up(&self, member: usize, device: &Rc<D>) {
         if self.members[member].drop_successor(device) {
             self.counters.add(|counts| counts.members_lost += 1);
-            self.background.membership_changed();
+            self.change();
         } else if self.members[member].is_device(device) {
             // It has taken its place meanwhile.
             self.lose(member);
@@ -422,7 +318,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// What a change of a member means for the request: a member that did not take it is lost, if
     /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
-    /// for [`settled`](Inner::settled).
+    /// for [`Membership::barrier`.
     pub(crate) fn settle(
         &self,
         member: usize,
@@ -453,41 +349,24 @@ impl<D: BlockDevice> Inner<D> {
         self.settle(member, &device, result)
     }
 
-    /// A member that could not be given up failed a write to these sectors, and the others have the new
-    /// content of their stripes: nothing that is computed from both is right.
-    pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
-        let mut half_written = self.half_written.borrow_mut();
-        for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
-            // Two shapes are of one group, whose stripes are its rows.
-            let row = Stripe(piece.start.0 / self.geometry.chunk_sectors());
-            if let Some(place) = self.shape(row).member_place(member, piece.start) {
-                half_written.insert((place.stripe, place.slot));
-            }
-        }
-    }
-
+    /// Gives a member up: at once in memory, and on record before the next acknowledgement.
     pub(crate) fn lose(&self, member: usize) {
         if self.members[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
-            self.background.membership_changed();
-            self.watch.tell();
-            if let Some(durable) = &self.durable {
-                durable.note_change();
-            }
-            if let Some(journal) = self.journal.get() {
-                journal.notify();
-            }
+            self.change();
+            self.health.tell();
+            self.emit(MemberEvent::Lost);
         }
     }
 
-    /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
-    pub(crate) fn has_half_written(&self, group: usize, rows: std::ops::Range<u64>) -> bool {
-        let half_written = self.half_written.borrow();
-        let is_in = |(stripe, _): &(Stripe, usize)| {
-            self.geometry.group_of(*stripe) == group
-                && rows.contains(&self.geometry.row_of(*stripe))
-        };
-        half_written.iter().any(is_in)
+    /// Takes note that a member has come or gone: what was begun with the members of before is of no use.
+    pub(crate) fn change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    /// How often members have come or gone.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
     }
 
     /// Members of a group that are lost, or do not have all of it yet.
@@ -509,82 +388,200 @@ impl<D: BlockDevice> Inner<D> {
         (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
     }
 
-    /// The slots of a stripe, some of which gave medium errors.
-    ///
-    /// # Errors
-    /// When more of them cannot be read than there are parities.
-    pub(crate) fn slot_states(
-        &self,
-        stripe: Stripe,
-        unreadable: &[usize],
-    ) -> IoResult<Vec<SlotState>> {
-        let region = self.region_of(stripe);
-        let half_written = self.half_written.borrow();
-        let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
-        let state = |slot| match self.members[self.shape(stripe).member_of(stripe, slot)]
-            .slot_state(region)
-        {
-            SlotState::Online if is_bad(slot) => SlotState::Unreadable,
-            state => state,
-        };
-        let states: Vec<SlotState> = (0..self.shape(stripe).width()).map(state).collect();
-        let count = |wanted| states.iter().filter(|state| **state == wanted).count();
-        let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
-        if lost > self.geometry.parity_chunks() {
-            Err(IoError::Gone)
-        } else if lost + unreadable > self.geometry.parity_chunks() {
-            Err(IoError::Medium)
-        } else {
-            Ok(states)
+    /// Whether a member is out, or does not have all of it yet: what is written now must be known
+    /// when it comes back.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.members.iter().any(|member| !member.is_online())
+    }
+
+    /// A read of a member begins.
+    #[inline]
+    pub(crate) fn begin_read(&self, member: usize) -> ReadUnderWay<'_> {
+        self.members[member].watch().begin_read(|| self.handle.now())
+    }
+
+    /// A write of a member begins; when, if it is timed, or 0. It runs to its end.
+    #[inline]
+    pub(crate) fn begin_write(&self, member: usize) -> Nanos {
+        self.members[member].watch().begin(Timed::Write, || self.handle.now())
+    }
+
+    pub(crate) fn note_repair(&self, member: usize) {
+        self.counters.add(|counts| counts.repairs += 1);
+        self.members[member].watch().note_repair();
+    }
+
+    /// A write or a flush has failed.
+    pub(crate) fn note_failed_change(&self, member: usize) {
+        self.members[member].watch().note_failed_change();
+    }
+
+    fn set_avoided(&self, member: usize) {
+        let watch = self.members[member].watch();
+        let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
+        let may_avoid = self.geometry.is_mirror() || !is_shown_only;
+        watch.set_avoided(watch.is_slow() && may_avoid);
+    }
+
+    pub(crate) fn health_of(&self, member: usize) -> MemberHealth {
+        self.health.health_of(&self.members[member], self.handle.now())
+    }
+
+    pub(crate) fn health(&self) -> &HealthWatch {
+        &self.health
+    }
+
+    /// Judges all members anew by another policy.
+    pub(crate) fn set_health_policy(&self, policy: HealthPolicy) {
+        self.health.set_policy(policy);
+        for (number, member) in self.members.iter().enumerate() {
+            member.watch().judge_anew(policy.slow_factor > 0);
+            self.set_avoided(number);
         }
     }
 
-    /// Reads spans of slots, all at once. The slots that could not be read, if there are any.
-    pub(crate) async fn read_slots(
-        self: &Rc<Self>,
-        stripe: Stripe,
-        reads: &[(usize, Span)],
-    ) -> Result<Vec<Buf>, Vec<usize>> {
-        let read = |(slot, span): &(usize, Span)| {
-            let member = self.shape(stripe).member_of(stripe, *slot);
-            let at = self.geometry.member_lba(stripe, span.start);
-            self.clone().read_member(member, at, Buf::new(span.bytes()))
+    /// A read has ended.
+    #[inline]
+    pub(crate) fn end_read(self: &Rc<Self>, member: usize, under_way: ReadUnderWay<'_>) {
+        let since = under_way.end();
+        if since != 0 {
+            self.end_timed(member, Timed::Read, since);
+        }
+    }
+
+    /// A write has ended that began then.
+    #[inline]
+    pub(crate) fn end_write(self: &Rc<Self>, member: usize, since: Nanos) {
+        if since != 0 {
+            self.members[member].watch().end();
+            self.end_timed(member, Timed::Write, since);
+        }
+    }
+
+    #[cold]
+    fn end_timed(self: &Rc<Self>, member: usize, timed: Timed, since: Nanos) {
+        let now = self.handle.now();
+        let took_ns = now.saturating_sub(since);
+        self.members[member].watch().add(timed, took_ns);
+        if self.health.is_round_over(now) {
+            self.end_round(now);
+        }
+    }
+
+    fn end_round(&self, now: Nanos) {
+        let is_uneven = self.above.get().is_some_and(|above| above.is_load_uneven());
+        let Some(round) = self.health.end_round(&self.members, now, is_uneven) else {
+            return self.forget_means(|_| true);
         };
-        let results = at_once(&self.handle, reads.iter().map(read)).await;
-        let mut failed = Vec::new();
-        let mut read = Vec::with_capacity(results.len());
-        for ((slot, _), result) in reads.iter().zip(results) {
-            match result {
-                Ok(buf) => read.push(buf),
-                Err(_) => failed.push(*slot),
+        let slow_action = self.health.policy().slow_action;
+        for (number, member) in self.members.iter().enumerate() {
+            let Some(verdict) = round.verdict(&self.geometry, number, member) else { continue };
+            if member.watch().judge(verdict.is_slow) {
+                self.set_avoided(number);
+                let Slowness { is_slow, mean_ns, others_ns } = verdict;
+                self.health.say(if is_slow {
+                    HealthNews::Slow { member: number, mean_ns, others_ns }
+                } else {
+                    HealthNews::NotSlow { member: number }
+                });
+            }
+            let is_slow = member.watch().is_slow();
+            if is_slow && slow_action == SlowAction::Fail && self.can_spare(number, 1) {
+                self.give_up(number);
+                self.health.say(HealthNews::SlowFailed { member: number });
             }
         }
-        if failed.is_empty() { Ok(read) } else { Err(failed) }
+        self.forget_means(|member| round.has(member));
     }
-}
 
-async fn clear_device<D: BlockDevice>(
-    device: &D,
-    range: SectorRange,
-    clear: Clear,
-) -> IoResult<()> {
-    match clear {
-        Clear::Discard => device.discard(range).await,
-        Clear::Zeroes(durability) => match device.write_zeroes(range, durability).await {
-            Err(IoError::Unsupported) => write_zero_data(device, range, durability).await,
+    fn forget_means(&self, is_done: impl Fn(usize) -> bool) {
+        for member in (0..self.members.len()).filter(|member| is_done(*member)) {
+            self.members[member].watch().forget_means();
+        }
+    }
+
+    /// Whether a member in service can be given up by choice, so that its group can lose `more` after
+    /// that: never while some of its parity may not match.
+    fn can_spare(&self, member: usize, more: usize) -> bool {
+        let group = self.geometry.group_of_member(member);
+        self.members[member].is_online()
+            && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
+            && self.above.get().is_none_or(|above| above.is_consistent(group))
+    }
+
+    fn give_up(&self, member: usize) {
+        self.lose(member);
+        self.emit(MemberEvent::GivenUp);
+    }
+
+    fn emit(&self, event: MemberEvent) {
+        if let Some(above) = self.above.get() {
+            above.on(event);
+        }
+    }
+
+    /// A read has failed; it is made good from the others, if there are any.
+    #[cold]
+    pub(crate) fn read_failed(self: &Rc<Self>, member: usize, device: &Rc<D>, error: IoError) {
+        if !self.members[member].is_device(device) {
+            return;
+        }
+        if error == IoError::Gone {
+            self.lose(member);
+            return;
+        }
+        self.members[member].watch().note_failed_read();
+        self.note_error(member);
+    }
+
+    /// A write has failed; whether to try once more. A drive that remaps a block does so when it is
+    /// written, and a path that was lost for a moment is back.
+    #[cold]
+    pub(crate) fn may_try_again(
+        self: &Rc<Self>,
+        member: usize,
+        device: &Rc<D>,
+        error: IoError,
+    ) -> bool {
+        if error != IoError::Medium || !self.members[member].is_device(device) {
+            return false;
+        }
+        self.note_failed_change(member);
+        self.note_error(member);
+        self.members[member].is_device(device)
+    }
+
+    /// Writes to a member; what fails with a medium error is written once more.
+    pub(crate) async fn write_device(
+        self: &Rc<Self>,
+        member: usize,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        match device.write(at, data.clone(), durability).await {
+            Err(error) if self.may_try_again(member, device, error) => {
+                Box::pin(device.write(at, data, durability)).await
+            }
             result => result,
-        },
+        }
     }
-}
 
-async fn write_zero_data<D: BlockDevice>(
-    device: &D,
-    range: SectorRange,
-    durability: Durability,
-) -> IoResult<()> {
-    let longest = ZEROES_BYTES.min(u64::from(device.limits().max_transfer_bytes));
-    for (part, zeroes) in zero_writes(range, longest) {
-        device.write(part.start, zeroes, durability).await?;
+    fn note_error(self: &Rc<Self>, member: usize) {
+        let policy = self.health.policy();
+        let watch = self.members[member].watch();
+        let errors = watch.add_error(self.handle.now(), policy.error_window_ns);
+        if policy.max_errors == 0 || errors <= policy.max_errors {
+            return;
+        }
+        let is_failed = self.can_spare(member, 0);
+        if is_failed {
+            self.give_up(member);
+        }
+        // Once for each time that it passes the limit.
+        if is_failed || errors == policy.max_errors + 1 {
+            self.health.say(HealthNews::TooManyErrors { member, errors, is_failed });
+        }
     }
-    Ok(())
 }

@@ -39,9 +39,9 @@ pub(crate) struct MemberWatch {
     is_slow: Cell<bool>,
     /// Verdicts in a row that it is not what `is_slow` says.
     against: Cell<u32>,
-    pub(crate) errors_read: Cell<u64>,
-    pub(crate) errors_write: Cell<u64>,
-    pub(crate) repaired: Cell<u64>,
+    errors_read: Cell<u64>,
+    errors_write: Cell<u64>,
+    repaired: Cell<u64>,
     errors_recent: Cell<u32>,
     /// Until when these are halved.
     halved_at: Cell<Nanos>,
@@ -111,6 +111,30 @@ impl MemberWatch {
     pub(crate) fn begin_read(&self, now: impl FnOnce() -> Nanos) -> ReadUnderWay<'_> {
         self.reads_in_flight.set(self.reads_in_flight.get() + 1);
         ReadUnderWay { watch: self, since: self.begin(Timed::Read, now) }
+    }
+
+    pub(crate) fn errors_read(&self) -> u64 {
+        self.errors_read.get()
+    }
+
+    pub(crate) fn errors_write(&self) -> u64 {
+        self.errors_write.get()
+    }
+
+    pub(crate) fn repaired(&self) -> u64 {
+        self.repaired.get()
+    }
+
+    pub(crate) fn note_failed_read(&self) {
+        self.errors_read.set(self.errors_read.get() + 1);
+    }
+
+    pub(crate) fn note_failed_change(&self) {
+        self.errors_write.set(self.errors_write.get() + 1);
+    }
+
+    pub(crate) fn note_repair(&self) {
+        self.repaired.set(self.repaired.get() + 1);
     }
 
     /// The one that was timed has ended.

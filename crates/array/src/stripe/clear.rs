@@ -10,7 +10,8 @@ use crate::array::Inner;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Span, Stripe};
 use crate::journal::ring::{Content, Piece};
-use crate::members::member_set::{Clear, together};
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
 use crate::stripe::locks::Access;
 
 /// Stripes that are locked at once.
@@ -33,7 +34,7 @@ impl<D: BlockDevice> Inner<D> {
             let stripes = start..self.end_of_run(start).min(end);
             start = stripes.end;
             // What was never written reads as zeroes already.
-            if !self.is_blank(Stripe(stripes.start)) {
+            if !self.bitmap.is_blank(Stripe(stripes.start)) {
                 // A task of its own: members are cleared together, whether somebody waits or not.
                 self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;
             }
@@ -44,9 +45,11 @@ impl<D: BlockDevice> Inner<D> {
     /// Up to which stripe those from `start` on are locked at once: all in one region.
     fn end_of_run(&self, start: u64) -> u64 {
         let end = start + STRIPES_AT_ONCE;
-        let Some(durable) = &self.durable else { return end };
+        if !self.membership.is_durable() {
+            return end;
+        }
         let groups = self.geometry.group_count() as u64;
-        let in_region = durable.marks.region_sectors() / self.geometry.chunk_sectors() * groups;
+        let in_region = self.members.region_sectors() / self.geometry.chunk_sectors() * groups;
         end.min((start / in_region + 1) * in_region)
     }
 
@@ -59,7 +62,7 @@ impl<D: BlockDevice> Inner<D> {
             Clear::Zeroes(durability) => {
                 let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
                 for range in range.split_at_multiples(self.geometry.stripe_sectors()) {
-                    if !self.is_blank(self.geometry.place_of(range.start).stripe) {
+                    if !self.bitmap.is_blank(self.geometry.place_of(range.start).stripe) {
                         self.write(range, Payload::zeroes(range.bytes(), chunk_bytes), durability)
                             .await?;
                     }
@@ -79,7 +82,7 @@ impl<D: BlockDevice> Inner<D> {
                         slot..slot + 1
                     }
                 };
-                for part in parts.into_iter().filter(|part| !self.is_blank(part.stripe)) {
+                for part in parts.into_iter().filter(|part| !self.bitmap.is_blank(part.stripe)) {
                     let whole = self.handle.spawn(self.clone().clear_span(
                         part.stripe,
                         slots(part.slot),
@@ -101,10 +104,10 @@ impl<D: BlockDevice> Inner<D> {
         span: Span,
         clear: Clear,
     ) -> IoResult<()> {
-        let _mark = self.mark_region(stripe).await?;
+        let _mark = self.bitmap.enter(stripe).await?;
         let _guard = self.locks.lock(stripe, span, Access::Exclusive).await;
         let group = self.geometry.group_of(stripe);
-        self.check_group(group)?;
+        self.members.check_group(group)?;
         let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
         let members = slots.map(|slot| self.geometry.member_of(stripe, slot)).collect();
         self.clear_members(group, members, range, clear).await
@@ -112,7 +115,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Whole stripes of one region: the rows of each group are one range of its members.
     async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
-        let _mark = self.mark_region(Stripe(stripes.start)).await?;
+        let _mark = self.bitmap.enter(Stripe(stripes.start)).await?;
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
         // Ascending, and nobody else holds two: no two of these wait for each other.
@@ -123,7 +126,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut clears = Vec::new();
         for first in stripes.clone().take(groups as usize) {
             let group = self.geometry.group_of(Stripe(first));
-            self.check_group(group)?;
+            self.members.check_group(group)?;
             let rows = (stripes.end - first).div_ceil(groups);
             let start = self.geometry.member_lba(Stripe(first), 0);
             let range = SectorRange::new(start, rows * chunk.end);
@@ -155,13 +158,13 @@ impl<D: BlockDevice> Inner<D> {
             Clear::Zeroes(durability) => Clear::Zeroes(transaction.in_place(durability)),
             Clear::Discard => Clear::Discard,
         };
-        let clears = members.iter().map(|it| self.clone().clear_member(*it, range, clear));
+        let clears = members.iter().map(|it| self.members.clone().clear(*it, range, clear));
         let results = together(&self.handle, clears.collect()).await;
         for (member, _) in members.iter().zip(&results).filter(|(_, result)| result.is_err()) {
             self.note_half_written(*member, range);
         }
         let cleared: IoResult<()> = results.into_iter().collect();
-        let result = cleared.and_then(|()| self.check_group(group));
+        let result = cleared.and_then(|()| self.members.check_group(group));
         self.end_transaction(transaction, result).await
     }
 }

@@ -7,4 +7,5 @@ pub(crate) mod merge;
 pub(crate) mod read;
 pub(crate) mod rows;
 pub(crate) mod runs;
+pub(crate) mod slots;
 pub(crate) mod write;

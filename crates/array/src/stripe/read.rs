@@ -8,7 +8,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Sector
 use crate::array::Inner;
 use crate::geometry::chunks::{Part, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
-use crate::members::member_set::{at_once, together};
+use crate::members::at_once::{at_once, together};
 use crate::stripe::locks::Access;
 
 /// A part of a chunk, and where it goes.
@@ -75,7 +75,7 @@ struct Chunks {
 impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
         if let Some(mut part) = self.only_part(range) {
-            if self.is_blank(part.stripe) {
+            if self.bitmap.is_blank(part.stripe) {
                 into.fill(0);
                 return Ok(into);
             }
@@ -100,7 +100,7 @@ impl<D: BlockDevice> Inner<D> {
                 into: rest.split_to(part.span.bytes()),
             });
             number += parts.len();
-            if self.is_blank(stripe) {
+            if self.bitmap.is_blank(stripe) {
                 units.push(Unit::Blank(wanted.collect()));
             } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
                 for wanted in wanted {
@@ -128,7 +128,8 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
-        self.members[self.shape(stripe).member_of(stripe, slot)].has_region(self.region_of(stripe))
+        self.members[self.shape(stripe).member_of(stripe, slot)]
+            .has_region(self.bitmap.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
@@ -136,7 +137,7 @@ impl<D: BlockDevice> Inner<D> {
         let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
-        member.has_region(self.region_of(stripe)) && !is_avoided
+        member.has_region(self.bitmap.region_of(stripe)) && !is_avoided
     }
 
     /// The copy with the fewest reads under way; rows take turns where they are equal. While the
@@ -145,7 +146,7 @@ impl<D: BlockDevice> Inner<D> {
         let width = self.geometry.width();
         let row = self.geometry.row_of(stripe) as usize;
         let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
-        if self.is_in_doubt(stripe) {
+        if self.bitmap.is_in_doubt(stripe) {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
@@ -186,7 +187,7 @@ impl<D: BlockDevice> Inner<D> {
             let at = self.geometry.member_lba(*first, part.span.start);
             let taken =
                 run.iter_mut().map(|(_, part)| std::mem::replace(&mut part.into, Buf::new(0)));
-            let result = self.clone().read_member_run(member, at, taken.collect()).await;
+            let result = self.members.clone().read_run(member, at, taken.collect()).await;
             if let Ok(bufs) = result {
                 let numbers = run.iter().map(|(_, part)| part.number);
                 return Ok(numbers.zip(bufs).collect());
@@ -213,7 +214,7 @@ impl<D: BlockDevice> Inner<D> {
             } else {
                 None
             };
-            let read = self.clone().read_member(member, at, wanted.into).await;
+            let read = self.members.clone().read(member, at, wanted.into).await;
             drop(guard);
             match read {
                 Ok(buf) => return Ok(buf),
@@ -246,7 +247,7 @@ impl<D: BlockDevice> Inner<D> {
         wanted: Vec<Wanted>,
         mut unreadable: Vec<usize>,
     ) -> IoResult<Vec<Buf>> {
-        self.counters.add(|counts| counts.degraded_reads += 1);
+        self.members.counters().add(|counts| counts.degraded_reads += 1);
         let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
         let hull = hull.expect("something is wanted");
         let mut may_avoid = true;
@@ -334,9 +335,9 @@ impl<D: BlockDevice> Inner<D> {
                 continue;
             }
             let member = self.shape(stripe).member_of(stripe, slot);
-            self.note_repair(member);
+            self.members.note_repair(member);
             let at = self.geometry.member_lba(stripe, span.start);
-            writes.push(self.clone().write_member(member, at, buf.into(), Durability::Cached));
+            writes.push(self.members.clone().write(member, at, buf.into(), Durability::Cached));
         }
         // The data are right whether the member takes them or not; it is lost if it does not.
         together(&self.handle, writes).await;

@@ -9,7 +9,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba}
 use crate::array::Inner;
 use crate::geometry::chunks::{Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
-use crate::members::member_set::together;
+use crate::members::at_once::together;
 use crate::stripe::locks::{Access, StripeGuard};
 
 /// Sectors of the pieces of a chunk that are computed each for itself when the whole cannot be.
@@ -50,7 +50,7 @@ impl<D: BlockDevice> Inner<D> {
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let at = Lba(rows.start * chunk.end);
         let bytes = (rows.end - rows.start) as usize * chunk.bytes();
-        let read = |member: &usize| self.clone().read_member(*member, at, Buf::new(bytes));
+        let read = |member: &usize| self.members.clone().read(*member, at, Buf::new(bytes));
         let results = together(&self.handle, members.iter().map(read).collect()).await;
         results.into_iter().collect()
     }
@@ -95,17 +95,17 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
         let at = self.geometry.member_lba(stripe, span.start);
-        let region = self.region_of(stripe);
+        let region = self.bitmap.region_of(stripe);
         for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
             let member = self.shape(stripe).member_of(stripe, slot);
             let data = || Bytes::copy_of(bytes);
             match state {
                 SlotState::Unreadable => {
                     if self.members[member].has_region(region) {
-                        self.note_repair(member);
+                        self.members.note_repair(member);
                     }
                     let write =
-                        self.clone().write_member(member, at, data().into(), Durability::Cached);
+                        self.members.clone().write(member, at, data().into(), Durability::Cached);
                     write.await?;
                 }
                 SlotState::Online => {
@@ -163,10 +163,11 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Writes to a device that is being filled. One that does not take it is given up.
     pub(crate) async fn write_target(&self, member: usize, device: &Rc<D>, at: Lba, data: Bytes) {
-        self.counters.add(|counts| counts.member_writes += 1);
-        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        self.members.counters().add(|counts| counts.member_writes += 1);
+        let result =
+            device.write(self.members.on_device(at), data.into(), Durability::Cached).await;
         if result.is_err() {
-            self.give_successor_up(member, device);
+            self.members.give_successor_up(member, device);
         }
     }
 }

@@ -70,7 +70,7 @@ impl<D: BlockDevice> Inner<D> {
                 may_join
                     && run.len() < rows_max
                     && self.is_whole(last.0, &last.1)
-                    && self.region_of(first.0) == self.region_of(stripe)
+                    && self.bitmap.region_of(first.0) == self.bitmap.region_of(stripe)
             });
             match open {
                 Some(run) => run.push((stripe, new)),

@@ -12,7 +12,7 @@ use crate::array::Inner;
 use crate::geometry::chunks::{Part, Span, Stripe};
 use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::journal::ring::{Content, Piece};
-use crate::members::member_set::at_once;
+use crate::members::at_once::at_once;
 use crate::stripe::locks::Access;
 use crate::stripe::merge::batch::batches_of;
 use crate::stripe::merge::{Arrival, SmallWrite};
@@ -135,7 +135,7 @@ impl<D: BlockDevice> Inner<D> {
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
-        let _mark = self.mark_region(stripe).await?;
+        let _mark = self.bitmap.enter(stripe).await?;
         let hull = hull_of(&new);
         let must_lock = self.must_lock();
         let _guard = if must_lock {
@@ -153,7 +153,7 @@ impl<D: BlockDevice> Inner<D> {
     /// Whole stripes of one group and region, one row behind the other.
     async fn write_run(self: Rc<Self>, run: Run, durability: Durability) -> IoResult<()> {
         let first = run[0].0;
-        let _mark = self.mark_region(first).await?;
+        let _mark = self.bitmap.enter(first).await?;
         let must_lock = self.must_lock();
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
@@ -199,7 +199,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut unreadable = Vec::new();
         // What a replay writes again must match by itself: it may come after the parity was made anew, and
         // nothing is in doubt then.
-        let may_mismatch = self.journal.get().is_some() && self.is_in_doubt(stripe);
+        let may_mismatch = self.journal.get().is_some() && self.bitmap.is_in_doubt(stripe);
         loop {
             let states = self.slot_states(stripe, &unreadable)?;
             let data_chunks = self.shape(stripe).data_chunks();
@@ -207,7 +207,7 @@ impl<D: BlockDevice> Inner<D> {
             match self.read_slots(stripe, &plan.reads).await {
                 Err(failed) => unreadable.extend(failed),
                 Ok(read) => {
-                    self.counters.add(|counts| match plan.method {
+                    self.members.counters().add(|counts| match plan.method {
                         Method::Plain => {}
                         Method::FullStripe => counts.full_stripe_writes += 1,
                         Method::Reconstruct => counts.reconstruct_writes += 1,
@@ -312,7 +312,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let whole = column.insert(whole.freeze());
             if states[slot] == SlotState::Unreadable {
-                self.note_repair(self.shape(stripe).member_of(stripe, slot));
+                self.members.note_repair(self.shape(stripe).member_of(stripe, slot));
                 new.retain(|part| part.slot != slot);
                 new.push(NewData { slot, span: hull, data: whole.clone() });
             }
@@ -350,7 +350,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let places: Vec<_> = ready.iter().map(|write| (write.member, write.range())).collect();
         let write = |MemberWrite { member, at, data }| {
-            self.clone().write_member(member, at, data, durability)
+            self.members.clone().write(member, at, data, durability)
         };
         let results = at_once(&self.handle, ready.into_iter().map(write)).await;
         for ((member, range), result) in places.into_iter().zip(&results) {
@@ -359,6 +359,6 @@ impl<D: BlockDevice> Inner<D> {
             }
         }
         results.into_iter().collect::<IoResult<()>>()?;
-        self.check_group(group)
+        self.members.check_group(group)
     }
 }

@@ -9,14 +9,14 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange};
+use voltier_block::{BlockDevice, IoError, IoResult, Nanos, SECTOR_BYTES};
 use voltier_ring::Signal;
 
 use crate::array::{Array, Inner};
 use crate::canary::Canary;
-use crate::format::region_map::region_sectors;
 use crate::generations::in_service;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Stripe;
+use crate::members::member::Member;
 use crate::tasks::pace::{Foreground, Pace, Pacer, Progress, Turn};
 use crate::tasks::rebuild::RebuildState;
 use crate::tasks::replace::Spare;
@@ -81,9 +81,6 @@ impl<D> Default for TaskState<D> {
 
 /// All background tasks of an array.
 pub(crate) struct Background<D> {
-    region_sectors: u64,
-    /// Grows with every member that comes or goes.
-    generation: Cell<u64>,
     is_closing: Cell<bool>,
     tasks: [TaskState<D>; 2],
     pub(crate) rebuild: RebuildState,
@@ -97,10 +94,8 @@ pub(crate) struct Background<D> {
 }
 
 impl<D> Background<D> {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            region_sectors: region_sectors(geometry.member_sectors()),
-            generation: Cell::new(0),
             is_closing: Cell::new(false),
             tasks: Default::default(),
             rebuild: RebuildState::default(),
@@ -113,21 +108,13 @@ impl<D> Background<D> {
     }
 
     /// The same for an array that takes over: paces and spares.
-    pub(crate) fn moved(&self, geometry: &Geometry) -> Self {
-        let moved = Self::new(geometry);
+    pub(crate) fn moved(&self) -> Self {
+        let moved = Self::new();
         for (own, next) in self.tasks.iter().zip(&moved.tasks) {
             next.pacer.set_pace(own.pacer.pace());
         }
         moved.spares.swap(&self.spares);
         moved
-    }
-
-    pub(crate) fn membership_changed(&self) {
-        self.generation.set(self.generation.get() + 1);
-    }
-
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.get()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -142,7 +129,7 @@ enum Step {
     End,
 }
 
-impl<D> Inner<D> {
+impl<D: BlockDevice> Inner<D> {
     pub(crate) fn task(&self, task: BackgroundTask) -> &TaskState<D> {
         &self.background.tasks[task as usize]
     }
@@ -151,43 +138,18 @@ impl<D> Inner<D> {
         self.task(task).is_running.get()
     }
 
-    /// The region of a stripe. A bare array has them too; all of them count as written.
-    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
-        self.region_at(self.geometry.member_lba(stripe, 0))
-    }
-
-    /// The region of a sector of a member.
-    pub(crate) fn region_at(&self, at: Lba) -> u64 {
-        at.0 / self.background.region_sectors
-    }
-
-    pub(crate) fn region_count(&self) -> u64 {
-        self.geometry.member_sectors().div_ceil(self.background.region_sectors)
-    }
-
-    /// The sectors of a region on each member.
-    pub(crate) fn region_range(&self, region: u64) -> SectorRange {
-        let start = region * self.background.region_sectors;
-        let left = self.geometry.member_sectors() - start;
-        SectorRange::new(Lba(start), self.background.region_sectors.min(left))
-    }
-
     /// Bytes of a member in so many regions, of which the last one of all may be one.
     pub(crate) fn region_bytes(&self, count: u64, has_last: bool) -> u64 {
-        let last = self.region_range(self.region_count() - 1).count;
-        let short = if has_last { self.background.region_sectors - last } else { 0 };
-        (count * self.background.region_sectors - short) * SECTOR_BYTES
-    }
-
-    pub(crate) fn is_region_written(&self, region: u64) -> bool {
-        self.durable.as_ref().is_none_or(|durable| durable.marks.is_written(region))
+        let last = self.bitmap.region_range(self.bitmap.region_count() - 1).count;
+        let short = if has_last { self.members.region_sectors() - last } else { 0 };
+        (count * self.members.region_sectors() - short) * SECTOR_BYTES
     }
 
     /// Bytes of a member that were ever written.
     pub(crate) fn written_bytes(&self) -> u64 {
-        let count = self.durable.as_ref().map(|durable| durable.marks.written_count());
-        let has_last = self.is_region_written(self.region_count() - 1);
-        self.region_bytes(count.unwrap_or(self.region_count()), has_last)
+        let count = self.bitmap.written_count();
+        let has_last = self.bitmap.is_written(self.bitmap.region_count() - 1);
+        self.region_bytes(count, has_last)
     }
 
     /// The stripe that is a row of a group's members.
@@ -211,7 +173,7 @@ impl<D: BlockDevice> Inner<D> {
     /// A unit, which is begun by putting it in the task's queue.
     pub(crate) fn unit(&self, group: usize, region: u64, targets: Vec<(usize, Rc<D>)>) -> Unit<D> {
         let (runs_left, error) = (Cell::new(0), Cell::new(None));
-        let generation = self.background.generation();
+        let generation = self.members.changes();
         Unit { group, region, targets, generation, error, runs_left }
     }
 
@@ -287,7 +249,7 @@ impl<D: BlockDevice> Inner<D> {
         };
         let Some(unit) = unit.map(Rc::new) else { return false };
         let chunk_sectors = self.geometry.chunk_sectors();
-        let range = self.region_range(unit.region);
+        let range = self.bitmap.region_range(unit.region);
         let (start, end) = (range.start.0 / chunk_sectors, range.end().0 / chunk_sectors);
         let mut run_bytes = self.run_bytes_max(unit.group);
         if self.task(task).pacer.wants_short_runs() {
@@ -305,7 +267,7 @@ impl<D: BlockDevice> Inner<D> {
     /// What all devices of a group take at once.
     pub(crate) fn run_bytes_max(&self, group: usize) -> u64 {
         let members = self.geometry.members_of(group).map(|member| &self.members[member]);
-        let device = |member: &crate::members::member_set::Member<D>| {
+        let device = |member: &Member<D>| {
             let beside = member.succeeding();
             [member.device().ok(), beside].into_iter().flatten()
         };

@@ -21,7 +21,7 @@ use crate::errors::ArrayError;
 use crate::errors::replace::ReplaceError;
 use crate::format::bits::Bits;
 use crate::geometry::chunks::Span;
-use crate::members::member_set::{Member, Missing, Successor};
+use crate::members::member::{Member, Missing, Successor};
 use crate::stripe::locks::Access;
 use crate::tasks::background::{BackgroundTask, Run, Unit};
 use crate::tasks::pace::Progress;
@@ -39,10 +39,6 @@ pub(crate) struct RebuildState {
     /// Groups and regions that could not be computed.
     stuck: RefCell<BTreeSet<(usize, u64)>>,
     last_error: Cell<Option<IoError>>,
-    /// Regions that were filled, and are not yet on record.
-    filled: RefCell<Vec<u64>>,
-    /// Those of them that a flush covers which is under way.
-    being_flushed: RefCell<Vec<u64>>,
     stored_at_ns: Cell<Nanos>,
     rebuilt_members: Cell<u64>,
 }
@@ -100,7 +96,7 @@ impl<D: BlockDevice> Inner<D> {
     /// The next region to fill: of those that the most members of a group lack.
     pub(crate) fn next_rebuild_unit(&self) -> Option<Unit<D>> {
         let state = &self.background.rebuild;
-        let generation = self.background.generation();
+        let generation = self.members.changes();
         let mut cursors = state.cursors.borrow_mut();
         if state.generation.replace(generation) != generation {
             cursors.clear();
@@ -115,7 +111,7 @@ impl<D: BlockDevice> Inner<D> {
                         return Some(self.begin_rebuild_unit(group, region));
                     }
                 }
-                *cursor = self.region_count();
+                *cursor = self.bitmap.region_count();
             }
         }
         None
@@ -129,7 +125,7 @@ impl<D: BlockDevice> Inner<D> {
                 let region = missing.regions.next(from)?;
                 // One that comes lacks all regions for a moment; what was never written is no work,
                 // and may be made zero without a lock at any time.
-                if !missing.under_way.contains(&region) && self.is_region_written(region) {
+                if !missing.under_way.contains(&region) && self.bitmap.is_written(region) {
                     return Some(region);
                 }
                 from = region + 1;
@@ -172,8 +168,8 @@ impl<D: BlockDevice> Inner<D> {
             });
         }
         if error.is_none() {
-            state.filled.borrow_mut().push(unit.region);
-        } else if unit.generation == self.background.generation() && !is_cancelled {
+            self.bitmap.note_filled(unit.region);
+        } else if unit.generation == self.members.changes() && !is_cancelled {
             state.last_error.set(error);
             state.stuck.borrow_mut().insert((unit.group, unit.region));
         }
@@ -185,14 +181,14 @@ impl<D: BlockDevice> Inner<D> {
         // Degraded readers may go on: nobody reads what is written here.
         let _guards = self.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
         // Stripe by stripe the data come first, of which a parity in doubt is made anew.
-        let is_in_doubt = self.is_in_doubt(self.stripe_of(unit.group, run.rows.start));
+        let is_in_doubt = self.bitmap.is_in_doubt(self.stripe_of(unit.group, run.rows.start));
         let is_whole = !is_in_doubt
             && !self.has_half_written(unit.group, run.rows.clone())
             && self.moving.is_none();
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
-        self.check_group(unit.group)?;
+        self.members.check_group(unit.group)?;
         let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
         if self.has_rows_between(&run.rows) {
             return Err(IoError::Medium);
@@ -314,31 +310,10 @@ impl<D: BlockDevice> Inner<D> {
         is_due
     }
 
-    /// Regions that were filled since the last flush: a power cut may take them away again.
-    pub(crate) fn unflushed(&self) -> BTreeSet<u64> {
-        let state = &self.background.rebuild;
-        let (filled, flushing) = (state.filled.borrow(), state.being_flushed.borrow());
-        filled.iter().chain(flushing.iter()).copied().collect()
-    }
-
-    /// Makes the position durable: first what was filled, then that it is; with this bug nothing is flushed.
+    /// Makes the position durable; with this bug nothing is flushed before.
     pub(crate) async fn store_progress(self: &Rc<Self>, bug: Canary) {
-        let state = &self.background.rebuild;
-        let filled = state.filled.take();
-        if self.durable.is_some() && !filled.is_empty() {
-            state.being_flushed.borrow_mut().extend(&filled);
-            for member in 0..self.members.len() {
-                let is_due = !canary::is(bug);
-                let own = &self.members[member];
-                if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
-                    // One that fails is lost, and lacks everything.
-                    let _ = self.clone().flush_member(member).await;
-                }
-            }
-            state.being_flushed.borrow_mut().retain(|region| !filled.contains(region));
-            self.store_rebuilt(filled).await;
-        }
-        state.stored_at_ns.set(self.handle.now());
+        self.bitmap.store_filled(bug).await;
+        self.background.rebuild.stored_at_ns.set(self.handle.now());
     }
 
     /// Puts in service what lacks nothing; whether there is more to fill.
@@ -369,12 +344,12 @@ impl<D: BlockDevice> Inner<D> {
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = filling(&self.members[member], is_full).flatten() else { return };
         if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
-            return self.give_successor_up(member, &device);
+            return self.members.give_successor_up(member, &device);
         }
         // A journal that has failed puts nothing in service: the next start settles it.
         let Ok(_pause) = self.pause_journal().await else { return };
         if self.make_ring(member, &device).await.is_err() {
-            return self.give_successor_up(member, &device);
+            return self.members.give_successor_up(member, &device);
         }
         let own = &self.members[member];
         let is_still = filling(own, is_full).flatten().is_some_and(|it| Rc::ptr_eq(&it, &device));
@@ -384,7 +359,7 @@ impl<D: BlockDevice> Inner<D> {
                 && let Ok(device) = own.device()
                 && self.make_ring(member, &device).await.is_err()
             {
-                self.lose(member);
+                self.members.lose(member);
             }
             return;
         }
@@ -395,17 +370,15 @@ impl<D: BlockDevice> Inner<D> {
         }
         let state = &self.background.rebuild;
         state.rebuilt_members.set(state.rebuilt_members.get() + 1);
-        self.background.membership_changed();
-        if let Some(durable) = &self.durable {
-            durable.note_change();
-        }
+        self.members.change();
+        self.membership.note_change();
         // A member that does not take the news is lost, or the array is; requests will tell.
-        let _ = self.settled().await;
-        self.begin_rounds();
+        let _ = self.membership.settled().await;
+        self.bitmap.begin_rounds();
     }
 
     fn lacking_bytes(&self, lacking: &Bits) -> u64 {
-        self.region_bytes(lacking.count(), lacking.has(self.region_count() - 1))
+        self.region_bytes(lacking.count(), lacking.has(self.bitmap.region_count() - 1))
     }
 
     pub(crate) fn rebuild_status(&self) -> RebuildStatus {

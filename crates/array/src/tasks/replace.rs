@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, Nanos, SECTOR_BYTES};
+use voltier_block::{BlockDevice, IoError, Lba, Nanos, SECTOR_BYTES};
 
 use crate::array::{Array, Inner};
 use crate::errors::ArrayError;
@@ -11,6 +11,7 @@ use crate::format::bits::Bits;
 use crate::format::member_layout::MemberLayout;
 use crate::format::superblock::MemberState;
 use crate::members::label_copies::read_superblock;
+use crate::members::member::Member;
 use crate::tasks::rebuild::successor;
 
 /// How often a replacement looks whether writes under way have ended.
@@ -36,9 +37,9 @@ pub(crate) struct Spare<D> {
 impl<D: BlockDevice> Inner<D> {
     pub(crate) fn check_device(&self, device: &D, uuid: &[u8; 16]) -> Result<(), ReplaceError> {
         let limits = device.limits();
-        let needed = self.data_start + self.geometry.member_sectors();
+        let needed = self.members.on_device(Lba(self.geometry.member_sectors())).0;
         let [_, second_copy] = MemberLayout::superblock_lbas(limits.sectors);
-        let has = if self.durable.is_some() { second_copy.0 } else { limits.sectors };
+        let has = if self.membership.is_durable() { second_copy.0 } else { limits.sectors };
         if has < needed {
             return Err(ReplaceError::TooSmall { has, needed });
         }
@@ -53,11 +54,11 @@ impl<D: BlockDevice> Inner<D> {
         if limits.read_only {
             return Err(ReplaceError::ReadOnly);
         }
-        let is_taken = |member: &crate::members::member_set::Member<D>| {
+        let is_taken = |member: &Member<D>| {
             let beside = member.successor().borrow().as_ref().map(|it| it.uuid);
             (member.has_device() && member.uuid() == *uuid) || beside == Some(*uuid)
         };
-        let is_taken = self.durable.is_some() && self.members.iter().any(is_taken);
+        let is_taken = self.membership.is_durable() && self.members.iter().any(is_taken);
         if is_taken { Err(ReplaceError::Uuid) } else { Ok(()) }
     }
 
@@ -73,7 +74,7 @@ impl<D: BlockDevice> Inner<D> {
             return Err(ReplaceError::Busy { member });
         }
         let group = self.geometry.group_of_member(member);
-        if !own.has_device() && self.check_group(group).is_err() {
+        if !own.has_device() && self.members.check_group(group).is_err() {
             return Err(ReplaceError::Hopeless { member });
         }
         Ok(())
@@ -82,7 +83,7 @@ impl<D: BlockDevice> Inner<D> {
     /// The uuid of a device that is this member, given up by the others and not used since: it lacks
     /// what is marked and nothing else.
     async fn returning(&self, member: usize, device: &D) -> Option<[u8; 16]> {
-        let record = self.durable.as_ref()?.record();
+        let record = self.membership.durable()?.record();
         let found = read_superblock(device).await.ok()??.superblock;
         let entry = record.members[member];
         let own = found.array.members.get(found.member)?;
@@ -104,14 +105,14 @@ impl<D: BlockDevice> Inner<D> {
     ) -> Result<Replacement, ArrayError> {
         self.check_place(member)?;
         // A loss that is under way is on record first: then all that was changed since is marked.
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         let returning = self.returning(member, &device).await;
         let uuid = returning.unwrap_or(uuid);
         // Somebody may have been faster, with the same device even.
         self.check_place(member)?;
         self.check_device(&device, &uuid)?;
         let own = &self.members[member];
-        let all = Bits::all(self.region_count());
+        let all = Bits::all(self.bitmap.region_count());
         let is_copy = own.has_device();
         if is_copy {
             self.background.is_copying.set(true);
@@ -119,16 +120,16 @@ impl<D: BlockDevice> Inner<D> {
         } else {
             own.join(device.clone(), uuid, all);
         }
-        self.background.membership_changed();
+        self.members.change();
         // Regions that were being made zero without it; those that come from now on are so on it too.
-        self.zeroing_ended().await;
+        self.bitmap.zeroing_ended().await;
         while is_copy && !self.background.unlocked.is_quiet() {
             self.handle.sleep(LOOK_NS).await;
         }
         self.narrow(member, &device, !is_copy && returning.is_some());
-        if !is_copy && let Some(durable) = &self.durable {
+        if !is_copy && let Some(durable) = self.membership.durable() {
             durable.note_change();
-            self.settled().await.map_err(ArrayError::Io)?;
+            self.membership.settled().await.map_err(ArrayError::Io)?;
         }
         let is_there = own.succeeding().into_iter().chain(own.device().ok());
         if !is_there.into_iter().any(|it| Rc::ptr_eq(&it, &device)) {
@@ -144,8 +145,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// A device that came lacks all regions so far: from now on only those that it does.
     fn narrow(&self, member: usize, device: &Rc<D>, is_back: bool) {
-        let Some(durable) = &self.durable else { return };
-        let lacking = durable.marks.lacking(is_back);
+        let Some(lacking) = self.bitmap.lacking(is_back) else { return };
         let own = &self.members[member];
         if own.device().is_ok_and(|it| Rc::ptr_eq(&it, device)) {
             if let Some(missing) = &mut *own.missing().borrow_mut() {
@@ -182,7 +182,7 @@ impl<D: BlockDevice> Inner<D> {
         let is_place = |member: &usize| {
             !self.members[*member].has_device() && self.check_place(*member).is_ok()
         };
-        let exposed = |member: &usize| self.lost_in(self.geometry.group_of_member(*member));
+        let exposed = |member: &usize| self.members.lost_in(self.geometry.group_of_member(*member));
         (0..self.members.len()).rev().filter(is_place).max_by_key(exposed)
     }
 }
@@ -214,7 +214,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit.
     pub fn add_spare(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
         let inner = &self.0;
-        if inner.durable.is_none() {
+        if !inner.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }
         if inner.background.is_closing() {
@@ -235,7 +235,7 @@ impl<D: BlockDevice> Array<D> {
     /// # Errors
     /// Why it does not.
     pub fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
-        if self.0.durable.is_none() {
+        if !self.0.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }
         Ok(self.0.check_device(device, &[0; 16])?)

@@ -5,26 +5,39 @@
 //! what its stripes in doubt held, whether somebody reads them or not. A stripe is made right under
 //! its lock; its region stays marked until it is through, so a restart goes on.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult};
 use voltier_parity::Stores;
+use voltier_ring::Signal;
 
 use crate::array::Inner;
 use crate::generations::in_service;
 use crate::geometry::chunks::{Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
-use crate::members::member_set::together;
+use crate::members::at_once::together;
 use crate::stripe::locks::Access;
 
 /// Stripes that are made right at once.
 const STRIPES_AT_ONCE: usize = 4;
 
+/// Whether a resync is under way.
+pub(crate) struct Resync {
+    pub(crate) is_running: Cell<bool>,
+    pub(crate) ended: Signal,
+}
+
+impl Default for Resync {
+    fn default() -> Self {
+        Self { is_running: Cell::new(false), ended: Signal::new() }
+    }
+}
+
 impl<D: BlockDevice> Inner<D> {
     /// Starts the task, if something is in doubt.
     pub(crate) fn begin_resync(self: &Rc<Self>) {
-        let Some(durable) = &self.durable else { return };
-        if durable.marks.next_in_doubt(0).is_none() || durable.is_resyncing.replace(true) {
+        if self.bitmap.next_in_doubt(0).is_none() || self.resync.is_running.replace(true) {
             return;
         }
         let inner = Rc::downgrade(self);
@@ -41,34 +54,31 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn end_resync(&self) {
-        let Some(durable) = &self.durable else { return };
-        durable.is_resyncing.set(false);
-        durable.resync_ended.notify();
+        self.resync.is_running.set(false);
+        self.resync.ended.notify();
     }
 
     /// Makes the next region right; where to go on, if there is more.
     async fn resync_next(self: &Rc<Self>, from: u64) -> Option<u64> {
-        let durable = self.durable.as_ref()?;
-        let region = durable.marks.next_in_doubt(from)?;
-        if durable.is_closed() {
+        let region = self.bitmap.next_in_doubt(from)?;
+        if self.membership.is_closed() {
             return None;
         }
         // What cannot be read cannot be made right: it stays in doubt, the others go on.
         if self.resync_region(region).await.is_ok() {
-            durable.marks.end_doubt(region);
-            self.begin_rounds();
+            self.bitmap.end_doubt(region);
+            self.bitmap.begin_rounds();
         }
         Some(region + 1)
     }
 
     async fn resync_region(self: &Rc<Self>, region: u64) -> IoResult<()> {
-        let Some(durable) = &self.durable else { return Ok(()) };
-        let sectors = durable.marks.sectors_of(region);
+        let sectors = self.bitmap.region_range(region);
         let groups = self.geometry.group_count() as u64;
         let row = |sector: u64| sector / self.geometry.chunk_sectors() * groups;
         let stripes: Vec<u64> = (row(sectors.start.0)..row(sectors.end().0)).collect();
         for stripes in stripes.chunks(STRIPES_AT_ONCE) {
-            if durable.is_closed() {
+            if self.membership.is_closed() {
                 return Err(IoError::Gone);
             }
             let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(Stripe(*stripe)));
@@ -117,10 +127,10 @@ impl<D: BlockDevice> Inner<D> {
             let slot = data_chunks + row;
             let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
             if states[slot] == SlotState::Online && !is_right {
-                self.counters.add(|counts| counts.resynced_chunks += 1);
+                self.members.counters().add(|counts| counts.resynced_chunks += 1);
                 let member = self.shape(stripe).member_of(stripe, slot);
                 let at = self.geometry.member_lba(stripe, 0);
-                writes.push(self.clone().write_member(
+                writes.push(self.members.clone().write(
                     member,
                     at,
                     parity.into(),

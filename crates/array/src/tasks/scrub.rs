@@ -126,8 +126,8 @@ impl<D: BlockDevice> Inner<D> {
         let state = &self.background.scrub;
         let groups = self.geometry.group_count() as u64;
         let mut cursor = state.cursor.get();
-        let end = self.region_count() * groups;
-        while cursor < end && !self.is_region_written(cursor / groups) {
+        let end = self.bitmap.region_count() * groups;
+        while cursor < end && !self.bitmap.is_written(cursor / groups) {
             cursor = (cursor / groups + 1) * groups;
         }
         state.cursor.set(cursor + 1);
@@ -136,7 +136,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     pub(crate) fn end_scrub_unit(&self, unit: &Unit<D>) {
-        let bytes = self.region_range(unit.region).bytes() * self.geometry.width() as u64;
+        let bytes = self.bitmap.region_range(unit.region).bytes() * self.geometry.width() as u64;
         let mut found = self.background.scrub.found.borrow_mut();
         found.checked_bytes += bytes;
         if unit.error.get().is_some() {
@@ -155,7 +155,7 @@ impl<D: BlockDevice> Inner<D> {
         let _guards = self.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
         let members: Vec<usize> = self.geometry.members_of(group).collect();
         let is_whole = members.iter().all(|member| self.members[*member].has_region(region));
-        let is_in_doubt = self.is_in_doubt(self.stripe_of(group, run.rows.start));
+        let is_in_doubt = self.bitmap.is_in_doubt(self.stripe_of(group, run.rows.start));
         if !is_whole || is_in_doubt {
             return Err(voltier_block::IoError::Unsupported);
         }
@@ -187,14 +187,14 @@ impl<D: BlockDevice> Inner<D> {
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         for row in run.rows.clone() {
             let stripe = self.stripe_of(group, row);
-            let repairs = self.counters.get().repairs;
-            self.check_group(group)?;
+            let repairs = self.members.counters().get().repairs;
+            self.members.check_group(group)?;
             let mended = self.mend_stripe(stripe, whole, &[]).await;
             let found = &self.background.scrub.found;
-            if mended.is_err() || self.counters.get().repairs != repairs {
+            if mended.is_err() || self.members.counters().get().repairs != repairs {
                 found.borrow_mut().unreadable_stripes += 1;
             }
-            let is_whole = self.lost_in(group) == 0;
+            let is_whole = self.members.lost_in(group) == 0;
             match mended {
                 Ok(slots) if is_whole && self.geometry.parity_chunks() > 0 => {
                     let slots: Vec<&[u8]> = slots.iter().map(|slot: &Buf| &slot[..]).collect();
@@ -286,12 +286,12 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         let member = self.geometry.member_of(mismatch.stripe, slot);
         let at: Lba = self.place_on_member(mismatch).start;
-        self.clone().write_member(member, at, right.into(), Durability::Cached).await
+        self.members.clone().write(member, at, right.into(), Durability::Cached).await
     }
 
     fn note(&self, mismatch: &Mismatch<'_>, member: Option<usize>, is_repaired: bool) {
         let SectorRange { start, count } = self.place_on_member(mismatch);
-        let sectors = SectorRange::new(self.on_device(start), count);
+        let sectors = SectorRange::new(self.members.on_device(start), count);
         let group = self.geometry.group_of(mismatch.stripe);
         let mut found = self.background.scrub.found.borrow_mut();
         found.mismatched_blocks += 1;

@@ -22,7 +22,7 @@ use voltier_ring::Handle;
 use crate::array::{Array, Inner};
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::Stripe;
-use crate::members::member_set::at_once;
+use crate::members::at_once::at_once;
 use crate::stripe::merge::batch::{Gather, batches_of};
 use crate::stripe::write::NewData;
 
@@ -146,7 +146,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         let taken = self.streams.close(&gather, self.handle.now());
         let (writes, held_ns) = (taken.writes, taken.held_ns);
-        self.counters.add(|counts| {
+        self.members.counters().add(|counts| {
             counts.held_writes += u64::from(writes);
             counts.held_ns += held_ns;
             if writes > 1 {

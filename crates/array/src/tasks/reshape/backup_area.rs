@@ -14,8 +14,8 @@ use crate::format::checksum::crc_without;
 use crate::format::member_layout::STAGING_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::Span;
+use crate::members::at_once::together;
 use crate::members::long_transfer::{read_long, write_long};
-use crate::members::member_set::together;
 use crate::tasks::reshape::Moving;
 use crate::tasks::reshape::strips::Filled;
 
@@ -88,7 +88,7 @@ fn decode(whole: Bytes, owner: Owner, position: u64, span: Span, rows: u64) -> O
 
 impl<D: BlockDevice> Inner<D> {
     fn staging_owner(&self, member: usize) -> Owner {
-        let array = self.durable.as_ref().map_or([0; 16], |durable| durable.record().uuid);
+        let array = self.membership.durable().map_or([0; 16], |durable| durable.record().uuid);
         Owner { array, member }
     }
 
@@ -105,21 +105,21 @@ impl<D: BlockDevice> Inner<D> {
         let writes = filled.members.iter().enumerate().map(write);
         let results = together(&self.handle, writes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.check_group(0)
+        self.members.check_group(0)
     }
 
     async fn write_staging(self: Rc<Self>, member: usize, whole: Bytes) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
-        self.counters.add(|counts| counts.metadata_writes += 1);
+        self.members.counters().add(|counts| counts.metadata_writes += 1);
         let at = Lba::from_bytes(STAGING_START_BYTES);
         let payload = || Payload::One(whole.clone());
         let mut result = write_long(&*device, at, payload(), Durability::Durable).await;
         if let Err(error) = result
-            && self.may_try_again(member, &device, error)
+            && self.members.may_try_again(member, &device, error)
         {
             result = write_long(&*device, at, payload(), Durability::Durable).await;
         }
-        self.settle(member, &device, result)
+        self.members.settle(member, &device, result)
     }
 
     /// Puts in place what members keep, after a crash. What one that is not in service yet has of it is
@@ -154,13 +154,13 @@ impl<D: BlockDevice> Inner<D> {
                 });
                 match kept {
                     Ok(data) => inner.restore_rows(member, rows.start, span, data).await,
-                    Err(error) => inner.settle(member, &device, Err(error)),
+                    Err(error) => inner.members.settle(member, &device, Err(error)),
                 }
             }
         };
         let results = together(&self.handle, members.map(restore).collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.check_group(0)
+        self.members.check_group(0)
     }
 
     async fn restore_rows(
@@ -173,7 +173,7 @@ impl<D: BlockDevice> Inner<D> {
         for (start, row) in (0..data.len()).step_by(span.bytes()).zip(first_row..) {
             let at = Lba(row * self.geometry.chunk_sectors() + span.start);
             let piece = data.slice(start..start + span.bytes());
-            self.clone().write_member(member, at, piece.into(), Durability::Cached).await?;
+            self.members.clone().write(member, at, piece.into(), Durability::Cached).await?;
         }
         Ok(())
     }

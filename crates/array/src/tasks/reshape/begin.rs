@@ -14,7 +14,7 @@ use crate::format::superblock::MEMBERS_MAX;
 use crate::geometry::shapes::Shapes;
 use crate::grow::{NextShape, wipe};
 use crate::journal::ring::Ring;
-use crate::members::member_set::Member;
+use crate::members::member::Member;
 use crate::tasks::reshape::Moving;
 use crate::tasks::reshape::worker::begin_reshape;
 
@@ -80,7 +80,7 @@ impl<D: BlockDevice> Array<D> {
         let gate = self.0.close().ok_or(GrowError::Growing)?;
         let failed = |error| GrowError::Device { device: 0, error: ReplaceError::Device(error) };
         wipe(&*device).await.map_err(failed)?;
-        self.0.settled().await.map_err(ArrayError::Io)?;
+        self.0.membership.settled().await.map_err(ArrayError::Io)?;
         gate.at_rest().await;
         let ring = self.0.make_first_ring(&device).await.map_err(failed)?;
         gate.at_rest().await;

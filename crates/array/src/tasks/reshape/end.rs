@@ -9,7 +9,8 @@ use crate::errors::ArrayError;
 use crate::generations::Generations;
 use crate::geometry::chunks::Stripe;
 use crate::grow::NextShape;
-use crate::members::member_set::{Clear, together};
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
 use crate::tasks::reshape::Moving;
 use crate::tasks::reshape::worker::Step;
 
@@ -44,7 +45,7 @@ pub(super) async fn end<D: BlockDevice>(
     }
     let next = inner.with_one_shape(moving).map_err(|_| IoError::Unsupported)?;
     let settled = gate.succeed(next).await;
-    generations.watch.tell();
+    generations.members.health().tell();
     settled.map(|()| Step::End)
 }
 
@@ -52,27 +53,26 @@ impl<D: BlockDevice> Inner<D> {
     /// Rows behind those that were moved have parity of the old shape, or none: they become zero, whole
     /// regions by being called never written.
     async fn clear_behind(self: &Rc<Self>, moving: &Moving) -> IoResult<()> {
-        let Some(durable) = &self.durable else { return Ok(()) };
         let row = moving.shapes.new_rows(moving.shapes.end());
         let start = Lba(row * self.geometry.chunk_sectors());
         if start.0 >= self.geometry.member_sectors() {
             return Ok(());
         }
-        let region = self.region_of(Stripe(row));
-        let range = self.region_range(region);
+        let region = self.bitmap.region_of(Stripe(row));
+        let range = self.bitmap.region_range(region);
         let is_cut = range.start < start;
-        if is_cut && durable.marks.is_written(region) {
-            let _mark = self.mark_region(Stripe(row)).await?;
+        if is_cut && self.bitmap.is_written(region) {
+            let _mark = self.bitmap.enter(Stripe(row)).await?;
             let rest = SectorRange::new(start, range.end().0 - start.0);
             let clear = Clear::Zeroes(Durability::Cached);
             let members = 0..self.members.len();
-            let clears = members.map(|member| self.clone().clear_member(member, rest, clear));
+            let clears = members.map(|member| self.members.clone().clear(member, rest, clear));
             let results = together(&self.handle, clears.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
-            self.flush_all().await?;
+            self.membership.flush(&self.members).await?;
         }
         let first = if is_cut { region + 1 } else { region };
-        self.forget_written_from(first).await
+        self.bitmap.forget_written_from(first).await
     }
 
     fn with_one_shape(&self, moving: &Moving) -> Result<Self, ArrayError> {

@@ -11,7 +11,7 @@ use voltier_parity::Stores;
 
 use crate::array::Inner;
 use crate::geometry::chunks::{Geometry, Span, Stripe};
-use crate::members::member_set::together;
+use crate::members::at_once::together;
 use crate::tasks::reshape::Moving;
 
 /// What is read and written at once, in bytes of the volume, if one block of each chunk is not more.
@@ -134,7 +134,7 @@ impl<D: BlockDevice> Inner<D> {
             let stripe = Stripe(row);
             let member = before.member_of(stripe, before.slot_of_column(stripe, column));
             // What was never written is not what members hold.
-            let is_blank = self.is_blank(stripe);
+            let is_blank = self.bitmap.is_blank(stripe);
             if is_blank { zeroes.clone() } else { known[&(row, member)].clone() }
         };
         let columns = before.data_chunks();
@@ -150,7 +150,7 @@ impl<D: BlockDevice> Inner<D> {
         span: Span,
     ) -> IoResult<Vec<Bytes>> {
         let (stripe, columns) = (Stripe(row), before.data_chunks());
-        if self.is_blank(stripe) {
+        if self.bitmap.is_blank(stripe) {
             return Ok(vec![Buf::zeroed(span.bytes()).freeze(); columns]);
         }
         let slots = self.mend_stripe(stripe, span, &[]).await?;
@@ -205,11 +205,11 @@ impl<D: BlockDevice> Inner<D> {
             pieces.into_iter().map(move |(at, piece)| (member, at, piece))
         });
         let write = |(member, at, piece)| {
-            self.clone().write_member(member, at, Payload::One(piece), Durability::Cached)
+            self.members.clone().write(member, at, Payload::One(piece), Durability::Cached)
         };
         let results = together(&self.handle, writes.map(write).collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.check_group(0)
+        self.members.check_group(0)
     }
 
     /// What one member has of some rows, as it is written: whole rows in long runs.

@@ -112,7 +112,6 @@ impl Moving {
 impl<D: BlockDevice> Inner<D> {
     /// What the array is to be before anything is moved on.
     pub(super) fn reshape_waits_for(&self) -> Option<ReshapeWait> {
-        let durable = self.durable.as_ref()?;
         let is_whole = self
             .members
             .iter()
@@ -120,7 +119,7 @@ impl<D: BlockDevice> Inner<D> {
         if !is_whole || self.is_at_work(BackgroundTask::Rebuild) {
             return Some(ReshapeWait::Members);
         }
-        if durable.marks.next_in_doubt(0).is_some() || durable.is_resyncing.get() {
+        if self.bitmap.next_in_doubt(0).is_some() || self.resync.is_running.get() {
             return Some(ReshapeWait::Resync);
         }
         let has_failed = self.journal.get().is_some_and(|journal| journal.check().is_err());
@@ -137,13 +136,12 @@ impl<D: BlockDevice> Inner<D> {
     /// So many units from the position on were never written, and nothing was where they go: there is
     /// nothing to move.
     fn blank_units(&self, moving: &Moving) -> u64 {
-        let Some(durable) = &self.durable else { return 0 };
         let (shapes, position) = (&moving.shapes, moving.position.get());
         let row_of =
-            |region: u64| durable.marks.sectors_of(region).start.0 / self.geometry.chunk_sectors();
+            |region: u64| self.bitmap.region_range(region).start.0 / self.geometry.chunk_sectors();
         let next_written = |row: u64| {
-            let region = self.region_of(Stripe(row.min(shapes.before.stripe_count() - 1)));
-            durable.marks.next_written(region).map(row_of)
+            let region = self.bitmap.region_of(Stripe(row.min(shapes.before.stripe_count() - 1)));
+            self.bitmap.next_written(region).map(row_of)
         };
         let first = shapes.window(position, 1);
         let behind = first.old_rows.start;
@@ -206,7 +204,7 @@ impl<D: BlockDevice> Inner<D> {
                 }
             }
             if !canary::is(Canary::MovedBeforeFlush) {
-                self.flush_all().await?;
+                self.membership.flush(&self.members).await?;
             }
             self.note_settled(settled_below);
             self.say_moved(moving, next).await?;
@@ -216,12 +214,12 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Has all regions of some rows called written, and kept so: they are zero where they were not.
-    async fn mark_rows(self: &Rc<Self>, rows: Range<u64>) -> IoResult<Vec<Mark<D>>> {
+    async fn mark_rows(self: &Rc<Self>, rows: Range<u64>) -> IoResult<Vec<Mark>> {
         let mut marks = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
-            marks.push(self.mark_region(Stripe(next)).await?);
-            let end = self.region_range(self.region_of(Stripe(next))).end();
+            marks.push(self.bitmap.enter(Stripe(next)).await?);
+            let end = self.bitmap.region_range(self.bitmap.region_of(Stripe(next))).end();
             next = end.0 / self.geometry.chunk_sectors();
         }
         Ok(marks)
@@ -241,10 +239,8 @@ impl<D: BlockDevice> Inner<D> {
     /// Makes durable on all members where the move is.
     async fn say_moved(self: &Rc<Self>, moving: &Moving, record: ReshapeRecord) -> IoResult<()> {
         moving.record.set(record);
-        if let Some(durable) = &self.durable {
-            durable.note_change();
-        }
-        self.settled().await
+        self.membership.note_change();
+        self.membership.settled().await
     }
 
     /// One unit, a part of all its chunks after the other. What was begun before a crash is gone on with.
@@ -255,7 +251,7 @@ impl<D: BlockDevice> Inner<D> {
         settled_below: u64,
     ) -> IoResult<()> {
         // What is read from now on is not in doubt after a crash, and nothing is redone over it.
-        self.flush_all().await?;
+        self.membership.flush(&self.members).await?;
         self.note_settled(settled_below);
         let begun = moving.record();
         let from = begun.moved_sectors + begun.staged_sectors;
@@ -294,7 +290,7 @@ impl<D: BlockDevice> Inner<D> {
         to: u64,
         record: ReshapeRecord,
     ) -> IoResult<()> {
-        self.flush_all().await?;
+        self.membership.flush(&self.members).await?;
         let is_through = to == self.geometry.chunk_sectors();
         let record = if is_through {
             ReshapeRecord { position: record.position + 1, ..record }
