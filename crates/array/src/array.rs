@@ -14,6 +14,7 @@ use voltier_ring::Handle;
 use crate::bitmap::bitmap::Bitmap;
 use crate::bitmap::marks::Marks;
 use crate::errors::ArrayError;
+use crate::errors::grow::GrowError;
 use crate::format::consistency::Consistency;
 use crate::format::journal_place::longest_record_bytes;
 use crate::format::reshape_record::ReshapeRecord;
@@ -22,7 +23,7 @@ use crate::generations::Generations;
 use crate::geometry::chunks::{Geometry, Stripe};
 use crate::geometry::shapes::Shapes;
 use crate::journal::journal::Journal;
-use crate::journal::placement::JournalDevice;
+use crate::journal::replay::Replay;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
@@ -70,13 +71,12 @@ pub(crate) struct Inner<D> {
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
-    /// None without redundancy, or when none was asked for.
-    pub(crate) journal: OnceCell<Journal>,
-    /// The device that takes the journal's records; none while they are on the members.
-    pub(crate) journal_device: RefCell<Option<JournalDevice<D>>>,
+    pub(crate) journal: Journal<D>,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
     pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
     pub(crate) resync: Resync,
+    /// How many hold each part when nothing is under way.
+    pub(crate) resting: OnceCell<[usize; 4]>,
     /// Set while stripes have two shapes: `geometry` is the one that comes.
     pub(crate) moving: Option<Rc<Moving>>,
     /// None without redundancy.
@@ -131,8 +131,8 @@ impl<D: BlockDevice> Array<D> {
     /// When a member does not take it that cannot be lost.
     pub async fn settle(&self) -> IoResult<()> {
         let inner = self.0.enter().await;
-        if inner.journal.get().is_some() {
-            inner.settle_journal().await
+        if inner.journal.is_in_service() {
+            inner.journal.empty().await
         } else {
             inner.membership.flush(&inner.members).await
         }
@@ -186,6 +186,7 @@ impl<D: BlockDevice> Array<D> {
         let marks = marks.map(Rc::new);
         let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, marks);
         let bitmap = Rc::new(bitmap);
+        let journal = Journal::new(handle, &members, &membership);
         let inner = Inner {
             handle: handle.clone(),
             members,
@@ -193,10 +194,10 @@ impl<D: BlockDevice> Array<D> {
             bitmap,
             locks: StripeLocks::default(),
             streams: Streams::new(MergePolicy::default()),
-            journal: OnceCell::new(),
-            journal_device: RefCell::default(),
+            journal,
             half_written: RefCell::default(),
             resync: Resync::default(),
+            resting: OnceCell::new(),
             limits,
             foreground: Foreground::default(),
             background: Background::new(),
@@ -373,11 +374,11 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
 
     async fn flush(&self) -> IoResult<()> {
         let inner = self.0.enter().await;
-        let Some(journal) = inner.journal.get() else {
+        if !inner.journal.is_in_service() {
             return inner.membership.flush(&inner.members).await;
-        };
+        }
         // Every write that is complete is in the rings, durably, until it is durable in place.
-        journal.check()?;
+        inner.journal.check()?;
         inner.membership.barrier().await
     }
 
@@ -451,12 +452,11 @@ impl<D: BlockDevice> Above for Reports<D> {
         match event {
             MemberEvent::Lost => {
                 self.membership.note_change();
-                let array = self.array.upgrade();
-                if let Some(journal) = array.as_ref().and_then(|array| array.journal.get()) {
-                    journal.notify();
+                if let Some(array) = self.array.upgrade() {
+                    array.journal.notify();
                 }
             }
-            MemberEvent::GivenUp => self.membership.begin_update(),
+            MemberEvent::GivenUp => _ = self.membership.begin_update(),
         }
     }
 
@@ -475,23 +475,51 @@ impl<D: BlockDevice> Inner<D> {
     /// Has the parts below tell this array what it has to do.
     pub(crate) fn install(self) -> Rc<Self> {
         let array = Rc::new(self);
+        let _ = array.resting.set(array.holders());
         let membership = array.membership.clone();
         let reports = Reports { array: Rc::downgrade(&array), membership };
         array.members.report_to(Box::new(reports));
         let own = Rc::downgrade(&array);
         array.membership.set_update(Rc::new(move || {
-            if let Some(array) = own.upgrade() {
-                array.begin_update();
-            }
+            let array = own.upgrade();
+            array.as_ref().inspect(|array| array.begin_update()).is_some()
         }));
         array
     }
 
     /// Whether nothing holds the array, or a part of it, but itself.
     pub(crate) fn is_at_rest(self: &Rc<Self>) -> bool {
-        // The bitmap holds the members, too.
-        Rc::strong_count(self) == 1
-            && Rc::strong_count(&self.bitmap) == 1
-            && Rc::strong_count(&self.members) == 2
+        Rc::strong_count(self) == 1 && self.resting.get() == Some(&self.holders())
+    }
+
+    /// How many hold each part.
+    fn holders(&self) -> [usize; 4] {
+        let [placement, writer] = self.journal.holders();
+        [Rc::strong_count(&self.members), Rc::strong_count(&self.bitmap), placement, writer]
+    }
+
+    /// A start of the journal.
+    pub(crate) fn replay(&self) -> Rc<Replay<D>> {
+        let settled_below = self.moving.as_ref().map_or(0, |it| it.record().settled_below);
+        let (members, membership) = (&self.members, &self.membership);
+        let placement = self.journal.placement();
+        Replay::new(&self.handle, &self.geometry, members, membership, placement, settled_below)
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Puts the journal on a device of its own, whatever it holds, or with `None` back on the members, while
+    /// the array serves. `uuid` is a new one, for the device. The device before is a plain one then.
+    ///
+    /// # Errors
+    /// When the device does not suit or fails: the array serves on, with the journal where it was or,
+    /// if the device failed in the last moment, on the members.
+    pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
+        // The shape stays as it is meanwhile: its rings would be those of another array.
+        let inner = self.0.enter().await;
+        if inner.moving.is_some() {
+            return Err(GrowError::Reshaping.into());
+        }
+        inner.journal.move_to(device, inner.limits.block_bytes).await
     }
 }

@@ -520,7 +520,7 @@ impl<D: BlockDevice> Array<D> {
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;
         assembled.0.members.name(&record);
-        assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
+        assembled.0.journal.placement().take_device(own_journal.journal, own_journal.is_lost);
         for member in unflushed {
             assembled.0.members.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
         }

@@ -171,7 +171,7 @@ impl<D: BlockDevice> Array<D> {
         let members = devices.into_iter().map(Some).collect();
         let array = Self::build(handle, geometry, members, foundation)?;
         array.0.members.name(&named);
-        array.0.take_journal_device(journal, false);
+        array.0.journal.placement().take_device(journal, false);
         array.0.take_into_use(rings).await?;
         Ok(array)
     }

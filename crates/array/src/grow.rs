@@ -73,10 +73,10 @@ impl<D: BlockDevice> Inner<D> {
         if regions > 0 || self.resync.is_running.get() {
             return Err(GrowError::InDoubt { regions }.into());
         }
-        if self.journal_device.borrow().is_some() {
+        if self.journal.placement().is_on_device() {
             return Err(GrowError::JournalDevice.into());
         }
-        let has_failed = self.journal.get().is_some_and(|journal| journal.check().is_err());
+        let has_failed = self.journal.check().is_err();
         if has_failed || !self.half_written.borrow().is_empty() {
             return Err(GrowError::Failed.into());
         }
@@ -118,7 +118,7 @@ impl<D: BlockDevice> Inner<D> {
         let unsuited = |error| GrowError::Device { device, error };
         self.check_device(own, uuid).map_err(unsuited)?;
         let limits = own.limits();
-        let has_journal = self.journal.get().is_some();
+        let has_journal = self.journal.is_in_service();
         let bytes = limits.max_transfer_bytes;
         if has_journal && u64::from(bytes) < longest_record_bytes(&self.geometry) {
             return Err(unsuited(ReplaceError::Transfer { bytes }));
@@ -157,10 +157,7 @@ impl<D: BlockDevice> Inner<D> {
         let (consistency, marks) = (self.bitmap.consistency(), self.bitmap.hand_over());
         let bitmap =
             Bitmap::new(&self.handle, &geometry, consistency, &members, &membership, marks);
-        let journal = OnceCell::new();
-        if let Some(own) = self.journal.get() {
-            let _ = journal.set(own.grown(geometry.member_count(), ring));
-        }
+        let journal = self.journal.grown(&members, ring);
         Ok(Self {
             handle: self.handle.clone(),
             members,
@@ -172,9 +169,9 @@ impl<D: BlockDevice> Inner<D> {
             foreground: Foreground::default(),
             background: self.background.moved(),
             journal,
-            journal_device: RefCell::default(),
             half_written: RefCell::default(),
             resync: Resync::default(),
+            resting: OnceCell::new(),
             code: Some(code),
             decoders: RefCell::default(),
             moving,

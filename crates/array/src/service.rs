@@ -89,12 +89,13 @@ impl<D: BlockDevice> Inner<D> {
     ) -> Result<(), ArrayError> {
         let Some(durable) = self.membership.durable() else { return Ok(()) };
         if let Some(options) = journal {
-            self.begin_journal(options, JournalStart::Create).await?;
+            self.replay().run(options, JournalStart::Create).await?;
         }
         durable.set_usage(Usage::InUse);
         self.membership.settled().await.map_err(ArrayError::Io)?;
         // A new array without one of its members is not what was asked for.
-        let is_journal_lost = self.journal_now().is_some() && !self.is_journal_on_device();
+        let is_journal_lost = self.journal.placement().record_now().is_some()
+            && !self.journal.placement().is_on_device();
         if is_journal_lost {
             return Err(JournalError::Device(IoError::Gone).into());
         }
@@ -115,7 +116,7 @@ impl<D: BlockDevice> Inner<D> {
         durable.must_store();
         self.membership.settled().await.map_err(ArrayError::Io)?;
         let report = match journal {
-            Some(options) => self.begin_journal(options, JournalStart::Replay).await?,
+            Some(options) => self.replay().run(options, JournalStart::Replay).await?,
             None => ReplayReport::default(),
         };
         // Nothing else looks at its rows while they are neither in the one shape nor in the other.
@@ -133,7 +134,7 @@ impl<D: BlockDevice> Inner<D> {
         };
         durable.close();
         self.resync.ended.until(|| !self.resync.is_running.get()).await;
-        self.settle_journal().await?;
+        self.journal.empty().await?;
         self.membership.flush(&self.members).await?;
         // What is still in doubt must be so at the next start: then it is not called clean.
         if self.bitmap.next_in_doubt(0).is_none() {
@@ -187,7 +188,7 @@ impl<D: BlockDevice> Array<D> {
             event: record.event,
             usage: record.usage,
             members: record.members.iter().enumerate().map(member).collect(),
-            journal_device: self.0.journal_now(),
+            journal_device: self.0.journal.placement().record_now(),
             is_degraded: self.0.members.is_degraded(),
             region_bytes: self.0.members.region_sectors() * SECTOR_BYTES,
             regions,

@@ -58,7 +58,7 @@ impl<D: BlockDevice> Inner<D> {
     /// Makes durable on all members what is true now and the record does not say. The order is the protocol:
     /// each step relies on those before it.
     async fn update_record(self: &Rc<Self>) -> IoResult<()> {
-        self.leave_failing_device().await?;
+        self.journal.leave_failing_device().await?;
         self.flush_before_loss().await?;
         self.members.check_groups()?;
         let needs_resync = self.flush_before_resync_ends().await?;
@@ -70,7 +70,7 @@ impl<D: BlockDevice> Inner<D> {
         if is_join && !canary::is(Canary::JoinBeforeMap) {
             self.bitmap.store_whole_map().await?;
         }
-        self.write_journal_label(&next).await;
+        self.journal.placement().write_device_label(&next).await;
         let (new, old) = new_and_old(&before, &next);
         self.write_superblocks(&next, new.clone()).await?;
         self.write_superblocks(&next, old).await?;
@@ -89,7 +89,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Whether regions need a resync that the journal does not settle. Before the record says that none does,
-    /// what was made to match is self.membership.
+    /// what was made to match is durable.
     async fn flush_before_resync_ends(&self) -> IoResult<bool> {
         let needs_resync = self.membership.needs_resync() && self.bitmap.next_in_doubt(0).is_some();
         if self.membership.record().is_in_doubt && !needs_resync {

@@ -85,11 +85,6 @@ impl Marks {
         self.has_rounds.set(false);
     }
 
-    /// Sectors of a region on a member.
-    pub(crate) fn region_sectors(&self) -> u64 {
-        self.region_sectors
-    }
-
     /// The sectors of a region.
     pub(crate) fn sectors_of(&self, region: u64) -> SectorRange {
         let start = region * self.region_sectors;

@@ -1,100 +1,24 @@
-//! The write-hole journal: what a stripe's members will be written is in rings on these members before
-//! it is written in place, so that a crash leaves all of it or nothing, whichever members are lost
-//! with it. `docs/adr/0016-write-hole-journal.md` has the protocol and why it holds.
-//!
-//! - `format`: what is in a ring, byte by byte.
-//! - `ring`: the room in a ring and the queue before it.
-//! - `pump`: the tasks that write batches, labels, and raise the watermark.
-//! - `replay`: what an array does before it serves.
-//! - `join`: a member that comes into service.
-//! - `device`: the label of a device that takes the records of all members.
-//! - `home`: from the members' rings to such a device, and back.
-//! - `extents`: of overlapping records the last one.
+//! The journal of an array: begin and end of a transaction, pauses, rings of members that come, and the move
+//! to another device.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult};
-use voltier_ring::Signal;
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Payload};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
 use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
-use crate::format::journal_place::{
-    BATCH_BLOCKS_MAX, JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, journal_sectors_min,
-};
-use crate::format::journal_record::{BLOCK_SECTORS, Bounds, ENTRIES_MAX, Owner};
-use crate::geometry::chunks::Geometry;
+use crate::errors::journal::JournalError;
+use crate::format::journal_label::JournalLabel;
+use crate::format::journal_place::{JournalPlace, batch_blocks_max};
+use crate::format::journal_record::{Label, Owner, Start};
+use crate::journal::ledger::Ledger;
+use crate::journal::placement::{JournalDevice, Placement, label_for};
 use crate::journal::ring::{Outstanding, Pending, Piece, Ring};
-
-/// What the journal knows of all transactions.
-pub(super) struct Transactions {
-    pub(super) next_number: u64,
-    /// Not in the rings of all their members yet.
-    pub(super) unrecorded: BTreeSet<u64>,
-    /// Not in place yet, or not for good.
-    pub(super) open: BTreeSet<u64>,
-    /// Every transaction below is durable in place.
-    pub(super) watermark: u64,
-}
-
-impl Transactions {
-    /// The first that is not in place: a flush from now on covers all before it.
-    pub(super) fn candidate(&self) -> u64 {
-        self.open.first().copied().unwrap_or(self.next_number)
-    }
-
-    pub(super) fn begin(&mut self) -> u64 {
-        let number = self.next_number;
-        self.next_number += 1;
-        self.unrecorded.insert(number);
-        self.open.insert(number);
-        number
-    }
-
-    pub(super) fn forget(&mut self, number: u64) {
-        self.unrecorded.remove(&number);
-        self.open.remove(&number);
-    }
-
-    /// Every transaction so far is durable in place, or nothing of it is.
-    pub(super) fn settle_all(&mut self) {
-        self.unrecorded.clear();
-        self.open.clear();
-        self.watermark = self.next_number;
-    }
-
-    pub(super) fn raise_watermark(&mut self, to: u64) {
-        self.watermark = self.watermark.max(to);
-    }
-
-    pub(super) fn bounds(&self) -> Bounds {
-        let recorded_below = self.unrecorded.first().copied().unwrap_or(self.next_number);
-        Bounds { watermark: self.watermark, recorded_below }
-    }
-}
-
-/// The journal of an array in service.
-pub(crate) struct Journal {
-    pub(super) options: JournalOptions,
-    pub(super) transactions: RefCell<Transactions>,
-    /// One a member.
-    pub(super) rings: Vec<RefCell<Ring>>,
-    /// That of a device of its own, without room while there is none.
-    pub(super) device_ring: RefCell<Ring>,
-    /// Grows when transactions go elsewhere: records from before are not looked at any more.
-    pub(super) epoch: Cell<u64>,
-    /// Transactions whose in-place writes are under way.
-    pub(super) committing: Cell<u64>,
-    /// A transaction has ended, the watermark has risen, a member or the journal is lost.
-    pub(super) progress: Signal,
-    pub(super) is_advancing: Cell<bool>,
-    /// While there are any, no transaction begins.
-    pub(super) pauses: Cell<u32>,
-    /// Why nothing can be journalled any more.
-    pub(super) failed: Cell<Option<IoError>>,
-}
+use crate::journal::writer::JournalWriter;
+use crate::members::label_copies::{erase_label, write_label};
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
 
 /// A transaction that is in the journal; it is to be ended.
 #[must_use]
@@ -107,126 +31,89 @@ impl Transaction {
     }
 }
 
-impl Journal {
-    pub(super) fn new(options: JournalOptions, rings: Vec<Ring>, next_number: u64) -> Self {
-        let transactions = Transactions {
-            next_number,
-            unrecorded: BTreeSet::new(),
-            open: BTreeSet::new(),
-            watermark: next_number,
-        };
+/// Transactions stand still until this is dropped.
+pub(crate) struct Pause<'a>(Option<&'a Ledger>);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        if let Some(journal) = self.0 {
+            journal.pauses.set(journal.pauses.get() - 1);
+            journal.notify();
+        }
+    }
+}
+
+/// The journal of an array; without redundancy, or when none was asked for, it has no rings and does nothing.
+pub(crate) struct Journal<D> {
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    placement: Rc<Placement<D>>,
+    writer: Rc<JournalWriter<D>>,
+    handle: Handle,
+}
+
+impl<D: BlockDevice> Journal<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+    ) -> Self {
+        let placement = Rc::new(Placement::new(members, membership));
         Self {
-            options,
-            transactions: RefCell::new(transactions),
-            rings: rings.into_iter().map(RefCell::new).collect(),
-            device_ring: RefCell::new(Ring::new(JournalPlace::NONE, 1, 0, 0)),
-            epoch: Cell::new(0),
-            committing: Cell::new(0),
-            progress: Signal::new(),
-            is_advancing: Cell::new(false),
-            pauses: Cell::new(0),
-            failed: Cell::new(None),
+            members: members.clone(),
+            membership: membership.clone(),
+            writer: Rc::new(JournalWriter::new(handle, members, membership, &placement)),
+            placement,
+            handle: handle.clone(),
         }
     }
 
-    /// A life that no ring has had.
-    pub(super) fn next_life(&self) -> u64 {
-        let all = self.rings.iter().chain([&self.device_ring]);
-        let lives = all.map(|ring| ring.borrow().life());
-        lives.max().unwrap_or(0) + 1
+    /// The journal of an array that takes over, with further members; the first of them may have a ring.
+    /// Nothing is under way in this one, and nothing is left of it.
+    pub(crate) fn grown(&self, members: &Rc<MemberSet<D>>, ring: Option<Ring>) -> Self {
+        let grown = Self::new(&self.handle, members, &self.membership);
+        if let Some(ledger) = self.placement.ledger() {
+            grown.placement.begin(ledger.grown(members.len(), ring));
+        }
+        grown
     }
 
-    /// The ring of a member, or that of the device: it has the number behind the last member's.
-    pub(super) fn ring(&self, ring: usize) -> &RefCell<Ring> {
-        self.rings.get(ring).unwrap_or(&self.device_ring)
+    /// Whether changes are journalled.
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.placement.ledger().is_some()
     }
 
-    pub(super) fn owner(&self, ring: usize) -> Owner {
-        self.options.owner(ring, self.ring(ring).borrow().place())
+    /// Where its rings are.
+    pub(crate) fn placement(&self) -> &Rc<Placement<D>> {
+        &self.placement
+    }
+
+    /// The most sectors that one transaction should bring to each member of a group of so many; none
+    /// without a journal.
+    pub(crate) fn run_sectors_max(&self, width: usize) -> Option<u64> {
+        self.placement.ledger().map(|ledger| ledger.run_sectors_max(width))
     }
 
     /// # Errors
     /// Why nothing can be journalled any more.
     pub(crate) fn check(&self) -> IoResult<()> {
-        self.failed.get().map_or(Ok(()), Err)
+        self.placement.ledger().map_or(Ok(()), Ledger::check)
     }
 
-    /// A change is neither in place nor given up: the next replay settles it, and until then nothing
-    /// is journalled that would need its room.
-    pub(super) fn fail(&self, error: IoError) {
-        if self.failed.get().is_none() {
-            self.failed.set(Some(error));
-        }
-        self.progress.notify();
-    }
-
-    /// Whether a flush now would raise the watermark, and none is under way.
-    pub(super) fn can_advance(&self) -> bool {
-        let transactions = self.transactions.borrow();
-        let is_of_use = transactions.watermark < transactions.candidate();
-        is_of_use && !self.is_advancing.get() && self.failed.get().is_none()
-    }
-
-    /// Whether no transaction is under way, nor anything for one.
-    pub(super) fn is_at_rest(&self) -> bool {
-        let mut all = self.rings.iter().chain([&self.device_ring]);
-        let rings = all.all(|ring| ring.borrow().is_at_rest());
-        rings && !self.is_advancing.get() && self.transactions.borrow().open.is_empty()
-    }
-
-    /// The most sectors that one transaction should bring to each member of a group of so many: rings hold
-    /// four such ones.
-    pub(crate) fn run_sectors_max(&self, width: usize) -> u64 {
-        let sectors = |place: JournalPlace| {
-            (BATCH_BLOCKS_MAX.min(place.blocks() / 4)).saturating_sub(1) * BLOCK_SECTORS
-        };
-        let of_members = self.options.places.iter().map(|place| sectors(*place)).min();
-        let device = self.device_ring.borrow().place();
-        // A device takes all of it in one ring.
-        let of_device = (device != JournalPlace::NONE).then(|| sectors(device) / width as u64);
-        of_members.into_iter().chain(of_device).min().unwrap_or(0)
-    }
-
-    /// Rows of so many members whose pieces one batch can name, whatever of them is left out.
-    pub(crate) fn run_rows_max(width: usize) -> u64 {
-        (ENTRIES_MAX / width) as u64
-    }
-
-    /// Something changed that a writer of a ring may wait for.
+    /// A member has come or gone: a task that waits looks again.
     pub(crate) fn notify(&self) {
-        self.progress.notify();
-    }
-}
-
-impl JournalOptions {
-    /// # Errors
-    /// When the places do not suit the geometry.
-    pub(crate) fn check(&self, geometry: &Geometry) -> Result<(), ArrayError> {
-        let count = geometry.member_count();
-        if count > JOURNAL_MEMBERS_MAX {
-            return Err(ArrayError::JournalMembers { members: count });
-        }
-        let given = self.places.len();
-        if given != count {
-            return Err(ArrayError::MemberCount { given, expected: count });
-        }
-        let needed = journal_sectors_min(geometry);
-        let fits = |place: &JournalPlace| {
-            place.start.0.is_multiple_of(BLOCK_SECTORS) && place.sectors >= needed
-        };
-        match self.places.iter().position(|place| !fits(place)) {
-            Some(member) => {
-                let sectors = self.places[member].sectors;
-                Err(ArrayError::JournalPlace { member, sectors, needed })
-            }
-            None => Ok(()),
+        if let Some(ledger) = self.placement.ledger() {
+            ledger.notify();
         }
     }
-}
 
-impl<D: BlockDevice> Inner<D> {
+    /// How many hold the parts of the journal.
+    pub(crate) fn holders(&self) -> [usize; 2] {
+        [Rc::strong_count(&self.placement), Rc::strong_count(&self.writer)]
+    }
+
     /// Puts what will be written to the members of a group into their rings. When it returns, that is
-    /// durable, and in-place writes may begin; they end with [`end_transaction`](Self::end_transaction).
+    /// durable, and in-place writes may begin; they end with [`end`](Self::end).
     ///
     /// The caller holds the sectors of the stripe, so that transactions over the same sectors have
     /// the order of their numbers.
@@ -234,12 +121,8 @@ impl<D: BlockDevice> Inner<D> {
     /// # Errors
     /// When a ring cannot be written and its member cannot be lost, or too many are lost. In-place
     /// writes must not begin then.
-    pub(crate) async fn begin_transaction(
-        self: &Rc<Self>,
-        group: usize,
-        pieces: Vec<Piece>,
-    ) -> IoResult<Transaction> {
-        let Some(journal) = self.journal.get() else { return Ok(Transaction(None)) };
+    pub(crate) async fn begin(&self, group: usize, pieces: Vec<Piece>) -> IoResult<Transaction> {
+        let Some(journal) = self.placement.ledger() else { return Ok(Transaction(None)) };
         // A record names the members that have a part of it. If one is left out that a replay takes
         // to be in service, the replay would leave it as it was.
         let mut pieces = Some(pieces);
@@ -256,7 +139,7 @@ impl<D: BlockDevice> Inner<D> {
             journal.check()?;
             self.members.check_group(group)?;
             // A device may be lost with the records, the members' rings only with their members.
-            let is_on_device = self.is_journal_on_device();
+            let is_on_device = self.placement.is_on_device();
             let epoch = journal.epoch.get();
             let own = if is_on_device { pieces.clone() } else { pieces.take() };
             let own = own.expect("records in the members' rings are never given up");
@@ -289,23 +172,19 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Hands pieces to the rings of the members in service, or to that of the device.
-    fn queue_pieces(
-        self: &Rc<Self>,
-        journal: &Journal,
-        mut pieces: Vec<Piece>,
-    ) -> (u64, Rc<Outstanding>) {
+    fn queue_pieces(&self, journal: &Ledger, mut pieces: Vec<Piece>) -> (u64, Rc<Outstanding>) {
         pieces.retain(|piece| self.members[piece.member].is_online());
         let participants = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.member);
         let outstanding = Outstanding::of(pieces.len());
         let number = journal.transactions.borrow_mut().begin();
         for Piece { member, at, content } in pieces {
             let outstanding = outstanding.clone();
-            let is_on_device = self.is_journal_on_device();
+            let is_on_device = self.placement.is_on_device();
             let ring = if is_on_device { self.members.len() } else { member };
             let member = is_on_device.then_some(member);
             let pending = Pending { number, member, participants, at, content, outstanding };
             if journal.ring(ring).borrow_mut().push(pending) {
-                self.handle.spawn(self.clone().pump(ring));
+                self.handle.spawn(self.writer.clone().pump(ring));
             }
         }
         (number, outstanding)
@@ -313,12 +192,8 @@ impl<D: BlockDevice> Inner<D> {
 
     /// In-place writes of a transaction are over, with this result; what the client is told. A member
     /// lost in them is on record before.
-    pub(crate) async fn end_transaction(
-        self: &Rc<Self>,
-        transaction: Transaction,
-        result: IoResult<()>,
-    ) -> IoResult<()> {
-        let (Some(journal), Some(number)) = (self.journal.get(), transaction.0) else {
+    pub(crate) async fn end(&self, transaction: Transaction, result: IoResult<()>) -> IoResult<()> {
+        let (Some(journal), Some(number)) = (self.placement.ledger(), transaction.0) else {
             return match result {
                 Ok(()) => self.membership.barrier().await,
                 Err(error) => Err(error),
@@ -342,5 +217,233 @@ impl<D: BlockDevice> Inner<D> {
             Err(error) => journal.fail(error),
         }
         result
+    }
+
+    /// Brings all that was acknowledged in place and says so in the labels, so that the next start has
+    /// nothing to redo. No request may be under way.
+    ///
+    /// # Errors
+    /// When a member that cannot be lost does not take it.
+    pub(crate) async fn empty(&self) -> IoResult<()> {
+        let Some(journal) = self.placement.ledger() else { return Ok(()) };
+        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
+        journal.check()?;
+        let candidate = journal.transactions.borrow().candidate();
+        self.membership.flush(&self.members).await?;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
+        for ring in self.placement.rings_in_use() {
+            let Ok(device) = self.placement.device_of_ring(ring) else { continue };
+            let start = journal.ring(ring).borrow_mut().free_below(candidate);
+            let written = self.writer.write_label(ring, start).await;
+            self.placement.settle_ring(ring, &device, written)?;
+        }
+        self.membership.barrier().await
+    }
+
+    /// Keeps transactions from beginning, and waits until all are durable in place.
+    ///
+    /// # Errors
+    /// When the journal has failed, or too many members are lost.
+    pub(crate) async fn pause(&self) -> IoResult<Pause<'_>> {
+        let Some(journal) = self.placement.ledger() else { return Ok(Pause(None)) };
+        journal.pauses.set(journal.pauses.get() + 1);
+        let pause = Pause(Some(journal));
+        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
+        journal.check()?;
+        let candidate = journal.transactions.borrow().candidate();
+        self.membership.flush(&self.members).await?;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
+        Ok(pause)
+    }
+
+    /// Makes an empty ring on a device that is to come to the array with the next number, in service at
+    /// once. Nothing is under way.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) async fn make_first_ring(&self, device: &Rc<D>) -> IoResult<Option<Ring>> {
+        let Some(journal) = self.placement.ledger() else { return Ok(None) };
+        let (member, place) = (journal.rings.len(), journal.options.places[0]);
+        let life = journal.rings[0].borrow().life();
+        Ok(Some(self.write_ring_labels(journal, device, member, place, life).await?))
+    }
+
+    /// Waits until all transactions so far have ended: those behind have this number or a higher one.
+    ///
+    /// # Errors
+    /// When the journal has failed.
+    pub(crate) async fn drain(&self) -> IoResult<u64> {
+        let Some(journal) = self.placement.ledger() else { return Ok(0) };
+        let next_number = journal.transactions.borrow().next_number;
+        let is_drained = || journal.transactions.borrow().candidate() >= next_number;
+        journal.progress.until(|| journal.check().is_err() || is_drained()).await;
+        journal.check().map(|()| next_number)
+    }
+
+    /// All members were flushed since the transactions below a number had ended.
+    pub(crate) fn note_flushed(&self, below: u64) {
+        if let Some(journal) = self.placement.ledger() {
+            journal.transactions.borrow_mut().raise_watermark(below);
+            journal.notify();
+        }
+    }
+
+    /// Makes an empty ring on a device that is to be a member in service. The journal is paused.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) async fn make_ring(&self, member: usize, device: &Rc<D>) -> IoResult<()> {
+        let Some(journal) = self.placement.ledger() else { return Ok(()) };
+        if canary::is(Canary::RingNotMade) {
+            return Ok(());
+        }
+        let place = journal.options.places[member];
+        let life = journal.rings[member].borrow().life();
+        let ring = self.write_ring_labels(journal, device, member, place, life).await?;
+        journal.rings[member].replace(ring);
+        Ok(())
+    }
+
+    async fn write_ring_labels(
+        &self,
+        journal: &Ledger,
+        device: &Rc<D>,
+        member: usize,
+        place: JournalPlace,
+        life: u64,
+    ) -> IoResult<Ring> {
+        let watermark = journal.transactions.borrow().watermark;
+        for number in [1, 2] {
+            let start = Start { life, number, tail: (0, 1), watermark };
+            let owner = Owner { array: journal.options.array, member, blocks: place.blocks() };
+            let label = Payload::One(Label::encode(owner, start));
+            self.members.counters().add(|counts| counts.journal_writes += 1);
+            device.write(place.label_lba(number), label, Durability::Durable).await?;
+        }
+        let blocks = batch_blocks_max(place, device.limits().max_transfer_bytes);
+        Ok(Ring::new(place, blocks, life, 2))
+    }
+
+    /// Has the journal leave a device that failed. What the device had is in place and flushed then, or was
+    /// never begun; the members are still to be told, which is news.
+    ///
+    /// # Errors
+    /// When what it had cannot be brought in place: it is needed at the next start.
+    pub(crate) async fn leave_failing_device(&self) -> IoResult<()> {
+        let is_failing = self.placement.is_device_failing();
+        let Some(durable) = self.membership.durable().filter(|_| is_failing) else { return Ok(()) };
+        match self.placement.ledger() {
+            Some(journal) => {
+                // Nothing new begins: whoever would waits for the news.
+                journal.progress.until(|| journal.committing.get() == 0).await;
+                journal.check()?;
+                self.members.flush().await?;
+                // Their labels must be true also if the news is never told, and the device is there at the
+                // next start: a member that is lost just now, and not on record, lacks what is settled here.
+                let watermark = journal.transactions.borrow().watermark;
+                self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
+                journal.transactions.borrow_mut().settle_all();
+                journal.epoch.set(journal.epoch.get() + 1);
+            }
+            // Before anything was redone only a stop in order leaves nothing on it.
+            None if durable.is_replay_due() => return Err(IoError::Gone),
+            None => {}
+        }
+        self.placement.replace_device(None);
+        durable.lose_journal();
+        if let Some(journal) = self.placement.ledger() {
+            journal.notify();
+        }
+        Ok(())
+    }
+
+    /// Puts the journal on another device, or back on the members.
+    pub(crate) async fn move_to(
+        &self,
+        new: Option<(D, [u8; 16])>,
+        block_bytes: u32,
+    ) -> Result<(), ArrayError> {
+        let (Some(durable), Some(journal)) = (self.membership.durable(), self.placement.ledger())
+        else {
+            return Err(JournalError::NoJournal.into());
+        };
+        self.membership.settled().await.map_err(ArrayError::Io)?;
+        let new = match new {
+            Some((device, uuid)) => {
+                let label = label_for(&durable.record(), &device, uuid, block_bytes)?;
+                Some((JournalDevice::new(device, &label), label))
+            }
+            None => None,
+        };
+        let _pause = self.pause().await.map_err(ArrayError::Io)?;
+        let ring = loop {
+            let epoch = journal.epoch.get();
+            let ring = self.begin_life_on(durable, journal, new.as_ref()).await?;
+            if journal.epoch.get() == epoch && !self.placement.is_device_failing() {
+                break ring;
+            }
+            // The device before has failed meanwhile. That it is left, too, begins a life, and must not
+            // take away what comes after it.
+            self.membership.settled().await.map_err(ArrayError::Io)?;
+        };
+        let moved_to = new.as_ref().map(|(new, _)| new.uuid);
+        if let Some(ring) = ring {
+            journal.device_ring.replace(ring);
+        }
+        journal.epoch.set(journal.epoch.get() + 1);
+        let old = self.placement.replace_device(new.map(|(new, _)| new));
+        durable.set_journal(moved_to);
+        self.membership.settled().await.map_err(ArrayError::Io)?;
+        if let Some(old) = old {
+            // If that fails it is a stale one: nobody takes it for more.
+            let _ = erase_label(&*old.device).await;
+        }
+        if moved_to.is_some() && !self.placement.is_on_device() {
+            return Err(JournalError::Device(IoError::Gone).into());
+        }
+        Ok(())
+    }
+
+    /// Makes all rings empty, with that of a new device, if there is one: above all lives, so that what is
+    /// left anywhere of an earlier use is void. Nothing is under way.
+    async fn begin_life_on(
+        &self,
+        durable: &Membership,
+        journal: &Ledger,
+        new: Option<&(JournalDevice<D>, JournalLabel)>,
+    ) -> Result<Option<Ring>, ArrayError> {
+        let watermark = journal.transactions.borrow().watermark;
+        let life = journal.next_life();
+        let ring = match new {
+            Some((new, label)) => {
+                let device_failed = |error| ArrayError::from(JournalError::Device(error));
+                let made = self.make_device_ring(journal, new, life, watermark).await;
+                let ring = made.map_err(device_failed)?;
+                let label = JournalLabel { event: durable.record().event, ..label.clone() };
+                write_label(&*new.device, &label).await.map_err(device_failed)?;
+                Some(ring)
+            }
+            None => None,
+        };
+        self.writer.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
+        Ok(ring)
+    }
+
+    async fn make_device_ring(
+        &self,
+        journal: &Ledger,
+        new: &JournalDevice<D>,
+        life: u64,
+        watermark: u64,
+    ) -> IoResult<Ring> {
+        let owner = journal.options.owner(self.members.len(), new.place);
+        for number in [1, 2] {
+            let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
+            self.members.counters().add(|counts| counts.journal_writes += 1);
+            let at = new.place.label_lba(number);
+            new.device.write(at, label.into(), voltier_block::Durability::Durable).await?;
+        }
+        let blocks = batch_blocks_max(new.place, new.device.limits().max_transfer_bytes);
+        Ok(Ring::new(new.place, blocks, life, 2))
     }
 }

@@ -1,8 +1,17 @@
-//! The write-hole journal.
+//! The write-hole journal: what a stripe's members will be written is in rings on these members before
+//! it is written in place, so that a crash leaves all of it or nothing, whichever members are lost
+//! with it. `docs/adr/0016-write-hole-journal.md` has the protocol and why it holds.
+//!
+//! - `ring`: the room in a ring and the queue before it.
+//! - `ledger`: all rings, and all transactions.
+//! - `placement`: in the rings of the members, or in that of a device of its own.
+//! - `writer`: the tasks that write batches, labels, and raise the watermark.
+//! - `journal`: begin and end of a transaction; pauses, members that come, another place.
+//! - `replay`: what an array does before it serves; `extents`: of overlapping records the last one.
 
 pub(crate) mod extents;
-pub(crate) mod join;
 pub(crate) mod journal;
+pub(crate) mod ledger;
 pub(crate) mod placement;
 pub(crate) mod replay;
 pub(crate) mod ring;

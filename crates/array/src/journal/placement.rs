@@ -4,22 +4,18 @@
 //! what is in place is flushed, the members' rings are marked as the newest, and the members say
 //! durably that the device is out; only then is anything acknowledged or written in place again.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult};
 
-use crate::array::{Array, Inner};
-use crate::errors::ArrayError;
-use crate::errors::grow::GrowError;
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::{JournalLabel, JournalRecord, JournalState, ring_place};
-use crate::format::journal_place::{JournalPlace, batch_blocks_max, device_ring_sectors_min};
-use crate::format::journal_record::{Label, Start};
+use crate::format::journal_place::{JournalPlace, device_ring_sectors_min};
 use crate::format::superblock::ArrayRecord;
-use crate::journal::journal::Journal;
-use crate::journal::ring::Ring;
-use crate::members::label_copies::{erase_label, write_label};
+use crate::journal::ledger::Ledger;
+use crate::members::label_copies::write_label;
+use crate::members::member_set::MemberSet;
 use crate::membership::membership::Membership;
 
 /// A device that takes the records of all members.
@@ -77,31 +73,77 @@ pub(crate) fn label_for<D: BlockDevice>(
     })
 }
 
-impl<D: BlockDevice> Inner<D> {
-    /// Whether a device takes the records, or is about to be left.
-    pub(crate) fn is_journal_on_device(&self) -> bool {
-        self.journal_device.borrow().is_some()
+/// Where the rings are: on the members, and on a device of the journal's own.
+pub(crate) struct Placement<D> {
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    /// The device that takes the journal's records; none while they are on the members.
+    device: RefCell<Option<JournalDevice<D>>>,
+    /// Empty without redundancy, and until the journal is begun.
+    ledger: OnceCell<Ledger>,
+}
+
+impl<D: BlockDevice> Placement<D> {
+    pub(crate) fn new(members: &Rc<MemberSet<D>>, membership: &Rc<Membership>) -> Self {
+        Self {
+            members: members.clone(),
+            membership: membership.clone(),
+            device: RefCell::default(),
+            ledger: OnceCell::new(),
+        }
     }
 
-    fn is_journal_device_failing(&self) -> bool {
-        self.journal_device.borrow().as_ref().is_some_and(|it| it.is_failing.get())
+    pub(crate) fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.get()
+    }
+
+    /// The ledger of an array with a journal that was begun.
+    pub(super) fn in_service(&self) -> &Ledger {
+        self.ledger.get().expect("only an array with a journal has rings")
+    }
+
+    /// Begins the journal. Once.
+    pub(super) fn begin(&self, ledger: Ledger) {
+        assert!(self.ledger.set(ledger).is_ok(), "an array has one journal");
+    }
+
+    /// Puts another device in the place of the one that takes the records.
+    pub(super) fn replace_device(
+        &self,
+        device: Option<JournalDevice<D>>,
+    ) -> Option<JournalDevice<D>> {
+        self.device.replace(device)
+    }
+
+    /// Where the ring of the journal's own device is.
+    pub(super) fn device_place(&self) -> Option<JournalPlace> {
+        self.device.borrow().as_ref().map(|device| device.place)
+    }
+
+    /// Whether a device takes the records, or is about to be left.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.device.borrow().is_some()
+    }
+
+    pub(super) fn is_device_failing(&self) -> bool {
+        self.device.borrow().as_ref().is_some_and(|it| it.is_failing.get())
     }
 
     /// The device of a ring: a member's, or the journal's own.
     ///
     /// # Errors
     /// `Gone` when it is lost.
-    pub(super) fn device_of_ring(&self, ring: usize) -> IoResult<Rc<D>> {
+    pub(crate) fn device_of_ring(&self, ring: usize) -> IoResult<Rc<D>> {
         if ring < self.members.len() {
-            return self.device_of(ring);
+            return self.members[ring].device();
         }
-        let journal = self.journal_device.borrow();
+        let journal = self.device.borrow();
         let in_use = journal.as_ref().filter(|journal| !journal.is_failing.get());
         in_use.map(|journal| journal.device.clone()).ok_or(IoError::Gone)
     }
 
     /// What a failed write to a ring means: its member is lost, or the journal leaves its device.
-    pub(super) fn settle_ring(
+    pub(crate) fn settle_ring(
         &self,
         ring: usize,
         device: &Rc<D>,
@@ -111,22 +153,22 @@ impl<D: BlockDevice> Inner<D> {
             return self.members.settle(ring, device, result);
         }
         if result.is_err() {
-            self.lose_journal_device(device);
+            self.lose_device(device);
         }
         Ok(())
     }
 
     /// Rings that take records.
-    pub(super) fn rings_in_use(&self) -> Vec<usize> {
+    pub(crate) fn rings_in_use(&self) -> Vec<usize> {
         let members = self.members.len();
-        if self.is_journal_on_device() {
+        if self.is_on_device() {
             return vec![members];
         }
         (0..members).filter(|member| self.members[*member].is_online()).collect()
     }
 
-    pub(super) fn lose_journal_device(&self, device: &Rc<D>) {
-        let journal = self.journal_device.borrow();
+    pub(crate) fn lose_device(&self, device: &Rc<D>) {
+        let journal = self.device.borrow();
         let Some(journal) = journal.as_ref().filter(|it| Rc::ptr_eq(&it.device, device)) else {
             return;
         };
@@ -134,75 +176,24 @@ impl<D: BlockDevice> Inner<D> {
             return;
         }
         self.membership.note_change();
-        if let Some(journal) = self.journal.get() {
+        if let Some(journal) = self.ledger() {
             journal.notify();
         }
     }
 
     /// The device of an array that is being put together; none if it has none, or it is not there.
-    pub(crate) fn take_journal_device(&self, device: Option<(D, JournalLabel)>, is_lost: bool) {
+    pub(crate) fn take_device(&self, device: Option<(D, JournalLabel)>, is_lost: bool) {
         if let Some((device, label)) = device {
-            self.journal_device.replace(Some(JournalDevice::new(device, &label)));
+            self.device.replace(Some(JournalDevice::new(device, &label)));
         } else if is_lost && let Some(durable) = self.membership.durable() {
             durable.lose_journal();
         }
     }
 
-    /// Has the journal leave a device that failed. What the device had is in place and flushed then, or was
-    /// never begun; the members are still to be told, which is news.
-    ///
-    /// # Errors
-    /// When what it had cannot be brought in place: it is needed at the next start.
-    pub(crate) async fn leave_failing_device(self: &Rc<Self>) -> IoResult<()> {
-        let is_failing = self.is_journal_device_failing();
-        let Some(durable) = self.membership.durable().filter(|_| is_failing) else { return Ok(()) };
-        match self.journal.get() {
-            Some(journal) => {
-                // Nothing new begins: whoever would waits for the news.
-                journal.progress.until(|| journal.committing.get() == 0).await;
-                journal.check()?;
-                self.members.flush().await?;
-                // Their labels must be true also if the news is never told, and the device is there at the
-                // next start: a member that is lost just now, and not on record, lacks what is settled here.
-                let watermark = journal.transactions.borrow().watermark;
-                self.empty_member_rings(journal, journal.next_life(), watermark).await?;
-                journal.transactions.borrow_mut().settle_all();
-                journal.epoch.set(journal.epoch.get() + 1);
-            }
-            // Before anything was redone only a stop in order leaves nothing on it.
-            None if durable.is_replay_due() => return Err(IoError::Gone),
-            None => {}
-        }
-        self.journal_device.take();
-        durable.lose_journal();
-        if let Some(journal) = self.journal.get() {
-            journal.notify();
-        }
-        Ok(())
-    }
-
-    /// Says in the members' rings that nothing in them, or anywhere else, is needed.
-    async fn empty_member_rings(
-        self: &Rc<Self>,
-        journal: &Journal,
-        life: u64,
-        watermark: u64,
-    ) -> IoResult<()> {
-        for member in 0..self.members.len() {
-            if !self.members[member].is_online() {
-                continue;
-            }
-            let start = journal.rings[member].borrow_mut().begin_life(life, watermark);
-            let written = self.write_label(member, start).await;
-            self.members.settle_now(member, written)?;
-        }
-        self.members.check_groups()
-    }
-
     /// Tells the journal device the newest event, if there is one in service.
-    pub(crate) async fn write_journal_label(self: &Rc<Self>, record: &ArrayRecord) {
+    pub(crate) async fn write_device_label(self: &Rc<Self>, record: &ArrayRecord) {
         let Some((device, uuid, place)) =
-            self.journal_device.borrow().as_ref().and_then(|it| {
+            self.device.borrow().as_ref().and_then(|it| {
                 (!it.is_failing.get()).then(|| (it.device.clone(), it.uuid, it.place))
             })
         else {
@@ -218,118 +209,16 @@ impl<D: BlockDevice> Inner<D> {
         };
         self.members.counters().add(|counts| counts.metadata_writes += 2);
         if write_label(&*device, &label).await.is_err() {
-            self.lose_journal_device(&device);
+            self.lose_device(&device);
         }
     }
 
     /// What the journal device is now: also what is not on record yet.
-    pub(crate) fn journal_now(&self) -> Option<JournalRecord> {
+    pub(crate) fn record_now(&self) -> Option<JournalRecord> {
         let record = self.membership.durable()?.journal()?;
-        let in_use = self.journal_device.borrow();
+        let in_use = self.device.borrow();
         let is_failing = in_use.as_ref().is_none_or(|it| it.is_failing.get());
         let state = if is_failing { JournalState::Lost } else { JournalState::InService };
         Some(JournalRecord { state, ..record })
-    }
-
-    /// Puts the journal on another device, or back on the members.
-    async fn move_journal(self: &Rc<Self>, new: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
-        let (Some(durable), Some(journal)) = (self.membership.durable(), self.journal.get()) else {
-            return Err(JournalError::NoJournal.into());
-        };
-        self.membership.settled().await.map_err(ArrayError::Io)?;
-        let new = match new {
-            Some((device, uuid)) => {
-                let label = label_for(&durable.record(), &device, uuid, self.limits.block_bytes)?;
-                Some((JournalDevice::new(device, &label), label))
-            }
-            None => None,
-        };
-        let _pause = self.pause_journal().await.map_err(ArrayError::Io)?;
-        let ring = loop {
-            let epoch = journal.epoch.get();
-            let ring = self.begin_life_on(durable, journal, new.as_ref()).await?;
-            if journal.epoch.get() == epoch && !self.is_journal_device_failing() {
-                break ring;
-            }
-            // The device before has failed meanwhile. That it is left, too, begins a life, and must not
-            // take away what comes after it.
-            self.membership.settled().await.map_err(ArrayError::Io)?;
-        };
-        let moved_to = new.as_ref().map(|(new, _)| new.uuid);
-        if let Some(ring) = ring {
-            journal.device_ring.replace(ring);
-        }
-        journal.epoch.set(journal.epoch.get() + 1);
-        let old = self.journal_device.replace(new.map(|(new, _)| new));
-        durable.set_journal(moved_to);
-        self.membership.settled().await.map_err(ArrayError::Io)?;
-        if let Some(old) = old {
-            // If that fails it is a stale one: nobody takes it for more.
-            let _ = erase_label(&*old.device).await;
-        }
-        if moved_to.is_some() && !self.is_journal_on_device() {
-            return Err(JournalError::Device(IoError::Gone).into());
-        }
-        Ok(())
-    }
-
-    /// Makes all rings empty, with that of a new device, if there is one: above all lives, so that what is
-    /// left anywhere of an earlier use is void. Nothing is under way.
-    async fn begin_life_on(
-        self: &Rc<Self>,
-        durable: &Membership,
-        journal: &Journal,
-        new: Option<&(JournalDevice<D>, JournalLabel)>,
-    ) -> Result<Option<Ring>, ArrayError> {
-        let watermark = journal.transactions.borrow().watermark;
-        let life = journal.next_life();
-        let ring = match new {
-            Some((new, label)) => {
-                let device_failed = |error| ArrayError::from(JournalError::Device(error));
-                let made = self.make_device_ring(journal, new, life, watermark).await;
-                let ring = made.map_err(device_failed)?;
-                let label = JournalLabel { event: durable.record().event, ..label.clone() };
-                write_label(&*new.device, &label).await.map_err(device_failed)?;
-                Some(ring)
-            }
-            None => None,
-        };
-        self.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
-        Ok(ring)
-    }
-
-    async fn make_device_ring(
-        &self,
-        journal: &Journal,
-        new: &JournalDevice<D>,
-        life: u64,
-        watermark: u64,
-    ) -> IoResult<Ring> {
-        let owner = journal.options.owner(self.members.len(), new.place);
-        for number in [1, 2] {
-            let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
-            self.members.counters().add(|counts| counts.journal_writes += 1);
-            let at = new.place.label_lba(number);
-            new.device.write(at, label.into(), voltier_block::Durability::Durable).await?;
-        }
-        let blocks = batch_blocks_max(new.place, new.device.limits().max_transfer_bytes);
-        Ok(Ring::new(new.place, blocks, life, 2))
-    }
-}
-
-impl<D: BlockDevice> Array<D> {
-    /// Puts the journal on a device of its own, whatever it holds, or with `None` back on the members, while
-    /// the array serves. `uuid` is a new one, for the device. The device before is a plain one then.
-    ///
-    /// # Errors
-    /// When the device does not suit or fails: the array serves on, with the journal where it was or,
-    /// if the device failed in the last moment, on the members.
-    pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
-        // The shape stays as it is meanwhile: its rings would be those of another array.
-        let inner = self.0.enter().await;
-        if inner.moving.is_some() {
-            return Err(GrowError::Reshaping.into());
-        }
-        inner.move_journal(device).await
     }
 }

@@ -7,22 +7,28 @@ use std::rc::Rc;
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
+use voltier_ring::Handle;
 
-use crate::array::Inner;
 use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
 use crate::errors::journal::JournalError;
-use crate::format::journal_place::{JournalOptions, JournalPlace, batch_blocks_max};
+use crate::format::journal_place::{
+    JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, batch_blocks_max, journal_sectors_min,
+};
 use crate::format::journal_record::{
     BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, DEVICE_RING, Entry, Label, Owner, Start,
     decode_batch, is_later_batch, length_of_batch,
 };
+use crate::geometry::chunks::Geometry;
 use crate::journal::extents::{Extent, Extents};
-use crate::journal::journal::Journal;
+use crate::journal::ledger::Ledger;
+use crate::journal::placement::Placement;
 use crate::journal::ring::Ring;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::long_transfer::read_long;
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
 
 /// Writes to one member that a replay has under way.
 const REDO_DEPTH: usize = 16;
@@ -138,17 +144,70 @@ pub struct ReplayReport {
     pub damaged: Vec<usize>,
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// # Errors
+/// When the places do not suit the geometry.
+fn check_places(options: &JournalOptions, geometry: &Geometry) -> Result<(), ArrayError> {
+    let count = geometry.member_count();
+    if count > JOURNAL_MEMBERS_MAX {
+        return Err(ArrayError::JournalMembers { members: count });
+    }
+    let given = options.places.len();
+    if given != count {
+        return Err(ArrayError::MemberCount { given, expected: count });
+    }
+    let needed = journal_sectors_min(geometry);
+    let fits = |place: &JournalPlace| {
+        place.start.0.is_multiple_of(BLOCK_SECTORS) && place.sectors >= needed
+    };
+    match options.places.iter().position(|place| !fits(place)) {
+        Some(member) => {
+            let sectors = options.places[member].sectors;
+            Err(ArrayError::JournalPlace { member, sectors, needed })
+        }
+        None => Ok(()),
+    }
+}
+
+/// A start of the journal.
+pub(crate) struct Replay<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    placement: Rc<Placement<D>>,
+    /// Every transaction below this is in place, and may be for a shape that is gone.
+    settled_below: u64,
+}
+
+impl<D: BlockDevice> Replay<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+        placement: &Rc<Placement<D>>,
+        settled_below: u64,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members: members.clone(),
+            membership: membership.clone(),
+            placement: placement.clone(),
+            settled_below,
+        })
+    }
+
     /// Makes the journal ready to serve.
     ///
     /// # Errors
     /// When the places do not suit the geometry, or too many members fail.
-    pub(crate) async fn begin_journal(
+    pub(crate) async fn run(
         self: &Rc<Self>,
         options: JournalOptions,
         start: JournalStart,
     ) -> Result<ReplayReport, ArrayError> {
-        options.check(&self.geometry)?;
+        check_places(&options, &self.geometry)?;
         match start {
             JournalStart::Create => {
                 self.create_journal(options).await?;
@@ -164,11 +223,11 @@ impl<D: BlockDevice> Inner<D> {
         self.flush_journal_device().await?;
         let mut found = self.walk_all(&options).await;
         self.lose_damaged(&found, &mut report)?;
-        if self.is_journal_on_device() && found[self.members.len()].is_none() {
+        if self.placement.is_on_device() && found[self.members.len()].is_none() {
             self.lose_damaged_device()?;
         }
         // Older transactions may be for rows that have another shape by now.
-        let settled_below = self.moving.as_ref().map_or(0, |it| it.record().settled_below);
+        let settled_below = self.settled_below;
         let gathered = Gathered::of(&found, self.members.len(), settled_below);
         let damaged = gathered.damaged(self.present());
         for member in (0..self.members.len()).filter(|member| damaged >> member & 1 == 1) {
@@ -230,7 +289,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     async fn walk(self: Rc<Self>, ring: usize, options: &JournalOptions) -> IoResult<Found> {
-        let device = self.device_of_ring(ring)?;
+        let device = self.placement.device_of_ring(ring)?;
         if self.members.get(ring).is_some_and(|member| !member.is_online()) {
             // One that is being rebuilt takes no part: what is redone it lacks.
             return Err(IoError::Gone);
@@ -337,7 +396,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<u64> {
         let present = self.present();
         let mut redone = Vec::new();
-        let is_on_device = self.is_journal_on_device();
+        let is_on_device = self.placement.is_on_device();
         for member in 0..self.members.len() {
             let mut extents = Extents::default();
             // The members' rings are empty while a device has the records.
@@ -402,7 +461,7 @@ impl<D: BlockDevice> Inner<D> {
                 .clear(member, range, Clear::Zeroes(Durability::Cached))
                 .await;
         };
-        let device = match self.device_of_ring(source) {
+        let device = match self.placement.device_of_ring(source) {
             Ok(device) => device,
             Err(error) if source == self.members.len() => return Err(error),
             Err(_) => return Ok(()),
@@ -419,7 +478,7 @@ impl<D: BlockDevice> Inner<D> {
     /// After a kill records may be in its volatile cache: what is redone must stay there.
     async fn flush_journal_device(self: &Rc<Self>) -> Result<(), ArrayError> {
         let ring = self.members.len();
-        let Ok(device) = self.device_of_ring(ring) else { return Ok(()) };
+        let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
         if device.flush().await.is_err() {
             self.lose_damaged_device()?;
         }
@@ -431,14 +490,14 @@ impl<D: BlockDevice> Inner<D> {
         if self.membership.durable().is_none_or(|it| it.is_replay_due()) {
             return Err(JournalError::Damaged.into());
         }
-        if let Ok(device) = self.device_of_ring(self.members.len()) {
-            self.lose_journal_device(&device);
+        if let Ok(device) = self.placement.device_of_ring(self.members.len()) {
+            self.placement.lose_device(&device);
         }
         Ok(())
     }
 
     fn ring_place(&self, options: &JournalOptions, ring: usize) -> JournalPlace {
-        let own = self.journal_device.borrow().as_ref().map(|it| it.place);
+        let own = self.placement.device_place();
         options.places.get(ring).copied().or(own).unwrap_or(JournalPlace::NONE)
     }
 
@@ -471,14 +530,16 @@ impl<D: BlockDevice> Inner<D> {
         self.membership.barrier().await?;
         let ring = |ring: usize| {
             let place = self.ring_place(&options, ring);
-            let limit =
-                self.device_of_ring(ring).map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
+            let limit = self
+                .placement
+                .device_of_ring(ring)
+                .map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
             Ring::new(place, batch_blocks_max(place, limit), life, label_numbers[ring] + 2)
         };
         let rings = (0..self.members.len()).map(ring).collect();
-        let journal = Journal::new((*options).clone(), rings, next_number);
+        let journal = Ledger::new((*options).clone(), rings, next_number);
         journal.device_ring.replace(ring(self.members.len()));
-        assert!(self.journal.set(journal).is_ok(), "an array has one journal");
+        self.placement.begin(journal);
         Ok(())
     }
 
@@ -490,12 +551,12 @@ impl<D: BlockDevice> Inner<D> {
         start: Start,
     ) -> IoResult<()> {
         for number in [start.number, start.number + 1] {
-            let Ok(device) = self.device_of_ring(ring) else { return Ok(()) };
+            let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
             let place = self.ring_place(options, ring);
             let label = Label::encode(options.owner(ring, place), Start { number, ..start });
             let at = place.label_lba(number);
             let written = device.write(at, Payload::One(label), Durability::Durable).await;
-            self.settle_ring(ring, &device, written)?;
+            self.placement.settle_ring(ring, &device, written)?;
         }
         Ok(())
     }

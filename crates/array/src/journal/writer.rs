@@ -3,34 +3,55 @@
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
 use crate::canary::{self, Canary};
 use crate::format::journal_record::{BatchPlace, Entry, Label, Start, batch_blocks, encode_batch};
-use crate::journal::journal::Journal;
+use crate::journal::ledger::Ledger;
+use crate::journal::placement::Placement;
 use crate::journal::ring::{Content, Pending};
 use crate::members::long_transfer::write_long;
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
 
-impl<D: BlockDevice> Inner<D> {
-    pub(super) fn journal_in_service(&self) -> &Journal {
-        self.journal.get().expect("only an array with a journal has rings")
+/// The tasks that write to the rings.
+pub(crate) struct JournalWriter<D> {
+    handle: Handle,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    placement: Rc<Placement<D>>,
+}
+
+impl<D: BlockDevice> JournalWriter<D> {
+    pub(super) fn new(
+        handle: &Handle,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+        placement: &Rc<Placement<D>>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            members: members.clone(),
+            membership: membership.clone(),
+            placement: placement.clone(),
+        }
     }
 
     /// Writes what waits for a ring, batch after batch: what arrives while one is on its way
     /// goes out with the next.
     pub(super) async fn pump(self: Rc<Self>, ring: usize) {
         loop {
-            let journal = self.journal_in_service();
+            let journal = self.placement.in_service();
             let batch = journal.ring(ring).borrow_mut().take_batch();
             if batch.is_empty() {
                 journal.progress.notify();
                 return;
             }
-            let device = self.device_of_ring(ring);
+            let device = self.placement.device_of_ring(ring);
             if let Err(error) = self.write_batch(ring, &batch).await {
                 // Without its ring a member is of no use: it is lost, or the journal is.
                 if let (Ok(device), Ok(())) = (device, journal.check()) {
-                    let settled = self.settle_ring(ring, &device, Err(error));
+                    let settled = self.placement.settle_ring(ring, &device, Err(error));
                     settled.unwrap_or_else(|error| journal.fail(error));
                 }
                 let waiting = journal.ring(ring).borrow_mut().close();
@@ -41,7 +62,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     async fn write_batch(self: &Rc<Self>, ring: usize, batch: &[Pending]) -> IoResult<()> {
-        let journal = self.journal_in_service();
+        let journal = self.placement.in_service();
         let data: Vec<_> = batch
             .iter()
             .flat_map(|pending| match &pending.content {
@@ -85,7 +106,7 @@ impl<D: BlockDevice> Inner<D> {
         payload: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        let device = self.device_of_ring(ring)?;
+        let device = self.placement.device_of_ring(ring)?;
         let is_of_member = ring < self.members.len();
         match write_long(&*device, at, payload.clone(), durability).await {
             Err(error) if is_of_member && self.members.may_try_again(ring, &device, error) => {
@@ -97,10 +118,10 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Waits until so many blocks of a ring may be written over; the first of them.
     async fn make_room(self: &Rc<Self>, ring: usize, blocks: u64) -> IoResult<u64> {
-        let journal = self.journal_in_service();
+        let journal = self.placement.in_service();
         loop {
             journal.check()?;
-            self.device_of_ring(ring)?;
+            self.placement.device_of_ring(ring)?;
             if let Some(block) = journal.ring(ring).borrow().room_for(blocks) {
                 return Ok(block);
             }
@@ -127,7 +148,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     pub(super) async fn write_label(self: &Rc<Self>, ring: usize, start: Start) -> IoResult<()> {
-        let journal = self.journal_in_service();
+        let journal = self.placement.in_service();
         let label = Label::encode(journal.owner(ring), start);
         let at = journal.ring(ring).borrow().place().label_lba(start.number);
         self.members.counters().add(|counts| counts.journal_writes += 1);
@@ -136,7 +157,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Flushes the members, so that the room of what is in place may be used again.
     async fn advance_watermark(self: Rc<Self>) {
-        let journal = self.journal_in_service();
+        let journal = self.placement.in_service();
         if !journal.can_advance() {
             return;
         }
@@ -156,32 +177,21 @@ impl<D: BlockDevice> Inner<D> {
         journal.progress.notify();
     }
 
-    /// Brings all that was acknowledged in place and says so in the labels, so that the next start has
-    /// nothing to redo. No request may be under way.
-    ///
-    /// # Errors
-    /// When a member that cannot be lost does not take it.
-    pub(crate) async fn settle_journal(self: &Rc<Self>) -> IoResult<()> {
-        let Some(journal) = self.journal.get() else { return Ok(()) };
-        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
-        journal.check()?;
-        let candidate = journal.transactions.borrow().candidate();
-        self.membership.flush(&self.members).await?;
-        journal.transactions.borrow_mut().raise_watermark(candidate);
-        for ring in self.rings_in_use() {
-            let Ok(device) = self.device_of_ring(ring) else { continue };
-            let start = journal.ring(ring).borrow_mut().free_below(candidate);
-            let written = self.write_label(ring, start).await;
-            self.settle_ring(ring, &device, written)?;
+    /// Says in the members' rings that nothing in them, or anywhere else, is needed.
+    pub(super) async fn empty_member_rings(
+        self: &Rc<Self>,
+        journal: &Ledger,
+        life: u64,
+        watermark: u64,
+    ) -> IoResult<()> {
+        for member in 0..self.members.len() {
+            if !self.members[member].is_online() {
+                continue;
+            }
+            let start = journal.rings[member].borrow_mut().begin_life(life, watermark);
+            let written = self.write_label(member, start).await;
+            self.members.settle_now(member, written)?;
         }
-        self.membership.barrier().await
-    }
-
-    /// A member's device, for its ring: that is no part of the data area.
-    ///
-    /// # Errors
-    /// `Gone` when the member is lost.
-    pub(super) fn device_of(&self, member: usize) -> IoResult<Rc<D>> {
-        self.members[member].device()
+        self.members.check_groups()
     }
 }

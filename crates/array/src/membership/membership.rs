@@ -20,8 +20,8 @@ use crate::format::superblock::{ArrayRecord, Usage};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 
-/// Begins an update of the record, by a task of its own.
-pub(crate) type BeginUpdate = Rc<dyn Fn()>;
+/// Begins an update of the record, by a task of its own; false if the array is gone.
+pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
 
 /// Who is in the array, and what else its members say of it. A bare array says nothing, and waits for nothing.
 pub(crate) struct Membership {
@@ -180,7 +180,10 @@ impl Membership {
                 return Ok(());
             }
             let wait = self.progress.wait();
-            self.begin_update();
+            if !self.begin_update() {
+                // Nobody is there to record the loss: what waits for that does not happen.
+                return Err(IoError::Gone);
+            }
             wait.await;
         }
     }
@@ -197,12 +200,10 @@ impl Membership {
         self.settled().await
     }
 
-    /// Has the news stored by a task, also when nobody waits for that.
-    pub(crate) fn begin_update(&self) {
+    /// Has the news stored by a task, also when nobody waits for that; false if the array is gone.
+    pub(crate) fn begin_update(&self) -> bool {
         let begin_update = self.begin_update.borrow().clone();
-        if let Some(begin_update) = begin_update.filter(|_| self.record.is_some()) {
-            begin_update();
-        }
+        begin_update.is_some_and(|begin_update| begin_update())
     }
 
     /// Takes the right to update the record; false if somebody has it.

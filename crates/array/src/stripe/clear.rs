@@ -148,12 +148,12 @@ impl<D: BlockDevice> Inner<D> {
         let content = Content::Zeroes { sectors: range.count };
         let piece =
             |member: &usize| Piece { member: *member, at: range.start, content: content.clone() };
-        let pieces = if self.journal.get().is_some() && !canary::is(Canary::ClearsUnrecorded) {
+        let pieces = if self.journal.is_in_service() && !canary::is(Canary::ClearsUnrecorded) {
             members.iter().map(piece).collect()
         } else {
             Vec::new()
         };
-        let transaction = self.begin_transaction(group, pieces).await?;
+        let transaction = self.journal.begin(group, pieces).await?;
         let clear = match clear {
             Clear::Zeroes(durability) => Clear::Zeroes(transaction.in_place(durability)),
             Clear::Discard => Clear::Discard,
@@ -165,6 +165,6 @@ impl<D: BlockDevice> Inner<D> {
         }
         let cleared: IoResult<()> = results.into_iter().collect();
         let result = cleared.and_then(|()| self.members.check_group(group));
-        self.end_transaction(transaction, result).await
+        self.journal.end(transaction, result).await
     }
 }

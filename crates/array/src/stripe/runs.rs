@@ -7,7 +7,7 @@ use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 
 use crate::array::Inner;
 use crate::geometry::chunks::Stripe;
-use crate::journal::journal::Journal;
+use crate::journal::ledger::Ledger;
 use crate::stripe::write::NewData;
 
 /// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
@@ -99,10 +99,10 @@ impl<D: BlockDevice> Inner<D> {
     fn rows_of_run_max(&self) -> usize {
         let mut sectors = self.longest_run(0..self.members.len());
         let mut rows = u64::MAX;
-        if let Some(journal) = self.journal.get() {
-            let width = self.geometry.width();
-            sectors = sectors.min(journal.run_sectors_max(width));
-            rows = Journal::run_rows_max(width);
+        let width = self.geometry.width();
+        if let Some(sectors_max) = self.journal.run_sectors_max(width) {
+            sectors = sectors.min(sectors_max);
+            rows = Ledger::run_rows_max(width);
         }
         (sectors / self.geometry.chunk_sectors()).min(rows).max(1) as usize
     }

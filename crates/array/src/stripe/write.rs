@@ -183,9 +183,9 @@ impl<D: BlockDevice> Inner<D> {
         ready: Vec<MemberWrite>,
         durability: Durability,
     ) -> IoResult<()> {
-        let transaction = self.begin_transaction(group, self.pieces_of(&ready)).await?;
+        let transaction = self.journal.begin(group, self.pieces_of(&ready)).await?;
         let result = self.commit(group, ready, transaction.in_place(durability)).await;
-        self.end_transaction(transaction, result).await
+        self.journal.end(transaction, result).await
     }
 
     /// Reads what the parity needs. What gives a medium error is planned around.
@@ -199,7 +199,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut unreadable = Vec::new();
         // What a replay writes again must match by itself: it may come after the parity was made anew, and
         // nothing is in doubt then.
-        let may_mismatch = self.journal.get().is_some() && self.bitmap.is_in_doubt(stripe);
+        let may_mismatch = self.journal.is_in_service() && self.bitmap.is_in_doubt(stripe);
         loop {
             let states = self.slot_states(stripe, &unreadable)?;
             let data_chunks = self.shape(stripe).data_chunks();
@@ -330,7 +330,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// What the journal takes of these writes.
     fn pieces_of(&self, ready: &[MemberWrite]) -> Vec<Piece> {
-        if self.journal.get().is_none() {
+        if !self.journal.is_in_service() {
             return Vec::new();
         }
         let piece = |write: &MemberWrite| Piece {

@@ -347,8 +347,8 @@ impl<D: BlockDevice> Inner<D> {
             return self.members.give_successor_up(member, &device);
         }
         // A journal that has failed puts nothing in service: the next start settles it.
-        let Ok(_pause) = self.pause_journal().await else { return };
-        if self.make_ring(member, &device).await.is_err() {
+        let Ok(_pause) = self.journal.pause().await else { return };
+        if self.journal.make_ring(member, &device).await.is_err() {
             return self.members.give_successor_up(member, &device);
         }
         let own = &self.members[member];
@@ -357,7 +357,7 @@ impl<D: BlockDevice> Inner<D> {
             // The ring is that of the member as it is: one in service begins anew like its successor.
             if own.is_online()
                 && let Ok(device) = own.device()
-                && self.make_ring(member, &device).await.is_err()
+                && self.journal.make_ring(member, &device).await.is_err()
             {
                 self.members.lose(member);
             }

@@ -82,7 +82,7 @@ impl<D: BlockDevice> Array<D> {
         wipe(&*device).await.map_err(failed)?;
         self.0.membership.settled().await.map_err(ArrayError::Io)?;
         gate.at_rest().await;
-        let ring = self.0.make_first_ring(&device).await.map_err(failed)?;
+        let ring = self.0.journal.make_first_ring(&device).await.map_err(failed)?;
         gate.at_rest().await;
         // Much may have happened since it was looked at first, and nothing happens from here on.
         let shapes = self.0.check_capacity(&device, &uuid)?;

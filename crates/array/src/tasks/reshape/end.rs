@@ -40,7 +40,7 @@ pub(super) async fn end<D: BlockDevice>(
         if !is_cleared {
             inner.clear_behind(moving).await?;
             // What is for rows of the old shape must not be redone any more.
-            inner.settle_journal().await?;
+            inner.journal.empty().await?;
         }
     }
     let next = inner.with_one_shape(moving).map_err(|_| IoError::Unsupported)?;
@@ -80,7 +80,7 @@ impl<D: BlockDevice> Inner<D> {
         let devices: Vec<Rc<D>> =
             self.members.iter().filter_map(|member| member.device().ok()).collect();
         let mut limits = limits_of(&geometry, devices.iter().map(|device| device.limits()));
-        limits.volatile_cache &= self.journal.get().is_none();
+        limits.volatile_cache &= !self.journal.is_in_service();
         self.next(NextShape { limits, geometry, added: Vec::new(), ring: None, moving: None })
     }
 }

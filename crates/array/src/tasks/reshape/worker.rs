@@ -122,7 +122,7 @@ impl<D: BlockDevice> Inner<D> {
         if self.bitmap.next_in_doubt(0).is_some() || self.resync.is_running.get() {
             return Some(ReshapeWait::Resync);
         }
-        let has_failed = self.journal.get().is_some_and(|journal| journal.check().is_err());
+        let has_failed = self.journal.check().is_err();
         let has_failed = has_failed || !self.half_written.borrow().is_empty();
         has_failed.then_some(ReshapeWait::FailedWrites)
     }
@@ -187,7 +187,7 @@ impl<D: BlockDevice> Inner<D> {
             _marks = self.mark_rows(window.new_rows.clone()).await?;
             _locks = self.lock_moved(window).await;
         }
-        let drained = self.drain_transactions().await?;
+        let drained = self.journal.drain().await?;
         if self.reshape_waits_for().is_some() && !moving.record().is_between() {
             // Since it was asked a member went, or a copy began, which would not have what is staged.
             return Ok(0);
@@ -206,7 +206,7 @@ impl<D: BlockDevice> Inner<D> {
             if !canary::is(Canary::MovedBeforeFlush) {
                 self.membership.flush(&self.members).await?;
             }
-            self.note_settled(settled_below);
+            self.journal.note_flushed(settled_below);
             self.say_moved(moving, next).await?;
         }
         moving.position.set(window.units.end);
@@ -252,7 +252,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<()> {
         // What is read from now on is not in doubt after a crash, and nothing is redone over it.
         self.membership.flush(&self.members).await?;
-        self.note_settled(settled_below);
+        self.journal.note_flushed(settled_below);
         let begun = moving.record();
         let from = begun.moved_sectors + begun.staged_sectors;
         let position = window.units.start;
