@@ -1,14 +1,13 @@
 //! An array in service.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
     SECTOR_BYTES, SectorRange, StripeShape,
 };
-use voltier_parity::{Code, Decoder};
+use voltier_parity::Code;
 use voltier_ring::Handle;
 
 use crate::bitmap::bitmap::Bitmap;
@@ -20,32 +19,32 @@ use crate::format::journal_place::longest_record_bytes;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::format::superblock::ArrayRecord;
 use crate::generations::Generations;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Geometry;
 use crate::geometry::shapes::Shapes;
 use crate::journal::journal::Journal;
 use crate::journal::replay::Replay;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
+use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
 use crate::members::member::Member;
-use crate::members::member_set::{Above, MemberEvent, MemberSet};
+use crate::members::member_set::MemberSet;
 use crate::membership::membership::Membership;
-use crate::stripe::locks::StripeLocks;
-use crate::stripe::merge::MergePolicy;
-use crate::stripe::merge::streams::Streams;
+use crate::stripe::clear::Clearer;
+use crate::stripe::foreground::Foreground;
+use crate::stripe::mend::Mender;
+use crate::stripe::merge::merger::Merger;
+use crate::stripe::merge::policy::{MergeMode, MergePolicy};
+use crate::stripe::read::Reader;
+use crate::stripe::stripe_writer::StripeWriter;
+use crate::stripe::stripes::Stripes;
+use crate::stripe::write::Writer;
 use crate::tasks::background::{Background, BackgroundTask};
-use crate::tasks::pace::Foreground;
 use crate::tasks::reshape::Moving;
 use crate::tasks::resync::Resync;
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
-/// Plans of reconstruction that are kept: enough for every rotation of a few losses.
-const DECODERS_MAX: usize = 256;
-
-/// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
-pub(crate) type DecoderKey = (usize, Vec<usize>, Vec<usize>);
-
 /// What an array stands on, beside its members.
 pub(crate) struct Foundation {
     pub(crate) consistency: Consistency,
@@ -66,22 +65,22 @@ pub(crate) struct Inner<D> {
     pub(crate) members: Rc<MemberSet<D>>,
     pub(crate) membership: Rc<Membership>,
     pub(crate) bitmap: Rc<Bitmap<D>>,
-    pub(crate) locks: StripeLocks,
-    pub(crate) streams: Streams,
+    pub(crate) stripes: Rc<Stripes<D>>,
+    pub(crate) mender: Mender<D>,
+    pub(crate) reader: Rc<Reader<D>>,
+    pub(crate) stripe_writer: Rc<StripeWriter<D>>,
+    pub(crate) merger: Rc<Merger<D>>,
+    pub(crate) writer: Rc<Writer<D>>,
+    pub(crate) clearer: Rc<Clearer<D>>,
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
-    pub(crate) journal: Journal<D>,
-    /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
-    pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
+    pub(crate) journal: Rc<Journal<D>>,
     pub(crate) resync: Resync,
     /// How many hold each part when nothing is under way.
-    pub(crate) resting: OnceCell<[usize; 4]>,
+    pub(crate) resting: OnceCell<[usize; 11]>,
     /// Set while stripes have two shapes: `geometry` is the one that comes.
     pub(crate) moving: Option<Rc<Moving>>,
-    /// None without redundancy.
-    pub(crate) code: Option<Code>,
-    pub(crate) decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
 }
 
 /// An array of members, a block device itself. Clones are the same array.
@@ -176,7 +175,7 @@ impl<D: BlockDevice> Array<D> {
             None => None,
         };
         // Until all has moved the volume is what it was.
-        let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes.before);
+        let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes().before);
         let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
         // What is acknowledged is in the journal, durably.
         limits.volatile_cache &= !has_journal;
@@ -185,27 +184,19 @@ impl<D: BlockDevice> Array<D> {
         let membership = Rc::new(Membership::new(record));
         let marks = marks.map(Rc::new);
         let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, marks);
-        let bitmap = Rc::new(bitmap);
-        let journal = Journal::new(handle, &members, &membership);
-        let inner = Inner {
+        let inner = Inner::over(Floor {
             handle: handle.clone(),
+            journal: Rc::new(Journal::new(handle, &members, &membership)),
             members,
             membership,
-            bitmap,
-            locks: StripeLocks::default(),
-            streams: Streams::new(MergePolicy::default()),
-            journal,
-            half_written: RefCell::default(),
-            resync: Resync::default(),
-            resting: OnceCell::new(),
-            limits,
-            foreground: Foreground::default(),
+            bitmap: Rc::new(bitmap),
+            merge_policy: MergePolicy::default(),
             background: Background::new(),
+            limits,
             moving,
             code,
-            decoders: RefCell::default(),
             geometry,
-        };
+        });
         let allowed = inner.geometry.parity_chunks();
         for group in 0..inner.geometry.group_count() {
             let lost = inner.members.lost_in(group);
@@ -295,37 +286,6 @@ pub(crate) fn limits_of<'a>(
 }
 
 impl<D> Inner<D> {
-    /// The parity code; asked only where there is redundancy.
-    pub(crate) fn code(&self) -> &Code {
-        self.code.as_ref().expect("a level with parity has a code")
-    }
-
-    /// A plan to compute these unusable slots of a stripe, ascending, from the others.
-    pub(crate) fn decoder(&self, stripe: Stripe, unusable: &[usize]) -> Rc<Decoder> {
-        self.decoder_of(stripe, unusable, unusable)
-    }
-
-    /// A plan to compute some of these unusable slots.
-    pub(crate) fn decoder_of(
-        &self,
-        stripe: Stripe,
-        unusable: &[usize],
-        wanted: &[usize],
-    ) -> Rc<Decoder> {
-        let mut decoders = self.decoders.borrow_mut();
-        let key = (self.shape(stripe).width(), unusable.to_vec(), wanted.to_vec());
-        if let Some(decoder) = decoders.get(&key) {
-            return decoder.clone();
-        }
-        let plan = self.code_of(stripe).decoder(unusable, wanted);
-        let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
-        if decoders.len() == DECODERS_MAX {
-            decoders.clear();
-        }
-        decoders.insert(key, decoder.clone());
-        decoder
-    }
-
     fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
         if self.limits.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
     }
@@ -355,7 +315,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let range = inner.checked(range_of(at, into.len())?)?;
         inner.members.counters().add(|counts| counts.reads += 1);
         match &inner.moving {
-            None => inner.read(range, into).await,
+            None => inner.reader.read(range, into).await,
             Some(moving) => inner.read_beside(moving, range, into).await,
         }
     }
@@ -366,7 +326,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let range = inner.checked_change(range_of(at, data.len())?)?;
         inner.members.counters().add(|counts| counts.writes += 1);
         match &inner.moving {
-            None => inner.write(range, data, durability).await?,
+            None => inner.writer.write(range, data, durability).await?,
             Some(moving) => inner.write_beside(moving, range, data, durability).await?,
         }
         inner.membership.barrier().await
@@ -390,7 +350,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
             return Ok(());
         }
         if inner.moving.is_none() {
-            inner.clear(range, Clear::Discard).await?;
+            inner.clearer.clear(range, Clear::Discard).await?;
         }
         inner.membership.barrier().await
     }
@@ -400,7 +360,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let _busy = inner.foreground.enter();
         let range = inner.checked_change(range)?;
         match &inner.moving {
-            None => inner.clear(range, Clear::Zeroes(durability)).await?,
+            None => inner.clearer.clear(range, Clear::Zeroes(durability)).await?,
             Some(moving) => inner.zero_beside(moving, range, durability).await?,
         }
         inner.membership.barrier().await
@@ -463,7 +423,7 @@ impl<D: BlockDevice> Above for Reports<D> {
     fn is_consistent(&self, group: usize) -> bool {
         let Some(array) = self.array.upgrade() else { return false };
         let rows = 0..array.geometry.member_sectors() / array.geometry.chunk_sectors();
-        array.bitmap.next_in_doubt(0).is_none() && !array.has_half_written(group, rows)
+        array.bitmap.next_in_doubt(0).is_none() && !array.stripes.has_half_written(group, rows)
     }
 
     fn is_load_uneven(&self) -> bool {
@@ -471,7 +431,63 @@ impl<D: BlockDevice> Above for Reports<D> {
     }
 }
 
+/// What an array is built over: the floors below its stripes.
+pub(crate) struct Floor<D> {
+    pub(crate) handle: Handle,
+    pub(crate) geometry: Geometry,
+    pub(crate) members: Rc<MemberSet<D>>,
+    pub(crate) membership: Rc<Membership>,
+    pub(crate) bitmap: Rc<Bitmap<D>>,
+    pub(crate) journal: Rc<Journal<D>>,
+    pub(crate) merge_policy: MergePolicy,
+    pub(crate) background: Background<D>,
+    pub(crate) limits: Limits,
+    pub(crate) moving: Option<Rc<Moving>>,
+    pub(crate) code: Option<Code>,
+}
+
 impl<D: BlockDevice> Inner<D> {
+    /// An array over these floors.
+    pub(crate) fn over(floor: Floor<D>) -> Self {
+        let Floor { handle, geometry, members, membership, bitmap, journal, .. } = floor;
+        let two_shapes = floor.moving.as_ref().map(|moving| (**moving).clone());
+        let is_reshaping = two_shapes.is_some();
+        let stripes = Stripes::new(&handle, &geometry, &members, &bitmap, two_shapes, floor.code);
+        let stripes = Rc::new(stripes);
+        let reader = Reader::new(&handle, &geometry, &members, &bitmap, &stripes);
+        let writer = StripeWriter::new(&handle, &geometry, &bitmap, &members, &journal, &stripes);
+        let stripe_writer = Rc::new(writer);
+        let policy = floor.merge_policy;
+        let merger =
+            Merger::new(&handle, &geometry, &members, &stripe_writer, policy, is_reshaping);
+        let merger = Rc::new(merger);
+        let below = (&members, &bitmap);
+        let above = (&stripe_writer, &merger);
+        let writer = Rc::new(Writer::new(&handle, &geometry, below, &journal, &stripes, above));
+        let clearer = Clearer::new(&handle, &geometry, below, &journal, &stripes, &writer);
+        Self {
+            mender: Mender::new(&geometry, &members, &bitmap, &stripes),
+            reader: Rc::new(reader),
+            clearer: Rc::new(clearer),
+            limits: floor.limits,
+            background: floor.background,
+            moving: floor.moving,
+            foreground: Foreground::default(),
+            resync: Resync::default(),
+            resting: OnceCell::new(),
+            handle,
+            geometry,
+            members,
+            membership,
+            bitmap,
+            journal,
+            stripes,
+            stripe_writer,
+            merger,
+            writer,
+        }
+    }
+
     /// Has the parts below tell this array what it has to do.
     pub(crate) fn install(self) -> Rc<Self> {
         let array = Rc::new(self);
@@ -493,9 +509,21 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// How many hold each part.
-    fn holders(&self) -> [usize; 4] {
+    fn holders(&self) -> [usize; 11] {
         let [placement, writer] = self.journal.holders();
-        [Rc::strong_count(&self.members), Rc::strong_count(&self.bitmap), placement, writer]
+        [
+            Rc::strong_count(&self.members),
+            Rc::strong_count(&self.bitmap),
+            placement,
+            writer,
+            Rc::strong_count(&self.journal),
+            Rc::strong_count(&self.stripes),
+            Rc::strong_count(&self.reader),
+            Rc::strong_count(&self.stripe_writer),
+            Rc::strong_count(&self.merger),
+            Rc::strong_count(&self.writer),
+            Rc::strong_count(&self.clearer),
+        ]
     }
 
     /// A start of the journal.
@@ -521,5 +549,19 @@ impl<D: BlockDevice> Array<D> {
             return Err(GrowError::Reshaping.into());
         }
         inner.journal.move_to(device, inner.limits.block_bytes).await
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// How small writes are merged from now on.
+    pub fn set_merge_policy(&self, policy: MergePolicy) {
+        let has_parity = self.0.geometry.level().has_parity();
+        let mode = if has_parity { policy.mode } else { MergeMode::Off };
+        self.0.merger.set_policy(MergePolicy { mode, ..policy });
+    }
+
+    /// How small writes are merged; never, by levels that have nothing to gain.
+    pub fn merge_policy(&self) -> MergePolicy {
+        self.0.merger.policy()
     }
 }

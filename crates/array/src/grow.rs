@@ -7,13 +7,12 @@
 //! From then on it is a rebuild: at its pace, region by region, gone on with after a restart. A region
 //! counts its new row when it is filled.
 
-use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, Limits};
 use voltier_parity::Code;
 
-use crate::array::{Array, Inner};
+use crate::array::{Array, Floor, Inner};
 use crate::bitmap::bitmap::Bitmap;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
@@ -25,12 +24,8 @@ use crate::format::superblock::MEMBERS_MAX;
 use crate::geometry::chunks::Geometry;
 use crate::journal::ring::Ring;
 use crate::members::member::Member;
-use crate::stripe::locks::StripeLocks;
-use crate::stripe::merge::streams::Streams;
 use crate::tasks::background::BackgroundTask;
-use crate::tasks::pace::Foreground;
 use crate::tasks::reshape::Moving;
-use crate::tasks::resync::Resync;
 
 /// What takes over from an array whose shape changes.
 pub(crate) struct NextShape<D> {
@@ -77,7 +72,7 @@ impl<D: BlockDevice> Inner<D> {
             return Err(GrowError::JournalDevice.into());
         }
         let has_failed = self.journal.check().is_err();
-        if has_failed || !self.half_written.borrow().is_empty() {
+        if has_failed || self.stripes.has_any_half_written() {
             return Err(GrowError::Failed.into());
         }
         Ok(())
@@ -101,7 +96,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.check_settled()?;
         for (device, (own, uuid)) in devices.iter().zip(uuids).enumerate() {
-            self.check_newcomer(device, own, uuid)?;
+            self.check_pending_member(device, own, uuid)?;
             if uuids[..device].contains(uuid) {
                 return Err(GrowError::Device { device, error: ReplaceError::Uuid }.into());
             }
@@ -109,7 +104,7 @@ impl<D: BlockDevice> Inner<D> {
         Ok(geometry)
     }
 
-    pub(crate) fn check_newcomer(
+    pub(crate) fn check_pending_member(
         &self,
         device: usize,
         own: &Rc<D>,
@@ -158,25 +153,19 @@ impl<D: BlockDevice> Inner<D> {
         let bitmap =
             Bitmap::new(&self.handle, &geometry, consistency, &members, &membership, marks);
         let journal = self.journal.grown(&members, ring);
-        Ok(Self {
+        Ok(Self::over(Floor {
             handle: self.handle.clone(),
+            journal: Rc::new(journal),
             members,
             membership,
             bitmap: Rc::new(bitmap),
-            locks: StripeLocks::default(),
-            streams: Streams::new(self.streams.policy()),
-            limits,
-            foreground: Foreground::default(),
+            merge_policy: self.merger.policy(),
             background: self.background.moved(),
-            journal,
-            half_written: RefCell::default(),
-            resync: Resync::default(),
-            resting: OnceCell::new(),
-            code: Some(code),
-            decoders: RefCell::default(),
+            limits,
             moving,
+            code: Some(code),
             geometry,
-        })
+        }))
     }
 }
 

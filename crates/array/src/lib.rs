@@ -22,7 +22,7 @@
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
-//! Writes of less than a stripe that follow one another may wait for each other and go as one (`merge`).
+//! Writes of less than a stripe that follow one another may wait for each other and go as one (`stripe::merge`).
 //!
 //! Before data and parity are written, what will be written is in a journal on the same members, so
 //! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
@@ -36,9 +36,25 @@
 //! # Durable state
 //!
 //! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
-//! together from members in any order, [`Array::new`] does without. Who is lost is on record before anything
-//! is acknowledged without it (`durable`); what was never written reads as zeroes (`marks`); what does not
-//! match after a crash is made to match (`resync`). Tables: [format](../../../docs/formats/array.md).
+//! together from members in any order, [`Array::new`] does without. A lost member is on record before anything
+//! is acknowledged without it (`membership`, `update_record`); a region that was never written reads as zeroes
+//! (`bitmap`); parity that does not match after a crash is made to match (`tasks::resync`).
+//! Tables: [format](../../../docs/formats/array.md).
+//!
+//! # Floors
+//!
+//! A floor names those below it, and no other. Each part is a struct that owns its state.
+//!
+//! ```text
+//! array, generations, assemble, create, grow, update_record     the facade: who serves, and what is on record
+//! tasks        rebuild, scrub, resync, replacement, reshape, each at its pace
+//! stripe       locks, reads, writes, clears, parity, merge batches
+//! journal      begin and end of a transaction; rings, placement, writer, replay
+//! bitmap       regions: written, dirty, in need of a resync
+//! membership   the record, and the barrier that makes a loss durable
+//! members      devices: what is sent to them, how well they do, when they are given up
+//! format, geometry, errors     pure
+//! ```
 //!
 //! # Background
 //!
@@ -87,7 +103,7 @@ pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use members::latency::Latency;
 pub use service::{ArrayStatus, MemberStatus};
-pub use stripe::merge::{MergeMode, MergePolicy};
+pub use stripe::merge::policy::{MergeMode, MergePolicy};
 pub use tasks::background::BackgroundTask;
 pub use tasks::pace::{Pace, Priority, Progress};
 pub use tasks::rebuild::RebuildStatus;

@@ -138,7 +138,7 @@ impl<D: BlockDevice> Inner<D> {
         self.membership.flush(&self.members).await?;
         // What is still in doubt must be so at the next start: then it is not called clean.
         if self.bitmap.next_in_doubt(0).is_none() {
-            self.bitmap.take_all_marks_back().await?;
+            self.bitmap.clear_all_marks().await?;
             durable.set_usage(Usage::Clean);
             self.membership.settled().await?;
         }
@@ -184,7 +184,7 @@ impl<D: BlockDevice> Array<D> {
             level: record.geometry.level(),
             consistency: record.consistency,
             chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
-            bytes: self.0.volume_sectors() * SECTOR_BYTES,
+            bytes: self.0.stripes.volume_sectors() * SECTOR_BYTES,
             event: record.event,
             usage: record.usage,
             members: record.members.iter().enumerate().map(member).collect(),

@@ -45,9 +45,9 @@ pub(crate) struct Bitmap<D> {
 }
 
 /// A write that is in its region, until dropped.
-pub(crate) struct Mark(Option<(Rc<Marks>, usize)>);
+pub(crate) struct RegionGuard(Option<(Rc<Marks>, usize)>);
 
-impl Drop for Mark {
+impl Drop for RegionGuard {
     fn drop(&mut self) {
         let Some((marks, turn)) = &self.0 else { return };
         let in_flight = &marks.in_flight[*turn];
@@ -85,6 +85,10 @@ impl<D: BlockDevice> Bitmap<D> {
             marks.leave_rounds();
         }
         self.marks.clone()
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.marks.is_some()
     }
 
     pub(crate) fn consistency(&self) -> Consistency {
@@ -198,8 +202,8 @@ impl<D: BlockDevice> Bitmap<D> {
     ///
     /// # Errors
     /// When the marks cannot be stored.
-    pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<Mark> {
-        let Some(marks) = &self.marks else { return Ok(Mark(None)) };
+    pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<RegionGuard> {
+        let Some(marks) = &self.marks else { return Ok(RegionGuard(None)) };
         let region = self.region_of(stripe);
         while !marks.is_ready(region, self.must_be_dirty()) {
             self.membership.settled().await?;
@@ -210,7 +214,7 @@ impl<D: BlockDevice> Bitmap<D> {
         let turn = marks.turn.get();
         marks.in_flight[turn].set(marks.in_flight[turn].get() + 1);
         self.begin_rounds();
-        Ok(Mark(Some((marks.clone(), turn))))
+        Ok(RegionGuard(Some((marks.clone(), turn))))
     }
 
     /// Marks all that a member which was just lost may not have: what was written and not flushed.
@@ -454,7 +458,7 @@ impl<D: BlockDevice> Bitmap<D> {
             let round = |inner: Weak<Self>| async move {
                 let inner = inner.upgrade().filter(|it| !it.members.is_superseded());
                 let Some(inner) = inner else { return false };
-                inner.take_marks_back().await
+                inner.clear_idle_marks().await
             };
             loop {
                 handle.sleep(ROUND_NS).await;
@@ -467,7 +471,7 @@ impl<D: BlockDevice> Bitmap<D> {
 
     /// Takes all marks back, of an array in which nothing is under way or in doubt and all members are
     /// flushed; none while a member is out.
-    pub(crate) async fn take_all_marks_back(self: &Rc<Self>) -> IoResult<()> {
+    pub(crate) async fn clear_all_marks(self: &Rc<Self>) -> IoResult<()> {
         let Some(marks) = self.marks.as_deref() else { return Ok(()) };
         if self.members.is_degraded() {
             return Ok(());
@@ -502,7 +506,7 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// One round; whether there is to be another one.
-    pub(crate) async fn take_marks_back(self: &Rc<Self>) -> bool {
+    pub(crate) async fn clear_idle_marks(self: &Rc<Self>) -> bool {
         let Some(marks) = self.marks.as_deref() else { return false };
         if self.members.is_degraded() || self.membership.is_closed() {
             marks.has_rounds.set(false);

@@ -17,7 +17,7 @@ pub const SUPERBLOCK_BYTES: u64 = 4 * KIB;
 /// Byte offset of the region map.
 pub const MAP_START_BYTES: u64 = 64 * KIB;
 /// Byte offset of what members keep of a move to more members: behind the longest region map.
-pub(crate) const STAGING_START_BYTES: u64 = 512 * KIB;
+pub(crate) const BACKUP_START_BYTES: u64 = 512 * KIB;
 /// Journal and data begin at whole multiples of this, and the map ends before the first.
 pub const AREA_ALIGN_BYTES: u64 = MIB;
 /// Smallest journal of a member, in bytes.

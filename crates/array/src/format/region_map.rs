@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::bits::Bits;
 use crate::format::checksum::{COUNTER_MAX, crc_without};
-use crate::format::member_layout::{MAP_START_BYTES, STAGING_START_BYTES};
+use crate::format::member_layout::{BACKUP_START_BYTES, MAP_START_BYTES};
 
 /// Smallest region, in bytes of a member.
 const REGION_BYTES_MIN: u64 = MIB;
@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<Page>() == PAGE_BYTES);
 /// The longest map ends before what is kept during a move to more members.
 const _: () = assert!(
     REGIONS_MAX.div_ceil(PAGE_REGIONS).next_multiple_of(BLOCK_PAGES) * (PAGE_BYTES as u64)
-        <= STAGING_START_BYTES - MAP_START_BYTES
+        <= BACKUP_START_BYTES - MAP_START_BYTES
 );
 
 /// What the members' maps say together.

@@ -184,7 +184,7 @@ impl<D: BlockDevice> Journal<D> {
             let member = is_on_device.then_some(member);
             let pending = Pending { number, member, participants, at, content, outstanding };
             if journal.ring(ring).borrow_mut().push(pending) {
-                self.handle.spawn(self.writer.clone().pump(ring));
+                self.handle.spawn(self.writer.clone().write_queue(ring));
             }
         }
         (number, outstanding)

@@ -561,3 +561,27 @@ impl<D: BlockDevice> Replay<D> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::journal_place::journal_sectors_min;
+    use crate::geometry::level::{Layout, Level};
+
+    #[test]
+    fn places_that_do_not_suit_are_refused() {
+        let geometry =
+            Geometry::new(Level::Raid5, Layout::default(), 3, 65536, 1024).expect("possible");
+        let needed = journal_sectors_min(&geometry);
+        let check = |start, sectors, count| {
+            let place = JournalPlace { start: Lba(start), sectors };
+            let options = JournalOptions { array: [1; 16], places: vec![place; count] };
+            check_places(&options, &geometry)
+        };
+        let unsuited = |sectors| Err(ArrayError::JournalPlace { member: 0, sectors, needed });
+        assert_eq!(check(1024, needed, 3), Ok(()));
+        assert_eq!(check(1024, needed - 1, 3), unsuited(needed - 1));
+        assert_eq!(check(1028, needed, 3), unsuited(needed));
+        assert_eq!(check(1024, needed, 2), Err(ArrayError::MemberCount { given: 2, expected: 3 }));
+    }
+}

@@ -110,7 +110,7 @@ pub(crate) struct Ring {
     live: VecDeque<Live>,
     queue: VecDeque<Pending>,
     /// Whether a task writes batches.
-    is_pumped: bool,
+    has_writer: bool,
 }
 
 impl Ring {
@@ -130,7 +130,7 @@ impl Ring {
             next_sequence: 1,
             live: VecDeque::new(),
             queue: VecDeque::new(),
-            is_pumped: false,
+            has_writer: false,
         }
     }
 
@@ -138,7 +138,7 @@ impl Ring {
     #[must_use]
     pub(crate) fn push(&mut self, pending: Pending) -> bool {
         self.queue.push_back(pending);
-        !std::mem::replace(&mut self.is_pumped, true)
+        !std::mem::replace(&mut self.has_writer, true)
     }
 
     /// Takes what goes out together next; with nothing left the task ends.
@@ -159,7 +159,7 @@ impl Ring {
             }
             batch.extend(self.queue.drain(..count));
         }
-        self.is_pumped = !batch.is_empty();
+        self.has_writer = !batch.is_empty();
         batch
     }
 
@@ -170,7 +170,7 @@ impl Ring {
 
     /// Whether nothing waits and nothing is on its way.
     pub(crate) fn is_at_rest(&self) -> bool {
-        !self.is_pumped
+        !self.has_writer
     }
 
     /// Where a batch of so many blocks can go now.

@@ -39,7 +39,7 @@ impl<D: BlockDevice> JournalWriter<D> {
 
     /// Writes what waits for a ring, batch after batch: what arrives while one is on its way
     /// goes out with the next.
-    pub(super) async fn pump(self: Rc<Self>, ring: usize) {
+    pub(super) async fn write_queue(self: Rc<Self>, ring: usize) {
         loop {
             let journal = self.placement.in_service();
             let batch = journal.ring(ring).borrow_mut().take_batch();

@@ -2,11 +2,11 @@
 //!
 //! Everything that reads, writes or flushes members goes through here: one place counts it, times it, tries a
 //! write once more, and decides what a failure means. What the floors above have to do about a lost member they
-//! are told by a [`MemberEvent`].
+//! are told by a [`MemberEvent`](crate::members::event::MemberEvent).
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::rc::Rc;
 
 use voltier_block::{
@@ -22,31 +22,15 @@ use crate::geometry::chunks::Geometry;
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
+use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
 use crate::members::member::Member;
 use crate::members::watch::{ReadUnderWay, Timed};
 
-/// What happened to a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemberEvent {
-    /// A member is out, in memory: nothing may be acknowledged before that is on record.
-    Lost,
-    /// A member was lost by choice: the record is to be stored although no request waits for that.
-    GivenUp,
-}
-
-/// What members tell the floors above, and ask of them. Called when something fails, never on the way of a
-/// request that succeeds.
-pub(crate) trait Above {
-    /// Takes note of an event, at once.
-    fn on(&self, event: MemberEvent);
-    /// Whether all parity of a group matches its data.
-    fn is_consistent(&self, group: usize) -> bool;
-    /// Whether a rebuild reads some members more than others.
-    fn is_load_uneven(&self) -> bool;
-}
+/// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
+const RUN_SECTORS_MAX: u64 = 2048;
 
 /// The members of an array in service.
 pub(crate) struct MemberSet<D> {
@@ -108,6 +92,14 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Says who is told of events. Once.
     pub(crate) fn report_to(&self, above: Box<dyn Above>) {
         assert!(self.above.set(above).is_ok(), "members report to one array");
+    }
+
+    /// The longest request that is put together for any of these members, in sectors.
+    pub(crate) fn longest_run(&self, members: Range<usize>) -> u64 {
+        let devices = self.members[members].iter().filter_map(|member| member.device().ok());
+        let transfers =
+            devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
+        transfers.fold(RUN_SECTORS_MAX, u64::min)
     }
 
     /// Tells the members who they are.
@@ -298,6 +290,15 @@ impl<D: BlockDevice> MemberSet<D> {
         let Some((device, result)) = beside else { return };
         if result.await.is_err() {
             self.give_successor_up(member, &device);
+        }
+    }
+
+    /// Writes to a device that is being filled. One that does not take it is given up.
+    pub(crate) async fn write_target(&self, member: usize, device: &Rc<D>, at: Lba, data: Bytes) {
+        self.counters().add(|counts| counts.member_writes += 1);
+        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        if result.is_err() {
+            self.give_successor_up(member, device);
         }
     }
 

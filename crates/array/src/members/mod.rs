@@ -3,6 +3,7 @@
 pub(crate) mod at_once;
 pub(crate) mod clear;
 pub(crate) mod counts;
+pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod label_copies;
 pub(crate) mod latency;

@@ -5,19 +5,54 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
+use crate::bitmap::bitmap::Bitmap;
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::journal::journal::Journal;
 use crate::journal::ring::{Content, Piece};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
+use crate::members::member_set::MemberSet;
 use crate::stripe::locks::Access;
+use crate::stripe::stripes::Stripes;
+use crate::stripe::write::Writer;
 
 /// Stripes that are locked at once.
 const STRIPES_AT_ONCE: u64 = 1024;
 
-impl<D: BlockDevice> Inner<D> {
+/// Clears ranges for requests.
+pub(crate) struct Clearer<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    journal: Rc<Journal<D>>,
+    stripes: Rc<Stripes<D>>,
+    writer: Rc<Writer<D>>,
+}
+
+impl<D: BlockDevice> Clearer<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        (members, bitmap): (&Rc<MemberSet<D>>, &Rc<Bitmap<D>>),
+        journal: &Rc<Journal<D>>,
+        stripes: &Rc<Stripes<D>>,
+        writer: &Rc<Writer<D>>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members: members.clone(),
+            bitmap: bitmap.clone(),
+            journal: journal.clone(),
+            stripes: stripes.clone(),
+            writer: writer.clone(),
+        }
+    }
+
     pub(crate) async fn clear(self: &Rc<Self>, range: SectorRange, clear: Clear) -> IoResult<()> {
         let stripe_sectors = self.geometry.stripe_sectors();
         let first = range.start.0.div_ceil(stripe_sectors);
@@ -45,7 +80,7 @@ impl<D: BlockDevice> Inner<D> {
     /// Up to which stripe those from `start` on are locked at once: all in one region.
     fn end_of_run(&self, start: u64) -> u64 {
         let end = start + STRIPES_AT_ONCE;
-        if !self.membership.is_durable() {
+        if !self.bitmap.is_durable() {
             return end;
         }
         let groups = self.geometry.group_count() as u64;
@@ -63,7 +98,8 @@ impl<D: BlockDevice> Inner<D> {
                 let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
                 for range in range.split_at_multiples(self.geometry.stripe_sectors()) {
                     if !self.bitmap.is_blank(self.geometry.place_of(range.start).stripe) {
-                        self.write(range, Payload::zeroes(range.bytes(), chunk_bytes), durability)
+                        self.writer
+                            .write(range, Payload::zeroes(range.bytes(), chunk_bytes), durability)
                             .await?;
                     }
                 }
@@ -105,7 +141,7 @@ impl<D: BlockDevice> Inner<D> {
         clear: Clear,
     ) -> IoResult<()> {
         let _mark = self.bitmap.enter(stripe).await?;
-        let _guard = self.locks.lock(stripe, span, Access::Exclusive).await;
+        let _guard = self.stripes.lock(stripe, span, Access::Exclusive).await;
         let group = self.geometry.group_of(stripe);
         self.members.check_group(group)?;
         let range = SectorRange::new(self.geometry.member_lba(stripe, span.start), span.count());
@@ -120,7 +156,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut guards = Vec::new();
         // Ascending, and nobody else holds two: no two of these wait for each other.
         for stripe in stripes.clone() {
-            guards.push(self.locks.lock(Stripe(stripe), chunk, Access::Exclusive).await);
+            guards.push(self.stripes.lock(Stripe(stripe), chunk, Access::Exclusive).await);
         }
         let groups = self.geometry.group_count() as u64;
         let mut clears = Vec::new();
@@ -161,7 +197,7 @@ impl<D: BlockDevice> Inner<D> {
         let clears = members.iter().map(|it| self.members.clone().clear(*it, range, clear));
         let results = together(&self.handle, clears.collect()).await;
         for (member, _) in members.iter().zip(&results).filter(|(_, result)| result.is_err()) {
-            self.note_half_written(*member, range);
+            self.stripes.note_half_written(*member, range);
         }
         let cleared: IoResult<()> = results.into_iter().collect();
         let result = cleared.and_then(|()| self.members.check_group(group));

@@ -4,12 +4,15 @@
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
-use crate::geometry::chunks::{Part, Span, Stripe};
+use crate::bitmap::bitmap::Bitmap;
+use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
+use crate::members::member_set::MemberSet;
 use crate::stripe::locks::Access;
+use crate::stripe::stripes::Stripes;
 
 /// A part of a chunk, and where it goes.
 struct Wanted {
@@ -72,9 +75,34 @@ struct Chunks {
     known: Vec<Option<(Span, Buf)>>,
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// Reads for requests.
+pub(crate) struct Reader<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+}
+
+impl<D: BlockDevice> Reader<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        bitmap: &Rc<Bitmap<D>>,
+        stripes: &Rc<Stripes<D>>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members: members.clone(),
+            bitmap: bitmap.clone(),
+            stripes: stripes.clone(),
+        }
+    }
+
     pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
-        if let Some(mut part) = self.only_part(range) {
+        if let Some(mut part) = self.stripes.only_part(range) {
             if self.bitmap.is_blank(part.stripe) {
                 into.fill(0);
                 return Ok(into);
@@ -85,7 +113,7 @@ impl<D: BlockDevice> Inner<D> {
             let wanted = Wanted { number: 0, slot: part.slot, span: part.span, into };
             return self.read_part(part.stripe, wanted).await;
         }
-        let mut parts: Vec<Part> = self.parts(range);
+        let mut parts: Vec<Part> = self.stripes.parts(range);
         let mut rest = into;
         let (mut units, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
         for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
@@ -104,7 +132,7 @@ impl<D: BlockDevice> Inner<D> {
                 units.push(Unit::Blank(wanted.collect()));
             } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
                 for wanted in wanted {
-                    let member = self.shape(stripe).member_of(stripe, wanted.slot);
+                    let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
                     let at = self.geometry.member_lba(stripe, wanted.span.start);
                     runs.add((member, at), stripe, wanted, || self.run_sectors_max(member));
                 }
@@ -124,17 +152,17 @@ impl<D: BlockDevice> Inner<D> {
 
     /// How much of a member is read at once. Copies are held one by one, against writers.
     fn run_sectors_max(&self, member: usize) -> u64 {
-        if self.geometry.is_mirror() { 0 } else { self.longest_run(member..member + 1) }
+        if self.geometry.is_mirror() { 0 } else { self.members.longest_run(member..member + 1) }
     }
 
     fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
-        self.members[self.shape(stripe).member_of(stripe, slot)]
+        self.members[self.stripes.shape(stripe).member_of(stripe, slot)]
             .has_region(self.bitmap.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
     fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
-        let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
+        let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
         member.has_region(self.bitmap.region_of(stripe)) && !is_avoided
@@ -150,7 +178,7 @@ impl<D: BlockDevice> Inner<D> {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
-            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
+            let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
             let watch = member.watch();
             (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
         };
@@ -183,7 +211,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<Vec<(usize, Buf)>> {
         if run.len() > 1 {
             let (first, part) = &run[0];
-            let member = self.shape(*first).member_of(*first, part.slot);
+            let member = self.stripes.shape(*first).member_of(*first, part.slot);
             let at = self.geometry.member_lba(*first, part.span.start);
             let taken =
                 run.iter_mut().map(|(_, part)| std::mem::replace(&mut part.into, Buf::new(0)));
@@ -203,14 +231,14 @@ impl<D: BlockDevice> Inner<D> {
 
     /// One part, from its member if that has it.
     async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
-        let member = self.shape(stripe).member_of(stripe, wanted.slot);
+        let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
             let at = self.geometry.member_lba(stripe, wanted.span.start);
             // Copies change one after the other: without a lock a read of one may return what is being
             // written, and a later one of another copy what was there before.
             let guard = if self.geometry.is_mirror() {
-                Some(self.locks.lock(stripe, wanted.span, Access::Shared).await)
+                Some(self.stripes.lock(stripe, wanted.span, Access::Shared).await)
             } else {
                 None
             };
@@ -253,7 +281,7 @@ impl<D: BlockDevice> Inner<D> {
         let mut may_avoid = true;
         loop {
             let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
-            let _guard = self.locks.lock(stripe, hull, access).await;
+            let _guard = self.stripes.lock(stripe, hull, access).await;
             match self.read_chunks(stripe, &wanted, &unreadable, may_avoid).await? {
                 Err(failed) => {
                     unreadable.extend(failed);
@@ -281,15 +309,15 @@ impl<D: BlockDevice> Inner<D> {
         unreadable: &[usize],
         may_avoid: bool,
     ) -> IoResult<Result<Chunks, Vec<usize>>> {
-        let mut states = self.slot_states(stripe, unreadable)?;
+        let mut states = self.stripes.slot_states(stripe, unreadable)?;
         if may_avoid && unreadable.is_empty() {
-            self.avoid_slow(stripe, &mut states);
+            self.stripes.avoid_slow(stripe, &mut states);
         }
         let unusable = unusable(&states);
         let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
         // Every unusable slot is computed over what is wanted of any of them.
         let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
-        let decoder = computed.map(|span| (span, self.decoder(stripe, &unusable)));
+        let decoder = computed.map(|span| (span, self.stripes.decoder(stripe, &unusable)));
         let mut reads = Vec::new();
         for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
             let is_source = |span| {
@@ -300,7 +328,7 @@ impl<D: BlockDevice> Inner<D> {
             let span = spans.into_iter().flatten().reduce(Span::hull);
             reads.extend(span.map(|span| (slot, span)));
         }
-        let read = match self.read_slots(stripe, &reads).await {
+        let read = match self.stripes.read_slots(stripe, &reads).await {
             Ok(read) => read,
             Err(failed) => return Ok(Err(failed)),
         };
@@ -334,7 +362,7 @@ impl<D: BlockDevice> Inner<D> {
                 // Of a member that is being rebuilt.
                 continue;
             }
-            let member = self.shape(stripe).member_of(stripe, slot);
+            let member = self.stripes.shape(stripe).member_of(stripe, slot);
             self.members.note_repair(member);
             let at = self.geometry.member_lba(stripe, span.start);
             writes.push(self.members.clone().write(member, at, buf.into(), Durability::Cached));

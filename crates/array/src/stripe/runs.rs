@@ -1,17 +1,12 @@
 //! Whole stripes of one request: what each member gets of them lies behind one another, so it goes out as
 //! one write, recorded by one transaction.
 
-use std::ops::Range;
-
 use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 
-use crate::array::Inner;
-use crate::geometry::chunks::Stripe;
-use crate::journal::ledger::Ledger;
-use crate::stripe::write::NewData;
-
-/// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
-const RUN_SECTORS_MAX: u64 = 2048;
+use crate::bitmap::bitmap::Bitmap;
+use crate::geometry::chunks::{Geometry, Stripe};
+use crate::stripe::new_data::NewData;
+use crate::stripe::stripes::Stripes;
 
 /// A stripe and its new data, or several whole ones of one group and region, one row behind the other.
 pub(crate) type Run = Vec<(Stripe, Vec<NewData>)>;
@@ -53,59 +48,46 @@ pub(crate) fn join_writes(writes: Vec<MemberWrite>) -> Vec<MemberWrite> {
     joined.into_iter().map(|(run, _)| run).collect()
 }
 
-impl<D: BlockDevice> Inner<D> {
-    /// Puts whole stripes together that can be written as one; all others stay alone.
-    pub(crate) fn runs_of(&self, writes: Run) -> Vec<Run> {
-        let rows_max = if writes.len() > 1 { self.rows_of_run_max() } else { 1 };
-        let groups = self.geometry.group_count() as u64;
-        let mut runs: Vec<Run> = Vec::with_capacity(writes.len());
-        for (stripe, new) in writes {
-            // The last run of the group, if it ends with the row before.
-            let before = stripe.0.checked_sub(groups).map(Stripe);
-            let is_before = |run: &&mut Run| run.last().map(|(last, _)| *last) == before;
-            let may_join = rows_max > 1 && self.is_whole(stripe, &new);
-            let open = runs.iter_mut().rev().take(groups as usize).find(is_before);
-            let open = open.filter(|run| {
-                let (first, last) = (&run[0], &run[run.len() - 1]);
-                may_join
-                    && run.len() < rows_max
-                    && self.is_whole(last.0, &last.1)
-                    && self.bitmap.region_of(first.0) == self.bitmap.region_of(stripe)
-            });
-            match open {
-                Some(run) => run.push((stripe, new)),
-                None => runs.push(vec![(stripe, new)]),
-            }
+/// Puts whole stripes together that can be written as one; all others stay alone.
+pub(crate) fn runs_of<D: BlockDevice>(
+    stripes: &Stripes<D>,
+    geometry: &Geometry,
+    bitmap: &Bitmap<D>,
+    rows_max: usize,
+    writes: Run,
+) -> Vec<Run> {
+    let groups = geometry.group_count() as u64;
+    let mut runs: Vec<Run> = Vec::with_capacity(writes.len());
+    for (stripe, new) in writes {
+        // The last run of the group, if it ends with the row before.
+        let before = stripe.0.checked_sub(groups).map(Stripe);
+        let is_before = |run: &&mut Run| run.last().map(|(last, _)| *last) == before;
+        let may_join = rows_max > 1 && is_whole(stripes, geometry.chunk_sectors(), stripe, &new);
+        let open = runs.iter_mut().rev().take(groups as usize).find(is_before);
+        let open = open.filter(|run| {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            may_join
+                && run.len() < rows_max
+                && is_whole(stripes, geometry.chunk_sectors(), last.0, &last.1)
+                && bitmap.region_of(first.0) == bitmap.region_of(stripe)
+        });
+        match open {
+            Some(run) => run.push((stripe, new)),
+            None => runs.push(vec![(stripe, new)]),
         }
-        runs
     }
+    runs
+}
 
-    /// Whether these are all data of a stripe.
-    fn is_whole(&self, stripe: Stripe, new: &[NewData]) -> bool {
-        let chunk_sectors = self.geometry.chunk_sectors();
-        new.len() == self.shape(stripe).data_chunks()
-            && new.iter().all(|part| part.span.count() == chunk_sectors)
-    }
-
-    /// The longest request that is put together for any of these members, in sectors.
-    pub(crate) fn longest_run(&self, members: Range<usize>) -> u64 {
-        let devices = self.members[members].iter().filter_map(|member| member.device().ok());
-        let transfers =
-            devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
-        transfers.fold(RUN_SECTORS_MAX, u64::min)
-    }
-
-    /// Rows that are written as one, at most: members and the journal take them at once.
-    fn rows_of_run_max(&self) -> usize {
-        let mut sectors = self.longest_run(0..self.members.len());
-        let mut rows = u64::MAX;
-        let width = self.geometry.width();
-        if let Some(sectors_max) = self.journal.run_sectors_max(width) {
-            sectors = sectors.min(sectors_max);
-            rows = Ledger::run_rows_max(width);
-        }
-        (sectors / self.geometry.chunk_sectors()).min(rows).max(1) as usize
-    }
+/// Whether these are all data of a stripe.
+fn is_whole<D: BlockDevice>(
+    stripes: &Stripes<D>,
+    chunk_sectors: u64,
+    stripe: Stripe,
+    new: &[NewData],
+) -> bool {
+    new.len() == stripes.shape(stripe).data_chunks()
+        && new.iter().all(|part| part.span.count() == chunk_sectors)
 }
 
 #[cfg(test)]

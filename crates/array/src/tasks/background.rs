@@ -15,9 +15,8 @@ use voltier_ring::Signal;
 use crate::array::{Array, Inner};
 use crate::canary::Canary;
 use crate::generations::in_service;
-use crate::geometry::chunks::Stripe;
 use crate::members::member::Member;
-use crate::tasks::pace::{Foreground, Pace, Pacer, Progress, Turn};
+use crate::tasks::pace::{Pace, Pacer, Progress, Turn};
 use crate::tasks::rebuild::RebuildState;
 use crate::tasks::replace::Spare;
 use crate::tasks::scrub::ScrubState;
@@ -87,10 +86,6 @@ pub(crate) struct Background<D> {
     pub(crate) scrub: ScrubState,
     pub(crate) spares: RefCell<VecDeque<Spare<D>>>,
     pub(crate) is_using_spares: Cell<bool>,
-    /// Whether a device is filled beside a member in service: then all writes lock their stripes.
-    pub(crate) is_copying: Cell<bool>,
-    /// Writes under way that did not.
-    pub(crate) unlocked: Foreground,
 }
 
 impl<D> Background<D> {
@@ -102,8 +97,6 @@ impl<D> Background<D> {
             scrub: ScrubState::default(),
             spares: RefCell::default(),
             is_using_spares: Cell::new(false),
-            is_copying: Cell::new(false),
-            unlocked: Foreground::default(),
         }
     }
 
@@ -150,11 +143,6 @@ impl<D: BlockDevice> Inner<D> {
         let count = self.bitmap.written_count();
         let has_last = self.bitmap.is_written(self.bitmap.region_count() - 1);
         self.region_bytes(count, has_last)
-    }
-
-    /// The stripe that is a row of a group's members.
-    pub(crate) fn stripe_of(&self, group: usize, row: u64) -> Stripe {
-        Stripe(row * self.geometry.group_count() as u64 + group as u64)
     }
 
     pub(crate) fn progress(

@@ -7,6 +7,8 @@ use std::cell::Cell;
 
 use voltier_block::Nanos;
 
+use crate::stripe::foreground::Foreground;
+
 const SECOND_NS: Nanos = 1_000_000_000;
 /// How often a task that waits looks again.
 const LOOK_NS: Nanos = 1_000_000;
@@ -93,34 +95,6 @@ pub struct Progress {
     pub pace: Pace,
 }
 
-/// Requests that are under way, and how many there ever were.
-#[derive(Default)]
-pub(crate) struct Foreground {
-    in_flight: Cell<u64>,
-    begun: Cell<u64>,
-}
-
-/// A request under way, until dropped.
-pub(crate) struct Busy<'a>(&'a Foreground);
-
-impl Foreground {
-    pub(crate) fn enter(&self) -> Busy<'_> {
-        self.in_flight.set(self.in_flight.get() + 1);
-        self.begun.set(self.begun.get() + 1);
-        Busy(self)
-    }
-
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.in_flight.get() == 0
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
-    }
-}
-
 /// What a task may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
@@ -180,8 +154,8 @@ impl Pacer {
     /// Whether the next batch may begin.
     pub(crate) fn turn(&self, now: Nanos, foreground: &Foreground) -> Turn {
         let Pace { priority, floor_bytes_per_second } = self.pace.get();
-        let begun = foreground.begun.get();
-        if foreground.in_flight.get() > 0 || begun != self.requests_seen.replace(begun) {
+        let begun = foreground.begun();
+        if foreground.in_flight() > 0 || begun != self.requests_seen.replace(begun) {
             self.busy_at_ns.set(now + 1);
         }
         let in_flight = self.in_flight.get();

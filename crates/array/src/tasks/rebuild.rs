@@ -179,28 +179,29 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) async fn rebuild_run(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
         let unit = &run.unit;
         // Degraded readers may go on: nobody reads what is written here.
-        let _guards = self.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
+        let _guards = self.stripes.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
         // Stripe by stripe the data come first, of which a parity in doubt is made anew.
-        let is_in_doubt = self.bitmap.is_in_doubt(self.stripe_of(unit.group, run.rows.start));
+        let is_in_doubt =
+            self.bitmap.is_in_doubt(self.stripes.stripe_of(unit.group, run.rows.start));
         let is_whole = !is_in_doubt
-            && !self.has_half_written(unit.group, run.rows.clone())
+            && !self.stripes.has_half_written(unit.group, run.rows.clone())
             && self.moving.is_none();
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
         self.members.check_group(unit.group)?;
         let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
-        if self.has_rows_between(&run.rows) {
+        if self.stripes.has_rows_between(&run.rows) {
             return Err(IoError::Medium);
         }
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut result = Ok(());
         for row in run.rows.clone() {
-            let stripe = self.stripe_of(unit.group, row);
-            if self.is_idle(stripe) {
+            let stripe = self.stripes.stripe_of(unit.group, row);
+            if self.stripes.is_idle(stripe) {
                 continue;
             }
-            let mended = self.mend_stripe(stripe, whole, &copies).await;
+            let mended = self.mender.mend_stripe(stripe, whole, &copies).await;
             result = result.and(mended.map(drop));
         }
         result
@@ -246,7 +247,7 @@ impl<D: BlockDevice> Inner<D> {
         let computed: Vec<usize> =
             targets.iter().filter(|it| !is_copied(it)).map(|it| it.0).collect();
         let reads = self.sources(run, &copied, !computed.is_empty())?;
-        let bufs = self.read_rows(&reads, &run.rows).await?;
+        let bufs = self.stripes.read_rows(&reads, &run.rows).await?;
         let known: BTreeMap<usize, Buf> = reads.iter().copied().zip(bufs).collect();
         let mut filled = self.compute_rows(run, &known, &computed);
         let at = Lba(run.rows.start * self.geometry.chunk_sectors());
@@ -258,7 +259,7 @@ impl<D: BlockDevice> Inner<D> {
             let Some(bytes) = filled.remove(&member) else { continue };
             let inner = self.clone();
             writes.push(self.handle.spawn(async move {
-                inner.write_target(member, &device, at, bytes.freeze()).await;
+                inner.members.write_target(member, &device, at, bytes.freeze()).await;
             }));
         }
         for write in writes {
@@ -283,14 +284,14 @@ impl<D: BlockDevice> Inner<D> {
         let new = |member: &usize| (*member, Buf::new(count * chunk_bytes));
         let mut filled: BTreeMap<usize, Buf> = computed.iter().map(new).collect();
         for (index, row) in run.rows.clone().enumerate() {
-            let stripe = self.stripe_of(group, row);
+            let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
             let slot = |member| self.geometry.slot_of(stripe, member).expect("of its group");
             let others = self.geometry.members_of(group).filter(|it| !known.contains_key(it));
             let mut lost: Vec<usize> = others.map(slot).collect();
             lost.sort_unstable();
             let wanted: Vec<usize> = filled.keys().map(|member| slot(*member)).collect();
-            let decoder = self.decoder_of(stripe, &lost, &wanted);
+            let decoder = self.stripes.decoder_of(stripe, &lost, &wanted);
             let source =
                 |slot: &usize| &known[&self.geometry.member_of(stripe, *slot)][place.clone()];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
@@ -323,7 +324,7 @@ impl<D: BlockDevice> Inner<D> {
             self.put_in_service(member).await;
         }
         let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
-        self.background.is_copying.set(is_copying);
+        self.stripes.set_copying(is_copying);
         let state = &self.background.rebuild;
         state.cursors.borrow_mut().clear();
         let stuck = state.stuck.borrow();

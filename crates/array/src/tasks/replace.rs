@@ -115,7 +115,7 @@ impl<D: BlockDevice> Inner<D> {
         let all = Bits::all(self.bitmap.region_count());
         let is_copy = own.has_device();
         if is_copy {
-            self.background.is_copying.set(true);
+            self.stripes.set_copying(true);
             own.successor().replace(Some(successor(device.clone(), uuid, all)));
         } else {
             own.join(device.clone(), uuid, all);
@@ -123,7 +123,7 @@ impl<D: BlockDevice> Inner<D> {
         self.members.change();
         // Regions that were being made zero without it; those that come from now on are so on it too.
         self.bitmap.zeroing_ended().await;
-        while is_copy && !self.background.unlocked.is_quiet() {
+        while is_copy && !self.stripes.unlocked().is_quiet() {
             self.handle.sleep(LOOK_NS).await;
         }
         self.narrow(member, &device, !is_copy && returning.is_some());

@@ -91,21 +91,21 @@ impl<D: BlockDevice> Inner<D> {
     /// Makes the parity of a stripe match its data. Data that are lost are what parity says.
     async fn resync_stripe(self: Rc<Self>, stripe: Stripe) -> IoResult<()> {
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        let _guard = self.locks.lock(stripe, whole, Access::Exclusive).await;
-        if self.is_idle(stripe) {
+        let _guard = self.stripes.lock(stripe, whole, Access::Exclusive).await;
+        if self.stripes.is_idle(stripe) {
             return Ok(());
         }
-        let states = self.slot_states(stripe, &[])?;
+        let states = self.stripes.slot_states(stripe, &[])?;
         let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
         let reads: Vec<(usize, Span)> = online.map(|slot| (slot, whole)).collect();
-        let read = self.read_slots(stripe, &reads).await.map_err(|_| IoError::Medium)?;
+        let read = self.stripes.read_slots(stripe, &reads).await.map_err(|_| IoError::Medium)?;
         let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
         for ((slot, _), buf) in reads.into_iter().zip(read) {
             chunks[slot] = Some(buf);
         }
-        let data_chunks = self.shape(stripe).data_chunks();
+        let data_chunks = self.stripes.shape(stripe).data_chunks();
         if chunks[..data_chunks].iter().any(Option::is_none) {
-            let decoder = self.decoder(stripe, &unusable(&states));
+            let decoder = self.stripes.decoder(stripe, &unusable(&states));
             let source = |slot: &usize| &chunks[*slot].as_ref().expect("a source is online")[..];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
             let mut targets: Vec<Buf> =
@@ -121,14 +121,14 @@ impl<D: BlockDevice> Inner<D> {
         let rows = self.geometry.parity_chunks();
         let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(whole.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
-        self.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
+        self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let mut writes = Vec::new();
         for (row, parity) in parities.into_iter().enumerate() {
             let slot = data_chunks + row;
             let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
             if states[slot] == SlotState::Online && !is_right {
                 self.members.counters().add(|counts| counts.resynced_chunks += 1);
-                let member = self.shape(stripe).member_of(stripe, slot);
+                let member = self.stripes.shape(stripe).member_of(stripe, slot);
                 let at = self.geometry.member_lba(stripe, 0);
                 writes.push(self.members.clone().write(
                     member,

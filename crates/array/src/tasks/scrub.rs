@@ -152,22 +152,22 @@ impl<D: BlockDevice> Inner<D> {
     /// Checks some rows of a group.
     pub(crate) async fn scrub_run(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
         let (group, region) = (run.unit.group, run.unit.region);
-        let _guards = self.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
+        let _guards = self.stripes.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
         let members: Vec<usize> = self.geometry.members_of(group).collect();
         let is_whole = members.iter().all(|member| self.members[*member].has_region(region));
-        let is_in_doubt = self.bitmap.is_in_doubt(self.stripe_of(group, run.rows.start));
+        let is_in_doubt = self.bitmap.is_in_doubt(self.stripes.stripe_of(group, run.rows.start));
         if !is_whole || is_in_doubt {
             return Err(voltier_block::IoError::Unsupported);
         }
-        if self.has_half_written(group, run.rows.clone()) {
+        if self.stripes.has_half_written(group, run.rows.clone()) {
             return self.scrub_rows(run).await;
         }
-        let Ok(bufs) = self.read_rows(&members, &run.rows).await else {
+        let Ok(bufs) = self.stripes.read_rows(&members, &run.rows).await else {
             return self.scrub_rows(run).await;
         };
         let chunk_bytes = (self.geometry.chunk_sectors() * SECTOR_BYTES) as usize;
         for (index, row) in run.rows.clone().enumerate() {
-            let stripe = self.stripe_of(group, row);
+            let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
             // Members that came with a further row do not follow the others of their group.
             let buf_of = |slot| {
@@ -186,10 +186,10 @@ impl<D: BlockDevice> Inner<D> {
         let group = run.unit.group;
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         for row in run.rows.clone() {
-            let stripe = self.stripe_of(group, row);
+            let stripe = self.stripes.stripe_of(group, row);
             let repairs = self.members.counters().get().repairs;
             self.members.check_group(group)?;
-            let mended = self.mend_stripe(stripe, whole, &[]).await;
+            let mended = self.mender.mend_stripe(stripe, whole, &[]).await;
             let found = &self.background.scrub.found;
             if mended.is_err() || self.members.counters().get().repairs != repairs {
                 found.borrow_mut().unreadable_stripes += 1;
@@ -212,7 +212,7 @@ impl<D: BlockDevice> Inner<D> {
             return Ok(());
         }
         let (data, parity) = slots.split_at(self.geometry.data_chunks());
-        if self.code().check(data, parity) {
+        if self.stripes.code().check(data, parity) {
             return Ok(());
         }
         let block_bytes = self.limits.block_bytes as usize;
@@ -220,7 +220,7 @@ impl<D: BlockDevice> Inner<D> {
             let mismatch = Mismatch { stripe, slots, place: start..start + block_bytes };
             let pieces = mismatch.pieces();
             let (data, parity) = pieces.split_at(self.geometry.data_chunks());
-            match self.code().locate(data, parity) {
+            match self.stripes.code().locate(data, parity) {
                 Verdict::Consistent => {}
                 Verdict::One { member: slot } => self.mend_located(&mismatch, slot).await?,
                 Verdict::Unknown => self.mend_unknown(&mismatch).await?,
@@ -235,7 +235,7 @@ impl<D: BlockDevice> Inner<D> {
         if is_repaired && canary::is(Canary::ScrubRewritesParity) {
             self.match_parity(mismatch).await?;
         } else if is_repaired {
-            let decoder = self.decoder(mismatch.stripe, &[slot]);
+            let decoder = self.stripes.decoder(mismatch.stripe, &[slot]);
             let pieces = mismatch.pieces();
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
             let mut right = Buf::new(mismatch.place.len());
@@ -263,7 +263,7 @@ impl<D: BlockDevice> Inner<D> {
         let (data, parity) = pieces.split_at(self.geometry.data_chunks());
         let mut right: Vec<Buf> = parity.iter().map(|_| Buf::new(mismatch.place.len())).collect();
         let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
-        self.code().encode(data, &mut slices, Stores::Cached);
+        self.stripes.code().encode(data, &mut slices, Stores::Cached);
         let wrong = right.into_iter().enumerate().filter(|(row, buf)| parity[*row] != &buf[..]);
         let wrong: Vec<(usize, Buf)> = wrong.collect();
         for (row, buf) in wrong {

@@ -7,8 +7,7 @@ use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Span, Stripe};
-use crate::stripe::merge::SmallWrite;
-use crate::stripe::write::NewData;
+use crate::stripe::new_data::{NewData, SmallWrite};
 
 /// Parts of neighbouring chunks share one change of parity up to this distance between their
 /// offsets: reading and writing 32 KiB in vain costs less than further I/Os.
@@ -29,35 +28,35 @@ struct Content {
 }
 
 /// What is to be written.
-pub(super) struct Taken {
-    pub(super) parts: Vec<NewData>,
+pub(crate) struct Taken {
+    pub(crate) parts: Vec<NewData>,
     /// How many writes they are of.
-    pub(super) writes: u32,
-    pub(super) durability: Durability,
+    pub(crate) writes: u32,
+    pub(crate) durability: Durability,
     /// How long these have waited, in all.
-    pub(super) held_ns: Nanos,
+    pub(crate) held_ns: Nanos,
 }
 
 /// Writes that wait for the same stripe.
-pub(crate) struct Gather {
-    pub(super) stream: usize,
-    pub(super) stripe: Stripe,
+pub(crate) struct MergeBatch {
+    pub(crate) stream: usize,
+    pub(crate) stripe: Stripe,
     /// The sectors of the stripe in the volume.
     sectors: SectorRange,
-    pub(super) opened_ns: Nanos,
+    pub(crate) opened_ns: Nanos,
     content: RefCell<Content>,
     /// Nothing more will come: the stream is past the stripe.
-    pub(super) is_passed: Cell<bool>,
+    pub(crate) is_passed: Cell<bool>,
     /// Something that it waits for has changed.
-    pub(super) changed: Signal,
+    pub(crate) changed: Signal,
     result: Cell<Option<IoResult<()>>>,
     ended: Signal,
 }
 
-impl Gather {
+impl MergeBatch {
     /// With its first write.
-    pub(super) fn new(stream: usize, small: SmallWrite, sectors: SectorRange, now: Nanos) -> Self {
-        let gather = Self {
+    pub(crate) fn new(stream: usize, small: SmallWrite, sectors: SectorRange, now: Nanos) -> Self {
+        let batch = Self {
             stream,
             stripe: small.stripe,
             sectors,
@@ -68,11 +67,11 @@ impl Gather {
             result: Cell::new(None),
             ended: Signal::new(),
         };
-        gather.add(small, now);
-        gather
+        batch.add(small, now);
+        batch
     }
 
-    pub(super) fn add(&self, small: SmallWrite, now: Nanos) {
+    pub(crate) fn add(&self, small: SmallWrite, now: Nanos) {
         let mut content = self.content.borrow_mut();
         let start = small.range.start.0 - self.sectors.start.0;
         cover(&mut content.covered, Span { start, end: start + small.range.count });
@@ -84,27 +83,27 @@ impl Gather {
     }
 
     /// Whether all of the stripe is there.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.content.borrow().covered == [Span { start: 0, end: self.sectors.count }]
     }
 
     /// Whether one of them is to be durable: somebody waits for just that.
-    pub(super) fn is_durable(&self) -> bool {
+    pub(crate) fn is_durable(&self) -> bool {
         self.content.borrow().is_durable
     }
 
     /// How many there are.
-    pub(super) fn writes(&self) -> u32 {
+    pub(crate) fn writes(&self) -> u32 {
         self.content.borrow().writes
     }
 
     /// When the last one came.
-    pub(super) fn joined_ns(&self) -> Nanos {
+    pub(crate) fn joined_ns(&self) -> Nanos {
         self.content.borrow().joined_ns
     }
 
     /// Takes all of it out.
-    pub(super) fn take(&self, now: Nanos) -> Taken {
+    pub(crate) fn take(&self, now: Nanos) -> Taken {
         let Content { parts, writes, is_durable, arrived_ns, .. } = self.content.take();
         let durability = if is_durable { Durability::Durable } else { Durability::Cached };
         let held_ns = (now - self.opened_ns) * Nanos::from(writes) - arrived_ns;
@@ -112,13 +111,13 @@ impl Gather {
     }
 
     /// Tells all what became of it.
-    pub(super) fn end(&self, result: IoResult<()>) {
+    pub(crate) fn end(&self, result: IoResult<()>) {
         self.result.set(Some(result));
         self.ended.notify();
     }
 
     /// What becomes of it.
-    pub(super) async fn result(&self) -> IoResult<()> {
+    pub(crate) async fn result(&self) -> IoResult<()> {
         self.ended.until(|| self.result.get().is_some()).await;
         self.result.get().expect("it has ended")
     }

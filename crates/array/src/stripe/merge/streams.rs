@@ -12,8 +12,19 @@ use std::rc::Rc;
 
 use voltier_block::{Durability, Lba, Nanos, SectorRange};
 
-use crate::stripe::merge::batch::{Gather, Taken};
-use crate::stripe::merge::{Arrival, MergeMode, MergePolicy, SmallWrite};
+use crate::stripe::merge::batch::{MergeBatch, Taken};
+use crate::stripe::merge::policy::{MergeMode, MergePolicy};
+use crate::stripe::new_data::SmallWrite;
+
+/// What becomes of a small write.
+pub(crate) enum Arrival {
+    /// It goes, as one of a stream.
+    Alone(usize, SmallWrite),
+    /// It waits; who brought it sees to the batch.
+    Lead(Rc<MergeBatch>),
+    /// It waits with others.
+    Follow(Rc<MergeBatch>),
+}
 
 /// Streams that are known at once.
 const STREAMS: usize = 32;
@@ -27,7 +38,7 @@ struct Stream {
     /// When one of them last came to wait, or the last that ran ended.
     stirred_ns: Nanos,
     /// Who comes now joins it.
-    open: Option<Rc<Gather>>,
+    open: Option<Rc<MergeBatch>>,
 }
 
 impl Stream {
@@ -69,7 +80,7 @@ impl Streams {
 
     /// The stream that a write goes on with, or begins: not further from its end than a stripe. None if
     /// there are too many.
-    pub(super) fn stream_of(&self, range: SectorRange, stripe_sectors: u64) -> Option<usize> {
+    pub(crate) fn stream_of(&self, range: SectorRange, stripe_sectors: u64) -> Option<usize> {
         let mut state = self.state.borrow_mut();
         let (start, end) = (range.start.0, range.end().0);
         let distance = |next: u64| start.abs_diff(next);
@@ -91,7 +102,7 @@ impl Streams {
 
     /// A write has come (the time is asked for if it waits). So many parts of its request have gone
     /// already: it does not wait for these.
-    pub(super) fn arrive(
+    pub(crate) fn arrive(
         &self,
         stream: usize,
         small: SmallWrite,
@@ -134,28 +145,28 @@ impl Streams {
         let now = now();
         own.stirred_ns = now;
         let sectors = SectorRange::new(Lba(small.stripe.0 * stripe_sectors), stripe_sectors);
-        let gather = Rc::new(Gather::new(stream, small, sectors, now));
-        own.open = Some(gather.clone());
-        Arrival::Lead(gather)
+        let batch = Rc::new(MergeBatch::new(stream, small, sectors, now));
+        own.open = Some(batch.clone());
+        Arrival::Lead(batch)
     }
 
-    /// Until when a gather waits, if nothing changes; none if it waits no longer.
-    pub(super) fn waits_until(&self, gather: &Gather, now: Nanos) -> Option<Nanos> {
+    /// Until when a batch waits, if nothing changes; none if it waits no longer.
+    pub(crate) fn waits_until(&self, batch: &MergeBatch, now: Nanos) -> Option<Nanos> {
         let state = self.state.borrow();
-        self.until(&state.streams[gather.stream], gather, now)
+        self.until(&state.streams[batch.stream], batch, now)
     }
 
-    fn until(&self, stream: &Stream, gather: &Gather, now: Nanos) -> Option<Nanos> {
+    fn until(&self, stream: &Stream, batch: &MergeBatch, now: Nanos) -> Option<Nanos> {
         let MergePolicy { mode, wait_ns, max_ns } = self.policy.get();
-        if gather.is_full() || gather.is_passed.get() {
+        if batch.is_full() || batch.is_passed.get() {
             return None;
         }
-        let at_most = gather.opened_ns + max_ns;
+        let at_most = batch.opened_ns + max_ns;
         let until = match mode {
             MergeMode::Off => return None,
-            MergeMode::Always => at_most.min(gather.joined_ns() + wait_ns),
+            MergeMode::Always => at_most.min(batch.joined_ns() + wait_ns),
             MergeMode::Adaptive if stream.under_way > stream.held() => at_most,
-            MergeMode::Adaptive if stream.held() >= stream.depth || gather.is_durable() => {
+            MergeMode::Adaptive if stream.held() >= stream.depth || batch.is_durable() => {
                 return None;
             }
             MergeMode::Adaptive => at_most.min(stream.stirred_ns + wait_ns),
@@ -163,22 +174,22 @@ impl Streams {
         (now < until).then_some(until)
     }
 
-    /// Takes a gather's writes to write them.
-    pub(super) fn close(&self, gather: &Rc<Gather>, now: Nanos) -> Taken {
+    /// Takes a batch's writes to write them.
+    pub(crate) fn close(&self, batch: &Rc<MergeBatch>, now: Nanos) -> Taken {
         let mut state = self.state.borrow_mut();
-        let own = &mut state.streams[gather.stream];
-        if own.open.as_ref().is_some_and(|open| Rc::ptr_eq(open, gather)) {
-            if own.under_way == own.held() && !gather.is_full() {
+        let own = &mut state.streams[batch.stream];
+        if own.open.as_ref().is_some_and(|open| Rc::ptr_eq(open, batch)) {
+            if own.under_way == own.held() && !batch.is_full() {
                 // All that there are: no more have come.
                 own.depth = own.held();
             }
             own.open = None;
         }
-        gather.take(now)
+        batch.take(now)
     }
 
     /// So many writes of a stream have ended.
-    pub(super) fn ended(&self, stream: usize, writes: u32, now: impl FnOnce() -> Nanos) {
+    pub(crate) fn ended(&self, stream: usize, writes: u32, now: impl FnOnce() -> Nanos) {
         let mut state = self.state.borrow_mut();
         let own = &mut state.streams[stream];
         own.under_way -= writes;

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::array::Inner;
 use crate::format::checksum::crc_without;
-use crate::format::member_layout::STAGING_START_BYTES;
+use crate::format::member_layout::BACKUP_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::Span;
 use crate::members::at_once::together;
@@ -24,7 +24,7 @@ const MAGIC: [u8; 8] = *b"VOLTSTAG";
 const HEAD_BYTES: usize = 4096;
 const CRC_AT: usize = 8;
 /// Room for content on a member.
-const ROOM_BYTES: u64 = MIB - STAGING_START_BYTES - HEAD_BYTES as u64;
+const ROOM_BYTES: u64 = MIB - BACKUP_START_BYTES - HEAD_BYTES as u64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -87,7 +87,7 @@ fn decode(whole: Bytes, owner: Owner, position: u64, span: Span, rows: u64) -> O
 }
 
 impl<D: BlockDevice> Inner<D> {
-    fn staging_owner(&self, member: usize) -> Owner {
+    fn backup_owner(&self, member: usize) -> Owner {
         let array = self.membership.durable().map_or([0; 16], |durable| durable.record().uuid);
         Owner { array, member }
     }
@@ -99,8 +99,8 @@ impl<D: BlockDevice> Inner<D> {
     pub(super) async fn stage(self: &Rc<Self>, position: u64, filled: &Filled) -> IoResult<()> {
         let rows = filled.rows.end - filled.rows.start;
         let write = |(member, data): (usize, &Bytes)| {
-            let whole = encode(self.staging_owner(member), position, filled.span, rows, data);
-            self.clone().write_staging(member, whole)
+            let whole = encode(self.backup_owner(member), position, filled.span, rows, data);
+            self.clone().write_backup(member, whole)
         };
         let writes = filled.members.iter().enumerate().map(write);
         let results = together(&self.handle, writes.collect()).await;
@@ -108,10 +108,10 @@ impl<D: BlockDevice> Inner<D> {
         self.members.check_group(0)
     }
 
-    async fn write_staging(self: Rc<Self>, member: usize, whole: Bytes) -> IoResult<()> {
+    async fn write_backup(self: Rc<Self>, member: usize, whole: Bytes) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.members.counters().add(|counts| counts.metadata_writes += 1);
-        let at = Lba::from_bytes(STAGING_START_BYTES);
+        let at = Lba::from_bytes(BACKUP_START_BYTES);
         let payload = || Payload::One(whole.clone());
         let mut result = write_long(&*device, at, payload(), Durability::Durable).await;
         if let Err(error) = result
@@ -127,12 +127,12 @@ impl<D: BlockDevice> Inner<D> {
     ///
     /// # Errors
     /// When members that cannot be lost do not have it, or do not take it.
-    pub(super) async fn restore_staged(
+    pub(super) async fn restore_backup(
         self: &Rc<Self>,
         moving: &Moving,
         record: ReshapeRecord,
     ) -> IoResult<()> {
-        let window = moving.shapes.window(record.position, 1);
+        let window = moving.shapes().window(record.position, 1);
         let start = record.moved_sectors;
         let span = Span { start, end: start + record.staged_sectors };
         let members = 0..self.members.len();
@@ -144,9 +144,9 @@ impl<D: BlockDevice> Inner<D> {
                     return Ok(());
                 }
                 let bytes = HEAD_BYTES + (rows.end - rows.start) as usize * span.bytes();
-                let at = Lba::from_bytes(STAGING_START_BYTES);
+                let at = Lba::from_bytes(BACKUP_START_BYTES);
                 let whole = read_long(&*device, at, bytes).await;
-                let owner = inner.staging_owner(member);
+                let owner = inner.backup_owner(member);
                 let count = rows.end - rows.start;
                 let kept = whole.and_then(|whole| {
                     let kept = decode(whole.freeze(), owner, record.position, span, count);

@@ -37,7 +37,7 @@ impl<D: BlockDevice> Inner<D> {
             return Err(GrowError::TooShort { rows, needed: unit_rows * (unit_rows + 1) }.into());
         }
         self.check_settled()?;
-        self.check_newcomer(0, device, uuid)?;
+        self.check_pending_member(0, device, uuid)?;
         Ok(shapes)
     }
 

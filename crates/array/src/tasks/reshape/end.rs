@@ -53,7 +53,7 @@ impl<D: BlockDevice> Inner<D> {
     /// Rows behind those that were moved have parity of the old shape, or none: they become zero, whole
     /// regions by being called never written.
     async fn clear_behind(self: &Rc<Self>, moving: &Moving) -> IoResult<()> {
-        let row = moving.shapes.new_rows(moving.shapes.end());
+        let row = moving.shapes().new_rows(moving.shapes().end());
         let start = Lba(row * self.geometry.chunk_sectors());
         if start.0 >= self.geometry.member_sectors() {
             return Ok(());
@@ -76,7 +76,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     fn with_one_shape(&self, moving: &Moving) -> Result<Self, ArrayError> {
-        let geometry = moving.shapes.after.clone();
+        let geometry = moving.shapes().after.clone();
         let devices: Vec<Rc<D>> =
             self.members.iter().filter_map(|member| member.device().ok()).collect();
         let mut limits = limits_of(&geometry, devices.iter().map(|device| device.limits()));

@@ -1,12 +1,13 @@
-//! A member for room: stripes get wider while the array serves. `docs/adr/0022-members-for-room.md` has
+//! Capacity expansion: stripes get wider while the array serves. `docs/adr/0022-members-for-room.md` has
 //! the protocol and why it holds.
 //!
-//! - `shapes`: what is where while there are two shapes. Pure.
-//! - `fence`: requests and what is being moved keep out of each other's way.
-//! - `mover`: moves windows, and raises the position.
-//! - `rows`: rows of the old shape become rows of the new one.
-//! - `staging`: the first units lie over what they are moved to, and are kept elsewhere meanwhile.
+//! - `worker`: moves windows, and raises the position.
+//! - `strips`: rows of the old shape become rows of the new one.
+//! - `backup_area`: the first units lie over what they are moved to, and are kept elsewhere meanwhile.
 //! - `begin`: how an array comes to have two shapes, `end`: and one again.
+//!
+//! What is where while there are two shapes is in `geometry::shapes` and `stripe::two_shapes`; the fence between
+//! requests and the worker in `stripe::fence`.
 
 pub(crate) mod backup_area;
 pub(crate) mod begin;
@@ -15,21 +16,19 @@ pub(crate) mod strips;
 pub(crate) mod worker;
 
 use std::cell::Cell;
-use std::ops::Range;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Payload, SECTOR_BYTES, SectorRange,
 };
-use voltier_parity::{Code, CodeError};
+use voltier_parity::CodeError;
 use voltier_ring::Signal;
 
 use crate::array::{Array, Inner};
-use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
-use crate::geometry::chunks::{Geometry, Part, Stripe};
 use crate::geometry::shapes::Shapes;
-use crate::stripe::fence::Fence;
+use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::BackgroundTask;
 use crate::tasks::pace::{Pacer, Progress};
 
@@ -61,16 +60,9 @@ pub struct ReshapeStatus {
     pub last_error: Option<IoError>,
 }
 
-/// An array that has two shapes.
+/// The worker of a capacity expansion: how it goes on, and with which shapes.
 pub(crate) struct Moving {
-    pub(crate) shapes: Shapes,
-    /// The code of the old one.
-    code: Code,
-    /// Units that requests find in the new one.
-    position: Cell<u64>,
-    /// What the members are to say.
-    record: Cell<ReshapeRecord>,
-    fence: Rc<Fence>,
+    two: Rc<TwoShapes>,
     pacer: Pacer,
     is_running: Cell<bool>,
     /// Not while it rests.
@@ -80,91 +72,32 @@ pub(crate) struct Moving {
     last_error: Cell<Option<IoError>>,
 }
 
+impl Deref for Moving {
+    type Target = Rc<TwoShapes>;
+
+    fn deref(&self) -> &Rc<TwoShapes> {
+        &self.two
+    }
+}
+
 impl Moving {
     /// # Errors
     /// When there is no code for the old shape.
     pub(crate) fn new(shapes: Shapes, record: ReshapeRecord) -> Result<Self, CodeError> {
-        let code = Code::new(shapes.before.data_chunks(), shapes.before.parity_chunks())?;
         Ok(Self {
-            code,
-            position: Cell::new(record.position),
-            record: Cell::new(record),
-            fence: Rc::default(),
+            two: Rc::new(TwoShapes::new(shapes, record)?),
             pacer: Pacer::default(),
             is_running: Cell::new(false),
             is_stepping: Cell::new(false),
             ended: Signal::new(),
             waits_for: Cell::new(None),
             last_error: Cell::new(None),
-            shapes,
         })
-    }
-
-    pub(crate) fn record(&self) -> ReshapeRecord {
-        self.record.get()
     }
 
     /// Waits until it rests; it does not go on in an array that is being stopped.
     pub(crate) async fn rested(&self) {
         self.ended.until(|| !self.is_stepping.get()).await;
-    }
-
-    /// Whether a row holds nothing, or is of a unit that has neither shape.
-    fn is_idle_row(&self, row: u64) -> bool {
-        let position = self.position.get();
-        let next = if self.record.get().is_between() { position + 1 } else { position };
-        (self.shapes.new_rows(position)..self.shapes.old_rows(next)).contains(&row)
-    }
-}
-
-impl<D> Inner<D> {
-    /// The shape of a stripe: of one that holds nothing it does not matter.
-    pub(crate) fn shape(&self, stripe: Stripe) -> &Geometry {
-        let Some(moving) = &self.moving else { return &self.geometry };
-        let shape = moving.shapes.of_row(moving.position.get(), stripe.0);
-        shape.unwrap_or(&moving.shapes.before)
-    }
-
-    /// The code of a stripe; asked only where there is redundancy.
-    pub(crate) fn code_of(&self, stripe: Stripe) -> &Code {
-        match &self.moving {
-            Some(moving) if std::ptr::eq(self.shape(stripe), &moving.shapes.before) => &moving.code,
-            _ => self.code(),
-        }
-    }
-
-    /// Whether a stripe is none at this moment: its row holds nothing, or is between two shapes.
-    pub(crate) fn is_idle(&self, stripe: Stripe) -> bool {
-        self.moving.as_ref().is_some_and(|moving| moving.is_idle_row(stripe.0))
-    }
-
-    /// Whether some rows are between two shapes: nothing may be computed from them.
-    pub(crate) fn has_rows_between(&self, rows: &Range<u64>) -> bool {
-        let Some(moving) = &self.moving else { return false };
-        let unit = moving.shapes.window(moving.position.get(), 1);
-        let between = unit.new_rows.start..unit.old_rows.end;
-        moving.record.get().is_between() && rows.start < between.end && between.start < rows.end
-    }
-
-    /// The parts of a range of the volume, in its order.
-    pub(crate) fn parts(&self, range: SectorRange) -> Vec<Part> {
-        match &self.moving {
-            None => self.geometry.parts(range).collect(),
-            Some(moving) => {
-                let missed = u64::from(canary::is(Canary::MovedPartMissed));
-                moving.shapes.parts(moving.position.get().saturating_sub(missed), range)
-            }
-        }
-    }
-
-    /// The range as a part of a chunk, if it is known to be in one chunk alone.
-    pub(crate) fn only_part(&self, range: SectorRange) -> Option<Part> {
-        if self.moving.is_some() { None } else { self.geometry.only_part(range) }
-    }
-
-    /// The size of the volume, in sectors.
-    pub(crate) fn volume_sectors(&self) -> u64 {
-        self.moving.as_ref().map_or(&self.geometry, |moving| &moving.shapes.before).sectors()
     }
 }
 
@@ -176,10 +109,10 @@ impl<D: BlockDevice> Inner<D> {
         range: SectorRange,
         into: Buf,
     ) -> IoResult<Buf> {
-        let (inner, fence) = (self.clone(), moving.fence.clone());
+        let (inner, fence) = (self.clone(), moving.fence().clone());
         let read = async move {
             let _pass = fence.pass(range).await?;
-            inner.read(range, into).await
+            inner.reader.read(range, into).await
         };
         self.handle.finish(read).await
     }
@@ -192,10 +125,10 @@ impl<D: BlockDevice> Inner<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        let (inner, fence) = (self.clone(), moving.fence.clone());
+        let (inner, fence) = (self.clone(), moving.fence().clone());
         let write = async move {
             let _pass = fence.pass(range).await?;
-            inner.write(range, data, durability).await
+            inner.writer.write(range, data, durability).await
         };
         self.handle.finish(write).await
     }
@@ -217,9 +150,9 @@ impl<D: BlockDevice> Inner<D> {
 
     pub(crate) fn reshape_status(&self) -> Option<ReshapeStatus> {
         let moving = self.moving.as_ref()?;
-        let (before, after) = (&moving.shapes.before, &moving.shapes.after);
+        let (before, after) = (&moving.shapes().before, &moving.shapes().after);
         let bytes = |sectors| sectors * SECTOR_BYTES;
-        let done = bytes(moving.shapes.border(moving.position.get()));
+        let done = bytes(moving.shapes().border(moving.position()));
         let total = bytes(before.sectors());
         let (now, is_running) = (self.handle.now(), moving.is_running.get());
         moving.pacer.set_pace_if_new(self.task(BackgroundTask::Rebuild).pacer.pace());

@@ -12,6 +12,7 @@ use voltier_parity::Stores;
 use crate::array::Inner;
 use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::members::at_once::together;
+use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::reshape::Moving;
 
 /// What is read and written at once, in bytes of the volume, if one block of each chunk is not more.
@@ -33,28 +34,30 @@ pub(crate) struct Filled {
     pub(crate) members: Vec<Bytes>,
 }
 
-impl Moving {
-    /// Cuts units into strips that are not too long for memory.
-    pub(crate) fn strips(&self, units: Range<u64>) -> Vec<Strip> {
-        let chunk_sectors = self.shapes.before.chunk_sectors();
-        let chunks = self.shapes.unit_rows() * (self.shapes.unit_rows() + 1);
-        let at_once = STRIP_BYTES / (chunks * chunk_sectors * SECTOR_BYTES);
-        let sectors = STRIP_BYTES / (chunks * SECTOR_BYTES) / BLOCK_SECTORS * BLOCK_SECTORS;
-        let sectors = sectors.clamp(BLOCK_SECTORS, chunk_sectors);
-        let mut strips = Vec::new();
-        for start in units.clone().step_by(at_once.max(1) as usize) {
-            let units = start..(start + at_once.max(1)).min(units.end);
-            strips.extend(self.spans(0, sectors).map(|span| Strip { units: units.clone(), span }));
-        }
-        strips
+/// Cuts units into strips that are not too long for memory.
+pub(crate) fn strips(two: &TwoShapes, units: Range<u64>) -> Vec<Strip> {
+    let chunk_sectors = two.shapes().before.chunk_sectors();
+    let chunks = two.shapes().unit_rows() * (two.shapes().unit_rows() + 1);
+    let at_once = STRIP_BYTES / (chunks * chunk_sectors * SECTOR_BYTES);
+    let sectors = STRIP_BYTES / (chunks * SECTOR_BYTES) / BLOCK_SECTORS * BLOCK_SECTORS;
+    let sectors = sectors.clamp(BLOCK_SECTORS, chunk_sectors);
+    let mut strips = Vec::new();
+    for start in units.clone().step_by(at_once.max(1) as usize) {
+        let units = start..(start + at_once.max(1)).min(units.end);
+        strips.extend(spans(two, 0, sectors).map(|span| Strip { units: units.clone(), span }));
     }
+    strips
+}
 
-    /// A chunk from a sector on, in parts of so many.
-    pub(crate) fn spans(&self, from: u64, sectors: u64) -> impl Iterator<Item = Span> + use<> {
-        let end = self.shapes.before.chunk_sectors();
-        let starts = (from..end).step_by(sectors as usize);
-        starts.map(move |start| Span { start, end: (start + sectors).min(end) })
-    }
+/// A chunk from a sector on, in parts of so many.
+pub(crate) fn spans(
+    two: &TwoShapes,
+    from: u64,
+    sectors: u64,
+) -> impl Iterator<Item = Span> + use<> {
+    let end = two.shapes().before.chunk_sectors();
+    let starts = (from..end).step_by(sectors as usize);
+    starts.map(move |start| Span { start, end: (start + sectors).min(end) })
 }
 
 impl<D: BlockDevice> Inner<D> {
@@ -67,9 +70,9 @@ impl<D: BlockDevice> Inner<D> {
         moving: &Moving,
         strip: &Strip,
     ) -> IoResult<Filled> {
-        let window = moving.shapes.window(strip.units.start, strip.units.end - strip.units.start);
-        let chunks = self.old_chunks(&moving.shapes.before, window.old_rows, strip.span).await?;
-        Ok(self.new_rows(&moving.shapes.after, window.new_rows, strip.span, chunks))
+        let window = moving.shapes().window(strip.units.start, strip.units.end - strip.units.start);
+        let chunks = self.old_chunks(&moving.shapes().before, window.old_rows, strip.span).await?;
+        Ok(self.new_rows(&moving.shapes().after, window.new_rows, strip.span, chunks))
     }
 
     /// The same span of all chunks of data of some rows, in the order of the volume.
@@ -100,7 +103,7 @@ impl<D: BlockDevice> Inner<D> {
         let is_settled =
             self.members.iter().all(|member| member.is_online() && !member.watch().is_avoided());
         let is_whole = span.count() == self.geometry.chunk_sectors();
-        is_whole && is_settled && !self.has_half_written(0, rows.clone())
+        is_whole && is_settled && !self.stripes.has_half_written(0, rows.clone())
     }
 
     /// Whole rows, in long runs of each member.
@@ -116,7 +119,7 @@ impl<D: BlockDevice> Inner<D> {
         let members: Vec<usize> = (0..before.member_count()).collect();
         let read = |rows: &Range<u64>| {
             let (inner, members, rows) = (self.clone(), members.clone(), rows.clone());
-            async move { inner.read_rows(&members, &rows).await }
+            async move { inner.stripes.read_rows(&members, &rows).await }
         };
         let mut known = BTreeMap::new();
         let results = together(&self.handle, runs.iter().map(read).collect()).await;
@@ -153,7 +156,7 @@ impl<D: BlockDevice> Inner<D> {
         if self.bitmap.is_blank(stripe) {
             return Ok(vec![Buf::zeroed(span.bytes()).freeze(); columns]);
         }
-        let slots = self.mend_stripe(stripe, span, &[]).await?;
+        let slots = self.mender.mend_stripe(stripe, span, &[]).await?;
         let slots: Vec<Bytes> = slots.into_iter().map(Buf::freeze).collect();
         let slot = |column| slots[before.slot_of_column(stripe, column)].clone();
         Ok((0..columns).map(slot).collect())
@@ -184,7 +187,7 @@ impl<D: BlockDevice> Inner<D> {
             let parity = |_| Buf::new(bytes);
             let mut parities: Vec<Buf> = (0..after.parity_chunks()).map(parity).collect();
             let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|it| &mut it[..]).collect();
-            self.code().encode(&sources, &mut slices, Stores::Cached);
+            self.stripes.code().encode(&sources, &mut slices, Stores::Cached);
             let slots = sources.into_iter().chain(parities.iter().map(|parity| &parity[..]));
             for (slot, chunk) in slots.enumerate() {
                 let member = after.member_of(stripe, slot);
@@ -236,7 +239,7 @@ impl<D: BlockDevice> Inner<D> {
         moving: &Moving,
         units: Range<u64>,
     ) -> Result<(), IoError> {
-        for strip in moving.strips(units) {
+        for strip in strips(moving, units) {
             self.strip_in_new_shape(moving, &strip).await?;
         }
         Ok(())
@@ -258,8 +261,8 @@ mod tests {
             let shapes = geometry.expect("possible").with_member().expect("possible");
             let shapes = Shapes::of(&shapes).expect("possible");
             let moving = Moving::new(shapes, ReshapeRecord::default()).expect("possible");
-            let strips = moving.strips(5..50);
-            let chunks = moving.shapes.unit_rows() * (moving.shapes.unit_rows() + 1);
+            let strips = strips(&moving, 5..50);
+            let chunks = moving.shapes().unit_rows() * (moving.shapes().unit_rows() + 1);
             let mut next = (5, 0);
             for Strip { units, span } in strips {
                 assert_eq!((units.start, span.start), next);

@@ -11,17 +11,18 @@ use std::rc::{Rc, Weak};
 use voltier_block::{BlockDevice, IoResult, Nanos, SECTOR_BYTES};
 
 use crate::array::Inner;
-use crate::bitmap::bitmap::Mark;
+use crate::bitmap::bitmap::RegionGuard;
 use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
 use crate::generations::Generations;
 use crate::geometry::chunks::Stripe;
 use crate::geometry::shapes::Window;
 use crate::stripe::locks::{Access, StripeGuard};
+use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::BackgroundTask;
 use crate::tasks::pace::Turn;
 use crate::tasks::reshape::backup_area::sectors_at_once;
-use crate::tasks::reshape::strips::Strip;
+use crate::tasks::reshape::strips::{Strip, spans, strips};
 use crate::tasks::reshape::{Moving, ReshapeWait};
 
 /// What a window writes to each member at most, in bytes, if a unit is no longer.
@@ -75,7 +76,7 @@ async fn step<D: BlockDevice>(generations: &Weak<Generations<D>>, moving: &Movin
     if moving.waits_for.get().is_some() && !is_between {
         return Step::WaitUntil(now + WAIT_NS);
     }
-    if moving.position.get() == moving.shapes.end() {
+    if moving.position() == moving.shapes().end() {
         let ended = super::end::end(&generations, moving).await;
         return ended.unwrap_or_else(|error| {
             moving.last_error.set(Some(error));
@@ -95,18 +96,15 @@ async fn step<D: BlockDevice>(generations: &Weak<Generations<D>>, moving: &Movin
     if moved.is_ok() { Step::Again } else { Step::WaitUntil(ended + RETRY_NS) }
 }
 
-impl Moving {
-    /// Units of the next window that has something in it.
-    fn units_at_once(&self) -> u64 {
-        let unit_bytes =
-            self.shapes.unit_rows() * self.shapes.before.chunk_sectors() * SECTOR_BYTES;
-        let apart = self.shapes.units_apart(self.position.get());
-        (WINDOW_BYTES / unit_bytes).min(apart).max(1)
-    }
+/// Units of the next window that has something in it.
+fn units_at_once(two: &TwoShapes) -> u64 {
+    let unit_bytes = two.shapes().unit_rows() * two.shapes().before.chunk_sectors() * SECTOR_BYTES;
+    let apart = two.shapes().units_apart(two.position());
+    (WINDOW_BYTES / unit_bytes).min(apart).max(1)
+}
 
-    fn at(position: u64, settled_below: u64) -> ReshapeRecord {
-        ReshapeRecord { position, settled_below, ..ReshapeRecord::default() }
-    }
+fn checkpoint(position: u64, settled_below: u64) -> ReshapeRecord {
+    ReshapeRecord { position, settled_below, ..ReshapeRecord::default() }
 }
 
 impl<D: BlockDevice> Inner<D> {
@@ -123,20 +121,20 @@ impl<D: BlockDevice> Inner<D> {
             return Some(ReshapeWait::Resync);
         }
         let has_failed = self.journal.check().is_err();
-        let has_failed = has_failed || !self.half_written.borrow().is_empty();
+        let has_failed = has_failed || self.stripes.has_any_half_written();
         has_failed.then_some(ReshapeWait::FailedWrites)
     }
 
     /// What the next window writes to each member, in bytes.
     fn window_bytes(&self, moving: &Moving) -> u64 {
-        let rows = moving.units_at_once() * moving.shapes.unit_rows();
+        let rows = units_at_once(moving) * moving.shapes().unit_rows();
         rows * self.geometry.chunk_sectors() * SECTOR_BYTES
     }
 
     /// So many units from the position on were never written, and nothing was where they go: there is
     /// nothing to move.
     fn blank_units(&self, moving: &Moving) -> u64 {
-        let (shapes, position) = (&moving.shapes, moving.position.get());
+        let (shapes, position) = (moving.shapes(), moving.position());
         let row_of =
             |region: u64| self.bitmap.region_range(region).start.0 / self.geometry.chunk_sectors();
         let next_written = |row: u64| {
@@ -161,13 +159,13 @@ impl<D: BlockDevice> Inner<D> {
     async fn move_window(self: &Rc<Self>, moving: &Moving) -> IoResult<u64> {
         let blank = self.blank_units(moving);
         let is_blank = blank > 0 && !moving.record().is_between();
-        let units = if is_blank { blank } else { moving.units_at_once() };
-        let window = moving.shapes.window(moving.position.get(), units);
-        moving.fence.close(window.range).await;
+        let units = if is_blank { blank } else { units_at_once(moving) };
+        let window = moving.shapes().window(moving.position(), units);
+        moving.fence().close(window.range).await;
         let moved = self.move_closed(moving, &window, is_blank).await;
         match moved {
-            Err(error) if moving.record().is_between() => moving.fence.fail(error),
-            _ => moving.fence.open(),
+            Err(error) if moving.record().is_between() => moving.fence().fail(error),
+            _ => moving.fence().open(),
         }
         moved
     }
@@ -193,12 +191,12 @@ impl<D: BlockDevice> Inner<D> {
             return Ok(0);
         }
         let settled_below = if canary::is(Canary::MovedRedone) { 0 } else { drained };
-        let next = Moving::at(window.units.end, settled_below);
+        let next = checkpoint(window.units.end, settled_below);
         if !is_blank && window.overlaps_itself() {
             self.move_over_itself(moving, window, settled_below).await?;
         } else {
             if !is_blank {
-                for strip in moving.strips(window.units.clone()) {
+                for strip in strips(moving, window.units.clone()) {
                     let filled = self.strip_in_new_shape(moving, &strip).await?;
                     self.write_rows(&filled).await?;
                 }
@@ -209,12 +207,12 @@ impl<D: BlockDevice> Inner<D> {
             self.journal.note_flushed(settled_below);
             self.say_moved(moving, next).await?;
         }
-        moving.position.set(window.units.end);
+        moving.set_position(window.units.end);
         Ok(if is_blank { 0 } else { window.range.bytes() })
     }
 
     /// Has all regions of some rows called written, and kept so: they are zero where they were not.
-    async fn mark_rows(self: &Rc<Self>, rows: Range<u64>) -> IoResult<Vec<Mark>> {
+    async fn mark_rows(self: &Rc<Self>, rows: Range<u64>) -> IoResult<Vec<RegionGuard>> {
         let mut marks = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
@@ -229,16 +227,19 @@ impl<D: BlockDevice> Inner<D> {
     async fn lock_moved(&self, window: &Window) -> Vec<StripeGuard> {
         let Window { new_rows, old_rows, .. } = window;
         if window.overlaps_itself() {
-            return self.lock_rows(0, new_rows.start..old_rows.end, Access::Exclusive).await;
+            return self
+                .stripes
+                .lock_rows(0, new_rows.start..old_rows.end, Access::Exclusive)
+                .await;
         }
-        let mut guards = self.lock_rows(0, new_rows.clone(), Access::Exclusive).await;
-        guards.extend(self.lock_rows(0, old_rows.clone(), Access::Exclusive).await);
+        let mut guards = self.stripes.lock_rows(0, new_rows.clone(), Access::Exclusive).await;
+        guards.extend(self.stripes.lock_rows(0, old_rows.clone(), Access::Exclusive).await);
         guards
     }
 
     /// Makes durable on all members where the move is.
     async fn say_moved(self: &Rc<Self>, moving: &Moving, record: ReshapeRecord) -> IoResult<()> {
-        moving.record.set(record);
+        moving.set_record(record);
         self.membership.note_change();
         self.membership.settled().await
     }
@@ -256,19 +257,19 @@ impl<D: BlockDevice> Inner<D> {
         let begun = moving.record();
         let from = begun.moved_sectors + begun.staged_sectors;
         let position = window.units.start;
-        let record = Moving::at(position, settled_below);
+        let record = checkpoint(position, settled_below);
         if !begun.is_between() {
             self.check_readable(moving, window.units.clone()).await?;
         }
         if begun.staged_sectors > 0 {
             if !canary::is(Canary::StagedNotRestored) {
-                self.restore_staged(moving, begun).await?;
+                self.restore_backup(moving, begun).await?;
             }
             self.end_part(moving, from, record).await?;
         }
-        let unit_rows = moving.shapes.unit_rows();
+        let unit_rows = moving.shapes().unit_rows();
         let sectors = sectors_at_once(unit_rows, self.geometry.chunk_sectors());
-        for span in moving.spans(from, sectors) {
+        for span in spans(moving, from, sectors) {
             let strip = Strip { units: window.units.clone(), span };
             let filled = self.strip_in_new_shape(moving, &strip).await?;
             if !canary::is(Canary::MovedUnstaged) {

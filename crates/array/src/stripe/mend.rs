@@ -1,16 +1,14 @@
-//! Rows of a group's members as background tasks read them: long runs, and stripe by stripe where a run
-//! cannot be read.
+//! Stripes of which a part cannot be read: it is computed, and written where it belongs.
 
-use std::ops::Range;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 
-use crate::array::Inner;
-use crate::geometry::chunks::{Span, Stripe};
+use crate::bitmap::bitmap::Bitmap;
+use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
-use crate::members::at_once::together;
-use crate::stripe::locks::{Access, StripeGuard};
+use crate::members::member_set::MemberSet;
+use crate::stripe::stripes::Stripes;
 
 /// Sectors of the pieces of a chunk that are computed each for itself when the whole cannot be.
 const PIECE_SECTORS: u64 = 8;
@@ -21,38 +19,27 @@ struct Slots {
     bytes: Vec<Buf>,
 }
 
-impl<D: BlockDevice> Inner<D> {
-    /// Locks whole stripes, which are rows of a group.
-    pub(crate) async fn lock_rows(
-        &self,
-        group: usize,
-        rows: Range<u64>,
-        access: Access,
-    ) -> Vec<StripeGuard> {
-        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        let mut guards = Vec::with_capacity((rows.end - rows.start) as usize);
-        // Ascending, as everybody does who holds several: no two wait for each other.
-        for row in rows {
-            guards.push(self.locks.lock(self.stripe_of(group, row), whole, access).await);
-        }
-        guards
-    }
+/// Mends stripes for tasks.
+pub(crate) struct Mender<D> {
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+}
 
-    /// Reads rows of some members, all at once.
-    ///
-    /// # Errors
-    /// The first that came up.
-    pub(crate) async fn read_rows(
-        self: &Rc<Self>,
-        members: &[usize],
-        rows: &Range<u64>,
-    ) -> IoResult<Vec<Buf>> {
-        let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
-        let at = Lba(rows.start * chunk.end);
-        let bytes = (rows.end - rows.start) as usize * chunk.bytes();
-        let read = |member: &usize| self.members.clone().read(*member, at, Buf::new(bytes));
-        let results = together(&self.handle, members.iter().map(read).collect()).await;
-        results.into_iter().collect()
+impl<D: BlockDevice> Mender<D> {
+    pub(crate) fn new(
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        bitmap: &Rc<Bitmap<D>>,
+        stripes: &Rc<Stripes<D>>,
+    ) -> Self {
+        Self {
+            geometry: geometry.clone(),
+            members: members.clone(),
+            bitmap: bitmap.clone(),
+            stripes: stripes.clone(),
+        }
     }
 
     /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
@@ -61,7 +48,7 @@ impl<D: BlockDevice> Inner<D> {
     /// # Errors
     /// When a part of it cannot be computed: what could be is written.
     pub(crate) async fn mend_stripe(
-        self: &Rc<Self>,
+        &self,
         stripe: Stripe,
         span: Span,
         copies: &[(usize, Rc<D>)],
@@ -70,7 +57,7 @@ impl<D: BlockDevice> Inner<D> {
             Err(IoError::Medium) => {}
             result => return result,
         }
-        let width = self.shape(stripe).width();
+        let width = self.stripes.shape(stripe).width();
         let mut slots: Vec<Buf> = (0..width).map(|_| Buf::new(span.bytes())).collect();
         let mut result = Ok(());
         for start in (span.start..span.end).step_by(PIECE_SECTORS as usize) {
@@ -88,7 +75,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     async fn mend_span(
-        self: &Rc<Self>,
+        &self,
         stripe: Stripe,
         span: Span,
         copies: &[(usize, Rc<D>)],
@@ -97,7 +84,7 @@ impl<D: BlockDevice> Inner<D> {
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.bitmap.region_of(stripe);
         for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
-            let member = self.shape(stripe).member_of(stripe, slot);
+            let member = self.stripes.shape(stripe).member_of(stripe, slot);
             let data = || Bytes::copy_of(bytes);
             match state {
                 SlotState::Unreadable => {
@@ -110,7 +97,7 @@ impl<D: BlockDevice> Inner<D> {
                 }
                 SlotState::Online => {
                     for (_, device) in copies.iter().filter(|(copied, _)| *copied == member) {
-                        self.write_target(member, device, at, data()).await;
+                        self.members.write_target(member, device, at, data()).await;
                     }
                 }
                 SlotState::Lost => {}
@@ -119,17 +106,18 @@ impl<D: BlockDevice> Inner<D> {
         Ok(bytes)
     }
 
-    async fn read_or_compute(self: &Rc<Self>, stripe: Stripe, span: Span) -> IoResult<Slots> {
+    async fn read_or_compute(&self, stripe: Stripe, span: Span) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {
-            let states = self.slot_states(stripe, &unreadable)?;
+            let states = self.stripes.slot_states(stripe, &unreadable)?;
             let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
             let reads: Vec<(usize, Span)> = online.map(|slot| (slot, span)).collect();
-            let read = match self.read_slots(stripe, &reads).await {
+            let read = match self.stripes.read_slots(stripe, &reads).await {
                 Ok(read) => read,
                 Err(failed) if self.geometry.parity_chunks() == 0 => {
                     let is_lost = |slot: &usize| {
-                        !self.members[self.shape(stripe).member_of(stripe, *slot)].has_device()
+                        !self.members[self.stripes.shape(stripe).member_of(stripe, *slot)]
+                            .has_device()
                     };
                     let is_lost = failed.iter().any(is_lost);
                     return Err(if is_lost { IoError::Gone } else { IoError::Medium });
@@ -145,7 +133,7 @@ impl<D: BlockDevice> Inner<D> {
             }
             let unusable = unusable(&states);
             if !unusable.is_empty() {
-                let decoder = self.decoder(stripe, &unusable);
+                let decoder = self.stripes.decoder(stripe, &unusable);
                 let source = |slot: &usize| &slots[*slot].as_ref().expect("it is online")[..];
                 let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
                 let mut targets: Vec<Buf> =
@@ -158,16 +146,6 @@ impl<D: BlockDevice> Inner<D> {
                 }
             }
             return Ok(Slots { states, bytes: slots.into_iter().flatten().collect() });
-        }
-    }
-
-    /// Writes to a device that is being filled. One that does not take it is given up.
-    pub(crate) async fn write_target(&self, member: usize, device: &Rc<D>, at: Lba, data: Bytes) {
-        self.members.counters().add(|counts| counts.member_writes += 1);
-        let result =
-            device.write(self.members.on_device(at), data.into(), Durability::Cached).await;
-        if result.is_err() {
-            self.members.give_successor_up(member, device);
         }
     }
 }
