@@ -9,7 +9,6 @@ pub mod filter;
 
 mod memory;
 pub mod model;
-mod request;
 
 pub use file::{FileDevice, FileFacts, FileOptions, OpenError};
 pub use memory::MemoryDevice;

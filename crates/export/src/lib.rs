@@ -11,8 +11,7 @@ pub mod fuse;
 #[path = "../tests/support/memory.rs"]
 mod memory;
 pub mod nbd;
-mod transfer;
-mod workers;
+mod requests;
 
 pub use counters::ExportCounters;
 pub use error::ExportError;

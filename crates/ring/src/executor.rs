@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
 use crate::fd::{Fd, Listener, Stream};
+use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
-use crate::remote::{Inbox, Remote};
 use crate::slab::{Key, Slab};
 use crate::sync::{OneshotReceiver, oneshot};
 use crate::uring::Uring;
@@ -24,6 +24,9 @@ use crate::virtual_time::{VirtualFiles, VirtualTime};
 /// Turns between two looks at the ring while tasks keep the core busy. A look is a system call
 /// (about 150 ns); 16 turns of ready tasks cost more than that by far.
 const TURNS_PER_LOOK: u32 = 16;
+
+/// What another thread has a core do.
+pub(crate) type Message = Box<dyn FnOnce(&Handle) + Send>;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -34,7 +37,7 @@ struct Task {
 }
 
 struct TaskWaker {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Message>>,
     key: Key,
     queued: AtomicBool,
 }
@@ -64,7 +67,7 @@ enum Driver {
 }
 
 struct CoreState {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Message>>,
     tasks: RefCell<Slab<Task>>,
     ops: RefCell<Slab<OpState>>,
     timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
@@ -155,9 +158,9 @@ impl Handle {
         .await;
     }
 
-    /// The way in for other threads.
-    pub fn remote(&self) -> Remote {
-        Remote::new(self.0.inbox.clone())
+    /// What other threads may touch of this core.
+    pub(crate) fn inbox(&self) -> Arc<Inbox<Message>> {
+        self.0.inbox.clone()
     }
 
     /// Submits one operation. It goes on if the future is dropped; its buffers stay owned.
@@ -332,7 +335,7 @@ impl Executor {
         Self::with(inbox, Driver::Virtual(VirtualTime::new(Box::new(files))))
     }
 
-    fn with(inbox: Arc<Inbox>, driver: Driver) -> Self {
+    fn with(inbox: Arc<Inbox<Message>>, driver: Driver) -> Self {
         let state = CoreState {
             inbox,
             tasks: RefCell::new(Slab::new()),

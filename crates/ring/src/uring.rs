@@ -14,8 +14,8 @@ use rustix::time::{ClockId, clock_gettime};
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
 use crate::fd::Fd;
+use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
-use crate::remote::Inbox;
 use crate::slab::{Key, Slab};
 
 /// Entries a turn may queue before it must enter the kernel; a full queue submits early.
@@ -139,9 +139,9 @@ impl Uring {
         }
     }
 
-    pub(crate) fn look(
+    pub(crate) fn look<M>(
         &mut self,
-        inbox: &Inbox,
+        inbox: &Inbox<M>,
         idle: bool,
         next_timer: Option<Nanos>,
         finished: &mut Vec<(Key, OpOutcome)>,

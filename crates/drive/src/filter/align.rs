@@ -8,8 +8,6 @@ use voltier_block::{
 };
 use voltier_ring::Signal;
 
-use crate::request::{transfer_range, writable, write_range};
-
 /// Changes under way, so that a read-modify-write never undoes a neighbour: two requests for
 /// different sectors of one block do not overlap, and both must last.
 #[derive(Default)]
@@ -138,7 +136,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
-        let range = transfer_range(&self.limits, at, into.len())?;
+        let range = self.limits.checked_transfer(at, into.len())?;
         let covering = self.covering(range);
         if covering == range {
             return self.below.read(at, into).await;
@@ -151,7 +149,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let range = write_range(&self.limits, at, &data)?;
+        let range = self.limits.checked_write(at, &data)?;
         let covering = self.covering(range);
         let _lock = self.locks.lock(covering).await;
         if covering == range {
@@ -165,7 +163,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         let _lock = self.locks.lock(self.covering(range)).await;
         if self.limits.after_discard == AfterDiscard::Zeroes {
             self.zero_edges(range, Durability::Cached).await?;
@@ -177,7 +175,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         let _lock = self.locks.lock(self.covering(range)).await;
         self.zero_edges(range, durability).await?;
         match self.whole_blocks(range) {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, ModelOp, Ticket, transfer_ns};
+use super::op::{Completion, ModelOp, Ticket, transfer_ns};
 use voltier_block::{Nanos, SECTOR_BYTES, SectorRange};
 
 /// What is known about a disk. All figures are those of one mechanism; see the profiles.

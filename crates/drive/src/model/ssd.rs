@@ -6,7 +6,7 @@
 //! too far behind; programming keeps dies busy, so that reads meet writes as they do in life.
 
 use super::interference::{Interference, RecentMix};
-use super::{ModelOp, transfer_ns};
+use super::op::{ModelOp, transfer_ns};
 use voltier_block::{KIB, Nanos, SectorRange};
 
 /// Bytes of one flash page as a read sees it: one die returns them at once.

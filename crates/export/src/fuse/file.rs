@@ -16,7 +16,7 @@ use voltier_ring::Handle;
 use super::bytes::ByteDevice;
 use super::mailbox::{FileRequest, Mailbox, Receiver};
 use crate::counters::{CounterCell, ExportCounters, Served};
-use crate::workers::{Service, Workers};
+use crate::requests::{Service, Workers};
 
 /// Requests the kernel may send without a thread that waits for each (readahead, asynchronous
 /// direct I/O): the deepest queue that fio is usually run with, times two.

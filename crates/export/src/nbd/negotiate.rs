@@ -1,9 +1,9 @@
 //! The handshake: fixed newstyle negotiation, from the greeting to the transmission phase.
 
+use super::close_reason::CloseReason;
 use super::info::ExportInfo;
 use super::proto;
-use super::request::{be32, be64};
-use super::session::CloseReason;
+use super::transmission::{be32, be64};
 
 /// Longest option data read, in bytes: a name of the protocol's longest length and thousands of
 /// information requests. Longer data are skipped and refused.
