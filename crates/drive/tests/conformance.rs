@@ -9,12 +9,12 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits, MIB, Payload, Prng,
     SECTOR_BYTES, SectorRange,
 };
-use voltier_drive::filter::{
-    AlignDevice, Delay, DelayDevice, FaultDevice, Faults, IoLog, LogDevice, ReadOnlyDevice,
-    Throttle, ThrottleDevice,
-};
 use voltier_drive::model::Profile;
-use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_filter::{
+    Delay, DelayDevice, FaultDevice, Faults, IoLog, LogDevice, ReadOnlyDevice, Throttle,
+    ThrottleDevice,
+};
 use voltier_ring::{AllocateMode, Errno, Executor, Fd, Handle, Op, OpOutcome, VirtualFiles};
 
 const LANES: u64 = 8;

@@ -6,9 +6,8 @@ use voltier_array::Array;
 use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
 };
-use voltier_drive::filter::AlignDevice;
 use voltier_drive::model::Profile;
-use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
 use voltier_ring::Handle;
 
 /// What a leaf is made of: the resolved form of a device name on the command line.

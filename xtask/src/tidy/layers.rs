@@ -29,7 +29,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier-volume" => Layer::DataPath(3),
         "voltier-export" => Layer::DataPath(4),
         "voltier" | "voltier-control" | "voltier-lab" | "xtask" => Layer::Control,
-        "voltier-sim" => Layer::Sim,
+        "voltier-sim" | "voltier-filter" => Layer::Sim,
         "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
     })

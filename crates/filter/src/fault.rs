@@ -267,8 +267,8 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
     use voltier_block::MIB;
+    use voltier_drive::MemoryDevice;
     use voltier_ring::{Executor, NoFiles};
 
     type Device = FaultDevice<MemoryDevice>;
