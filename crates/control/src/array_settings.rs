@@ -7,9 +7,8 @@ use voltier_array::{HealthPolicy, MergeMode, MergePolicy, Pace, Priority, SlowAc
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
-use crate::size::parse_size;
 use crate::suggest;
-use crate::wait::parse_wait_us;
+use crate::units::{parse_duration, parse_size, parse_wait_us};
 
 /// Keys of `voltier array set`, in the order they are documented.
 pub const ARRAY_KEYS: [&str; 13] = [
@@ -256,17 +255,8 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
             "`{shown}` is not a window; write 1s to 31d, with s, m, h or d: 90s, 1h"
         ))
     };
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit_s = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
-    seconds.filter(|seconds| (1..=WINDOW_S_MAX).contains(seconds)).ok_or_else(wrong)
+    let units = [("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
+    parse_duration(text, &units, WINDOW_S_MAX).ok_or_else(wrong)
 }
 
 fn parse_merge_us(text: &str) -> ControlResult<u64> {

@@ -8,8 +8,8 @@ use voltier_array::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Lay
 use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
-use crate::size::parse_size;
 use crate::suggest;
+use crate::units::parse_size;
 
 /// Most members an array can have, spares apart.
 pub const ARRAY_MEMBERS_MAX: usize = 64;

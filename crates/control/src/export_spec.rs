@@ -30,7 +30,7 @@ pub enum NbdAddress {
     },
 }
 
-/// One door to a volume.
+/// One export to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "at", rename_all = "snake_case")]
 pub enum ExportSpec {

@@ -260,18 +260,18 @@ pub enum Request {
         /// Write dirty lines back first; without it they are lost.
         flush: bool,
     },
-    /// Open a door.
+    /// Open an export.
     Export {
         /// Which volume.
         name: VolumeName,
-        /// Which door.
+        /// Which export.
         export: ExportSpec,
     },
-    /// Close one door, or all.
+    /// Close one export, or all.
     Unexport {
         /// Which volume.
         name: VolumeName,
-        /// Which door; all without it.
+        /// Which export; all without it.
         export: Option<ExportSpec>,
     },
     /// Something about arrays.

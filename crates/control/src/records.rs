@@ -125,7 +125,7 @@ pub struct VolumeRecord {
     pub origin: DeviceSpec,
     /// The fast side.
     pub cache: Option<CacheRecord>,
-    /// Doors that are to be open.
+    /// Exports that are to be open.
     pub exports: Vec<ExportSpec>,
     /// What to do at start.
     pub desired: Desired,

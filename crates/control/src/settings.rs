@@ -9,9 +9,8 @@ use voltier_cache::policy::PolicyKind;
 use voltier_cache::{FormatOptions, LineSize, Mode};
 
 use crate::error::{ControlError, ControlResult};
-use crate::size::{exact_size, parse_size};
 use crate::suggest;
-use crate::wait::{parse_wait_us, wait_text};
+use crate::units::{exact_size, parse_size, parse_wait_us, wait_text};
 
 /// Keys of `voltier set`, in the order they are documented.
 pub const KEYS: [&str; 8] = [

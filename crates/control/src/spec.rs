@@ -10,7 +10,7 @@ use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
-use crate::size::{exact_size, parse_size};
+use crate::units::{exact_size, parse_size};
 
 /// Kinds of device that are written down in the contract and not served yet.
 const LATER: [(&str, &str); 4] = [

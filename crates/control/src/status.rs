@@ -105,7 +105,7 @@ pub struct DeviceBytes {
     pub hdd_written: u64,
 }
 
-/// One open door.
+/// One open export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStatus {
     /// `nbd` or `fuse`.
@@ -174,7 +174,7 @@ pub struct VolumeStatus {
     pub hit_rate: HitRates,
     /// Bytes moved on the devices.
     pub device_bytes: DeviceBytes,
-    /// Open doors.
+    /// Open exports.
     pub exports: Vec<ExportStatus>,
     /// Identity of the volume, 32 hexadecimal digits.
     pub uuid: String,

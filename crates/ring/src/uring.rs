@@ -20,7 +20,7 @@ use crate::slab::{Key, Slab};
 
 /// Entries a turn may queue before it must enter the kernel; a full queue submits early.
 const SUBMISSION_ENTRIES: u32 = 256;
-/// Completions the kernel can post before we look: above the sum of all doors' requests in flight.
+/// Completions the kernel can post before we look: above the sum of all exports' requests in flight.
 const COMPLETION_ENTRIES: u32 = 4096;
 /// Pieces one system call may gather (IOV_MAX).
 const PIECES_MAX: usize = 1024;

@@ -16,7 +16,7 @@ use voltier_ring::Handle;
 
 use crate::gate::{Closed, Gate};
 
-/// Longest request that a volume takes from a door, in bytes: the largest of NBD's payloads.
+/// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
 /// Longest piece that goes down the stack at once: as long as the disk likes, short enough that a
 /// long request does not hold every line lock of a neighbour's.
@@ -291,7 +291,7 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     /// Stops the volume in order: requests end, the cache is checkpointed and comes back warm.
-    /// Requests that come later wait for ever: the doors are closed before.
+    /// Requests that come later wait for ever: the exports are closed before.
     ///
     /// # Errors
     /// When a device does not take the last writes.

@@ -43,9 +43,9 @@ pub(super) fn open(
             Ok(OpenExport::Nbd(ExportSpec::Nbd(real)))
         }
         ExportSpec::Fuse(path) => {
-            let door =
+            let export =
                 call(remote, move |handle| async move { volumes::serve_file(&handle, &volume) })?;
-            let file = door.mount(path).map_err(ControlError::from_error)?;
+            let file = export.mount(path).map_err(ControlError::from_error)?;
             Ok(OpenExport::Fuse(export.clone(), file))
         }
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
-use voltier_export::fuse::FileDoor;
+use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Volume, VolumeError};
@@ -335,6 +335,6 @@ pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
 }
 
 /// Starts serving a volume as a file; the control thread mounts it.
-pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileDoor> {
-    Ok(FileDoor::open(handle, resident(name)?.volume.clone()))
+pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileExport> {
+    Ok(FileExport::open(handle, resident(name)?.volume.clone()))
 }

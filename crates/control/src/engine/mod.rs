@@ -101,7 +101,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// is written to it.
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
 
-    /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. Its doors are
+    /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. Its exports are
     /// closed before.
     ///
     /// # Errors
@@ -155,21 +155,21 @@ pub trait Engine: ArrayEngine + 'static {
     /// The loss of an SSD is on record: requests that wait for it may change the origin now.
     fn failure_is_recorded(&mut self, name: &VolumeName);
 
-    /// Opens a door; the answer is where it really is (TCP port 0 asks for a free one).
+    /// Opens an export; the answer is where it really is (TCP port 0 asks for a free one).
     ///
     /// # Errors
-    /// When the address is taken, not permitted, or the kernel has no such door.
+    /// When the address is taken, not permitted, or the kernel has no such export.
     fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec>;
 
-    /// Closes a door; clients on it are cut off.
+    /// Closes an export; clients on it are cut off.
     ///
     /// # Errors
     /// When the kernel does not let go of it (a FUSE file in use).
     fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()>;
 
-    /// Removes what the door of a daemon that was killed left in the file system, if anything.
+    /// Removes what the export of a daemon that was killed left in the file system, if anything.
     fn clear_dead(&mut self, export: &ExportSpec);
 
-    /// Clients connected to a door now.
+    /// Clients connected to an export now.
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
 }

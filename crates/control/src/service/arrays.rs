@@ -13,9 +13,9 @@ use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, MemberName, NewArray, Response};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::Role;
-use crate::size::exact_size;
 use crate::spec::DeviceSpec;
 use crate::suggest;
+use crate::units::exact_size;
 
 impl<E: Engine> Service<E> {
     pub(super) fn array(&mut self, ask: ArrayRequest) -> ControlResult<Response> {

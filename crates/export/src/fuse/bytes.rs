@@ -10,7 +10,7 @@ use super::range_locks::{Mode, RangeLocks};
 use crate::requests;
 
 /// Byte-granular access to a device. Writers through it never lose each other's bytes, however
-/// they are aligned; writers through another door are the volume's to order, by block.
+/// they are aligned; writers through another export are the volume's to order, by block.
 pub(super) struct ByteDevice<D> {
     device: Rc<D>,
     locks: RangeLocks,

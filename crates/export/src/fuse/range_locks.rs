@@ -26,7 +26,7 @@ struct Table {
     next_number: u64,
 }
 
-/// The ranges under write through one door.
+/// The ranges under write through one export.
 #[derive(Default)]
 pub(super) struct RangeLocks {
     table: RefCell<Table>,
