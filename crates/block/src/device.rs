@@ -1,8 +1,8 @@
-//! What a block device promises to the layer above it.
+//! The promises of a block device to the layer above it.
 
 use crate::{Buf, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
 
-/// What a range reads as after a discard.
+/// The content of a range after a discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDiscard {
     /// Zeroes, always.
@@ -28,9 +28,9 @@ pub enum Durability {
 /// a part reads either what it replaces and the parities, or what it leaves of the stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeShape {
-    /// What a stripe holds, in bytes: a multiple of the chunk.
+    /// Data of a stripe, in bytes: a multiple of the chunk.
     pub data_bytes: u32,
-    /// What lies together on one drive, in bytes.
+    /// Bytes that lie together on one drive.
     pub chunk_bytes: u32,
     /// Chunks of parity in each stripe.
     pub parity_chunks: u32,
@@ -47,9 +47,9 @@ pub struct Limits {
     pub preferred_bytes: u32,
     /// Longest single transfer, in bytes.
     pub max_transfer_bytes: u32,
-    /// Its stripes, if writes of whole ones are cheaper.
+    /// Stripes of the device, if writes of whole ones are cheaper.
     pub stripe: Option<StripeShape>,
-    /// What a discard leaves behind.
+    /// The content that a discard leaves behind.
     pub after_discard: AfterDiscard,
     /// Whether completed writes can be lost by a power cut before a flush.
     pub volatile_cache: bool,
@@ -149,7 +149,7 @@ pub trait BlockDevice: 'static {
     /// Facts that do not change while the device is open.
     fn limits(&self) -> &Limits;
 
-    /// Fills `into` with what starts at `at`, and gives it back. Its length is the request's.
+    /// Fills `into` with the data that start at `at`, and returns the buffer. The buffer's length is the request's.
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf>;
 
     /// Fills buffers with what lies behind one another from `at` on, as one request, and gives them back

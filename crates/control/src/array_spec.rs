@@ -1,4 +1,4 @@
-//! What can be chosen about an array when it is made: level, chunk, consistency.
+//! Choices about an array when it is made: level, chunk, consistency.
 
 use std::fmt;
 use std::str::FromStr;
@@ -89,7 +89,7 @@ impl ArrayLevel {
         if self.0 == Level::Raid1 { CHUNK_BYTES_MAX as u32 } else { 16 << 10 }
     }
 
-    /// What keeps data and parity together when nothing is chosen.
+    /// The default protection of parity against a crash.
     pub fn default_consistency(self) -> Consistency {
         if self.0 == Level::Raid0 { Consistency::None } else { Consistency::default() }
     }

@@ -49,7 +49,7 @@ impl ExportSpec {
         }
     }
 
-    /// What a client opens: an NBD URI, or the path of the file.
+    /// The address that a client opens: an NBD URI, or the path of the file.
     pub fn uri(&self, name: &VolumeName) -> String {
         match self {
             ExportSpec::Nbd(NbdAddress::Unix(path)) => {

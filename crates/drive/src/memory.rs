@@ -12,7 +12,7 @@ use voltier_block::{
 const CHUNK_BYTES: usize = 2 * MIB as usize;
 
 /// Writes from this size on go past the processor's caches: logs and whole chunks are not read again soon.
-/// What an array reads before it writes is smaller, and in the caches.
+/// An array's reads before a write are smaller, and their memory is in the processor's caches.
 const PAST_CACHES_BYTES: usize = 16 << 10;
 
 struct Memory {

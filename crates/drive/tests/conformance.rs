@@ -184,7 +184,7 @@ async fn conforms<D: BlockDevice>(handle: Handle, device: D) {
     }
 }
 
-/// What lies outside the device or is misaligned is refused by every operation.
+/// Every operation refuses ranges outside the device and misaligned ones.
 async fn refusals<D: BlockDevice>(device: &D, limits: &Limits) {
     let block = u64::from(limits.block_bytes) / SECTOR_BYTES;
     let end = limits.sectors;

@@ -12,7 +12,7 @@ use voltier_block::{
 };
 use voltier_ring::Handle;
 
-/// What workers do with a job.
+/// The work of a worker on a job.
 #[allow(async_fn_in_trait)]
 pub(crate) trait Service: 'static {
     /// A request of a client.

@@ -79,7 +79,7 @@ impl Faults {
         self.0.borrow_mut().faults.push(fault);
     }
 
-    /// Ends all faults. What they did to the medium stays; rotten bits are right again.
+    /// Ends all faults. Damage on the medium stays; rotten bits are right again.
     pub fn clear(&self) {
         *self.0.borrow_mut() = FaultState::default();
     }
@@ -135,7 +135,7 @@ impl Faults {
         }
     }
 
-    /// What was written over is not rotten any more.
+    /// Sectors that were written over are not rotten any more.
     fn heal(&self, range: SectorRange) {
         let rotten_in = |fault: &Fault| match fault {
             Fault::BitRot { at, .. } => range.contains(SectorRange::new(*at, 1)),

@@ -34,7 +34,7 @@ pub struct LogEntry {
     pub submitted_ns: Nanos,
     /// When it was done.
     pub completed_ns: Nanos,
-    /// What it was.
+    /// Kind of the request.
     pub kind: IoKind,
     /// Where; empty for a flush.
     pub range: SectorRange,

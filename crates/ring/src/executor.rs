@@ -25,7 +25,7 @@ use crate::virtual_time::{VirtualFiles, VirtualTime};
 /// (about 150 ns); 16 turns of ready tasks cost more than that by far.
 const TURNS_PER_LOOK: u32 = 16;
 
-/// What another thread has a core do.
+/// A task that another thread gives to a core.
 pub(crate) type Message = Box<dyn FnOnce(&Handle) + Send>;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
@@ -77,7 +77,7 @@ struct CoreState {
     has_ended: Cell<bool>,
 }
 
-/// What tasks hold to reach their core. Cheap to clone; stays on its thread.
+/// The way of tasks to their core. Cheap to clone; stays on its thread.
 #[derive(Clone)]
 pub struct Handle(Rc<CoreState>);
 
@@ -158,12 +158,12 @@ impl Handle {
         .await;
     }
 
-    /// What other threads may touch of this core.
+    /// The queues of this core that other threads may touch.
     pub(crate) fn inbox(&self) -> Arc<Inbox<Message>> {
         self.0.inbox.clone()
     }
 
-    /// Submits one operation. It goes on if the future is dropped; its buffers stay owned.
+    /// Submits one operation. The operation goes on if the future is dropped, and keeps its buffers.
     pub async fn submit(&self, op: Op) -> OpOutcome {
         let key = self.0.ops.borrow_mut().insert_with(|_| OpState::Waiting(None));
         match &mut *self.0.driver.borrow_mut() {

@@ -1,4 +1,4 @@
-//! What other threads may touch of a core: tasks that they wake, and messages.
+//! The queues of a core that other threads may touch: tasks that they wake, and messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +23,7 @@ struct Queues<M> {
     stop_waker: Option<Waker>,
 }
 
-/// What other threads may touch of a core: its queues, and the descriptor that wakes it.
+/// A core's queues for other threads, and the descriptor that wakes the core.
 pub(crate) struct Inbox<M> {
     queues: Mutex<Queues<M>>,
     room: Condvar,

@@ -61,7 +61,7 @@ impl Core {
     pub fn start(name: &str) -> io::Result<Self> {
         let (sender, started) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Whoever asked for the core waits for this word; if it is gone, so is the need.
+            // The thread that asked for the core waits for this word; without the thread nobody needs the core.
             let mut executor = match Executor::real() {
                 Ok(executor) => executor,
                 Err(error) => return drop(sender.send(Err(error))),

@@ -30,7 +30,7 @@ const PIECES_MAX: usize = 1024;
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// What an operation needs to stay valid in the kernel.
+/// The memory and descriptors that must stay valid while the kernel has an operation.
 struct InFlight {
     buf: Option<Buf>,
     bufs: Vec<Buf>,

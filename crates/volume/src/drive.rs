@@ -10,12 +10,12 @@ use voltier_drive::model::Profile;
 use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
 use voltier_ring::Handle;
 
-/// What a leaf is made of: the resolved form of a device name on the command line.
+/// The make of a leaf: the resolved form of a device name on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveSpec {
     /// A regular file or a raw block device.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Memory of this process; gone when it ends.

@@ -63,7 +63,7 @@ impl FileDevice {
         }
     }
 
-    /// What opening found out; nothing for a device made by [`over`](Self::over).
+    /// The facts that opening found out; none for a device made by [`over`](Self::over).
     pub fn facts(&self) -> Option<&FileFacts> {
         self.facts.as_ref()
     }
@@ -184,7 +184,7 @@ impl BlockDevice for FileDevice {
             (bufs, result) = self.handle.read_vectored_at(&self.fd, at.bytes(), bufs).await;
             filled = self.whole_blocks(result)?;
         }
-        // What did not come with it, buffer by buffer.
+        // The bytes that did not come with the vectored read, buffer by buffer.
         let mut end = 0;
         let mut whole = Vec::with_capacity(bufs.len());
         for buf in bufs {

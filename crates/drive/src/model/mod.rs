@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// Tickets whose completion time became known since the last call, and that time. It is in the
+    /// Tickets whose completion time became known since the last call, and that time. The time is in the
     /// past only when the model was advanced late.
     pub fn resolved(&mut self) -> Vec<(Ticket, Nanos)> {
         match self {

@@ -1,10 +1,10 @@
-//! What models are asked, and what they answer.
+//! Requests to models, and their answers.
 
 #[cfg(doc)]
 use super::Model;
 use voltier_block::Nanos;
 
-/// What a model is asked to time.
+/// The kind of a request that a model times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelOp {
     /// A read.

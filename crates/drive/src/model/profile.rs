@@ -21,7 +21,7 @@ pub struct Profile {
     pub bytes: u64,
     /// Smallest unit of transfer in bytes.
     pub block_bytes: u32,
-    /// What a discard leaves behind on this kind of drive.
+    /// The content that a discard leaves behind on this kind of drive.
     pub after_discard: AfterDiscard,
     /// How it behaves.
     pub timing: Timing,
@@ -55,7 +55,7 @@ pub struct Workload {
     pub read_percent: u64,
 }
 
-/// What the real drive did under a load.
+/// The rate of the real drive under a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CalibrationRow {
     /// The load.
@@ -111,7 +111,7 @@ const fn sequential(read_percent: u64) -> Workload {
     Workload { jobs: 4, depth: 16, block_bytes, span_bytes, sequential: true, read_percent }
 }
 
-/// Their random jobs: 4 KiB, four jobs of depth 64 over 100 GiB.
+/// The random jobs of these drives: 4 KiB, four jobs of depth 64 over 100 GiB.
 const fn random(read_percent: u64) -> Workload {
     let (block_bytes, span_bytes) = (4 * KIB, 100 * GIB);
     Workload { jobs: 4, depth: 64, block_bytes, span_bytes, sequential: false, read_percent }

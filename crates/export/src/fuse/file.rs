@@ -66,7 +66,7 @@ impl FileExport {
         export
     }
 
-    /// What was served so far.
+    /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.counters.get()
     }

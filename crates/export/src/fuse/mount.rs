@@ -59,7 +59,7 @@ impl FuseFile {
         &self.path
     }
 
-    /// What was served so far.
+    /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.counters.get()
     }

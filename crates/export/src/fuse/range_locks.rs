@@ -1,4 +1,4 @@
-//! Which sectors are being written, so that a read-modify-write loses nobody's bytes.
+//! Locks of the sectors being written, so that a read-modify-write loses nobody's bytes.
 
 use std::cell::RefCell;
 

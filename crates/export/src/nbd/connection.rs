@@ -39,7 +39,7 @@ const HANDSHAKE_NS: Nanos = 30_000_000_000;
 /// Refusals and negotiation answers that are gathered before they are sent, in bytes.
 const ANSWER_BYTES: usize = 16 << 10;
 
-/// What the server holds of a connection.
+/// The server's hold on a connection.
 pub(super) struct Link {
     stream: Stream,
     ending: Cell<bool>,
@@ -110,7 +110,7 @@ impl Input {
         Self { buf: Some(Buf::new(INPUT_BYTES)), start: 0, end: 0, expects_large: false }
     }
 
-    /// What is unread.
+    /// The unread bytes.
     fn unread(&self) -> &[u8] {
         self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
     }

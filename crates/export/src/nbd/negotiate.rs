@@ -17,7 +17,7 @@ const OPTIONS_MAX: u32 = 128;
 
 const OPTION_HEADER_BYTES: usize = 16;
 
-/// What the negotiation wants next.
+/// The next step of the negotiation.
 pub(super) enum Step {
     /// At least so many bytes of input.
     Need(usize),
@@ -31,7 +31,7 @@ pub(super) enum Step {
     Close(CloseReason),
 }
 
-/// What a client has agreed to so far.
+/// The agreements with a client so far.
 #[derive(Debug, Default)]
 pub(super) struct Negotiation {
     flags_received: bool,

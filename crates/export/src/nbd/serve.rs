@@ -21,7 +21,7 @@ pub(super) struct Job {
     /// The data of a write.
     pub(super) data: Option<Bytes>,
     pub(super) structured: bool,
-    /// What it holds of the connection's bytes in flight.
+    /// The request's share of the connection's bytes in flight.
     pub(super) cost_bytes: u64,
 }
 
@@ -128,7 +128,7 @@ pub(super) enum Reply {
 #[derive(Default)]
 struct Queue {
     replies: Vec<Reply>,
-    /// What these replies hold of the bytes in flight.
+    /// The share of these replies in the bytes in flight.
     cost_bytes: u64,
 }
 

@@ -12,7 +12,7 @@ use super::transmission::{RawRequest, Request, error_reply};
 /// more has lost its place in the stream, or wants ours lost.
 const REFUSED_BYTES_MAX: u32 = 2 * TRANSFER_BYTES_MAX;
 
-/// What a session makes of its input.
+/// The meaning of a session's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing before at least so many bytes of input are there; at most

@@ -3,7 +3,7 @@
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
 use super::proto::{self, ErrorCode, Failure};
 
-/// What a request wants done.
+/// The operation that a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read a range.
@@ -21,7 +21,7 @@ pub enum Command {
 /// A request that the export can serve: inside it, aligned, and within the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub command: Command,
     /// The client's name for the request, echoed in the reply.
     pub cookie: u64,
@@ -60,7 +60,7 @@ impl RawRequest {
         })
     }
 
-    /// Holds the request against the export. What comes back as an error is answered, and the
+    /// Holds the request against the export. The caller answers an error, and the
     /// connection goes on.
     pub(super) fn check(&self, info: &ExportInfo, structured: bool) -> Result<Request, Failure> {
         let invalid = |message| Failure::new(ErrorCode::Invalid, message);
@@ -189,7 +189,7 @@ impl AsRef<[u8]> for ReplyHeader {
     }
 }
 
-/// What goes before the data of a successful read.
+/// The header before the data of a successful read.
 pub(super) fn read_reply(structured: bool, request: &Request) -> ReplyHeader {
     if !structured {
         return ReplyHeader::simple(request.cookie, 0);
