@@ -28,7 +28,7 @@ const WAYS: usize = 8;
 /// Fewest entries of a table, so that small caches learn too.
 const ENTRIES_MIN: u64 = 1024;
 
-/// Which lines are let in, by the names of the command line.
+/// Kinds of admission, by the names of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionKind {
     /// Every line.
@@ -110,7 +110,7 @@ impl Admission {
         })
     }
 
-    /// Which judge this is.
+    /// The kind of this judge.
     pub fn kind(&self) -> AdmissionKind {
         match &self.0 {
             Judge::Always => AdmissionKind::Always,
@@ -178,7 +178,7 @@ impl RecentTouches {
     }
 }
 
-/// What has been learned of each region, as in a learning read cache: a region gets hotter when a
+/// Lessons about each region, as in a learning read cache: a region gets hotter when a
 /// part of it is read *again*, so that reading through it once teaches nothing.
 ///
 /// An entry has 13 bits of fingerprint, 3 of repetitions, and one for each line read since

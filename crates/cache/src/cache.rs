@@ -1,153 +1,45 @@
-//! The cache as a block device, and what its parts share.
+//! The cache as a block device: what clients and the control plane ask of its parts.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
-use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange,
-};
-use voltier_ring::{Handle, JoinHandle, Signal};
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_ring::{Handle, JoinHandle};
 
 use crate::admission::Admission;
-use crate::clean::stripes::Stripes;
-use crate::config::Settings;
-use crate::devices::health::Health;
-use crate::format::geometry::Geometry;
-use crate::format::superblock::Superblock;
-use crate::log::form::State;
-use crate::log::intents::Intents;
-use crate::log::recover::{insert_into_policy, policy_for, policy_number};
-use crate::map::locks::LineLocks;
+use crate::clean::cleaner::Cleaner;
+use crate::config::{FormatOptions, Settings};
+use crate::ground::Ground;
+use crate::log::open::{Label, OpenError, OpenOptions, Opened, ssd_error};
+use crate::log::recover;
+use crate::log::stage::Stage;
+use crate::map::contents::must;
 use crate::policy::PolicyKind;
-use crate::serve::coalescing::Turns;
-use crate::serve::idle_origin::Congestion;
-use crate::serve::shared_reads::SharedReads;
-use crate::status::{Counters, Status};
-use crate::stream::StreamDetector;
-
-/// Called once when the SSD is given up; requests wait for it before they touch the origin.
-type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>>>;
-
-/// What all parts of one cache share. Fields are borrowed for moments, never across a wait.
-pub(crate) struct Inner<S, O> {
-    pub(crate) me: Weak<Inner<S, O>>,
-    pub(crate) handle: Handle,
-    pub(crate) ssd: S,
-    pub(crate) origin: O,
-    pub(crate) limits: Limits,
-    pub(crate) geometry: Geometry,
-    /// None if the origin has none that matter.
-    pub(crate) stripes: Option<Stripes>,
-    pub(crate) superblock: RefCell<Superblock>,
-    pub(crate) state: RefCell<State>,
-    pub(crate) settings: RefCell<Settings>,
-    pub(crate) admission: RefCell<Admission>,
-    pub(crate) streams: RefCell<StreamDetector>,
-    /// Order among clients' requests for a line.
-    pub(crate) locks: Rc<LineLocks>,
-    /// Long reads that are under way, for others that want the same.
-    pub(crate) shared_reads: SharedReads,
-    /// Writes that wait for their lines, or for the log.
-    pub(crate) turns: Turns,
-    /// Whether hits wait long for the SSD while the origin rests.
-    pub(crate) congestion: Congestion,
-    /// Order among writes of a line to the origin: the cleaner's and direct ones.
-    pub(crate) origin_locks: Rc<LineLocks>,
-    pub(crate) intents: Intents,
-    pub(crate) counters: Counters,
-    /// Dirty lines whose data on the SSD is not what was written.
-    pub(crate) damaged: RefCell<BTreeSet<u64>>,
-    /// Sweeps of the cleaner over the whole origin, and batches that the origin refused.
-    pub(crate) sweeps: Cell<u64>,
-    pub(crate) destage_errors: Cell<u64>,
-    pub(crate) health: Cell<Health>,
-    /// The SSD was given up with acknowledged writes that no flush had covered.
-    pub(crate) unflushed_loss: Cell<bool>,
-    /// Ends a rest of the cleaner.
-    pub(crate) hurry: Signal,
-    pub(crate) failure_gate: RefCell<Option<FailureGate>>,
-    pub(crate) gate_open: Cell<bool>,
-    pub(crate) gate_opened: Signal,
-    /// Something was queued, or a record finished: the log may go on.
-    pub(crate) log_work: Signal,
-    /// Records were acknowledged, or the SSD was given up.
-    pub(crate) log_progress: Signal,
-    pub(crate) reclaim_work: Signal,
-    pub(crate) dirty_changed: Signal,
-    pub(crate) flushed: Signal,
-    pub(crate) flushing: Cell<bool>,
-    /// Changes of the origin that have completed, and how many of them its flushes cover.
-    pub(crate) origin_changes: Cell<u64>,
-    pub(crate) origin_durable: Cell<u64>,
-    pub(crate) origin_flushing: Cell<bool>,
-    pub(crate) origin_flushed: Signal,
-    /// Records since the last checkpoint.
-    pub(crate) records_since_checkpoint: Cell<u64>,
-    /// Entries of all records when the last checkpoint began.
-    pub(crate) entries_at_checkpoint: Cell<u64>,
-    /// More of the map is loaded.
-    pub(crate) loading_progress: Signal,
-    pub(crate) checkpointing: Cell<bool>,
-    /// A person asked for everything to be written back.
-    pub(crate) draining: Cell<u32>,
-    /// The log finds no space until versions that wait for their order are written out.
-    pub(crate) log_waits_for_cleaner: Cell<bool>,
-    /// Requests when the cleaner last looked, and when they had last grown.
-    pub(crate) requests_seen: Cell<(u64, u64)>,
-    /// The cleaner rests, and much that is dirty may end it.
-    pub(crate) resting: Cell<bool>,
-    pub(crate) stopping: Cell<bool>,
-    /// Nothing will be queued any more: the log ends when all is out.
-    pub(crate) log_ending: Cell<bool>,
-    pub(crate) tasks: RefCell<Vec<JoinHandle<()>>>,
-}
-
-impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
-    /// First and last line of a range that is not empty.
-    pub(crate) fn lines_of(&self, range: SectorRange) -> (u64, u64) {
-        let sectors = self.geometry.line_sectors();
-        (range.start.0 / sectors, (range.end().0 - 1) / sectors)
-    }
-
-    /// The sectors of a line that the origin has: the last line may be short.
-    pub(crate) fn line_range(&self, line: u64) -> SectorRange {
-        let sectors = self.geometry.line_sectors();
-        let start = line * sectors;
-        SectorRange::new(Lba(start), sectors.min(self.geometry.origin_sectors - start))
-    }
-
-    /// One bit for every sector of the line that the origin has.
-    pub(crate) fn line_mask(&self, line: u64) -> u128 {
-        mask_of(0, self.line_range(line).count)
-    }
-
-    /// Runs of valid sectors of a line: all of it, or what the mask says.
-    pub(crate) fn valid_runs(&self, line: u64, mask: Option<u128>) -> Vec<SectorRange> {
-        let whole = self.line_range(line);
-        let Some(mask) = mask else { return vec![whole] };
-        let mut runs: Vec<SectorRange> = Vec::new();
-        for sector in (0..whole.count).filter(|sector| mask & 1 << sector != 0) {
-            let at = whole.start.plus(sector);
-            match runs.last_mut() {
-                Some(last) if last.end() == at => last.count += 1,
-                _ => runs.push(SectorRange::new(at, 1)),
-            }
-        }
-        runs
-    }
-}
-
-/// `count` bits from bit `first` on.
-pub(crate) fn mask_of(first: u64, count: u64) -> u128 {
-    let bits = if count == 128 { u128::MAX } else { (1 << count) - 1 };
-    bits << first
-}
+use crate::serve::discard::Discarder;
+use crate::serve::flush::Flusher;
+use crate::serve::line_changes::LineMerger;
+use crate::serve::read::Reader;
+use crate::serve::route::Router;
+use crate::serve::write::Writer;
+use crate::serve::write_past::DirectWriter;
+use crate::status::Status;
 
 /// A cache in service. Clones are the same cache.
-pub struct Cache<S, O>(pub(crate) Rc<Inner<S, O>>);
+pub struct Cache<S, O>(Rc<Service<S, O>>);
+
+/// The parts of a cache that are asked from outside, and the tasks that work on them.
+struct Service<S, O> {
+    ground: Ground<S, O>,
+    cleaner: Rc<Cleaner<S, O>>,
+    reader: Reader<S, O>,
+    writer: Rc<Writer<S, O>>,
+    flusher: Rc<Flusher<S, O>>,
+    discarder: Discarder<S, O>,
+    /// In the order in which an end needs them, last first.
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
 
 impl<S, O> Clone for Cache<S, O> {
     fn clone(&self) -> Self {
@@ -156,28 +48,114 @@ impl<S, O> Clone for Cache<S, O> {
 }
 
 impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
-    /// Starts the background tasks of a loaded cache.
-    pub(crate) fn start(inner: Rc<Inner<S, O>>) -> Self {
-        let handle = inner.handle.clone();
+    /// Lays an empty cache out on the SSD. Whatever was there is lost.
+    ///
+    /// # Errors
+    /// When the SSD is too small, the line size does not fit its blocks, or it fails.
+    pub async fn format(ssd: &S, origin: &O, options: &FormatOptions) -> Result<(), OpenError> {
+        recover::format(ssd, origin.limits(), options).await
+    }
+
+    /// Reads the label of the cache on an SSD; `None` if the SSD holds none.
+    ///
+    /// # Errors
+    /// When there is one, but not whole or not of this version.
+    pub async fn probe(ssd: &S) -> Result<Option<Label>, OpenError> {
+        recover::probe(ssd).await
+    }
+
+    /// Brings the cache on `ssd` back in front of `origin`.
+    ///
+    /// # Errors
+    /// When it is not the expected cache, does not fit, or is damaged; nothing is changed then.
+    pub async fn open(
+        handle: &Handle,
+        ssd: S,
+        origin: O,
+        options: OpenOptions,
+    ) -> Result<(Self, Opened), OpenError> {
+        let recovered = recover::recover(&ssd, &origin, &options).await?;
+        let opened = recovered.opened;
+        let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
+        let cache = Self::start(ground);
+        if opened.origin_changed {
+            // No mark tells the next start that these lines were dropped: a checkpoint does.
+            cache.ground().checkpointer.checkpoint().await.map_err(ssd_error)?;
+        }
+        Ok((cache, opened))
+    }
+
+    /// Puts the upper parts on the lower ones, and starts the background tasks.
+    fn start(ground: Ground<S, O>) -> Self {
+        let router = Rc::new(Router::new(&ground));
+        let flusher = Rc::new(Flusher::new(&ground));
+        let merger = Rc::new(LineMerger::new(&ground));
+        let direct = Rc::new(DirectWriter::new(&ground, merger.clone()));
+        let reader = Reader::new(&ground, router.clone());
+        let writer = Writer::new(&ground, router.clone(), merger, direct.clone(), flusher.clone());
+        let writer = Rc::new(writer);
+        let discarder = Discarder::new(&ground, router, writer.clone(), direct, flusher.clone());
+        let cleaner = Cleaner::new(&ground);
+        let handle = &ground.handle;
         let tasks = vec![
-            // In the order in which `end_tasks` needs them, last first.
-            handle.spawn(inner.clone().load_rest()),
-            handle.spawn(inner.clone().reclaim()),
-            handle.spawn(inner.clone().write_log()),
-            handle.spawn(inner.clone().clean()),
+            handle.spawn(ground.loader().load_rest()),
+            handle.spawn(ground.reclaimer().reclaim()),
+            handle.spawn(ground.log_writer().write_log()),
+            handle.spawn(cleaner.clone().clean()),
         ];
-        inner.tasks.replace(tasks);
-        Self(inner)
+        let tasks = RefCell::new(tasks);
+        Self(Rc::new(Service { ground, cleaner, reader, writer, flusher, discarder, tasks }))
+    }
+
+    fn ground(&self) -> &Ground<S, O> {
+        &self.0.ground
     }
 
     /// A snapshot of its counters and gauges.
     pub fn status(&self) -> Status {
-        self.0.status()
+        let ground = self.ground();
+        let (contents, counters) = (ground.map.get(), &ground.counters);
+        let memory = contents.memory_bytes()
+            + ground.log.memory_bytes()
+            + ground.admission.borrow().memory_bytes()
+            + ground.locks.memory_bytes()
+            + ground.origin.locks().memory_bytes();
+        let geometry = ground.map.geometry();
+        Status {
+            mode: ground.settings.borrow().mode,
+            policy: contents.policy_kind(),
+            line_bytes: geometry.line_bytes,
+            uuid: ground.log.uuid(),
+            generation: ground.log.generation(),
+            health: ground.health.health(),
+            lines_total: geometry.capacity_lines(),
+            lines_used: contents.lines_expected(),
+            lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),
+            lines_dirty: contents.index().dirty_lines(),
+            memory_bytes: memory as u64,
+            reads: counters.reads.get(),
+            writes: counters.writes.get(),
+            overwritten_writes: counters.overwritten_writes.get(),
+            congested_reads: counters.congested_reads.get(),
+            ssd_read_bytes: counters.ssd_read_bytes.get(),
+            ssd_written_bytes: counters.ssd_written_bytes.get(),
+            origin_read_bytes: counters.origin_read_bytes.get(),
+            origin_written_bytes: counters.origin_written_bytes.get(),
+            ssd_errors: counters.ssd_errors.get(),
+            origin_errors: counters.origin_errors.get(),
+            repaired_lines: counters.repaired_lines.get(),
+            damaged_reads: counters.damaged_reads.get(),
+            damaged_chunks: counters.damaged_chunks.get(),
+            suspect_lines: contents.suspect_lines(),
+            destaged_lines: counters.destaged_lines.get(),
+            evictions: contents.evictions(),
+            segments: (geometry.segment_count, contents.segments().free_count() as u32),
+        }
     }
 
     /// The settings in force.
     pub fn settings(&self) -> Settings {
-        self.0.settings.borrow().clone()
+        self.ground().settings.borrow().clone()
     }
 
     /// Changes settings while it serves. A mode that writes through takes effect at once; lines
@@ -187,21 +165,21 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// A sentence for the user when they make no sense together; nothing is changed then.
     pub fn configure(&self, settings: Settings) -> Result<(), String> {
         settings.check()?;
-        let inner = &self.0;
-        inner.set_order(settings.ordered)?;
-        if settings.admission != inner.admission.borrow().kind() {
-            let admission = Admission::new(settings.admission, inner.geometry.capacity_lines());
-            inner.admission.replace(admission);
+        let ground = self.ground();
+        self.0.cleaner.set_order(settings.ordered)?;
+        if settings.admission != ground.admission.borrow().kind() {
+            let capacity = ground.map.geometry().capacity_lines();
+            ground.admission.replace(Admission::new(settings.admission, capacity));
         }
-        inner.settings.replace(settings);
-        inner.hurry.notify();
-        inner.dirty_changed.notify();
+        ground.settings.replace(settings);
+        ground.pressure.hurry();
+        ground.pressure.notify_dirty();
         Ok(())
     }
 
-    /// What the SSD's superblock was made with: the device the cache stands on.
+    /// The device that holds the cache: its superblock is there.
     pub fn ssd(&self) -> &S {
-        &self.0.ssd
+        self.ground().ssd.device()
     }
 
     /// Has another policy choose who leaves, from now on. What the old one had learned is forgotten:
@@ -209,42 +187,44 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     ///
     /// The next checkpoint records the choice on the SSD.
     pub fn set_policy(&self, kind: PolicyKind) {
-        let inner = &self.0;
-        let mut state = inner.state.borrow_mut();
-        if state.policy.kind() == kind {
+        let ground = self.ground();
+        let mut contents = ground.map.change();
+        if contents.policy_kind() == kind {
             return;
         }
-        let seed = state.next_sequence;
-        state.policy = policy_for(kind, &inner.geometry, seed);
-        insert_into_policy(&mut state);
-        inner.superblock.borrow_mut().policy = policy_number(kind).into();
+        contents.set_policy(kind, ground.log.next_sequence());
+        ground.checkpointer.set_policy(kind);
     }
 
     /// The device behind the cache.
     pub fn origin(&self) -> &O {
-        &self.0.origin
+        self.ground().origin.device()
     }
 
     /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again.
     pub fn on_failure(&self, gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static) {
-        self.0.failure_gate.replace(Some(Box::new(gate)));
+        self.ground().health.set_gate(Box::new(gate));
     }
 
     /// Ranges whose newest content was on a lost SSD, merged; at most `count_max`.
     pub fn lost_ranges(&self, count_max: usize) -> Vec<SectorRange> {
-        if self.0.failed() { self.0.lost_ranges(count_max) } else { Vec::new() }
+        let ground = self.ground();
+        if ground.health.failed() { ground.map.get().dirty_ranges(count_max) } else { Vec::new() }
     }
 
     /// Ranges of dirty lines whose data on the SSD was found damaged.
     pub fn damaged_ranges(&self) -> Vec<SectorRange> {
-        self.0.forget_mended();
-        self.0.damaged.borrow().iter().map(|line| self.0.line_range(*line)).collect()
+        let ground = self.ground();
+        ground.damage.forget_mended();
+        let geometry = ground.map.geometry();
+        ground.damage.lines().into_iter().map(|line| geometry.line_range(line)).collect()
     }
 
     /// Waits until the map of a cache that was opened is in memory: until then, what it had cached is
     /// not all served from it.
     pub async fn loaded(&self) {
-        self.0.loaded().await;
+        let ground = self.ground();
+        ground.map.loaded(|| ground.health.failed()).await;
     }
 
     /// Writes every line that is dirty now to the origin, and makes it durable there.
@@ -252,7 +232,25 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// The error of the device that stops it; lines not written stay dirty.
     pub async fn drain(&self) -> IoResult<()> {
-        self.0.drain().await
+        self.0.cleaner.drain().await
+    }
+
+    /// Ends the background tasks after what is queued has gone out.
+    async fn end_tasks(&self) {
+        let ground = self.ground();
+        // The cleaner ends first, then the log when all is out, then reclaiming, which the log may
+        // need until then. Nobody waits for fills any more.
+        ground.lifecycle.advance_to(Stage::Stopping);
+        ground.log.forget_fills();
+        ground.wake_all();
+        let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
+        for task in tasks.into_iter().rev() {
+            ground.wake_all();
+            task.await;
+            // The cleaner has ended: what it had under way is queued.
+            ground.lifecycle.advance_to(Stage::LogEnding);
+            ground.log.open_reserve();
+        }
     }
 
     /// Stops the cache so that it comes back warm: what is dirty stays dirty, on the SSD.
@@ -262,14 +260,23 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// When the SSD does not take the checkpoint: the next start is one after an unclean stop.
     pub async fn stop(&self) -> IoResult<()> {
-        self.0.clone().stop().await
+        let ground = self.ground();
+        // A checkpoint has the whole map, or there is none.
+        self.loaded().await;
+        self.end_tasks().await;
+        if ground.health.failed() {
+            return ground.origin.flush().await;
+        }
+        ground.log.make_durable().await?;
+        ground.origin.flush().await?;
+        ground.checkpointer.checkpoint_at_stop().await
     }
 
     /// Ends the cache as a kill of its process would: nothing more is written, nothing is said
     /// goodbye to. For worlds in which a process dies and its devices live on.
     pub fn kill(&self) {
-        self.0.stopping.set(true);
-        self.0.fail_ssd();
+        self.ground().lifecycle.advance_to(Stage::Stopping);
+        self.ground().health.give_up();
     }
 
     /// Stops the cache and erases its superblock, so that nobody takes it for one again.
@@ -279,46 +286,63 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// # Errors
     /// When the SSD does not take the writes.
     pub async fn dissolve(&self) -> IoResult<()> {
-        self.0.clone().dissolve().await
+        let ground = self.ground();
+        self.end_tasks().await;
+        ground.origin.flush().await?;
+        if ground.health.failed() {
+            return Ok(());
+        }
+        ground.ssd.erase_superblock().await
+    }
+
+    /// Checks that a cache which has been stopped or ended, and whose requests are over, holds
+    /// nothing, and that its books balance. Walks all slots and locks: for tests.
+    ///
+    /// # Errors
+    /// A sentence that names the first account that does not balance.
+    pub fn audit(&self) -> Result<(), String> {
+        let ground = self.ground();
+        for (name, locks) in [("clients'", &*ground.locks), ("the origin's", ground.origin.locks())]
+        {
+            let (held, waiting) = locks.in_use();
+            must(held == 0, || format!("{held} of {name} locks are held"))?;
+            must(waiting == 0, || format!("{waiting} of {name} locks are waited for"))?;
+        }
+        let direct = ground.intents.busy();
+        must(direct == 0, || format!("{direct} regions count a direct write under way"))?;
+        must(!ground.pressure.is_draining(), || "a drain is under way".to_owned())?;
+        ground.map.get().segments().audit_pins()?;
+        ground.log.audit()?;
+        if ground.health.failed() {
+            // The index is the list of lost lines now, and no write follows it any more.
+            return Ok(());
+        }
+        ground.map.get().audit()
     }
 }
 
 impl<S: BlockDevice, O: BlockDevice> BlockDevice for Cache<S, O> {
     fn limits(&self) -> &Limits {
-        &self.0.limits
+        &self.0.ground.limits
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        self.0.read(at, into).await
+        self.0.reader.read(at, into).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        self.0.write(at, data, durability).await
+        self.0.writer.write(at, data, durability).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        self.0.flush().await
+        self.0.flusher.flush().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.0.discard(range).await
+        self.0.discarder.discard(range).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.0.write_zeroes(range, durability).await
-    }
-}
-
-/// The limits of a cache over an origin: the origin's, in 512-byte sectors at any rate.
-pub(crate) fn limits_over(origin: &Limits, line_bytes: u64) -> Limits {
-    Limits {
-        sectors: origin.sectors,
-        block_bytes: 512,
-        preferred_bytes: line_bytes as u32,
-        max_transfer_bytes: 1 << 20,
-        stripe: None,
-        after_discard: AfterDiscard::Anything,
-        volatile_cache: true,
-        read_only: origin.read_only,
+        self.0.discarder.write_zeroes(range, durability).await
     }
 }

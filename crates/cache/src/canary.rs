@@ -4,7 +4,7 @@
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// What is acknowledged is called durable without a flush of the SSD.
+    /// Acknowledged records are called durable without a flush of the SSD.
     FlushSkipped,
     /// A record's head is believed whatever its checksum says.
     RecordChecksumIgnored,
@@ -48,7 +48,7 @@ pub enum Canary {
     PinLeaked,
     /// A miss keeps its buffer for ever.
     BufferLeaked,
-    /// What lies between the dirty lines of a stripe is written back without its locks.
+    /// Holes between the dirty lines of a stripe are written back without their locks.
     HolesUnlocked,
 }
 

@@ -1,4 +1,4 @@
-//! What a person may choose about a cache, with the names of the command line.
+//! Settings that a person may choose, with the names of the command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -92,12 +92,12 @@ impl LineSize {
     }
 }
 
-/// What may be changed while the cache serves.
+/// Settings that may be changed while the cache serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How requests pass.
     pub mode: Mode,
-    /// Who is kept after a miss.
+    /// The admission: it chooses the lines that are kept after a miss.
     pub admission: AdmissionKind,
     /// Streams longer than this go straight to the origin, in bytes; 0 keeps everything.
     ///
@@ -148,12 +148,12 @@ impl Settings {
     }
 }
 
-/// What is fixed when a cache is made.
+/// Options that are fixed when a cache is made.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Unit of caching.
     pub line_size: LineSize,
-    /// Who leaves when the cache is full.
+    /// The replacement policy: it chooses the line that leaves a full cache.
     pub policy: PolicyKind,
     /// Names this cache; from the caller's source of randomness.
     pub uuid: [u8; 16],

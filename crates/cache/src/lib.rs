@@ -1,28 +1,42 @@
 //! The cache: one log on the SSD in front of a slow origin.
 //!
 //! ```text
-//!   read ──> engine/read ───> index: line -> slot ──> SSD (checksum) ──> client
-//!                └─ miss ───> origin ──────────────> client, and a fill for the log
-//!   write ─> engine/turns: one at a time for a line; newer ones of a range that wait replace older ones
-//!                engine/write ─┬─ wb: log ─────────────> acknowledged by the SSD
-//!                              └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
+//!   read ──> serve/read ─ hit ──> map: line -> slot ──> SSD (checksum) ──> client
+//!                └─ miss ──────> origin ─────────────> client, and a fill for the log
+//!   write ─> serve/write (coalescing) ─┬─ wb: log ────> acknowledged by the SSD
+//!                └─ serve/route        └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
 //!
-//!   log       forms records of changes, acknowledges them in order     (log.rs)
-//!   cleaner   writes dirty lines to the origin, in address order        (cleaner.rs)
-//!   reclaim   prepares old segments so that the log can write in them    (reclaim.rs)
-//!   checkpoint shortens the next start; recover replays from it         (checkpoint.rs, recover.rs)
+//!   log/write       forms records of changes, acknowledges them in order
+//!   clean/cleaner   writes dirty lines to the origin, in address order
+//!   log/reclaim     prepares old segments so that the log can write in them
+//!   log/checkpoint  shortens the next start; log/recover replays from it
 //! ```
 //!
-//! The cache is a block device over two block devices. It knows nothing of what they are.
+//! The floors, each naming only what lies below it:
+//!
+//! | floor | what it owns |
+//! | --- | --- |
+//! | [`cache`](Cache) | the facade: parts put together, status, settings, stop |
+//! | `serve` | requests of clients: route, reads, writes, discards, flushes |
+//! | `clean` | destaging: the cleaner, its sweeps, runs and stripes |
+//! | `ground` | the parts below, put together |
+//! | `log` | records, checkpoints, recovery, intent marks, reclaiming |
+//! | `devices` | the SSD, the origin, and the health of the SSD |
+//! | `map` | index, segments, pins, locks of lines |
+//! | `format` | bytes on the SSD |
+//! | [`policy`], [`admission`], [`stream`] | decisions over line numbers |
+//!
+//! The cache is a block device over two block devices, of any kind.
 
 pub mod admission;
-mod audit;
 mod cache;
 pub mod canary;
 mod clean;
 mod config;
+mod counters;
 mod devices;
 mod format;
+mod ground;
 mod log;
 mod map;
 mod packed_array;
@@ -33,7 +47,8 @@ pub mod stream;
 
 pub use cache::Cache;
 pub use config::{FormatOptions, LineSize, Mode, Settings};
+pub use counters::DirectionCounts;
 pub use devices::health::Health;
 pub use format::superblock::{FORMAT_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
-pub use log::recover::{Label, OpenError, OpenOptions, Opened};
-pub use status::{DirectionCounts, Status};
+pub use log::open::{Label, OpenError, OpenOptions, Opened};
+pub use status::Status;

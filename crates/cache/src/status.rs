@@ -1,79 +1,16 @@
-//! What a cache tells about itself: exact counters, and a snapshot of them.
+//! The status of a cache: a snapshot of its counters and gauges.
 
-use std::cell::Cell;
-
-use voltier_block::{BlockDevice, SectorRange};
-
-use crate::cache::Inner;
 use crate::config::Mode;
+use crate::counters::DirectionCounts;
 use crate::devices::health::Health;
 use crate::policy::PolicyKind;
-
-/// Requests of one direction, counted when they complete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DirectionCounts {
-    /// All requests.
-    pub requests: u64,
-    /// Served wholly by the cache (reads), or onto lines that were cached (writes).
-    pub hits: u64,
-    /// All others that were not bypassed.
-    pub misses: u64,
-    /// Sent past the cache on purpose: sequential streams, pass-through.
-    pub bypassed: u64,
-    /// Bytes of all requests.
-    pub bytes: u64,
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    pub(crate) reads: Cell<DirectionCounts>,
-    pub(crate) writes: Cell<DirectionCounts>,
-    pub(crate) ssd_read_bytes: Cell<u64>,
-    pub(crate) ssd_written_bytes: Cell<u64>,
-    pub(crate) origin_read_bytes: Cell<u64>,
-    pub(crate) origin_written_bytes: Cell<u64>,
-    pub(crate) ssd_errors: Cell<u64>,
-    pub(crate) origin_errors: Cell<u64>,
-    pub(crate) repaired_lines: Cell<u64>,
-    pub(crate) damaged_reads: Cell<u64>,
-    pub(crate) damaged_chunks: Cell<u64>,
-    pub(crate) destaged_lines: Cell<u64>,
-    pub(crate) overwritten_writes: Cell<u64>,
-    pub(crate) congested_reads: Cell<u64>,
-}
-
-/// Adds to a counter.
-pub(crate) fn add(counter: &Cell<u64>, amount: u64) {
-    counter.set(counter.get() + amount);
-}
-
-/// How a request was served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
-    Hit,
-    Miss,
-    Bypassed,
-}
-
-/// Counts one request.
-pub(crate) fn count(direction: &Cell<DirectionCounts>, served: Served, bytes: u64) {
-    let mut counts = direction.get();
-    counts.requests += 1;
-    counts.bytes += bytes;
-    match served {
-        Served::Hit => counts.hits += 1,
-        Served::Miss => counts.misses += 1,
-        Served::Bypassed => counts.bypassed += 1,
-    }
-    direction.set(counts);
-}
 
 /// A snapshot of a cache.
 #[derive(Clone, Debug)]
 pub struct Status {
     /// How requests pass.
     pub mode: Mode,
-    /// Who leaves when it is full.
+    /// The replacement policy: it chooses the line that leaves a full cache.
     pub policy: PolicyKind,
     /// Bytes of a line.
     pub line_bytes: u64,
@@ -128,69 +65,4 @@ pub struct Status {
     pub evictions: u64,
     /// Segments, and how many of them are free.
     pub segments: (u32, u32),
-}
-
-impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
-    pub(crate) fn status(&self) -> Status {
-        let state = self.state.borrow();
-        let memory = state.index.memory_bytes()
-            + state.policy.memory_bytes()
-            + state.segments.memory_bytes()
-            + state.loading.as_ref().map_or(0, |loading| loading.memory_bytes())
-            + state.ordered.as_ref().map_or(0, |ordered| ordered.memory_bytes())
-            + self.admission.borrow().memory_bytes()
-            + self.locks.memory_bytes()
-            + self.origin_locks.memory_bytes();
-        Status {
-            mode: self.settings.borrow().mode,
-            policy: state.policy.kind(),
-            line_bytes: self.geometry.line_bytes,
-            uuid: state.uuid,
-            generation: state.generation,
-            health: self.health.get(),
-            lines_total: self.geometry.capacity_lines(),
-            lines_used: state.lines_expected(),
-            lines_loading: state.loading.as_ref().map_or(0, |loading| loading.lines_left()),
-            lines_dirty: state.index.dirty_lines(),
-            memory_bytes: memory as u64,
-            reads: self.counters.reads.get(),
-            writes: self.counters.writes.get(),
-            overwritten_writes: self.counters.overwritten_writes.get(),
-            congested_reads: self.counters.congested_reads.get(),
-            ssd_read_bytes: self.counters.ssd_read_bytes.get(),
-            ssd_written_bytes: self.counters.ssd_written_bytes.get(),
-            origin_read_bytes: self.counters.origin_read_bytes.get(),
-            origin_written_bytes: self.counters.origin_written_bytes.get(),
-            ssd_errors: self.counters.ssd_errors.get(),
-            origin_errors: self.counters.origin_errors.get(),
-            repaired_lines: self.counters.repaired_lines.get(),
-            damaged_reads: self.counters.damaged_reads.get(),
-            damaged_chunks: self.counters.damaged_chunks.get(),
-            suspect_lines: state.counts.suspect_lines,
-            destaged_lines: self.counters.destaged_lines.get(),
-            evictions: state.counts.evictions,
-            segments: (self.geometry.segment_count, state.segments.free_count() as u32),
-        }
-    }
-
-    /// Ranges whose newest content was on a lost SSD, at most `count_max` of them, merged.
-    pub(crate) fn lost_ranges(&self, count_max: usize) -> Vec<SectorRange> {
-        let mut lost: Vec<SectorRange> = Vec::new();
-        let state = self.state.borrow();
-        let mut stretch = 0;
-        while let Some(found) = state.index.next_dirty_stretch(stretch) {
-            for (line, slot) in self.dirty_in_stretch(&state, found) {
-                for run in self.valid_runs(line, state.index.mask(slot)) {
-                    let full = lost.len() == count_max;
-                    match lost.last_mut() {
-                        Some(last) if last.end() == run.start => last.count += run.count,
-                        _ if full => return lost,
-                        _ => lost.push(run),
-                    }
-                }
-            }
-            stretch = found + 1;
-        }
-        lost
-    }
 }

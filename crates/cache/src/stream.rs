@@ -17,7 +17,7 @@ const BEHIND_PIECES: u64 = 64;
 /// Pieces a request may be ahead of its turn: a queue of sixteen.
 const AHEAD_PIECES: u64 = 16;
 
-/// What a hole costs when it leaves the window; every piece that was there repays one. One piece
+/// The cost of a hole when it leaves the window; every piece that was there repays one. One piece
 /// in five may be missing. Above the limit the stream is no stream.
 const HOLE_DEBT: u32 = 4;
 const DEBT_MAX: u32 = HOLE_DEBT * AHEAD_PIECES as u32;

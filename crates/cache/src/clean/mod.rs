@@ -2,4 +2,8 @@
 
 pub(crate) mod cleaner;
 pub(crate) mod destage;
+pub(crate) mod pace;
+pub(crate) mod read_back;
+pub(crate) mod runs;
 pub(crate) mod stripes;
+pub(crate) mod sweep;

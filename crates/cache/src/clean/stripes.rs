@@ -1,7 +1,7 @@
 //! The stripes of an origin that keeps parity: which lines to write together, so that it reads as little
 //! as it can. Pure.
 //!
-//! A *window* is the shortest stretch of whole lines that is whole stripes: as a rule one stripe.
+//! A *window* is the shortest extent of whole lines that is whole stripes: as a rule one stripe.
 
 use std::ops::Range;
 
@@ -101,7 +101,7 @@ impl Stripes {
         range.split_at_multiples(self.chunk_sectors).count() as u64
     }
 
-    /// What a write of these lines takes: of each stripe the cheaper way.
+    /// The cost of a write of these lines: of each stripe the cheaper way.
     fn write_cost(&self, lines: Range<u64>) -> Cost {
         sum(self.sectors(lines).split_at_multiples(self.data_sectors).map(|part| {
             let (parts, count) = (self.chunk_parts(part), part.count);

@@ -1,5 +1,6 @@
-//! The two devices below the cache, and the health of the SSD.
+//! The two devices below the cache: counted, and what their failures mean.
 
 pub(crate) mod fingerprint;
 pub(crate) mod health;
+pub(crate) mod origin;
 pub(crate) mod ssd;

@@ -33,7 +33,7 @@ pub(crate) struct ChunkHead {
 
 const _: () = assert!(size_of::<ChunkHead>() == CHUNK_HEAD_BYTES);
 
-/// What a chunk must call itself.
+/// The name that a chunk must carry.
 pub(crate) struct ChunkName {
     pub(crate) magic: u32,
     pub(crate) uuid: [u8; 16],

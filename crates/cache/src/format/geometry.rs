@@ -1,6 +1,6 @@
 //! The geometry: where every structure, segment and slot is on the SSD.
 
-use voltier_block::{KIB, Lba, MIB};
+use voltier_block::{KIB, Lba, MIB, SectorRange};
 
 use crate::config::{FormatOptions, LineSize, segment_bytes_for};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
@@ -49,7 +49,7 @@ impl Geometry {
             origin_sectors,
         };
         geometry.slots_per_segment = (geometry.segment_bytes / line_bytes) as u32;
-        // Fewer segments need a smaller checkpoint: one correction step settles it.
+        // Fewer segments need a smaller checkpoint: one correction step is enough.
         let mut count = ssd_bytes.saturating_sub(CHECKPOINT_BASE) / geometry.segment_bytes;
         for _ in 0..2 {
             geometry.segment_count = u32::try_from(count).unwrap_or(u32::MAX);
@@ -195,7 +195,7 @@ impl Geometry {
         (u64::from(self.segment_count) - reserve) * u64::from(self.slots_per_segment)
     }
 
-    /// What may wait for the log: `most` bytes, on a small SSD a sixteenth of the segments.
+    /// Bytes that may wait for the log: `most`, on a small SSD a sixteenth of the segments.
     pub(crate) fn backlog_bytes(&self, most: u64) -> u64 {
         most.min(u64::from(self.segment_count) * self.segment_bytes / 16)
     }
@@ -205,4 +205,58 @@ impl Geometry {
         let floor = 16 * MIB / self.line_bytes;
         self.origin_lines().div_ceil(INTENT_REGIONS_MAX).max(floor)
     }
+
+    /// First and last line of a range that is not empty.
+    #[inline]
+    pub(crate) fn lines_of(&self, range: SectorRange) -> (u64, u64) {
+        let sectors = self.line_sectors();
+        (range.start.0 / sectors, (range.end().0 - 1) / sectors)
+    }
+
+    /// The sectors of a line that the origin has: the last line may be short.
+    pub(crate) fn line_range(&self, line: u64) -> SectorRange {
+        let sectors = self.line_sectors();
+        let start = line * sectors;
+        SectorRange::new(Lba(start), sectors.min(self.origin_sectors - start))
+    }
+
+    /// One bit for every sector of the line that the origin has.
+    pub(crate) fn line_mask(&self, line: u64) -> u128 {
+        mask_of(0, self.line_range(line).count)
+    }
+
+    /// Runs of valid sectors of a line: all of it, or what the mask says.
+    pub(crate) fn valid_runs(&self, line: u64, mask: Option<u128>) -> Vec<SectorRange> {
+        let whole = self.line_range(line);
+        let Some(mask) = mask else { return vec![whole] };
+        let mut runs: Vec<SectorRange> = Vec::new();
+        for sector in (0..whole.count).filter(|sector| mask & 1 << sector != 0) {
+            let at = whole.start.plus(sector);
+            match runs.last_mut() {
+                Some(last) if last.end() == at => last.count += 1,
+                _ => runs.push(SectorRange::new(at, 1)),
+            }
+        }
+        runs
+    }
+
+    /// The whole lines of a range, and their sectors; `None` if the range has no whole line.
+    pub(crate) fn whole_lines(&self, range: SectorRange) -> Option<(u64, u64, SectorRange)> {
+        let sectors = self.line_sectors();
+        let first = range.start.0.div_ceil(sectors);
+        let to_end = range.end().0 == self.origin_sectors;
+        let end = if to_end { self.origin_lines() } else { range.end().0 / sectors };
+        if first >= end {
+            return None;
+        }
+        let start = Lba(first * sectors);
+        let stop = self.line_range(end - 1).end();
+        Some((first, end - 1, SectorRange::new(start, stop.0 - start.0)))
+    }
+}
+
+/// `count` bits from bit `first` on.
+pub(crate) fn mask_of(first: u64, count: u64) -> u128 {
+    let bits = if count == 128 { u128::MAX } else { (1 << count) - 1 };
+    bits << first
 }

@@ -1,4 +1,4 @@
-//! What is on the SSD, byte by byte. The tables are in `docs/formats/cache.md`.
+//! Structures on the SSD, byte by byte. The tables are in `docs/formats/cache.md`.
 //!
 //! ```text
 //! 0        superblock, copy 0          64 KiB   superblock, copy 1

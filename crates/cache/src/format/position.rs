@@ -17,7 +17,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// This position, if it lies on the device, its head in a slot that is taken, and goes on in
+    /// The position itself, if it lies on the device, its head in a slot that is taken, and goes on in
     /// another segment.
     pub(crate) fn on(self, geometry: &Geometry) -> Option<Position> {
         let units = geometry.units_per_segment();

@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::checksum::{are_counters, crc_without};
+use crate::policy::PolicyKind;
 
 /// First bytes of every cache SSD: what the safety checks of other programs may look for too.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTIERC";
@@ -41,7 +42,7 @@ pub(crate) struct Superblock {
     pub(crate) unit_bytes: U32,
     pub(crate) segment_count: U32,
     pub(crate) policy: U32,
-    /// Which checkpoint area is valid: 0 or 1.
+    /// The valid checkpoint area: 0 or 1.
     pub(crate) checkpoint_area: U32,
     pub(crate) checkpoint_chunks: U64,
     /// Sequence number of the first record to replay.
@@ -50,7 +51,7 @@ pub(crate) struct Superblock {
     pub(crate) replay_unit: U32,
     pub(crate) next_segment: U32,
     pub(crate) next_segment_unit: U32,
-    /// What the origin looked like at a clean stop (see `fingerprint.rs`).
+    /// The origin's fingerprint at a clean stop (see `fingerprint.rs`).
     pub(crate) fingerprint: U64,
     pub(crate) dirty_lines: U64,
     /// First record of this generation: older ones with this number or a higher were cut off.
@@ -90,4 +91,14 @@ impl Superblock {
         let counters = [sequence, generation, replay_sequence, first_sequence];
         (whole && are_counters(&counters)).then_some(superblock)
     }
+}
+
+/// The number that stands for a policy on the SSD.
+pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
+    PolicyKind::ALL.iter().position(|kind| *kind == policy).expect("all are listed") as u32
+}
+
+/// The policy that a number on the SSD stands for; `lru` for a number of a later version.
+pub(crate) fn policy_of(number: u32) -> PolicyKind {
+    PolicyKind::ALL.get(number as usize).copied().unwrap_or(PolicyKind::Lru)
 }

@@ -16,7 +16,7 @@ use voltier_block::{BlockDevice, Buf};
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{NO_UNIT, RecordEntry, RecordHead};
-use crate::log::recover::{OpenError, ssd_error};
+use crate::log::open::{OpenError, ssd_error};
 
 /// Segments walked at once: reads enough to keep a disk busy while records are taken, and the records
 /// of that many segments fit in a few MiB of memory.
@@ -107,7 +107,7 @@ struct Place {
 struct Scout<'a> {
     place: Place,
     reads: Part<'a, Result<Option<Found>, OpenError>>,
-    /// What it came back with before it was asked.
+    /// The record that the scout found before the chain asked for it.
     found: Option<Result<Option<Found>, OpenError>>,
 }
 

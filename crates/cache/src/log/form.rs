@@ -9,37 +9,33 @@ use std::collections::VecDeque;
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
 
-use crate::cache::mask_of;
 use crate::canary::{self, Canary};
 use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RECORD_HEAD_BYTES,
-    RECORD_MAGIC, RecordEntry, RecordHead, entries_per_record,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, NO_UNIT, RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry,
+    RecordHead,
 };
-use crate::log::change::{Change, Queue, Source};
-use crate::log::load::Loading;
+use crate::log::builder::{Builder, EVICTIONS_PER_LINE, entry_of, flags_of};
+use crate::log::change::{Change, Source};
 use crate::log::ordered::{OrderedQueue, Version};
-use crate::map::index::{Index, Placement};
-use crate::map::segments::{FreeSlots, Segments};
-use crate::policy::{Lines, Policy};
+use crate::log::queue::Queue;
+use crate::map::contents::Contents;
+use crate::map::index::Placement;
+use crate::map::segments::FreeSlots;
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
-pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 8;
-/// With a record on its way, the next one waits until this much has gathered: 16 lines share a
+const RECORDS_IN_FLIGHT_MAX: usize = 8;
+/// With a record on its way, the next one waits until so much is queued: 16 lines share a
 /// head, which bounds the log's own writes to 1/16 of the data.
-pub(crate) const GATHER_BYTES: usize = 64 << 10;
+const RECORD_BYTES_MIN: usize = 64 << 10;
 /// Free segments that only the cache's own changes may open: in ordered mode space comes back when
 /// the log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
-/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
-/// nothing could go.
-const EVICTIONS_PER_LINE: usize = 2;
-
-/// A record ready to be written: its head and lines, gathered into runs of neighbours on the SSD.
+/// A record ready to be written: its head and lines, joined into runs of neighbours on the SSD.
 pub(crate) struct Record {
     pub(crate) runs: Vec<(Lba, Payload)>,
     pub(crate) sequence: u64,
@@ -53,6 +49,13 @@ pub(crate) enum Formed {
     Blocked,
 }
 
+/// Facts of a record that a replay takes.
+pub(super) struct Replayed {
+    pub(super) sequence: u64,
+    pub(super) epoch: u64,
+    pub(super) entries: u64,
+}
+
 struct InFlight {
     sequence: u64,
     done: bool,
@@ -62,63 +65,42 @@ struct InFlight {
     internal_number: u64,
 }
 
-/// Counters of what the log did.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LogCounts {
-    pub(crate) records: u64,
-    pub(crate) evictions: u64,
-    pub(crate) filled_lines: u64,
-    pub(crate) written_lines: u64,
-    /// Clean lines that were dropped because the origin may be newer.
-    pub(crate) suspect_lines: u64,
-    /// Entries of records.
-    pub(crate) entries: u64,
-}
-
-/// All state that records change: one owner, never borrowed across a wait.
-pub(crate) struct State {
-    pub(crate) geometry: Geometry,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) generation: u64,
-    pub(crate) index: Index,
-    pub(crate) policy: Policy,
-    pub(crate) segments: Segments,
-    pub(crate) user: Queue,
-    pub(crate) internal: Queue,
-    pub(crate) position: Position,
-    pub(crate) next_sequence: u64,
+/// State of the log: one owner, never borrowed across a wait.
+pub(crate) struct LogState {
+    pub(super) geometry: Geometry,
+    pub(super) uuid: [u8; 16],
+    pub(super) generation: u64,
+    /// Changes of clients, and the cache's own.
+    pub(super) user: Queue,
+    pub(super) internal: Queue,
+    pub(super) position: Position,
+    pub(super) next_sequence: u64,
     /// Every record below is on the SSD's interface, and below `durable_sequence` on its medium.
-    pub(crate) acked_sequence: u64,
-    pub(crate) durable_sequence: u64,
-    pub(crate) epoch: u64,
+    pub(super) acked_sequence: u64,
+    pub(super) durable_sequence: u64,
+    epoch: u64,
     /// First record of this epoch, or a later one if none was formed in it yet.
-    pub(crate) epoch_begin: u64,
-    pub(crate) counts: LogCounts,
+    epoch_begin: u64,
+    /// Records and their entries since the beginning of the replay.
+    pub(super) records: u64,
+    pub(super) entries: u64,
     /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
-    pub(crate) ending: bool,
+    pub(super) ending: bool,
     /// Present in ordered mode.
-    pub(crate) ordered: Option<OrderedQueue>,
-    /// Present until the whole map of the checkpoint is loaded.
-    pub(crate) loading: Option<Loading>,
-    /// Lines taken out of which the log has not told yet.
-    given_up: Vec<(u64, u32)>,
-    /// What may be written in the open segment, and in the one after it.
+    pub(super) ordered: Option<OrderedQueue>,
+    /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
 }
 
-impl State {
-    /// The state of an empty cache whose log begins at segment 0.
-    pub(crate) fn new(geometry: Geometry, uuid: [u8; 16], policy: Policy) -> Self {
+impl LogState {
+    /// The log of an empty cache: it begins at segment 0.
+    pub(crate) fn new(geometry: Geometry, uuid: [u8; 16], is_ordered: bool) -> Self {
         Self {
+            geometry,
             uuid,
             generation: 1,
-            free_slots: FreeSlots::none(),
-            next_free_slots: FreeSlots::none(),
-            index: Index::new(&geometry),
-            policy,
-            segments: Segments::new(geometry.segment_count),
             user: Queue::default(),
             internal: Queue::default(),
             position: Position {
@@ -133,48 +115,63 @@ impl State {
             durable_sequence: 1,
             epoch: 0,
             epoch_begin: 1,
-            counts: LogCounts::default(),
+            records: 0,
+            entries: 0,
             ending: false,
-            ordered: None,
-            loading: None,
-            given_up: Vec::new(),
+            ordered: is_ordered.then(OrderedQueue::default),
+            free_slots: FreeSlots::none(),
+            next_free_slots: FreeSlots::none(),
             in_flight: VecDeque::new(),
-            geometry,
         }
     }
 
-    pub(crate) fn records_in_flight(&self) -> usize {
+    /// Notes a record that a replay took.
+    pub(super) fn note_replayed(&mut self, record: &Replayed) {
+        self.next_sequence = record.sequence + 1;
+        self.records += 1;
+        self.entries += record.entries;
+        self.epoch = record.epoch;
+    }
+
+    /// Whatever made the records durable, to the client this flush is the cut between two epochs.
+    pub(super) fn end_epoch(&mut self) {
+        if self.epoch_begin < self.next_sequence {
+            self.epoch += 1;
+            self.epoch_begin = self.next_sequence;
+        }
+    }
+
+    pub(super) fn records_in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
     /// Whether a record should be formed now.
-    pub(crate) fn wants_record(&self) -> bool {
+    pub(super) fn wants_record(&self) -> bool {
         let waiting = self.user.bytes() + self.internal.bytes();
         match self.in_flight.len() {
             0 => !self.user.is_empty() || !self.internal.is_empty(),
-            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= GATHER_BYTES,
+            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= RECORD_BYTES_MIN,
         }
     }
 
     /// Sets the log to where a load found its end.
-    pub(crate) fn resume(&mut self, position: Position) {
-        self.position = position;
-        self.free_slots = FreeSlots::of(position.segment, &self.index, &self.geometry);
-        self.next_free_slots = FreeSlots::of(position.next_segment, &self.index, &self.geometry);
-        let open = [position.segment, position.next_segment];
-        self.segments.settle(open);
-        if self.loading.is_none() {
-            self.segments.learn(0..self.geometry.segment_count, &self.index, &self.geometry);
+    pub(super) fn resume(&mut self, map: &mut Contents) {
+        let Position { segment, next_segment, .. } = self.position;
+        self.free_slots = map.free_slots_of(segment);
+        self.next_free_slots = map.free_slots_of(next_segment);
+        map.segments_mut().set_open([segment, next_segment]);
+        if map.loading().is_none() {
+            map.learn_segments(0..self.geometry.segment_count);
         }
     }
 
     /// Makes sure that a head and a line fit where the log stands; false if no segment is free.
-    fn ensure_room(&mut self) -> bool {
+    fn ensure_room(&mut self, map: &mut Contents) -> bool {
         if self.position.unit != NO_UNIT {
             return true;
         }
-        let Some((next_segment, slots)) = self.segments.take_free() else { return false };
-        self.segments.close(self.position.segment);
+        let Some((next_segment, slots)) = map.segments_mut().take_free() else { return false };
+        map.segments_mut().close(self.position.segment);
         let first = slots.head_place(0).map(|slot| self.geometry.first_head_in(slot));
         self.position = Position {
             segment: self.position.next_segment,
@@ -188,42 +185,43 @@ impl State {
     }
 
     /// Forms the next record from what is queued and applies it to memory.
-    pub(crate) fn form_record(&mut self) -> Formed {
+    pub(super) fn form_record(&mut self, map: &mut Contents) -> Formed {
         if self.user.is_empty() && self.internal.is_empty() {
             return Formed::Nothing;
         }
-        let reserve_is_whole = self.ending || self.segments.free_count() >= INTERNAL_RESERVE;
-        let user_may = |state: &Self| reserve_is_whole && state.has_room_to_load();
-        if (self.internal.is_empty() && !user_may(self)) || !self.ensure_room() {
+        let is_ending = self.ending;
+        let reserve_is_whole = is_ending || map.segments().free_count() >= INTERNAL_RESERVE;
+        let user_may = |map: &Contents| reserve_is_whole && (is_ending || map.has_room_to_load());
+        if (self.internal.is_empty() && !user_may(map)) || !self.ensure_room(map) {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
         let fits = builder.find_line_place(&self.free_slots);
         debug_assert!(fits, "the head of record {} stands where no line fits", self.next_sequence);
         while builder.has_room()
-            && let Some((line, slot)) = self.given_up.pop()
+            && let Some((line, slot)) = map.pop_given_up()
         {
             builder.note(ENTRY_DROP, line, slot);
         }
         while builder.has_room() && builder.find_line_place(&self.free_slots) {
             let user_next = self.internal.is_empty();
-            if user_next && !user_may(self) {
+            if user_next && !user_may(map) {
                 break;
             }
             let queue = if user_next { &mut self.user } else { &mut self.internal };
             let Some(change) = queue.pop() else { break };
-            self.apply(change, &mut builder);
+            self.apply(change, map, &mut builder);
         }
         if builder.entries.is_empty() {
             self.ack_skipped();
             return Formed::Nothing;
         }
-        Formed::Record(self.seal(builder))
+        Formed::Record(self.seal(map, builder))
     }
 
     /// Changes that did not matter any more are done when the records before them are.
     fn ack_skipped(&mut self) {
-        let (user, internal) = (self.user.taken, self.internal.taken);
+        let (user, internal) = (self.user.taken(), self.internal.taken());
         match self.in_flight.back_mut() {
             Some(last) => (last.user_number, last.internal_number) = (user, internal),
             None => {
@@ -233,27 +231,27 @@ impl State {
         }
     }
 
-    fn apply(&mut self, change: Change, builder: &mut Builder) {
+    fn apply(&mut self, change: Change, map: &mut Contents, builder: &mut Builder) {
         match change {
             Change::Data { line, data, mask, source } => {
-                self.apply_data(line, data, mask, source, builder);
+                self.apply_data(line, data, mask, source, map, builder);
             }
             Change::Clean { line, slot, crc_bits, mask } => {
-                let Some(newest) = self.index.lookup(line) else { return };
+                let Some(newest) = map.index().lookup(line) else { return };
                 // A newer copy may be in the very same slot: the log has been around meanwhile.
-                let copy = (newest, self.index.crc_bits(newest), self.index.mask(newest));
+                let copy = (newest, map.index().crc_bits(newest), map.index().mask(newest));
                 let same = copy == (slot, crc_bits, mask) || canary::is(Canary::DirtyBitLost);
-                if same && self.index.is_dirty(newest) {
-                    self.index.set_clean(newest);
+                if same && map.index().is_dirty(newest) {
+                    map.set_clean(newest);
                     builder.note(ENTRY_CLEAN, line, newest);
                 }
             }
             Change::Drop { line } => {
-                if let Some(slot) = self.index.lookup(line) {
+                if let Some(slot) = map.index().lookup(line) {
                     if let Some(ordered) = &mut self.ordered {
                         ordered.drop_line(line, self.next_sequence);
                     }
-                    self.forget(line, slot);
+                    map.forget(line, slot);
                     builder.note(ENTRY_DROP, line, slot);
                 }
             }
@@ -261,44 +259,9 @@ impl State {
     }
 
     /// Where a replay must begin: here, or where the oldest version stands that the origin lacks.
-    pub(crate) fn replay_point(&self) -> (u64, Position) {
+    pub(super) fn replay_point(&self) -> (u64, Position) {
         let oldest = self.ordered.as_ref().and_then(OrderedQueue::oldest);
         oldest.unwrap_or((self.next_sequence, self.position))
-    }
-
-    /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
-    /// of it; should a crash come first, their checksums tell that they are not there any more.
-    pub(crate) fn give_up_clean(&mut self, segment: u32) {
-        let first = segment * self.geometry.slots_per_segment;
-        for slot in first..first + self.geometry.slots_per_segment {
-            if self.index.evictable(slot) {
-                let line = self.index.line_of(slot);
-                self.forget(line, slot);
-                self.counts.evictions += 1;
-                self.given_up.push((line, slot));
-            }
-        }
-    }
-
-    fn forget(&mut self, line: u64, slot: u32) {
-        self.policy.remove(slot, line);
-        self.index.remove(slot);
-        if let Some(loading) = &mut self.loading {
-            loading.void(line, line);
-        }
-    }
-
-    /// Lines in the cache, with those that are still to be loaded.
-    pub(crate) fn lines_expected(&self) -> u64 {
-        self.index.used_lines() + self.loading.as_ref().map_or(0, Loading::lines_left)
-    }
-
-    /// While the map is loaded, lines that may leave are found only in a part of the cache: new ones
-    /// must not take the place of those that are still to come.
-    fn has_room_to_load(&self) -> bool {
-        let capacity = self.geometry.capacity_lines();
-        let all_known = self.loading.is_none() || self.ending;
-        all_known || self.lines_expected() < capacity + capacity / 64
     }
 
     fn apply_data(
@@ -307,34 +270,25 @@ impl State {
         data: Bytes,
         mask: Option<u128>,
         source: Source,
+        map: &mut Contents,
         builder: &mut Builder,
     ) {
-        let old = self.index.lookup(line);
+        let old = map.index().lookup(line);
         let dirty = match source {
             Source::Write { dirty } => dirty,
             Source::Fill if old.is_some() => return,
             Source::Fill => false,
         };
-        if old.is_none() && !self.make_room(builder) && source == Source::Fill {
+        if old.is_none() && !self.make_room(map, builder) && source == Source::Fill {
             return;
         }
-        let replaced = old.filter(|old| self.index.is_dirty(*old));
-        let lost = replaced.map_or(0, |old| self.index.mask(old).unwrap_or(u128::MAX));
+        let replaced = old.filter(|old| map.index().is_dirty(*old));
+        let lost = replaced.map_or(0, |old| map.index().mask(old).unwrap_or(u128::MAX));
         let crc = crc32c(&data);
         let slot = builder.take_line_place(&self.geometry);
-        self.index.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
-        match old {
-            Some(old) => self.policy.relocate(old, slot, line),
-            None => self.policy.insert(slot, line),
-        }
-        match source {
-            Source::Write { .. } => {
-                if old.is_some() {
-                    self.policy.touch(slot, line);
-                }
-                self.counts.written_lines += 1;
-            }
-            Source::Fill => self.counts.filled_lines += 1,
+        map.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
+        if old.is_some() && source != Source::Fill {
+            map.touch(slot, line);
         }
         if dirty && self.ordered.is_some() {
             builder.versions.push((line, Version { slot, crc, mask }));
@@ -351,22 +305,19 @@ impl State {
     }
 
     /// Pushes lines out until a new one fits; false if none of those asked can go.
-    fn make_room(&mut self, builder: &mut Builder) -> bool {
+    fn make_room(&self, map: &mut Contents, builder: &mut Builder) -> bool {
         let capacity = self.geometry.capacity_lines();
         for _ in 0..EVICTIONS_PER_LINE {
-            if self.lines_expected() < capacity {
+            if map.lines_expected() < capacity {
                 return true;
             }
-            let Some(victim) = self.policy.victim(&self.index) else { return false };
-            let line = self.index.line_of(victim);
-            self.forget(line, victim);
-            self.counts.evictions += 1;
+            let Some((line, victim)) = map.evict() else { return false };
             builder.note(ENTRY_DROP, line, victim);
         }
-        self.lines_expected() < capacity
+        map.lines_expected() < capacity
     }
 
-    fn seal(&mut self, builder: Builder) -> Record {
+    fn seal(&mut self, map: &mut Contents, builder: Builder) -> Record {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         let Position { segment, unit, next_segment, next_segment_unit, .. } = builder.position;
@@ -395,9 +346,9 @@ impl State {
         block[used..].fill(0);
         head.seal(&mut block);
         (self.position.unit, self.position.slot) = (next_unit, next_slot);
-        self.segments.note_record(segment, sequence);
-        self.counts.records += 1;
-        self.counts.entries += builder.entries.len() as u64;
+        map.segments_mut().note_record(segment, sequence);
+        self.records += 1;
+        self.entries += builder.entries.len() as u64;
         if let Some(ordered) = &mut self.ordered {
             ordered.push(sequence, self.epoch, builder.position, builder.versions);
         }
@@ -417,17 +368,17 @@ impl State {
             sequence,
             done: false,
             slots: builder.slots,
-            user_number: self.user.taken,
-            internal_number: self.internal.taken,
+            user_number: self.user.taken(),
+            internal_number: self.internal.taken(),
         });
-        let gathered = |(at, pieces)| (at, Payload::Many(pieces));
-        Record { runs: runs.into_iter().map(gathered).collect(), sequence }
+        let write = |(at, pieces)| (at, Payload::Many(pieces));
+        Record { runs: runs.into_iter().map(write).collect(), sequence }
     }
 
     /// The place of the head after the one in `unit`, and the first slot that is free behind it.
     ///
     /// Heads of lines larger than a unit share a slot, so that what they leave behind is whole slots.
-    /// They fill it from its end: the first of them stands right before its lines, and both go out as
+    /// Heads fill a slot from its end: the first head stands right before its lines, and both go out as
     /// one write. In a segment with much room every head of smaller lines stands so.
     fn next_head(&self, unit: u32, slot: u32) -> (u32, u32) {
         let units_per_line = self.geometry.units_per_line();
@@ -442,7 +393,7 @@ impl State {
     }
 
     /// A record is on the SSD's interface: acknowledges all that have none unfinished before them.
-    pub(crate) fn record_done(&mut self, sequence: u64) {
+    pub(super) fn record_done(&mut self, sequence: u64, map: &mut Contents) {
         let done = self.in_flight.iter_mut().find(|record| record.sequence == sequence);
         let done = done.expect("a record on its way");
         done.done = true;
@@ -452,7 +403,7 @@ impl State {
         while self.in_flight.front().is_some_and(|record| record.done) {
             let record = self.in_flight.pop_front().expect("has a front");
             for (slot, _) in &record.slots {
-                self.index.clear_pending(*slot);
+                map.clear_pending(*slot);
             }
             self.acked_sequence = record.sequence + 1;
             self.user.ack(record.user_number);
@@ -462,97 +413,14 @@ impl State {
 
     /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
     /// version before them had dirty is lost; the rest is on the origin.
-    pub(crate) fn abandon(&mut self) {
-        self.user.changes.clear();
-        self.internal.changes.clear();
+    pub(super) fn abandon(&mut self, map: &mut Contents) {
+        self.user.clear();
+        self.internal.clear();
         for (slot, lost) in self.in_flight.drain(..).flat_map(|record| record.slots) {
-            if self.index.is_pending(slot) {
-                let start = self.index.line_of(slot) * self.geometry.line_sectors();
-                let sectors =
-                    self.geometry.line_sectors().min(self.geometry.origin_sectors - start);
-                let all = mask_of(0, sectors);
-                self.index.clear_pending(slot);
-                self.index.heal(slot, all & !lost, all);
-            }
+            map.lose_pending(slot, lost);
         }
         self.user.wake_all();
         self.internal.wake_all();
-    }
-}
-
-fn flags_of(dirty: bool, partial: bool) -> u8 {
-    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-    flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
-}
-
-fn entry_of(kind: u8, line: u64, slot: u32, crc: u32) -> RecordEntry {
-    RecordEntry {
-        line: line.into(),
-        slot: slot.into(),
-        crc: crc.into(),
-        mask: 0.into(),
-        kind,
-        flags: 0,
-        reserved: [0; 6],
-    }
-}
-
-/// A record being put together.
-struct Builder {
-    position: Position,
-    /// Where the search for the next free slot of the segment goes on.
-    slot: u32,
-    /// Where the next line goes.
-    line_slot: Option<u32>,
-    entries_max: usize,
-    entries: Vec<RecordEntry>,
-    lines: Vec<Bytes>,
-    /// Of the lines, and what was dirty in the versions they replace.
-    slots: Vec<(u32, u128)>,
-    /// Dirty lines, in ordered mode.
-    versions: Vec<(u64, Version)>,
-}
-
-impl Builder {
-    fn new(geometry: &Geometry, position: Position) -> Self {
-        let entries_max = entries_per_record(geometry.unit_bytes as usize);
-        Self {
-            position,
-            slot: position.slot,
-            line_slot: None,
-            entries_max,
-            entries: Vec::with_capacity(entries_max),
-            lines: Vec::with_capacity(entries_max),
-            slots: Vec::with_capacity(entries_max),
-            versions: Vec::new(),
-        }
-    }
-
-    /// Whether any change still fits, with the evictions it may cause.
-    fn has_room(&self) -> bool {
-        self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
-    }
-
-    /// Finds where the next line would go; false when the segment has no room for one.
-    fn find_line_place(&mut self, free: &FreeSlots) -> bool {
-        self.line_slot = self.line_slot.or_else(|| free.next(self.slot));
-        self.line_slot.is_some()
-    }
-
-    fn take_line_place(&mut self, geometry: &Geometry) -> u32 {
-        let slot = self.line_slot.take().expect("a place was found before the change was taken");
-        self.slot = slot + 1;
-        self.position.segment * geometry.slots_per_segment + slot
-    }
-
-    fn add_data(&mut self, entry: RecordEntry, data: Bytes, lost: u128) {
-        self.slots.push((entry.slot.get(), lost));
-        self.entries.push(entry);
-        self.lines.push(data);
-    }
-
-    fn note(&mut self, kind: u8, line: u64, slot: u32) {
-        self.entries.push(entry_of(kind, line, slot, 0));
     }
 }
 
@@ -560,7 +428,6 @@ impl Builder {
 mod tests {
     use super::*;
     use crate::config::{FormatOptions, LineSize};
-    use crate::log::recover::policy_for;
     use crate::policy::PolicyKind;
 
     #[test]
@@ -568,16 +435,16 @@ mod tests {
         let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
         let format = FormatOptions { line_size, policy, uuid };
         let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-        let policy = policy_for(policy, &geometry, 1);
-        let mut state = State::new(geometry.clone(), uuid, policy);
+        let mut map = Contents::new(geometry.clone(), policy, 1);
+        let mut log = LogState::new(geometry.clone(), uuid, false);
         let (line, slot, crc, mask) = (7, 5, 0xaabb_ccdd, Some(0b11));
-        state.index.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
+        map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
         let news = |crc_bits, mask| Change::Clean { line, slot, crc_bits, mask };
-        let mut builder = Builder::new(&geometry, state.position);
-        state.apply(news(0xbb_ccde, mask), &mut builder);
-        state.apply(news(0xbb_ccdd, Some(0b1)), &mut builder);
-        assert!(state.index.is_dirty(slot) && builder.entries.is_empty());
-        state.apply(news(0xbb_ccdd, mask), &mut builder);
-        assert!(!state.index.is_dirty(slot) && builder.entries.len() == 1);
+        let mut builder = Builder::new(&geometry, log.position);
+        log.apply(news(0xbb_ccde, mask), &mut map, &mut builder);
+        log.apply(news(0xbb_ccdd, Some(0b1)), &mut map, &mut builder);
+        assert!(map.index().is_dirty(slot) && builder.entries.is_empty());
+        log.apply(news(0xbb_ccdd, mask), &mut map, &mut builder);
+        assert!(!map.index().is_dirty(slot) && builder.entries.len() == 1);
     }
 }

@@ -8,12 +8,13 @@
 use std::cell::{Cell, RefCell};
 
 use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, SectorRange};
-use voltier_ring::Signal;
+use voltier_ring::FlushOnce;
 
 use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_HEAD_BYTES, INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
 use crate::format::superblock::BLOCK_BYTES;
+use crate::map::loading::Marks;
 
 struct Regions {
     bits: Vec<u8>,
@@ -23,32 +24,17 @@ struct Regions {
     touched: Vec<u8>,
 }
 
-/// The marks as they were at some moment.
-pub(crate) struct Marks {
-    bits: Vec<u8>,
-    sectors_per_region: u64,
-}
-
-impl Marks {
-    /// Whether the region of this sector is marked.
-    pub(crate) fn is_marked(&self, sector: u64) -> bool {
-        let region = (sector / self.sectors_per_region) as usize;
-        self.bits[region / 8] & 1 << (region % 8) != 0
-    }
-}
-
 /// The intent marks of one cache.
 pub(crate) struct Intents {
     uuid: [u8; 16],
     generation: u64,
     sectors_per_region: u64,
     regions: RefCell<Regions>,
-    /// Version of the bits in memory, and of those on the medium.
+    /// Version of the bits in memory.
     wanted: Cell<u64>,
-    written: Cell<u64>,
-    writing: Cell<bool>,
+    /// Versions of the bits on the medium.
+    written: FlushOnce,
     sequence: Cell<u64>,
-    progress: Signal,
 }
 
 /// A direct write under way.
@@ -81,10 +67,8 @@ impl Intents {
                 touched: vec![0; bytes],
             }),
             wanted: Cell::new(0),
-            written: Cell::new(0),
-            writing: Cell::new(false),
+            written: FlushOnce::default(),
             sequence: Cell::new(sequence),
-            progress: Signal::new(),
         }
     }
 
@@ -132,20 +116,9 @@ impl Intents {
     }
 
     async fn persist<S: BlockDevice>(&self, ssd: &S, version: u64) -> IoResult<()> {
-        while self.written.get() < version {
-            if self.writing.get() {
-                self.progress.wait().await;
-                continue;
-            }
-            self.writing.set(true);
-            let covers = self.wanted.get();
-            let written = self.write_block(ssd).await;
-            self.writing.set(false);
-            self.progress.notify();
-            written?;
-            self.written.set(covers);
-        }
-        Ok(())
+        self.written
+            .until(version, || self.wanted.get(), async |_| self.write_block(ssd).await)
+            .await
     }
 
     async fn write_block<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
@@ -191,7 +164,7 @@ impl Intents {
     /// A copy of the marks as they are now.
     pub(crate) fn marks(&self) -> Marks {
         let bits = self.regions.borrow().bits.clone();
-        Marks { bits, sectors_per_region: self.sectors_per_region }
+        Marks::new(bits, self.sectors_per_region)
     }
 
     /// Takes over the bits of a loaded block.

@@ -29,7 +29,7 @@ struct Group {
     versions: Vec<(u64, Version)>,
 }
 
-/// What the origin does not have yet, in the order of the log.
+/// Versions that the origin lacks, in the order of the log.
 #[derive(Default)]
 pub(crate) struct OrderedQueue {
     groups: VecDeque<Group>,
@@ -62,8 +62,8 @@ impl OrderedQueue {
         self.groups.is_empty()
     }
 
-    /// What waits for a line before record `sequence` is not to be written: it was discarded, or (in
-    /// a replay) the origin has it.
+    /// Versions of a line before record `sequence` are not to be written: the line was discarded, or (in
+    /// a replay) the origin has them.
     pub(crate) fn drop_line(&mut self, line: u64, sequence: u64) {
         if !self.groups.is_empty() {
             self.dropped.insert(line, sequence);

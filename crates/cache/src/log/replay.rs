@@ -20,16 +20,18 @@ use crate::format::record::{
 };
 use crate::format::superblock::{STATE_CLEAN, Superblock};
 use crate::log::chain::{Chain, Found, LogReader};
-use crate::log::form::State;
+use crate::log::form::{LogState, Replayed};
+use crate::log::open::{OpenError, ssd_error};
 use crate::log::ordered::Version;
-use crate::log::recover::{OpenError, ssd_error};
+use crate::map::contents::Contents;
 use crate::map::index::Placement;
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
 pub(crate) async fn replay<S: BlockDevice>(
     ssd: &S,
     found: &Superblock,
-    state: &mut State,
+    map: &mut Contents,
+    log: &mut LogState,
 ) -> Result<u64, OpenError> {
     let first = found.replay_sequence.get();
     let begin = Position {
@@ -39,14 +41,14 @@ pub(crate) async fn replay<S: BlockDevice>(
         next_segment: found.next_segment.get(),
         next_segment_unit: found.next_segment_unit.get(),
     };
-    let Some(begin) = begin.on(&state.geometry) else {
+    let Some(begin) = begin.on(&log.geometry) else {
         return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
     };
-    let reader = LogReader { ssd, geometry: state.geometry.clone(), uuid: state.uuid };
+    let reader = LogReader { ssd, geometry: log.geometry.clone(), uuid: log.uuid };
     let mut chain = Chain::new(&reader, begin);
-    state.position = begin;
-    state.next_sequence = first;
-    state.segments.replay_sequence = first;
+    log.position = begin;
+    log.next_sequence = first;
+    map.segments_mut().replay_sequence = first;
     let mut generation = 0;
     // The last start, or the stop in order, built on all records before this one.
     let mut durable = found.first_sequence.get();
@@ -68,36 +70,36 @@ pub(crate) async fn replay<S: BlockDevice>(
         unproven.push_back(next);
         while unproven.front().is_some_and(|record| record.sequence() < durable) {
             let record = unproven.pop_front().expect("has a front");
-            take_record(state, &record)?;
+            take_record(map, log, &record)?;
         }
     }
     while let Some(record) = unproven.pop_front() {
         if !data_is_whole(&reader, &record).await? && !canary::is(Canary::TornDataTaken) {
             break;
         }
-        take_record(state, &record)?;
+        take_record(map, log, &record)?;
     }
-    finish_replay(&reader, found, state).await?;
-    Ok(state.next_sequence - first)
+    finish_replay(&reader, found, log).await?;
+    Ok(log.next_sequence - first)
 }
 
 /// Checks that the log ends behind the last record taken.
 async fn finish_replay<S: BlockDevice>(
     reader: &LogReader<'_, S>,
     found: &Superblock,
-    state: &mut State,
+    log: &mut LogState,
 ) -> Result<(), OpenError> {
-    let (end, first) = (state.next_sequence, found.first_sequence.get());
+    let (end, first) = (log.next_sequence, found.first_sequence.get());
     if end < first {
         return Err(OpenError::Damaged(format!(
             "its log ends at record {end}, but all before record {first} were durable"
         )));
     }
     if found.state.get() != STATE_CLEAN {
-        prove_end(reader, state).await?;
+        prove_end(reader, log).await?;
     }
-    state.acked_sequence = state.next_sequence;
-    state.durable_sequence = state.next_sequence;
+    log.acked_sequence = log.next_sequence;
+    log.durable_sequence = log.next_sequence;
     Ok(())
 }
 
@@ -127,11 +129,11 @@ async fn data_is_whole<S: BlockDevice>(
 }
 
 /// Applies a record to the state as it was applied when it was formed.
-fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
-    let (lines, slots) = (state.geometry.origin_lines(), state.geometry.slot_count());
+fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result<(), OpenError> {
+    let (lines, slots) = (log.geometry.origin_lines(), log.geometry.slot_count());
     let segment = record.head.segment.get();
     let mut versions = Vec::new();
-    state.index.warm_up_lines(record.entries.iter().map(|entry| entry.line.get()));
+    map.index().warm_up_lines(record.entries.iter().map(|entry| entry.line.get()));
     for entry in &record.entries {
         let (line, slot) = (entry.line.get(), entry.slot.get());
         if line >= lines || slot >= slots {
@@ -142,22 +144,22 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
         }
         match entry.kind {
             ENTRY_DATA => {
-                let version = take_data(state, &record.head, entry)?;
+                let version = take_data(map, &record.head, entry)?;
                 versions.extend(version.map(|version| (line, version)));
             }
-            ENTRY_CLEAN if state.index.lookup(line) == Some(slot) => {
-                state.index.set_clean(slot);
-                if let Some(ordered) = &mut state.ordered {
+            ENTRY_CLEAN if map.index().lookup(line) == Some(slot) => {
+                map.index_mut().set_clean(slot);
+                if let Some(ordered) = &mut log.ordered {
                     ordered.drop_line(line, record.head.sequence.get());
                 }
             }
             ENTRY_DROP if !canary::is(Canary::DropForgotten) => {
-                if let Some(loading) = &mut state.loading {
+                if let Some(loading) = map.loading_mut() {
                     loading.replay_drop(line, slot);
                 }
-                if let Some(slot) = state.index.lookup(line) {
-                    state.index.remove(slot);
-                    if let Some(ordered) = &mut state.ordered {
+                if let Some(slot) = map.index().lookup(line) {
+                    map.index_mut().remove(slot);
+                    if let Some(ordered) = &mut log.ordered {
                         ordered.drop_line(line, record.head.sequence.get());
                     }
                 }
@@ -166,13 +168,12 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
         }
     }
     let sequence = record.head.sequence.get();
-    state.next_sequence = sequence + 1;
-    state.counts.entries += record.entries.len() as u64;
-    state.epoch = record.head.epoch.get();
-    if let Some(ordered) = &mut state.ordered {
-        let taken = match state.position.unit {
-            NO_UNIT => state.geometry.slot_behind(record.head.unit.get()),
-            _ => state.position.slot,
+    let epoch = record.head.epoch.get();
+    log.note_replayed(&Replayed { sequence, epoch, entries: record.entries.len() as u64 });
+    if let Some(ordered) = &mut log.ordered {
+        let taken = match log.position.unit {
+            NO_UNIT => log.geometry.slot_behind(record.head.unit.get()),
+            _ => log.position.slot,
         };
         let at = Position {
             segment,
@@ -181,32 +182,31 @@ fn take_record(state: &mut State, record: &Found) -> Result<(), OpenError> {
             next_segment: record.head.next_segment.get(),
             next_segment_unit: record.head.next_segment_unit.get(),
         };
-        ordered.push(sequence, state.epoch, at, versions);
+        ordered.push(sequence, epoch, at, versions);
     }
-    state.segments.note_replayed(segment, sequence);
-    state.position = record.next;
+    map.segments_mut().note_replayed(segment, sequence);
+    log.position = record.next;
     Ok(())
 }
 
 /// Puts the line of a data entry where the entry says; the version, if it is dirty.
 fn take_data(
-    state: &mut State,
+    map: &mut Contents,
     head: &RecordHead,
     entry: &RecordEntry,
 ) -> Result<Option<Version>, OpenError> {
-    let geometry = &state.geometry;
     let (line, slot) = (entry.line.get(), entry.slot.get());
-    if geometry.segment_of(slot) != head.segment.get() {
+    if map.geometry().segment_of(slot) != head.segment.get() {
         return Err(OpenError::Damaged(format!(
             "record {} puts line {line} in slot {slot}, outside its segment",
             head.sequence
         )));
     }
-    let replaced = state.index.is_used(slot).then(|| state.index.line_of(slot));
+    let replaced = map.index().is_used(slot).then(|| map.index().line_of(slot));
     if replaced.is_some() {
-        state.index.remove(slot);
+        map.index_mut().remove(slot);
     }
-    if let Some(loading) = &mut state.loading {
+    if let Some(loading) = map.loading_mut() {
         loading.decide(slot);
         if let Some(replaced) = replaced {
             loading.void(replaced, replaced);
@@ -214,7 +214,7 @@ fn take_data(
     }
     let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
     let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
-    state.index.place(Placement { line, slot, crc, dirty, mask, pending: false });
+    map.index_mut().place(Placement { line, slot, crc, dirty, mask, pending: false });
     Ok(dirty.then_some(Version { slot, crc, mask }))
 }
 
@@ -223,11 +223,11 @@ fn take_data(
 /// as they hold records behind the end.
 async fn prove_end<S: BlockDevice>(
     reader: &LogReader<'_, S>,
-    state: &State,
+    log: &LogState,
 ) -> Result<(), OpenError> {
-    let end = state.next_sequence;
-    let Position { segment, unit, next_segment, .. } = state.position;
-    let (units, per_line) = (state.geometry.units_per_segment(), state.geometry.units_per_line());
+    let end = log.next_sequence;
+    let Position { segment, unit, next_segment, .. } = log.position;
+    let (units, per_line) = (log.geometry.units_per_segment(), log.geometry.units_per_line());
     // Heads fill a slot from its end.
     let slot_begin = unit.min(units) / per_line * per_line;
     newest_behind(reader, segment, slot_begin..units, end).await?;

@@ -1,4 +1,4 @@
-//! What is cached where: flat arrays over slots, and the table from lines to slots.
+//! The index: flat arrays over slots, and the table from lines to slots.
 //!
 //! Per slot, in one word of as many bits as it takes: four bits of state, 24 bits of the data's
 //! CRC-32C, and the line (8 bits more, beside it, when the origin has over 2^36 lines); and only
@@ -24,10 +24,10 @@ const LINE_SHIFT: u32 = CRC_SHIFT + 24;
 /// Bits of a line that its word has room for.
 const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
 
-/// Lines whose dirtiness is counted together: a destaging sweep skips clean stretches by it.
-pub(crate) const LINES_PER_STRETCH: u64 = 256;
+/// Lines whose dirtiness is counted together: a destaging sweep skips clean extentes by it.
+pub(crate) const LINES_PER_EXTENT: u64 = 256;
 
-/// What is known of the data in a slot when it is placed.
+/// Facts of the data in a slot when it is placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
     pub(crate) line: u64,
@@ -52,13 +52,13 @@ pub(crate) struct SlotState {
 pub(crate) struct Index {
     geometry: Geometry,
     words: PackedArray,
-    /// What of a line its word has no room for. Empty when there is room for all of it.
+    /// The bits of a line that its word has no room for. Empty when there is room for all of them.
     line_high: Vec<u8>,
     /// Empty until the first partial line.
     masks: Vec<u8>,
     table: Table,
     live: Vec<u32>,
-    dirty_in_stretch: Vec<u16>,
+    dirty_in_extent: Vec<u16>,
     used_lines: u64,
     dirty_lines: u64,
 }
@@ -76,7 +76,7 @@ impl Index {
             masks: Vec::new(),
             table: Table::new(geometry.capacity_lines(), geometry.slot_count().into()),
             live: vec![0; geometry.segment_count as usize],
-            dirty_in_stretch: vec![0; geometry.origin_lines().div_ceil(LINES_PER_STRETCH) as usize],
+            dirty_in_extent: vec![0; geometry.origin_lines().div_ceil(LINES_PER_EXTENT) as usize],
             used_lines: 0,
             dirty_lines: 0,
         }
@@ -101,7 +101,7 @@ impl Index {
             + self.masks.len()
             + self.table.memory_bytes()
             + self.live.len() * 4
-            + self.dirty_in_stretch.len() * 2
+            + self.dirty_in_extent.len() * 2
     }
 
     pub(crate) fn line_of(&self, slot: u32) -> u64 {
@@ -168,7 +168,7 @@ impl Index {
         old
     }
 
-    /// The same for a line that is known to be in slot `old`, or nowhere.
+    /// Puts a line into a free slot; the line is known to be in slot `old`, or nowhere.
     pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
         let Placement { line, slot, .. } = placement;
         assert!(!self.is_used(slot), "slot {slot} is taken");
@@ -211,12 +211,12 @@ impl Index {
 
     fn count_dirty(&mut self, line: u64) {
         self.dirty_lines += 1;
-        self.dirty_in_stretch[(line / LINES_PER_STRETCH) as usize] += 1;
+        self.dirty_in_extent[(line / LINES_PER_EXTENT) as usize] += 1;
     }
 
     fn uncount_dirty(&mut self, line: u64) {
         self.dirty_lines -= 1;
-        self.dirty_in_stretch[(line / LINES_PER_STRETCH) as usize] -= 1;
+        self.dirty_in_extent[(line / LINES_PER_EXTENT) as usize] -= 1;
     }
 
     fn vacate(&mut self, slot: u32, line: u64) {
@@ -313,11 +313,11 @@ impl Index {
         }))
     }
 
-    /// The first stretch with dirty lines at or after `stretch`.
-    pub(crate) fn next_dirty_stretch(&self, stretch: u64) -> Option<u64> {
-        let from = usize::try_from(stretch).ok()?;
-        let rest = self.dirty_in_stretch.get(from..)?;
-        rest.iter().position(|count| *count > 0).map(|found| stretch + found as u64)
+    /// The first extent with dirty lines at or after `extent`.
+    pub(crate) fn next_dirty_extent(&self, extent: u64) -> Option<u64> {
+        let from = usize::try_from(extent).ok()?;
+        let rest = self.dirty_in_extent.get(from..)?;
+        rest.iter().position(|count| *count > 0).map(|found| extent + found as u64)
     }
 }
 
@@ -369,9 +369,9 @@ mod tests {
         assert_eq!(index.place(placement(300, 5, true)), None);
         assert_eq!(index.place(placement(300, 9, true)), Some(5));
         assert_eq!((index.lookup(300), index.dirty_lines(), index.used_lines()), (Some(9), 1, 1));
-        assert_eq!(index.next_dirty_stretch(0), Some(1));
+        assert_eq!(index.next_dirty_extent(0), Some(1));
         index.set_clean(9);
-        assert_eq!((index.dirty_lines(), index.next_dirty_stretch(0)), (0, None));
+        assert_eq!((index.dirty_lines(), index.next_dirty_extent(0)), (0, None));
         index.remove(9);
         assert_eq!((index.lookup(300), index.live_in(0)), (None, 0));
     }

@@ -1,6 +1,9 @@
-//! What is cached where, in memory: lines, slots, segments, and who uses them now.
+//! The map in memory: lines, slots, segments, and the requests that use them now.
 
+pub(crate) mod contents;
 pub(crate) mod index;
+pub(crate) mod loading;
 pub(crate) mod locks;
 pub(crate) mod segments;
+pub(crate) mod shared;
 pub(crate) mod table;

@@ -16,14 +16,14 @@ use crate::map::index::Index;
 /// Segments tried at once: when that many have no room, looking further costs more than making some.
 const CANDIDATES_MAX: usize = 64;
 
-/// What came of an attempt to prepare a segment.
+/// The outcome of an attempt to prepare a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preparing {
-    /// It is free as soon as the log is durable up to here.
+    /// The segment is free as soon as the log is durable up to here.
     Begun,
     /// Reads of an earlier round are under way in it.
     Read,
-    /// It has not one slot for heads and one for a line.
+    /// The segment has not one slot for heads and one for a line.
     NoRoom,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// All closed, until `settle` says which are free.
+    /// All closed, until `learn` says which are free.
     pub(crate) fn new(count: u32) -> Self {
         let closed = |_| Segment {
             life: Life::Closed,
@@ -154,7 +154,7 @@ impl Segments {
     }
 
     /// Says which segments the log stands in.
-    pub(crate) fn settle(&mut self, open: [u32; 2]) {
+    pub(crate) fn set_open(&mut self, open: [u32; 2]) {
         for number in open {
             self.all[number as usize].life = Life::Open;
         }

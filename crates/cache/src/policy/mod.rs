@@ -34,7 +34,7 @@ pub const NEAR_LOOKS_MAX: u32 = 32;
 /// there; 96 looks in all at a cache miss each stay under 10 us, a tenth of an SSD write.
 pub const FAR_LOOKS_MAX: u32 = 64;
 
-/// What a policy may ask about the lines it orders.
+/// Facts that a policy may ask about the lines it orders.
 pub trait Lines {
     /// The slot of a cached line.
     fn slot_of(&self, line: u64) -> Option<u32>;
@@ -148,7 +148,7 @@ impl Policy {
         })
     }
 
-    /// Which policy this is.
+    /// The kind of this policy.
     pub fn kind(&self) -> PolicyKind {
         match &self.0 {
             Order::Lru(_) => PolicyKind::Lru,

@@ -77,7 +77,7 @@ impl S3Fifo {
 
     pub(super) fn remove(&mut self, slot: u32, line: u64) {
         if self.states.get(slot).small && self.chosen == Some(slot) {
-            // Its entry is the oldest: without it there is room for the line that comes.
+            // The evicted entry is the oldest: without it there is room for the line that comes.
             if self.small.oldest() == Some(line) {
                 self.small.pop();
             }
@@ -143,7 +143,7 @@ impl S3Fifo {
     }
 }
 
-/// What is remembered about the line in a slot, in four bits.
+/// The memory of the line in a slot, in four bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
     small: bool,

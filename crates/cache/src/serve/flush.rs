@@ -1,33 +1,51 @@
 //! Flush: what was acknowledged before it is on a medium when it completes.
 
+use std::rc::Rc;
+
 use voltier_block::{BlockDevice, IoError, IoResult};
 
-use crate::cache::Inner;
+use crate::devices::health::SsdHealth;
+use crate::devices::origin::Origin;
+use crate::ground::Ground;
+use crate::log::commit::Log;
+use crate::map::shared::Map;
 
-impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
+/// The flushes of one cache.
+pub(crate) struct Flusher<S, O> {
+    map: Rc<Map>,
+    origin: Rc<Origin<O>>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
+}
+
+impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            origin: ground.origin.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+        }
+    }
+
     pub(crate) async fn flush(&self) -> IoResult<()> {
-        if self.failed() {
+        if self.health.failed() {
             return self.flush_failed().await;
         }
-        if self.make_durable().await.is_err() {
+        if self.log.make_durable().await.is_err() {
             return self.flush_failed().await;
         }
-        self.flush_origin().await?;
-        let mut state = self.state.borrow_mut();
-        // Whatever made the records durable, to the client this flush is the cut.
-        if state.epoch_begin < state.next_sequence {
-            state.epoch += 1;
-            state.epoch_begin = state.next_sequence;
-        }
+        self.origin.flush().await?;
+        self.log.end_epoch();
         Ok(())
     }
 
     /// Without the SSD: what it acknowledged and had not flushed is lost, and as long as it is, no
     /// flush may say otherwise.
     async fn flush_failed(&self) -> IoResult<()> {
-        self.past_gate().await;
-        self.flush_origin().await?;
-        let lost = self.state.borrow().index.dirty_lines() > 0;
-        if self.unflushed_loss.get() && lost { Err(IoError::Medium) } else { Ok(()) }
+        self.health.past_gate().await;
+        self.origin.flush().await?;
+        let lost = self.map.get().index().dirty_lines() > 0;
+        if self.health.unflushed_loss() && lost { Err(IoError::Medium) } else { Ok(()) }
     }
 }

@@ -4,16 +4,22 @@
 //! there, and only while the cache and its clients want nothing else of the origin, so that neither
 //! misses nor destaging wait for it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf, IoResult, Lba};
+use voltier_ring::Handle;
 
-use crate::cache::Inner;
 use crate::canary::{self, Canary};
-use crate::devices::ssd::Pinned;
-use crate::status::add;
+use crate::config::Settings;
+use crate::counters::{Counters, add};
+use crate::devices::origin::Origin;
+use crate::devices::ssd::Ssd;
+use crate::ground::Ground;
+use crate::map::shared::{Map, Pinned};
 
 /// Nanoseconds on the clock of the core.
 type Nanos = u64;
@@ -29,30 +35,39 @@ const PATIENCE_MIN_NS: Nanos = 50_000_000;
 /// An origin that failed, or was given up, is left alone for so long.
 const REST_NS: Nanos = 1_000_000_000;
 
-/// How long both devices make a read wait, and what the origin does.
-#[derive(Default)]
-pub(crate) struct Congestion {
+/// The choice between a busy SSD and an idle origin, for the hits of one cache.
+pub(crate) struct IdleOrigin<S, O> {
+    handle: Handle,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
+    settings: Rc<RefCell<Settings>>,
+    counters: Rc<Counters>,
     reads: Cell<u32>,
     ssd_wait_ns: Cell<Nanos>,
     origin_wait_ns: Cell<Nanos>,
-    origin_requests: Cell<u32>,
     origin_rests_until: Cell<Nanos>,
 }
 
-/// A request of the origin, until dropped.
-pub(crate) struct AtOrigin<'a>(&'a Congestion);
-
-impl Drop for AtOrigin<'_> {
-    fn drop(&mut self) {
-        self.0.origin_requests.set(self.0.origin_requests.get() - 1);
-    }
+fn average(of: &Cell<Nanos>, newest: Nanos) {
+    let old = of.get();
+    of.set(if old == 0 { newest } else { old - old / AVERAGE_OVER + newest / AVERAGE_OVER });
 }
 
-impl Congestion {
-    /// The origin has one request more.
-    pub(crate) fn at_origin(&self) -> AtOrigin<'_> {
-        self.origin_requests.set(self.origin_requests.get() + 1);
-        AtOrigin(self)
+impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>) -> Self {
+        Self {
+            handle: ground.handle.clone(),
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            settings: ground.settings.clone(),
+            counters: ground.counters.clone(),
+            reads: Cell::new(0),
+            ssd_wait_ns: Cell::new(0),
+            origin_wait_ns: Cell::new(0),
+            origin_rests_until: Cell::new(0),
+        }
     }
 
     /// Whether the next read of the SSD is to be timed.
@@ -76,37 +91,30 @@ impl Congestion {
         let ssd = self.ssd_wait_ns.get();
         congested_us > 0
             && ssd >= u64::from(congested_us) * 1000
-            && self.origin_requests.get() == 0
+            && self.origin.is_idle()
             && self.origin_wait_ns.get() < 2 * ssd
     }
-}
 
-fn average(of: &Cell<Nanos>, newest: Nanos) {
-    let old = of.get();
-    of.set(if old == 0 { newest } else { old - old / AVERAGE_OVER + newest / AVERAGE_OVER });
-}
-
-impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
     /// Reads from the SSD; one read in some is timed.
-    pub(super) async fn read_timed(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        if !self.congestion.times_next() {
-            return self.read_ssd(at, into).await;
+    pub(super) async fn read_ssd(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        if !self.times_next() {
+            return self.ssd.read(at, into).await;
         }
         let begun = self.handle.now();
-        let read = self.read_ssd(at, into).await;
-        self.congestion.note_ssd(self.handle.now() - begun);
+        let read = self.ssd.read(at, into).await;
+        self.note_ssd(self.handle.now() - begun);
         read
     }
 
     /// Reads pinned lines, neighbours on the origin, from there, if that is better and possible: true
-    /// if `into` has their content, and they are not pinned any more.
-    pub(super) async fn read_congested(&self, lines: &[(u64, Pinned)], into: &mut Buf) -> bool {
-        if !self.congestion.prefers_origin(self.settings.borrow().congested_us) {
+    /// if `into` has their content.
+    pub(super) async fn read_congested(&self, lines: &[(u64, Pinned<'_>)], into: &mut Buf) -> bool {
+        if !self.prefers_origin(self.settings.borrow().congested_us) {
             return false;
         }
         let are_clean = {
-            let state = self.state.borrow();
-            lines.iter().all(|(_, pinned)| !state.index.is_dirty(pinned.slot))
+            let contents = self.map.get();
+            lines.iter().all(|(_, pinned)| !contents.index().is_dirty(pinned.copy().slot))
         };
         if !are_clean && !canary::is(Canary::CongestedUnchecked) {
             return false;
@@ -116,23 +124,20 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
             return false;
         };
         into.copy_from_slice(&data);
-        for (_, pinned) in lines {
-            self.unpin(pinned);
-        }
         true
     }
 
     /// Reads pinned lines from the origin; `None` unless it has them as they are on the SSD and is
     /// quick enough.
-    async fn read_from_origin(&self, lines: &[(u64, Pinned)], bytes: usize) -> Option<Buf> {
-        let congestion = &self.congestion;
+    async fn read_from_origin(&self, lines: &[(u64, Pinned<'_>)], bytes: usize) -> Option<Buf> {
         let begun = self.handle.now();
-        if begun < congestion.origin_rests_until.get() {
+        if begun < self.origin_rests_until.get() {
             return None;
         }
-        let from = self.line_range(lines[0].0).start;
-        let patience = PATIENCE_MIN_NS.max(PATIENCE_SSD_WAITS * congestion.ssd_wait_ns.get());
-        let mut read = pin!(self.read_origin(from, Buf::new(bytes)));
+        let geometry = self.map.geometry();
+        let from = geometry.line_range(lines[0].0).start;
+        let patience = PATIENCE_MIN_NS.max(PATIENCE_SSD_WAITS * self.ssd_wait_ns.get());
+        let mut read = pin!(self.origin.read(from, Buf::new(bytes)));
         let mut patience_ends = pin!(self.handle.sleep(patience));
         let read = std::future::poll_fn(|context| {
             if let Poll::Ready(read) = read.as_mut().poll(context) {
@@ -142,18 +147,18 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         });
         let read = read.await;
         let now = self.handle.now();
-        average(&congestion.origin_wait_ns, now - begun);
-        let line_bytes = self.geometry.line_bytes as usize;
+        average(&self.origin_wait_ns, now - begun);
+        let line_bytes = geometry.line_bytes as usize;
         let held = |data: &Buf| {
             let mut lines = lines.iter().zip(data.chunks(line_bytes));
-            lines.all(|((_, pinned), line)| pinned.holds(line))
+            lines.all(|((_, pinned), line)| pinned.copy().holds(line))
                 || canary::is(Canary::CongestedUnchecked)
         };
         let data = read.filter(held);
         if data.is_some() {
             add(&self.counters.congested_reads, 1);
         } else {
-            congestion.origin_rests_until.set(now + REST_NS);
+            self.origin_rests_until.set(now + REST_NS);
         }
         data
     }

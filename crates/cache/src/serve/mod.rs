@@ -1,11 +1,15 @@
-//! Serving requests of clients: one file a direction.
+//! Serving requests of clients: one file a direction, and what directions share.
 
 pub(crate) mod coalescing;
-mod discard;
-mod flush;
+pub(crate) mod discard;
+pub(crate) mod flush;
 pub(crate) mod idle_origin;
-mod read;
+pub(crate) mod line_changes;
+pub(crate) mod miss;
+pub(crate) mod plan;
+pub(crate) mod read;
 pub(crate) mod route;
 pub(crate) mod shared_reads;
-mod single_flight;
-mod write;
+pub(crate) mod single_flight;
+pub(crate) mod write;
+pub(crate) mod write_past;

@@ -1,9 +1,16 @@
-//! Serving requests: one file a direction, and the reasons for going past the cache in one place.
+//! Routing: every reason for which a request goes past the cache, in one place.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use voltier_block::{BlockDevice, SectorRange};
 
-use crate::cache::Inner;
-use crate::config::Mode;
+use crate::config::{Mode, Settings};
+use crate::devices::health::SsdHealth;
+use crate::ground::Ground;
+use crate::log::commit::Log;
+use crate::map::shared::Map;
+use crate::stream::StreamDetector;
 
 /// How a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +23,26 @@ pub(super) enum WritePath {
     Around,
 }
 
-impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
+/// The router of one cache.
+pub(crate) struct Router<S> {
+    map: Rc<Map>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
+    settings: Rc<RefCell<Settings>>,
+    streams: RefCell<StreamDetector>,
+}
+
+impl<S: BlockDevice> Router<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+            settings: ground.settings.clone(),
+            streams: RefCell::new(StreamDetector::new()),
+        }
+    }
+
     /// Every reason why a write does not just follow the mode, in order.
     pub(super) fn write_path(&self, range: SectorRange) -> WritePath {
         let stream_bytes = self.streams.borrow_mut().observe(range, true);
@@ -26,7 +52,8 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         }
         // The newest copy of a dirty line is in the log: newer ones must follow it there. And while
         // writes wait for their order, later ones must not overtake them on the origin.
-        if self.any_dirty(range) || self.order_waits() {
+        let (first, last) = self.map.geometry().lines_of(range);
+        if self.map.has_dirty(first, last) || self.log.order_waits() {
             return WritePath::Log;
         }
         // A bypass would be out of order.
@@ -48,16 +75,6 @@ impl<S: BlockDevice, O: BlockDevice> Inner<S, O> {
         let settings = self.settings.borrow();
         let streams_past =
             settings.seq_cutoff_bytes > 0 && stream_bytes >= settings.seq_cutoff_bytes;
-        settings.mode.keeps_reads() && !streams_past && !self.failed()
-    }
-
-    fn any_dirty(&self, range: SectorRange) -> bool {
-        let state = self.state.borrow();
-        if state.index.dirty_lines() == 0 {
-            return false;
-        }
-        let (first, last) = self.lines_of(range);
-        (first..=last)
-            .any(|line| state.index.lookup(line).is_some_and(|slot| state.index.is_dirty(slot)))
+        settings.mode.keeps_reads() && !streams_past && !self.health.failed()
     }
 }

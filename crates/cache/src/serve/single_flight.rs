@@ -1,4 +1,4 @@
-//! Requests for the same range at the same time: the first one leads, the others follow and get its
+//! Single flight: of requests for the same range at the same time, one leads, and the others wait for its
 //! answer.
 
 use std::cell::RefCell;
@@ -10,58 +10,58 @@ use voltier_ring::{OneshotReceiver, OneshotSender, oneshot};
 /// Start and sectors.
 type Key = (u64, u64);
 
-/// Those who may be joined, by range: what the followers left for them, and who wants which answer.
-pub(super) struct Company<Left, Answer>(RefCell<BTreeMap<Key, Followers<Left, Answer>>>);
+/// The leaders under way, by range: what waiters gave them, and who wants which answer.
+pub(super) struct SingleFlight<Given, Answer>(RefCell<BTreeMap<Key, Waiters<Given, Answer>>>);
 
-/// Who followed, in order, and what they left.
-pub(super) struct Followers<Left, Answer> {
-    pub(super) left: Left,
+/// Requests that wait for a leader, in order, and what they gave it.
+pub(super) struct Waiters<Given, Answer> {
+    pub(super) given: Given,
     pub(super) answers: Vec<OneshotSender<Answer>>,
 }
 
-/// A request's place among those of its range.
-pub(super) enum Place<'a, Left, Answer> {
-    /// It goes, for all who come meanwhile.
-    Leads(Lead<'a, Left, Answer>),
-    /// It gets the answer of the one that leads; none if that one was dropped or has no answer.
-    Follows(OneshotReceiver<Answer>),
+/// A request's role among those of its range.
+pub(super) enum Role<'a, Given, Answer> {
+    /// The request goes, for all who come meanwhile.
+    Leader(Leader<'a, Given, Answer>),
+    /// The request gets the leader's answer; none if the leader was dropped or has no answer.
+    Waiter(OneshotReceiver<Answer>),
 }
 
 /// A request that others may join until it ends, or is dropped.
-pub(super) struct Lead<'a, Left, Answer> {
-    company: &'a Company<Left, Answer>,
+pub(super) struct Leader<'a, Given, Answer> {
+    of: &'a SingleFlight<Given, Answer>,
     key: Key,
 }
 
-impl<Left, Answer> Default for Company<Left, Answer> {
+impl<Given, Answer> Default for SingleFlight<Given, Answer> {
     fn default() -> Self {
         Self(RefCell::default())
     }
 }
 
-impl<Left: Default, Answer> Default for Followers<Left, Answer> {
+impl<Given: Default, Answer> Default for Waiters<Given, Answer> {
     fn default() -> Self {
-        Self { left: Left::default(), answers: Vec::new() }
+        Self { given: Given::default(), answers: Vec::new() }
     }
 }
 
-impl<Left: Default, Answer> Company<Left, Answer> {
-    /// Follows the request of this very range that leads, and leaves it something, or leads.
+impl<Given: Default, Answer> SingleFlight<Given, Answer> {
+    /// Waits for the leader of this very range, and gives it something, or leads.
     pub(super) fn join(
         &self,
         range: SectorRange,
-        leave: impl FnOnce(&mut Left),
-    ) -> Place<'_, Left, Answer> {
+        give: impl FnOnce(&mut Given),
+    ) -> Role<'_, Given, Answer> {
         let key = key_of(range);
         let mut all = self.0.borrow_mut();
-        if let Some(followers) = all.get_mut(&key) {
+        if let Some(waiters) = all.get_mut(&key) {
             let (sender, receiver) = oneshot();
-            leave(&mut followers.left);
-            followers.answers.push(sender);
-            return Place::Follows(receiver);
+            give(&mut waiters.given);
+            waiters.answers.push(sender);
+            return Role::Waiter(receiver);
         }
-        all.insert(key, Followers::default());
-        Place::Leads(Lead { company: self, key })
+        all.insert(key, Waiters::default());
+        Role::Leader(Leader { of: self, key })
     }
 
     /// Whether a request of this range leads.
@@ -74,22 +74,22 @@ fn key_of(range: SectorRange) -> Key {
     (range.start.0, range.count)
 }
 
-impl<Left: Default, Answer> Lead<'_, Left, Answer> {
-    /// Nobody joins it from here on.
-    pub(super) fn end(self) -> Followers<Left, Answer> {
-        self.company.0.borrow_mut().remove(&self.key).unwrap_or_default()
+impl<Given: Default, Answer> Leader<'_, Given, Answer> {
+    /// Nobody joins from here on.
+    pub(super) fn end(self) -> Waiters<Given, Answer> {
+        self.of.0.borrow_mut().remove(&self.key).unwrap_or_default()
     }
 }
 
-impl<Left, Answer> Drop for Lead<'_, Left, Answer> {
+impl<Given, Answer> Drop for Leader<'_, Given, Answer> {
     fn drop(&mut self) {
-        // Outside the borrow: who is left without an answer wakes.
-        let followers = self.company.0.borrow_mut().remove(&self.key);
-        drop(followers);
+        // Outside the borrow: waiters that are left without an answer wake.
+        let waiters = self.of.0.borrow_mut().remove(&self.key);
+        drop(waiters);
     }
 }
 
-impl<Left, Answer: Clone> Followers<Left, Answer> {
+impl<Given, Answer: Clone> Waiters<Given, Answer> {
     /// All get the same.
     pub(super) fn answer(self, answer: &Answer) {
         for sender in self.answers {

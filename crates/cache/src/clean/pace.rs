@@ -1,0 +1,92 @@
+//! How hard the cleaner works: by how full of dirty lines the cache is, and by what clients do.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use voltier_block::BlockDevice;
+use voltier_ring::Handle;
+
+use crate::config::Settings;
+use crate::counters::Counters;
+use crate::ground::Ground;
+use crate::log::commit::Log;
+use crate::log::pressure::Pressure;
+use crate::map::shared::Map;
+
+/// Least share of the time between the thresholds.
+const SHARE_MIN: f64 = 0.05;
+/// Clients' data that waits for the log: from here on the SSD is what they wait for, and below the
+/// high threshold the cleaner's reads of it can wait.
+const BACKLOG_BYTES: usize = 256 << 10;
+/// Below the low threshold the cleaner works only when no request came for this long.
+const IDLE_NS: u64 = 2_000_000_000;
+
+/// How hard the cleaner works now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// No work, until something changes or (with a time) the clients are idle.
+    Rest(Option<u64>),
+    /// Work for a share of the time, above 0 and at most 1.
+    Work(f64),
+}
+
+/// The parts whose state decides the pace.
+pub(crate) struct Pacer<S> {
+    handle: Handle,
+    map: Rc<Map>,
+    log: Rc<Log<S>>,
+    pressure: Rc<Pressure>,
+    settings: Rc<RefCell<Settings>>,
+    counters: Rc<Counters>,
+    /// Requests when the cleaner last looked, and when they had last grown.
+    requests_seen: Cell<(u64, u64)>,
+}
+
+impl<S: BlockDevice> Pacer<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self {
+            handle: ground.handle.clone(),
+            map: ground.map.clone(),
+            log: ground.log.clone(),
+            pressure: ground.pressure.clone(),
+            settings: ground.settings.clone(),
+            counters: ground.counters.clone(),
+            requests_seen: Cell::new((0, ground.handle.now())),
+        }
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        let dirty = self.map.get().index().dirty_lines();
+        if dirty == 0 {
+            // After a start the order may still name versions that the origin has: they cost nothing.
+            return if self.log.order_waits() { Pace::Work(1.0) } else { Pace::Rest(None) };
+        }
+        let settings = self.settings.borrow();
+        if self.pressure.is_pressed() || !settings.mode.writes_back() {
+            return Pace::Work(1.0);
+        }
+        let capacity = self.map.geometry().capacity_lines() as f64;
+        let percent = dirty as f64 * 100.0 / capacity;
+        let (low, high) =
+            (f64::from(settings.dirty_low_percent), f64::from(settings.dirty_high_percent));
+        if percent > low {
+            let share = ((percent - low) / (high - low)).clamp(SHARE_MIN, 1.0);
+            let behind = self.log.queued_bytes() >= BACKLOG_BYTES;
+            return Pace::Work(if behind && percent < high { SHARE_MIN } else { share });
+        }
+        let idle_at = self.busy_until_ns() + IDLE_NS;
+        if self.handle.now() >= idle_at { Pace::Work(1.0) } else { Pace::Rest(Some(idle_at)) }
+    }
+
+    /// When clients were last seen to send something, as far as the cleaner looked.
+    fn busy_until_ns(&self) -> u64 {
+        let requests = self.counters.requests();
+        let (seen, at) = self.requests_seen.get();
+        if requests == seen {
+            return at;
+        }
+        let now = self.handle.now();
+        self.requests_seen.set((requests, now));
+        now
+    }
+}

@@ -1,0 +1,84 @@
+//! A sweep over the origin: which dirty lines go next, in ascending order. Pure.
+
+use crate::clean::runs::Dirty;
+use crate::clean::stripes::Stripes;
+use crate::map::contents::Contents;
+use crate::map::index::LINES_PER_EXTENT;
+
+/// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
+/// rotation or two) is small beside its writes, small enough to follow the thresholds.
+pub(super) const BATCH_LINES: usize = 1024;
+/// Extentes that a choosy sweep looks at before others have their turn.
+const CHOOSY_EXTENTES: u64 = 256;
+/// Sweeps that take everything after one that chose and found little.
+const PLAIN_SWEEPS: u32 = 3;
+
+/// A sweep over the origin.
+#[derive(Default)]
+pub(super) struct Sweep {
+    /// Where it goes on; 0 when the next one begins.
+    pub(super) line: u64,
+    /// Dirty lines when it began, and those that it took.
+    dirty: u64,
+    taken: u64,
+    /// Whether it is one that leaves stripes of which little is dirty for later: more of them may become
+    /// dirty until then. Nobody must be waiting.
+    has_choice: bool,
+    pub(super) is_choosy: bool,
+    /// So many sweeps will not be.
+    plain_left: u32,
+}
+
+impl Sweep {
+    pub(super) fn begin_batch(&mut self, may_choose: bool, dirty: u64) {
+        if self.line == 0 {
+            self.plain_left = if self.has_choice && self.taken * 4 < self.dirty {
+                PLAIN_SWEEPS
+            } else {
+                self.plain_left.saturating_sub(1)
+            };
+            self.has_choice = may_choose && self.plain_left == 0;
+            (self.dirty, self.taken) = (dirty, 0);
+        }
+        self.is_choosy = self.has_choice && may_choose;
+    }
+
+    /// The next lines of the sweep, windows of stripes never in parts.
+    pub(super) fn next_batch(
+        &mut self,
+        map: &Contents,
+        stripes: Option<&Stripes>,
+        is_damaged: impl Fn(u64) -> bool,
+    ) -> Vec<Dirty> {
+        let origin_lines = map.geometry().origin_lines();
+        let window_of = |line| match stripes {
+            Some(stripes) => stripes.window_of(line),
+            None => line..line + 1,
+        };
+        let mut batch = Vec::new();
+        let mut extentes = 0;
+        while let Some(found) = map.index().next_dirty_extent(self.line / LINES_PER_EXTENT) {
+            let last = ((found + 1) * LINES_PER_EXTENT).min(origin_lines) - 1;
+            let start = window_of(self.line.max(found * LINES_PER_EXTENT)).start;
+            let lines = start..window_of(last).end;
+            self.line = lines.end;
+            let mut dirty = map.dirty_among(lines);
+            dirty.retain(|(line, _)| !is_damaged(*line));
+            if let (true, Some(stripes)) = (self.is_choosy, stripes) {
+                dirty = stripes.mostly_dirty(dirty);
+            }
+            batch.extend(dirty.into_iter().map(|(line, slot)| Dirty { line, slot, version: None }));
+            extentes += 1;
+            if self.line == origin_lines {
+                break;
+            }
+            if batch.len() >= BATCH_LINES || (self.is_choosy && extentes == CHOOSY_EXTENTES) {
+                self.taken += batch.len() as u64;
+                return batch;
+            }
+        }
+        self.taken += batch.len() as u64;
+        self.line = 0;
+        batch
+    }
+}

@@ -1,0 +1,126 @@
+//! The origin: its traffic counted, its writes in order, its flushes shared.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_ring::FlushOnce;
+
+use crate::counters::{Counters, add};
+use crate::devices::fingerprint::fingerprint;
+use crate::map::locks::{Access, LineGuard, LineLocks};
+
+/// The origin of a cache in service.
+pub(crate) struct Origin<O> {
+    device: O,
+    counters: Rc<Counters>,
+    /// Order among writes of a line: the cleaner's and direct ones.
+    locks: Rc<LineLocks>,
+    /// Changes that have completed.
+    changes: Cell<u64>,
+    durable: FlushOnce,
+    /// Reads and writes under way.
+    requests: Cell<u32>,
+}
+
+/// A request under way, until dropped.
+struct Request<'a>(&'a Cell<u32>);
+
+impl Drop for Request<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl<O: BlockDevice> Origin<O> {
+    pub(crate) fn new(device: O, counters: Rc<Counters>) -> Rc<Self> {
+        Rc::new(Self {
+            device,
+            counters,
+            locks: LineLocks::new(),
+            // Writes of an earlier life may still be in the origin's cache.
+            changes: Cell::new(1),
+            durable: FlushOnce::default(),
+            requests: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn device(&self) -> &O {
+        &self.device
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        self.device.limits()
+    }
+
+    /// The locks that order changes of lines.
+    pub(crate) fn locks(&self) -> &LineLocks {
+        &self.locks
+    }
+
+    /// Waits for the lines' turn to be changed.
+    pub(crate) async fn lock(&self, first: u64, last: u64) -> LineGuard {
+        self.locks.lock(first, last, Access::Exclusive).await
+    }
+
+    /// Whether no read and no write is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests.get() == 0
+    }
+
+    fn begin(&self) -> Request<'_> {
+        self.requests.set(self.requests.get() + 1);
+        Request(&self.requests)
+    }
+
+    pub(crate) async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        add(&self.counters.origin_read_bytes, into.len() as u64);
+        let _request = self.begin();
+        self.device.read(at, into).await.inspect_err(|_| add(&self.counters.origin_errors, 1))
+    }
+
+    /// Writes to the origin's cache; the caller holds the locks of the lines.
+    pub(crate) async fn write(&self, at: Lba, data: Payload) -> IoResult<()> {
+        add(&self.counters.origin_written_bytes, data.len() as u64);
+        let _request = self.begin();
+        let written = self.device.write(at, data, Durability::Cached).await;
+        self.note_change();
+        written.inspect_err(|_| add(&self.counters.origin_errors, 1))
+    }
+
+    /// Discards a range; the caller holds the locks of the lines.
+    pub(crate) async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        let discarded = self.device.discard(range).await;
+        self.note_change();
+        discarded
+    }
+
+    /// Zeroes a range; the caller holds the locks of the lines.
+    pub(crate) async fn write_zeroes(&self, range: SectorRange) -> IoResult<()> {
+        let zeroed = self.device.write_zeroes(range, Durability::Cached).await;
+        self.note_change();
+        zeroed
+    }
+
+    /// A change has completed: only a flush submitted from now on covers it.
+    fn note_change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    /// Makes everything that has completed durable, if anything has.
+    ///
+    /// # Errors
+    /// The origin's.
+    pub(crate) async fn flush(&self) -> IoResult<()> {
+        let flush = async |_| {
+            let flushed = self.device.flush().await;
+            flushed.inspect_err(|_| add(&self.counters.origin_errors, 1))
+        };
+        self.durable.until(self.changes.get(), || self.changes.get(), flush).await
+    }
+
+    /// A number that changes when somebody else writes to the origin.
+    pub(crate) async fn fingerprint(&self) -> IoResult<u64> {
+        fingerprint(&self.device).await
+    }
+}

@@ -1,0 +1,180 @@
+//! The parts of a cache below destaging and serving: devices, map and log, put together.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use voltier_block::{AfterDiscard, BlockDevice, Limits};
+use voltier_ring::Handle;
+
+use crate::admission::Admission;
+use crate::config::Settings;
+use crate::counters::Counters;
+use crate::devices::health::SsdHealth;
+use crate::devices::origin::Origin;
+use crate::devices::ssd::Ssd;
+use crate::log::checkpoint::Checkpointer;
+use crate::log::commit::Log;
+use crate::log::damage::Damage;
+use crate::log::intents::Intents;
+use crate::log::load_rest::Loader;
+use crate::log::pressure::Pressure;
+use crate::log::reclaim::Reclaimer;
+use crate::log::recover::Recovered;
+use crate::log::stage::Lifecycle;
+use crate::log::write::LogWriter;
+use crate::map::locks::LineLocks;
+use crate::map::shared::Map;
+
+/// The parts that destaging and serving are built on.
+pub(crate) struct Ground<S, O> {
+    pub(crate) handle: Handle,
+    pub(crate) limits: Limits,
+    pub(crate) settings: Rc<RefCell<Settings>>,
+    pub(crate) counters: Rc<Counters>,
+    pub(crate) admission: Rc<RefCell<Admission>>,
+    pub(crate) lifecycle: Rc<Lifecycle>,
+    pub(crate) map: Rc<Map>,
+    pub(crate) locks: Rc<LineLocks>,
+    pub(crate) health: Rc<SsdHealth>,
+    pub(crate) ssd: Rc<Ssd<S>>,
+    pub(crate) origin: Rc<Origin<O>>,
+    pub(crate) log: Rc<Log<S>>,
+    pub(crate) intents: Rc<Intents>,
+    pub(crate) damage: Rc<Damage<S>>,
+    pub(crate) pressure: Rc<Pressure>,
+    pub(crate) checkpointer: Rc<Checkpointer<S, O>>,
+}
+
+impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
+    /// Puts the lower parts of a recovered cache together.
+    pub(crate) fn new(
+        handle: &Handle,
+        ssd: S,
+        origin: O,
+        recovered: Recovered,
+        settings: Settings,
+    ) -> Self {
+        let Recovered { superblock, map, log, intents, .. } = recovered;
+        let limits = limits_over(origin.limits(), map.geometry().line_bytes);
+        let admission = Admission::new(settings.admission, map.geometry().capacity_lines());
+        let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
+        let health = SsdHealth::new(handle.clone());
+        let map = Map::new(map);
+        let ssd = Ssd::new(ssd, map.clone(), health.clone(), counters.clone());
+        let log = Log::new(log, map.clone(), ssd.clone());
+        let origin = Origin::new(origin, counters.clone());
+        let intents = Rc::new(intents);
+        let checkpointer = Checkpointer::new(
+            map.clone(),
+            ssd.clone(),
+            origin.clone(),
+            log.clone(),
+            intents.clone(),
+            superblock,
+        );
+        let ground = Ground {
+            handle: handle.clone(),
+            limits,
+            admission: Rc::new(RefCell::new(admission)),
+            lifecycle: Rc::new(Lifecycle::new()),
+            locks: LineLocks::new(),
+            damage: Damage::new(map.clone(), ssd.clone(), log.clone(), counters.clone()),
+            pressure: Pressure::new(map.clone(), settings.clone()),
+            settings,
+            counters,
+            origin,
+            intents,
+            map,
+            health,
+            ssd,
+            log,
+            checkpointer,
+        };
+        ground.watch_health();
+        ground
+    }
+
+    /// When the SSD is given up, the log ends and everybody wakes. The parts below do not keep those above
+    /// alive.
+    fn watch_health(&self) {
+        let (log, map, pressure) =
+            (Rc::downgrade(&self.log), Rc::downgrade(&self.map), Rc::downgrade(&self.pressure));
+        let abandoned = log.clone();
+        self.health.on_loss(
+            move || abandoned.upgrade().is_some_and(|log| log.abandon()),
+            move || {
+                if let (Some(log), Some(map), Some(pressure)) =
+                    (log.upgrade(), map.upgrade(), pressure.upgrade())
+                {
+                    wake_all(&log, &map, &pressure);
+                }
+            },
+        );
+    }
+
+    /// The task that forms records.
+    pub(crate) fn log_writer(&self) -> Rc<LogWriter<S>> {
+        LogWriter::new(
+            self.handle.clone(),
+            self.map.clone(),
+            self.ssd.clone(),
+            self.log.clone(),
+            self.pressure.clone(),
+            self.lifecycle.clone(),
+        )
+    }
+
+    /// The task that loads the rest of the map.
+    pub(crate) fn loader(&self) -> Rc<Loader<S>> {
+        Loader::new(
+            self.handle.clone(),
+            self.map.clone(),
+            self.ssd.clone(),
+            self.log.clone(),
+            self.counters.clone(),
+            self.lifecycle.clone(),
+        )
+    }
+
+    /// The task that prepares segments and writes checkpoints.
+    pub(crate) fn reclaimer(&self) -> Rc<Reclaimer<S, O>> {
+        Reclaimer::new(
+            self.map.clone(),
+            self.ssd.clone(),
+            self.log.clone(),
+            self.checkpointer.clone(),
+            self.pressure.clone(),
+            self.lifecycle.clone(),
+        )
+    }
+
+    /// Wakes whatever waits for something of the SSD.
+    pub(crate) fn wake_all(&self) {
+        wake_all(&self.log, &self.map, &self.pressure);
+    }
+}
+
+/// Wakes whatever waits for something of the SSD, in a fixed order.
+fn wake_all<S: BlockDevice>(log: &Log<S>, map: &Map, pressure: &Pressure) {
+    log.notify_work();
+    log.notify_progress();
+    map.ask_for_segments();
+    pressure.notify_dirty();
+    log.notify_flushed();
+    pressure.hurry();
+    map.tell_of_loading();
+}
+
+/// The limits of a cache over an origin: the origin's, in 512-byte sectors at any rate.
+fn limits_over(origin: &Limits, line_bytes: u64) -> Limits {
+    Limits {
+        sectors: origin.sectors,
+        block_bytes: 512,
+        preferred_bytes: line_bytes as u32,
+        max_transfer_bytes: 1 << 20,
+        stripe: None,
+        after_discard: AfterDiscard::Anything,
+        volatile_cache: true,
+        read_only: origin.read_only,
+    }
+}

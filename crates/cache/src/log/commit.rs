@@ -1,0 +1,342 @@
+//! The log as the parts of a cache use it: they queue changes, and wait until these are on the SSD.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::task::Poll;
+
+use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_ring::Signal;
+
+use crate::canary::{self, Canary};
+use crate::devices::ssd::Ssd;
+use crate::format::position::Position;
+use crate::log::change::Change;
+use crate::log::form::{Formed, LogState};
+use crate::log::ordered::{OrderedQueue, Version};
+use crate::log::queue::Queue;
+use crate::map::contents::must;
+use crate::map::shared::Map;
+
+/// The log of a cache in service.
+pub(crate) struct Log<S> {
+    state: RefCell<LogState>,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    /// Something was queued, or a record finished: the log may go on.
+    work: Signal,
+    /// Records were acknowledged, or the SSD was given up.
+    progress: Signal,
+    /// A flush of the SSD ended, or the SSD was given up. A shared flush of the ring would hold those who
+    /// wait until the flush of a lost SSD ends.
+    flushed: Signal,
+    flushing: Cell<bool>,
+}
+
+/// The flush that one task does for all, until dropped.
+struct Flushing<'a, S>(&'a Log<S>);
+
+impl<S> Drop for Flushing<'_, S> {
+    fn drop(&mut self) {
+        self.0.flushing.set(false);
+        self.0.flushed.notify();
+    }
+}
+
+impl<S: BlockDevice> Log<S> {
+    pub(crate) fn new(state: LogState, map: Rc<Map>, ssd: Rc<Ssd<S>>) -> Rc<Self> {
+        Rc::new(Self {
+            state: RefCell::new(state),
+            map,
+            ssd,
+            work: Signal::new(),
+            progress: Signal::new(),
+            flushed: Signal::new(),
+            flushing: Cell::new(false),
+        })
+    }
+
+    /// Queues changes of a client's request; the number to wait for. A log that is given up takes
+    /// none: nobody would ever take them out again.
+    pub(crate) fn queue(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
+        self.push(changes, |state| &mut state.user)
+    }
+
+    /// Queues changes of the cache's own, in the same way.
+    pub(crate) fn queue_internal(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
+        self.push(changes, |state| &mut state.internal)
+    }
+
+    fn push(
+        &self,
+        changes: impl IntoIterator<Item = Change>,
+        queue: impl Fn(&mut LogState) -> &mut Queue,
+    ) -> u64 {
+        let mut number = 0;
+        if !self.ssd.failed() {
+            let mut state = self.state.borrow_mut();
+            for change in changes {
+                number = queue(&mut state).push(change);
+            }
+        }
+        self.work.notify();
+        number
+    }
+
+    /// Waits until the client's change `number` is on the SSD's interface.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD is given up first.
+    pub(crate) async fn acked(&self, number: u64) -> IoResult<()> {
+        self.queue_acked(number, |state| &mut state.user).await
+    }
+
+    /// Waits until the cache's own change `number` is on the SSD's interface.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD is given up first.
+    pub(crate) async fn internal_acked(&self, number: u64) -> IoResult<()> {
+        self.queue_acked(number, |state| &mut state.internal).await
+    }
+
+    async fn queue_acked(
+        &self,
+        number: u64,
+        queue: impl Fn(&mut LogState) -> &mut Queue,
+    ) -> IoResult<()> {
+        std::future::poll_fn(|context| {
+            if self.ssd.failed() {
+                return Poll::Ready(Err(IoError::Gone));
+            }
+            let mut state = self.state.borrow_mut();
+            let queue = queue(&mut state);
+            if queue.acked() >= number {
+                return Poll::Ready(Ok(()));
+            }
+            queue.wait(number, context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Waits until every record formed so far is on the SSD's interface.
+    pub(crate) async fn all_acked(&self) -> IoResult<()> {
+        let formed = self.state.borrow().next_sequence;
+        self.progress
+            .until(|| self.ssd.failed() || self.state.borrow().acked_sequence >= formed)
+            .await;
+        if self.ssd.failed() { Err(IoError::Gone) } else { Ok(()) }
+    }
+
+    /// Waits until every record that is acknowledged now is on the SSD's medium.
+    ///
+    /// One flush serves all who wait for it.
+    ///
+    /// # Errors
+    /// The SSD's; it is given up then, because what it acknowledged may be lost.
+    pub(crate) async fn make_durable(&self) -> IoResult<()> {
+        let wanted = self.state.borrow().acked_sequence;
+        loop {
+            if self.ssd.failed() {
+                return Err(IoError::Gone);
+            }
+            if self.state.borrow().durable_sequence >= wanted {
+                return Ok(());
+            }
+            if self.flushing.replace(true) {
+                self.flushed.wait().await;
+                continue;
+            }
+            let _flushing = Flushing(self);
+            let covers = self.state.borrow().acked_sequence;
+            let skipped = canary::is(Canary::FlushSkipped);
+            let flushed = if skipped { Ok(()) } else { self.ssd.flush().await };
+            if flushed.is_ok() {
+                let mut state = self.state.borrow_mut();
+                state.durable_sequence = state.durable_sequence.max(covers);
+            } else {
+                self.ssd.give_up();
+            }
+        }
+    }
+
+    /// Forms the next record if one is due.
+    pub(super) fn form_next(&self) -> Option<Formed> {
+        let mut state = self.state.borrow_mut();
+        state.wants_record().then(|| state.form_record(&mut self.map.change()))
+    }
+
+    /// A record is on the SSD's interface.
+    pub(super) fn record_done(&self, sequence: u64) {
+        self.state.borrow_mut().record_done(sequence, &mut self.map.change());
+    }
+
+    /// Frees the segments that can be freed, and tells the writer of records.
+    pub(super) fn free_prepared(&self) {
+        let durable = self.state.borrow().durable_sequence;
+        let mut contents = self.map.change();
+        let before = contents.segments().free_count();
+        contents.segments_mut().collect(durable);
+        if contents.segments().free_count() > before {
+            self.work.notify();
+        }
+    }
+
+    /// The SSD is lost: nobody will be acknowledged any more. Whether acknowledged records were not
+    /// durable.
+    pub(crate) fn abandon(&self) -> bool {
+        let mut state = self.state.borrow_mut();
+        let unflushed = state.durable_sequence < state.acked_sequence;
+        state.abandon(&mut self.map.change());
+        unflushed
+    }
+
+    /// Has the writer of records look again.
+    pub(crate) fn notify_work(&self) {
+        self.work.notify();
+    }
+
+    pub(super) fn work(&self) -> impl Future<Output = ()> + '_ {
+        self.work.wait()
+    }
+
+    /// Wakes those who wait for records to be acknowledged.
+    pub(crate) fn notify_progress(&self) {
+        self.progress.notify();
+    }
+
+    /// Completes when records are acknowledged after this call, or the SSD is given up.
+    pub(crate) fn progress(&self) -> impl Future<Output = ()> + '_ {
+        self.progress.wait()
+    }
+
+    /// Waits until `condition` holds, checking whenever records are acknowledged.
+    pub(crate) async fn until(&self, condition: impl FnMut() -> bool) {
+        self.progress.until(condition).await;
+    }
+
+    /// Wakes those who wait for a flush.
+    pub(crate) fn notify_flushed(&self) {
+        self.flushed.notify();
+    }
+
+    /// A flush of a client is complete: what comes later is of the next epoch.
+    pub(crate) fn end_epoch(&self) {
+        self.state.borrow_mut().end_epoch();
+    }
+
+    /// Nothing is queued, and no record is on its way.
+    pub(crate) fn is_empty(&self) -> bool {
+        let state = self.state.borrow();
+        state.user.is_empty() && state.internal.is_empty() && state.records_in_flight() == 0
+    }
+
+    pub(crate) fn records_in_flight(&self) -> usize {
+        self.state.borrow().records_in_flight()
+    }
+
+    /// Bytes of clients' changes that wait for the log.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.state.borrow().user.bytes()
+    }
+
+    /// Whether changes of clients wait for the log.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.state.borrow().user.is_empty()
+    }
+
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.state.borrow().uuid
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.state.borrow().generation
+    }
+
+    /// Number of the next record.
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.state.borrow().next_sequence
+    }
+
+    /// Records and their entries since the beginning of the last replay.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let state = self.state.borrow();
+        (state.records, state.entries)
+    }
+
+    /// The segment in which the next record goes.
+    pub(super) fn segment(&self) -> u32 {
+        self.state.borrow().position.segment
+    }
+
+    /// Where a replay must begin.
+    pub(super) fn replay_point(&self) -> (u64, Position) {
+        self.state.borrow().replay_point()
+    }
+
+    /// Takes back the fills that are queued: a cache that stops does not need them.
+    pub(crate) fn forget_fills(&self) {
+        self.state.borrow_mut().user.forget_fills();
+    }
+
+    /// The cleaner has ended: clients' changes may take the last segments.
+    pub(crate) fn open_reserve(&self) {
+        self.state.borrow_mut().ending = true;
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.state.borrow().ordered.is_some()
+    }
+
+    /// Begins or ends ordered mode.
+    pub(crate) fn set_ordered(&self, ordered: bool) {
+        self.state.borrow_mut().ordered = ordered.then(OrderedQueue::default);
+    }
+
+    /// Whether versions wait for their order.
+    pub(crate) fn order_waits(&self) -> bool {
+        self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
+    }
+
+    /// Whether the origin has every version of records before this one, while later ones wait.
+    pub(crate) fn order_is_past(&self, sequence: u64) -> bool {
+        let state = self.state.borrow();
+        let oldest = state.ordered.as_ref().and_then(OrderedQueue::oldest);
+        oldest.is_some_and(|(oldest, _)| oldest >= sequence)
+    }
+
+    /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
+    pub(crate) fn oldest_epoch(&self, lines_max: usize) -> Option<(BTreeMap<u64, Version>, u64)> {
+        let state = self.state.borrow();
+        let batch = state.ordered.as_ref()?.batch(state.acked_sequence, lines_max)?;
+        Some((batch.versions, batch.last_sequence))
+    }
+
+    /// The origin has everything of the order up to this record.
+    pub(crate) fn order_written(&self, last_sequence: u64) {
+        if let Some(ordered) = &mut self.state.borrow_mut().ordered {
+            ordered.written(last_sequence);
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.state.borrow().ordered.as_ref().map_or(0, OrderedQueue::memory_bytes)
+    }
+
+    /// Checks that nothing is queued and no record is on its way.
+    ///
+    /// # Errors
+    /// A sentence that names what is.
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let state = self.state.borrow();
+        must(state.records_in_flight() == 0, || "records are on their way".to_owned())?;
+        let (user, internal) = (state.user.len(), state.internal.len());
+        must(user + internal == 0, || {
+            format!(
+                "{user} changes of clients and {internal} of its own wait for the log ({:?})",
+                self.ssd.health()
+            )
+        })
+    }
+}

@@ -1,0 +1,102 @@
+//! A copy of the map for a checkpoint, chunk by chunk. Pure.
+
+use voltier_block::Buf;
+
+use crate::format::chunk::{
+    CHUNK_BYTES, CHUNK_HEAD_BYTES, CHUNK_MAGIC, ChunkHead, DIRTY_CHUNK_MAGIC,
+};
+use crate::format::geometry::Geometry;
+use crate::format::superblock::NO_DIRTY_LIST;
+use crate::map::index::Index;
+
+/// A copy of the map in the making.
+pub(super) struct MapCopy {
+    geometry: Geometry,
+    /// The head with the fields that all chunks share.
+    head: ChunkHead,
+    /// Lines copied.
+    pub(super) lines: u64,
+    /// Entries of the last chunk of the list of dirty lines.
+    dirty: Vec<u8>,
+    /// Chunks of the list that are full, and where in the area they belong.
+    pub(super) dirty_ready: Vec<(u64, Buf)>,
+    /// All chunks of the list so far, or `NO_DIRTY_LIST` when it has no room for them.
+    pub(super) dirty_chunks: u32,
+}
+
+impl MapCopy {
+    pub(super) fn new(geometry: &Geometry, uuid: [u8; 16], replay_sequence: u64) -> Self {
+        Self {
+            geometry: geometry.clone(),
+            head: ChunkHead {
+                magic: CHUNK_MAGIC.into(),
+                crc: 0.into(),
+                uuid,
+                replay_sequence: replay_sequence.into(),
+                index: 0.into(),
+                first_slot: 0.into(),
+                count: 0.into(),
+                reserved: [0; 20],
+            },
+            lines: 0,
+            dirty: Vec::new(),
+            dirty_ready: Vec::new(),
+            dirty_chunks: 0,
+        }
+    }
+
+    /// The state of the slots of chunk `index` as it is now.
+    pub(super) fn copy_chunk(&mut self, index: &Index, number: u64) -> Buf {
+        let mut chunk = Buf::zeroed(CHUNK_BYTES);
+        let slots = self.geometry.slots_of_chunk(number);
+        let head = ChunkHead {
+            index: (number as u32).into(),
+            first_slot: slots.start.into(),
+            count: (slots.len() as u32).into(),
+            ..self.head
+        };
+        let bytes = self.geometry.state_bytes_per_slot();
+        for (slot, into) in slots.zip(chunk[CHUNK_HEAD_BYTES..].chunks_exact_mut(bytes)) {
+            if !index.is_used(slot) {
+                continue;
+            }
+            self.lines += 1;
+            index.encode(slot, into);
+            if index.is_dirty(slot) && self.dirty_chunks != NO_DIRTY_LIST {
+                self.dirty.extend_from_slice(&slot.to_le_bytes());
+                self.dirty.extend_from_slice(into);
+                if self.dirty.len() / (4 + bytes) == self.geometry.dirty_per_chunk() {
+                    self.seal_dirty();
+                }
+            }
+        }
+        head.seal(&mut chunk);
+        chunk
+    }
+
+    /// Ends a chunk of the list of dirty lines.
+    pub(super) fn seal_dirty(&mut self) {
+        if self.dirty.is_empty() || self.dirty_chunks == NO_DIRTY_LIST {
+            return;
+        }
+        if u64::from(self.dirty_chunks) == self.geometry.dirty_chunks_max() {
+            self.dirty_chunks = NO_DIRTY_LIST;
+            self.dirty = Vec::new();
+            return;
+        }
+        let entries = std::mem::take(&mut self.dirty);
+        let count = entries.len() / (4 + self.geometry.state_bytes_per_slot());
+        let mut chunk = Buf::zeroed(CHUNK_BYTES);
+        chunk[CHUNK_HEAD_BYTES..CHUNK_HEAD_BYTES + entries.len()].copy_from_slice(&entries);
+        let head = ChunkHead {
+            magic: DIRTY_CHUNK_MAGIC.into(),
+            index: self.dirty_chunks.into(),
+            count: (count as u32).into(),
+            ..self.head
+        };
+        head.seal(&mut chunk);
+        let place = self.geometry.chunk_count() + u64::from(self.dirty_chunks);
+        self.dirty_ready.push((place, chunk));
+        self.dirty_chunks += 1;
+    }
+}

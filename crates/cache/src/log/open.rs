@@ -1,0 +1,112 @@
+//! How a cache is opened: what is asked for, what is found, and why it fails.
+
+use voltier_block::IoError;
+
+use crate::config::Settings;
+use crate::policy::PolicyKind;
+
+/// Why a cache cannot be made or brought back. Each is one line for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No superblock of ours is on the device.
+    #[error("the SSD holds no Voltier cache")]
+    NotACache,
+    /// A cache, but not the one that belongs here.
+    #[error("the SSD holds another cache ({found}); the one of this volume is {expected}")]
+    Foreign {
+        /// The uuid on the device.
+        found: String,
+        /// The uuid that was expected.
+        expected: String,
+    },
+    /// An older state of the right cache.
+    #[error(
+        "the SSD holds an older state of this cache (generation {found}, expected {expected}): \
+         it may be a stale copy or a snapshot, and is not trusted"
+    )]
+    Stale {
+        /// The generation on the device.
+        found: u64,
+        /// The generation that was expected.
+        expected: u64,
+    },
+    /// Somebody wrote to the origin while the cache was stopped, and dirty lines do not fit it.
+    #[error(
+        "the origin was changed while the cache was stopped, and {dirty} dirty lines on the SSD are \
+         not on it; detach with --no-flush to give them up"
+    )]
+    OriginChanged {
+        /// Dirty lines in question.
+        dirty: u64,
+    },
+    /// The devices and the cache's layout do not fit.
+    #[error("{0}")]
+    Layout(String),
+    /// The SSD is provably not what was written to it.
+    #[error("the cache on the SSD is damaged: {0}")]
+    Damaged(String),
+    /// A device failed.
+    #[error("{device}: {error}")]
+    Io {
+        /// The SSD or the origin.
+        device: &'static str,
+        /// The device's error.
+        error: IoError,
+    },
+}
+
+pub(crate) fn ssd_error(error: IoError) -> OpenError {
+    OpenError::Io { device: "the SSD", error }
+}
+
+pub(crate) fn origin_error(error: IoError) -> OpenError {
+    OpenError::Io { device: "the origin", error }
+}
+
+/// The facts that a superblock tells of a cache that is not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Names the cache.
+    pub uuid: [u8; 16],
+    /// Grows with every opening.
+    pub generation: u64,
+    /// Whether it was stopped in order.
+    pub clean: bool,
+    /// Dirty lines at the last checkpoint.
+    pub dirty_lines: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+    /// The replacement policy: it chooses the line that leaves a full cache.
+    pub policy: PolicyKind,
+    /// Size of the origin it belongs to, in sectors.
+    pub origin_sectors: u64,
+}
+
+/// How to open.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Refuse any other cache.
+    pub uuid: Option<[u8; 16]>,
+    /// Refuse an older state.
+    pub generation_min: u64,
+    /// Settings to serve with.
+    pub settings: Settings,
+    /// Seed of what is left to chance (the policy `rand`).
+    pub seed: u64,
+}
+
+/// Facts that the opening found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Whether the cache had been stopped in order.
+    pub clean: bool,
+    /// Generation now: to be remembered for the next start.
+    pub generation: u64,
+    /// Records replayed.
+    pub records: u64,
+    /// Clean lines dropped because the origin may be newer, of those that were loaded before the
+    /// first request; the status counts the others too.
+    pub suspect_lines: u64,
+    /// The origin had been changed; all lines (clean ones) were dropped.
+    pub origin_changed: bool,
+}

@@ -1,0 +1,125 @@
+//! Pressure on the cleaner: dirty lines changed, a part hurries, a person waits for a drain.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+
+use voltier_ring::Signal;
+
+use crate::config::Settings;
+use crate::map::shared::Map;
+
+/// The pressure on the cleaner of one cache.
+pub(crate) struct Pressure {
+    map: Rc<Map>,
+    settings: Rc<RefCell<Settings>>,
+    dirty_changed: Signal,
+    /// Ends a rest of the cleaner.
+    hurry: Signal,
+    /// The cleaner rests, and much that is dirty may end the rest.
+    resting: Cell<bool>,
+    /// The log finds no space until versions that wait for their order are written out.
+    log_waits: Cell<bool>,
+    /// People who wait for everything to be written back.
+    drains: Cell<u32>,
+}
+
+/// A drain under way, until dropped.
+pub(crate) struct Drain<'a>(&'a Cell<u32>);
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// A rest of the cleaner, until dropped.
+pub(crate) struct Rest<'a>(&'a Cell<bool>);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl Pressure {
+    pub(crate) fn new(map: Rc<Map>, settings: Rc<RefCell<Settings>>) -> Rc<Self> {
+        Rc::new(Self {
+            map,
+            settings,
+            dirty_changed: Signal::new(),
+            hurry: Signal::new(),
+            resting: Cell::new(false),
+            log_waits: Cell::new(false),
+            drains: Cell::new(0),
+        })
+    }
+
+    /// Wakes all who wait for a change of what is dirty, the cleaner among them.
+    pub(crate) fn notify_dirty(&self) {
+        self.dirty_changed.notify();
+    }
+
+    /// Completes at the first change after this call.
+    pub(crate) fn dirty_change(&self) -> impl Future<Output = ()> + '_ {
+        self.dirty_changed.wait()
+    }
+
+    /// Waits until `condition` holds, checking at each change of what is dirty.
+    pub(crate) async fn until(&self, condition: impl FnMut() -> bool) {
+        self.dirty_changed.until(condition).await;
+    }
+
+    /// Ends a rest of the cleaner.
+    pub(crate) fn hurry(&self) {
+        self.hurry.notify();
+    }
+
+    /// Completes at the first hurry after this call.
+    pub(crate) fn hurried(&self) -> impl Future<Output = ()> + '_ {
+        self.hurry.wait()
+    }
+
+    /// The cleaner rests; whether much that is dirty ends the rest.
+    pub(crate) fn rest(&self, ends_when_high: bool) -> Rest<'_> {
+        self.resting.set(ends_when_high);
+        Rest(&self.resting)
+    }
+
+    /// Ends a rest of the cleaner when much is dirty: a small cache fills up within one.
+    pub(crate) fn hurry_when_high(&self) {
+        if self.resting.get() {
+            let capacity = self.map.geometry().capacity_lines();
+            let high = capacity * u64::from(self.settings.borrow().dirty_high_percent) / 100;
+            if self.map.get().index().dirty_lines() >= high {
+                self.hurry.notify();
+            }
+        }
+    }
+
+    /// The log finds no space, and only the cleaner can make some.
+    pub(crate) fn let_log_wait(&self) {
+        self.log_waits.set(true);
+        self.dirty_changed.notify();
+    }
+
+    /// The cleaner has made the space that there is to be made.
+    pub(crate) fn log_waits_no_longer(&self) {
+        self.log_waits.set(false);
+    }
+
+    /// A person waits for everything to be written back, until the guard is dropped.
+    pub(crate) fn drain(&self) -> Drain<'_> {
+        self.drains.set(self.drains.get() + 1);
+        Drain(&self.drains)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drains.get() > 0
+    }
+
+    /// Whether a drain or the log waits for the cleaner.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.is_draining() || self.log_waits.get()
+    }
+}

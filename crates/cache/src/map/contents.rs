@@ -1,0 +1,381 @@
+//! The map: which line is in which slot, which line leaves next, and what the log may write. Pure.
+
+use std::ops::Range;
+
+use voltier_block::SectorRange;
+
+use crate::format::geometry::{Geometry, mask_of};
+use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
+use crate::map::loading::Loading;
+use crate::map::segments::{FreeSlots, Preparing, Segments};
+use crate::policy::{Lines, Policy, PolicyKind};
+
+/// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
+/// under way, and few enough to stay in its first-level cache.
+pub(crate) const LOOK_AHEAD_SLOTS: usize = 32;
+
+/// All that is known of lines, slots and segments: one owner, never borrowed across a wait.
+pub(crate) struct Contents {
+    geometry: Geometry,
+    index: Index,
+    policy: Policy,
+    segments: Segments,
+    /// Present until the whole map of the checkpoint is loaded.
+    loading: Option<Loading>,
+    /// Lines taken out of the cache of which the log has not told yet.
+    given_up: Vec<(u64, u32)>,
+    evictions: u64,
+    /// Clean lines that were dropped because the origin may be newer.
+    suspect_lines: u64,
+}
+
+/// A policy for a cache of this geometry, with room for the moment when nothing can be evicted.
+fn policy_for(kind: PolicyKind, geometry: &Geometry, seed: u64) -> Policy {
+    let capacity = geometry.capacity_lines();
+    let slots = geometry.slot_count();
+    Policy::new(kind, slots, capacity + capacity / 32, geometry.origin_lines(), seed)
+}
+
+impl Contents {
+    /// The map of an empty cache.
+    pub(crate) fn new(geometry: Geometry, policy: PolicyKind, seed: u64) -> Self {
+        Self {
+            index: Index::new(&geometry),
+            policy: policy_for(policy, &geometry, seed),
+            segments: Segments::new(geometry.segment_count),
+            loading: None,
+            given_up: Vec::new(),
+            evictions: 0,
+            suspect_lines: 0,
+            geometry,
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    #[inline]
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The index alone, for a replay: the policy hears of all lines when it is over.
+    pub(crate) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    pub(crate) fn segments_mut(&mut self) -> &mut Segments {
+        &mut self.segments
+    }
+
+    /// The loading under way, until the whole map is in memory.
+    pub(crate) fn loading(&self) -> Option<&Loading> {
+        self.loading.as_ref()
+    }
+
+    pub(crate) fn loading_mut(&mut self) -> Option<&mut Loading> {
+        self.loading.as_mut()
+    }
+
+    pub(crate) fn begin_loading(&mut self, loading: Loading) {
+        self.loading = Some(loading);
+    }
+
+    /// The whole map is in memory.
+    pub(crate) fn end_loading(&mut self) {
+        self.loading = None;
+    }
+
+    pub(crate) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    pub(crate) fn suspect_lines(&self) -> u64 {
+        self.suspect_lines
+    }
+
+    pub(crate) fn policy_kind(&self) -> PolicyKind {
+        self.policy.kind()
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.policy.memory_bytes()
+            + self.segments.memory_bytes()
+            + self.loading.as_ref().map_or(0, Loading::memory_bytes)
+    }
+
+    /// A client asked for the line in this slot.
+    #[inline]
+    pub(crate) fn touch(&mut self, slot: u32, line: u64) {
+        self.policy.touch(slot, line);
+    }
+
+    /// Puts a line into a free slot; `old` is the slot that has its older copy.
+    pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
+        let (slot, line) = (placement.slot, placement.line);
+        self.index.put(placement, old);
+        match old {
+            Some(old) => self.policy.relocate(old, slot, line),
+            None => self.policy.insert(slot, line),
+        }
+    }
+
+    /// The origin has the line in this slot.
+    pub(crate) fn set_clean(&mut self, slot: u32) {
+        self.index.set_clean(slot);
+    }
+
+    /// The record that carries the data of this slot is on the SSD.
+    pub(crate) fn clear_pending(&mut self, slot: u32) {
+        self.index.clear_pending(slot);
+    }
+
+    /// Takes a line out of the cache.
+    pub(crate) fn forget(&mut self, line: u64, slot: u32) {
+        self.policy.remove(slot, line);
+        self.index.remove(slot);
+        if let Some(loading) = &mut self.loading {
+            loading.void(line, line);
+        }
+    }
+
+    /// Pushes out the line that the policy chooses; `None` if none of those asked can go.
+    pub(crate) fn evict(&mut self) -> Option<(u64, u32)> {
+        let victim = self.policy.victim(&self.index)?;
+        let line = self.index.line_of(victim);
+        self.forget(line, victim);
+        self.evictions += 1;
+        Some((line, victim))
+    }
+
+    /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
+    /// of it; should a crash come first, their checksums tell that they are not there any more.
+    pub(crate) fn give_up_clean(&mut self, segment: u32) {
+        let first = segment * self.geometry.slots_per_segment;
+        for slot in first..first + self.geometry.slots_per_segment {
+            if self.index.evictable(slot) {
+                let line = self.index.line_of(slot);
+                self.forget(line, slot);
+                self.evictions += 1;
+                self.given_up.push((line, slot));
+            }
+        }
+    }
+
+    /// A line that was given up, for the log to tell of.
+    pub(crate) fn pop_given_up(&mut self) -> Option<(u64, u32)> {
+        self.given_up.pop()
+    }
+
+    /// Lines in the cache, with those that are still to be loaded.
+    pub(crate) fn lines_expected(&self) -> u64 {
+        self.index.used_lines() + self.loading.as_ref().map_or(0, Loading::lines_left)
+    }
+
+    /// While the map is loaded, lines that may leave are found only in a part of the cache: new ones
+    /// must not take the place of those that are still to come.
+    pub(crate) fn has_room_to_load(&self) -> bool {
+        let capacity = self.geometry.capacity_lines();
+        self.loading.is_none() || self.lines_expected() < capacity + capacity / 64
+    }
+
+    /// The record of a slot never reaches the SSD: of its line only those sectors are lost that the
+    /// version before had dirty; the origin has the rest.
+    pub(crate) fn lose_pending(&mut self, slot: u32, lost: u128) {
+        if self.index.is_pending(slot) {
+            let all = self.geometry.line_mask(self.index.line_of(slot));
+            self.index.clear_pending(slot);
+            self.index.heal(slot, all & !lost, all);
+        }
+    }
+
+    /// After the loss of the SSD: the origin has these sectors again.
+    pub(crate) fn heal(&mut self, range: SectorRange) {
+        let line_sectors = self.geometry.line_sectors();
+        for piece in range.split_at_multiples(line_sectors) {
+            let line = piece.start.0 / line_sectors;
+            let Some(slot) = self.index.lookup(line) else { continue };
+            if self.index.is_dirty(slot) {
+                let written = mask_of(piece.start.0 % line_sectors, piece.count);
+                self.index.heal(slot, written, self.geometry.line_mask(line));
+            } else {
+                self.index.remove(slot);
+            }
+        }
+    }
+
+    /// Dirty lines among these that are on the SSD, in order.
+    pub(crate) fn dirty_among(&self, lines: Range<u64>) -> Vec<(u64, u32)> {
+        let dirty = |line| {
+            let slot = self.index.lookup(line)?;
+            let ready = self.index.is_dirty(slot) && !self.index.is_pending(slot);
+            ready.then_some((line, slot))
+        };
+        lines.filter_map(dirty).collect()
+    }
+
+    /// Ranges of dirty lines, at most `count_max` of them, merged.
+    pub(crate) fn dirty_ranges(&self, count_max: usize) -> Vec<SectorRange> {
+        let mut ranges: Vec<SectorRange> = Vec::new();
+        let mut extent = 0;
+        while let Some(found) = self.index.next_dirty_extent(extent) {
+            let first = found * LINES_PER_EXTENT;
+            let end = (first + LINES_PER_EXTENT).min(self.geometry.origin_lines());
+            for (line, slot) in self.dirty_among(first..end) {
+                for run in self.geometry.valid_runs(line, self.index.mask(slot)) {
+                    let full = ranges.len() == count_max;
+                    match ranges.last_mut() {
+                        Some(last) if last.end() == run.start => last.count += run.count,
+                        _ if full => return ranges,
+                        _ => ranges.push(run),
+                    }
+                }
+            }
+            extent = found + 1;
+        }
+        ranges
+    }
+
+    /// Slots of a segment in which no line lives.
+    pub(crate) fn free_slots_of(&self, segment: u32) -> FreeSlots {
+        FreeSlots::of(segment, &self.index, &self.geometry)
+    }
+
+    /// The lines of these segments are in the index now.
+    pub(crate) fn learn_segments(&mut self, learned: Range<u32>) {
+        self.segments.learn(learned, &self.index, &self.geometry);
+    }
+
+    /// Begins to prepare a closed segment for the log, whose next record has this number.
+    pub(crate) fn prepare_segment(&mut self, number: u32, next_sequence: u64) -> Preparing {
+        self.segments.prepare(number, next_sequence, &self.index, &self.geometry)
+    }
+
+    /// Has another policy choose who leaves: it begins with the lines in the order of their slots.
+    pub(crate) fn set_policy(&mut self, kind: PolicyKind, seed: u64) {
+        self.policy = policy_for(kind, &self.geometry, seed);
+        self.tell_policy();
+    }
+
+    /// Tells the policy of every line, in the order of the slots.
+    pub(crate) fn tell_policy(&mut self) {
+        for slot in self.used_slots() {
+            self.policy.insert(slot, self.index.line_of(slot));
+        }
+    }
+
+    /// Slots with a line in them.
+    fn used_slots(&self) -> Vec<u32> {
+        let per_segment = self.geometry.slots_per_segment;
+        let segments = 0..self.geometry.segment_count;
+        let live = segments.filter(|segment| self.index.live_in(*segment) > 0);
+        let slots = live.flat_map(|segment| segment * per_segment..(segment + 1) * per_segment);
+        slots.filter(|slot| self.index.is_used(*slot)).collect()
+    }
+
+    /// Drops the clean lines that `is_suspect` says of their first sector. The log need not hear of it:
+    /// the intent marks stay until a checkpoint is without these lines.
+    pub(crate) fn drop_suspects(&mut self, is_suspect: impl Fn(u64) -> bool) {
+        let line_sectors = self.geometry.line_sectors();
+        for slot in self.used_slots() {
+            let line = self.index.line_of(slot);
+            if !self.index.is_dirty(slot) && is_suspect(line * line_sectors) {
+                self.index.remove(slot);
+                self.suspect_lines += 1;
+            }
+        }
+    }
+
+    /// Gives up all lines that are still to be loaded: the origin was changed.
+    pub(crate) fn drop_unloaded(&mut self) {
+        self.suspect_lines += self.loading.take().map_or(0, |loading| loading.lines_left());
+    }
+
+    /// Takes the state of a slot in, unless something newer is known. Whether it was taken.
+    pub(crate) fn take_slot(&mut self, slot: u32, from: &SlotState) -> bool {
+        let Some(loading) = &self.loading else { return false };
+        let stale = loading.is_decided(slot)
+            || self.index.is_used(slot)
+            || loading.is_void(from.line)
+            || self.index.lookup(from.line).is_some();
+        if stale {
+            return false;
+        }
+        let first_sector = from.line * self.geometry.line_sectors();
+        if !from.dirty && loading.is_distrusted(first_sector) {
+            self.suspect_lines += 1;
+            return false;
+        }
+        let SlotState { line, crc, dirty, mask } = *from;
+        self.index.put(Placement { line, slot, crc, dirty, mask, pending: false }, None);
+        true
+    }
+
+    /// Takes the state of `slots` in, which `body` has; the number of clean lines among them, taken or
+    /// not.
+    ///
+    /// # Errors
+    /// When a slot holds a line that the origin does not have.
+    pub(crate) fn take_slots(
+        &mut self,
+        body: &[u8],
+        mut slots: Range<u32>,
+        tell_policy: bool,
+    ) -> Result<u64, String> {
+        let bytes = self.geometry.state_bytes_per_slot();
+        let mut clean = 0;
+        for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
+            self.index.warm_up(group.chunks_exact(bytes));
+            for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
+                let Some(found) = self.index.decode(slot, from)? else { continue };
+                clean += u64::from(!found.dirty);
+                if self.take_slot(slot, &found) && tell_policy {
+                    self.policy.insert(slot, found.line);
+                }
+            }
+        }
+        Ok(clean)
+    }
+
+    /// Checks that every line that is cached is found in its slot, and that the sums are the sums.
+    ///
+    /// # Errors
+    /// A sentence that names the first account that does not balance.
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let (mut used, mut dirty) = (0, 0);
+        for slot in (0..self.geometry.slot_count()).filter(|slot| self.index.is_used(*slot)) {
+            let line = self.index.line_of(slot);
+            let found = self.index.lookup(line);
+            must(found == Some(slot), || {
+                format!("line {line} is in slot {slot}, the table says {found:?}")
+            })?;
+            must(!self.index.is_pending(slot), || format!("slot {slot} waits for its record"))?;
+            used += 1;
+            dirty += u64::from(self.index.is_dirty(slot));
+        }
+        let (used_count, dirty_count) = (self.index.used_lines(), self.index.dirty_lines());
+        must(used == used_count, || format!("{used} slots are used, {used_count} are counted"))?;
+        must(dirty == dirty_count, || {
+            format!("{dirty} lines are dirty, {dirty_count} are counted")
+        })?;
+        for segment in 0..self.geometry.segment_count {
+            let live = self.index.live_in(segment);
+            let taken = self.geometry.slots_per_segment - self.free_slots_of(segment).count();
+            must(taken == live, || {
+                format!("segment {segment}: {live} lines live in {taken} slots")
+            })?;
+        }
+        self.segments.audit_lives(&self.index, &self.geometry)
+    }
+}
+
+/// An error unless `right`.
+pub(crate) fn must(right: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if right { Ok(()) } else { Err(what()) }
+}

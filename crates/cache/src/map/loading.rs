@@ -1,0 +1,179 @@
+//! Loading state: the part of a checkpoint's map that is not in memory yet, or out of date. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::format::chunk::ChunkName;
+use crate::format::geometry::Geometry;
+use crate::format::superblock::Superblock;
+
+/// Where the map of a checkpoint is on the SSD.
+#[derive(Clone, Copy)]
+pub(crate) struct StoredMap {
+    pub(crate) area: u32,
+    pub(crate) chunks: u64,
+    replay_sequence: u64,
+}
+
+impl StoredMap {
+    pub(crate) fn of(found: &Superblock) -> Self {
+        Self {
+            area: found.checkpoint_area.get(),
+            chunks: found.checkpoint_chunks.get(),
+            replay_sequence: found.replay_sequence.get(),
+        }
+    }
+
+    pub(crate) fn chunk_name(&self, uuid: [u8; 16], magic: u32, index: u32) -> ChunkName {
+        ChunkName { magic, uuid, replay_sequence: self.replay_sequence, index }
+    }
+}
+
+/// The intent marks as they were at some moment.
+pub(crate) struct Marks {
+    bits: Vec<u8>,
+    sectors_per_region: u64,
+}
+
+impl Marks {
+    pub(crate) fn new(bits: Vec<u8>, sectors_per_region: u64) -> Self {
+        Self { bits, sectors_per_region }
+    }
+
+    /// Whether the region of this sector is marked.
+    pub(crate) fn is_marked(&self, sector: u64) -> bool {
+        let region = (sector / self.sectors_per_region) as usize;
+        self.bits[region / 8] & 1 << (region % 8) != 0
+    }
+}
+
+/// Lines of which the map is not to be asked, as ranges: begin, and the first one behind it.
+#[derive(Default)]
+struct Void(BTreeMap<u64, u64>);
+
+impl Void {
+    fn insert(&mut self, first: u64, last: u64) {
+        let (mut start, mut end) = (first, last + 1);
+        while let Some((&from, &to)) = self.0.range(..=end).next_back()
+            && to >= start
+        {
+            (start, end) = (start.min(from), end.max(to));
+            self.0.remove(&from);
+        }
+        self.0.insert(start, end);
+    }
+
+    fn contains(&self, line: u64) -> bool {
+        self.0.range(..=line).next_back().is_some_and(|(_, end)| line < *end)
+    }
+}
+
+/// A map that is not loaded yet, or not all of it.
+pub(crate) struct Loading {
+    map: StoredMap,
+    /// Where to begin: behind the end of the log is what it left longest ago, the emptiest of all.
+    first_chunk: u64,
+    /// One bit for every slot of which the map is not to be asked.
+    decided: Vec<u64>,
+    void: Void,
+    /// After an unclean stop: regions in which clean lines are not trusted.
+    distrusted: Option<Marks>,
+    /// Clean lines in what was not taken in yet, out of date or not.
+    lines_left: u64,
+}
+
+impl Loading {
+    /// The whole of the map that the superblock names.
+    pub(crate) fn new(found: &Superblock, geometry: &Geometry) -> Self {
+        Self {
+            map: StoredMap::of(found),
+            first_chunk: 0,
+            decided: vec![0; geometry.slot_count().div_ceil(64) as usize],
+            void: Void::default(),
+            distrusted: None,
+            lines_left: found.checkpoint_lines.get().min(geometry.slot_count().into()),
+        }
+    }
+
+    pub(crate) fn lines_left(&self) -> u64 {
+        self.lines_left
+    }
+
+    /// So many clean lines of the map have been taken in, or were out of date.
+    pub(crate) fn count_taken(&mut self, lines: u64) {
+        self.lines_left = self.lines_left.saturating_sub(lines);
+    }
+
+    /// Where the map is, and the chunk with which loading begins.
+    pub(crate) fn source(&self) -> (StoredMap, u64) {
+        (self.map, self.first_chunk)
+    }
+
+    /// Loading begins with this chunk.
+    pub(crate) fn begin_with(&mut self, chunk: u64) {
+        self.first_chunk = chunk;
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.decided.len() * 8 + self.void.0.len() * 16
+    }
+
+    pub(crate) fn is_decided(&self, slot: u32) -> bool {
+        self.decided[slot as usize / 64] & 1 << (slot % 64) != 0
+    }
+
+    /// Whether what the map says of a line is out of date.
+    pub(crate) fn is_void(&self, line: u64) -> bool {
+        self.void.contains(line)
+    }
+
+    /// Whether a clean line that begins with this sector is not trusted.
+    pub(crate) fn is_distrusted(&self, sector: u64) -> bool {
+        self.distrusted.as_ref().is_some_and(|marks| marks.is_marked(sector))
+    }
+
+    /// Notes that the content of a slot is known.
+    pub(crate) fn decide(&mut self, slot: u32) {
+        self.decided[slot as usize / 64] |= 1 << (slot % 64);
+    }
+
+    /// Whatever the map says of these lines is out of date.
+    pub(crate) fn void(&mut self, first: u64, last: u64) {
+        self.void.insert(first, last);
+    }
+
+    /// A replayed record took a line out of a slot.
+    pub(crate) fn replay_drop(&mut self, line: u64, slot: u32) {
+        // A line that the same log had brought there may be in the map elsewhere.
+        if self.is_decided(slot) {
+            self.void(line, line);
+        }
+        self.decide(slot);
+    }
+
+    /// Clean lines of marked regions are not to be taken in.
+    pub(crate) fn distrust(&mut self, marks: Marks) {
+        self.distrusted = Some(marks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn void_ranges_merge_and_answer_for_every_line() {
+        let mut void = Void::default();
+        let mut model = std::collections::BTreeSet::new();
+        let mut prng = voltier_block::Prng::new(3);
+        for _ in 0..2000 {
+            let first = prng.below(3000);
+            let last = first + prng.below(4);
+            void.insert(first, last);
+            model.extend(first..=last);
+            assert!(void.0.len() <= model.len());
+        }
+        assert!((0..3100).all(|line| void.contains(line) == model.contains(&line)));
+        void.insert(0, 4000);
+        assert_eq!(void.0.len(), 1);
+    }
+}

@@ -1,0 +1,120 @@
+//! The plan of a read: which parts are on the SSD, and which only on the origin.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, SectorRange};
+
+use crate::canary::{self, Canary};
+use crate::devices::health::SsdHealth;
+use crate::ground::Ground;
+use crate::log::commit::Log;
+use crate::map::shared::{Map, Pinned};
+
+/// A run of a request that is served in one way.
+pub(super) enum Run<'a> {
+    /// Whole lines that stand one behind the other on the SSD.
+    Ssd { lines: Vec<(u64, Pinned<'a>)>, range: SectorRange },
+    /// A part of a line, or a line of which only some sectors are cached.
+    Line { line: u64, slot: u32, range: SectorRange },
+    /// Not cached.
+    Origin { range: SectorRange },
+}
+
+impl Run<'_> {
+    pub(super) fn range(&self) -> SectorRange {
+        match self {
+            Run::Ssd { range, .. } | Run::Line { range, .. } | Run::Origin { range } => *range,
+        }
+    }
+}
+
+/// The planner of one cache's reads.
+pub(crate) struct Planner<S> {
+    map: Rc<Map>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
+}
+
+impl<S: BlockDevice> Planner<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self { map: ground.map.clone(), log: ground.log.clone(), health: ground.health.clone() }
+    }
+
+    /// A line that is whole and on the SSD, pinned: the fast path.
+    pub(super) fn ready_hit(&self, line: u64) -> Option<Pinned<'_>> {
+        if self.health.failed() {
+            return None;
+        }
+        let mut contents = self.map.change();
+        let index = contents.index();
+        let slot = index.lookup(line)?;
+        let pending = index.is_pending(slot) && !canary::is(Canary::PendingRead);
+        if pending || index.mask(slot).is_some() {
+            return None;
+        }
+        contents.touch(slot, line);
+        Some(self.map.pin(&mut contents, slot))
+    }
+
+    /// Cuts a request into runs, after waiting for lines that are on their way to the SSD.
+    pub(super) async fn plan(&self, range: SectorRange) -> Vec<Run<'_>> {
+        let (first, last) = self.map.geometry().lines_of(range);
+        // Neighbours are far apart in the table: the waits for memory are had at once.
+        self.map.get().index().warm_up_lines(first..=last);
+        loop {
+            // Only what is on its way can be pending.
+            let pending = !self.health.failed()
+                && self.log.records_in_flight() > 0
+                && self.has_pending(first, last);
+            if !pending {
+                return self.plan_now(range);
+            }
+            self.log.progress().await;
+        }
+    }
+
+    fn plan_now(&self, range: SectorRange) -> Vec<Run<'_>> {
+        let mut contents = self.map.change();
+        let line_sectors = self.map.geometry().line_sectors();
+        let mut runs: Vec<Run<'_>> = Vec::new();
+        for piece in range.split_at_multiples(line_sectors) {
+            let line = piece.start.0 / line_sectors;
+            // Clean copies on a lost SSD are as good as none; dirty ones must not be forgotten.
+            let slot = contents
+                .index()
+                .lookup(line)
+                .filter(|slot| !self.health.failed() || contents.index().is_dirty(*slot));
+            let Some(slot) = slot else {
+                match runs.last_mut() {
+                    Some(Run::Origin { range }) => range.count += piece.count,
+                    _ => runs.push(Run::Origin { range: piece }),
+                }
+                continue;
+            };
+            contents.touch(slot, line);
+            let whole = piece.count == line_sectors && contents.index().mask(slot).is_none();
+            if !whole || self.health.failed() {
+                runs.push(Run::Line { line, slot, range: piece });
+                continue;
+            }
+            let pinned = self.map.pin(&mut contents, slot);
+            match runs.last_mut() {
+                Some(Run::Ssd { lines, range })
+                    if lines[lines.len() - 1].1.copy().at.plus(line_sectors)
+                        == pinned.copy().at =>
+                {
+                    lines.push((line, pinned));
+                    range.count += piece.count;
+                }
+                _ => runs.push(Run::Ssd { lines: vec![(line, pinned)], range: piece }),
+            }
+        }
+        runs
+    }
+
+    fn has_pending(&self, first: u64, last: u64) -> bool {
+        let contents = self.map.get();
+        let index = contents.index();
+        (first..=last).any(|line| index.lookup(line).is_some_and(|slot| index.is_pending(slot)))
+    }
+}
