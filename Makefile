@@ -1,6 +1,6 @@
 # The front door for people and CI. Every target installs what it needs first (scripts/deps.sh).
 #
-#   make build        the release binary, target/release/voltier
+#   make build        the release programs, target/release/voltier and voltier-lab
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
@@ -24,11 +24,13 @@ BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
 SIM_SEEDS ?= 400
 SIM_ARRAY_SEEDS ?= 500
+# The daemon and its command, and the laboratory beside them.
+PROGRAMS := --package voltier --package voltier-lab-cli
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:
 	@scripts/deps.sh build
-	cargo build --locked --release --package voltier
+	cargo build --locked --release $(PROGRAMS)
 
 test:
 	@scripts/deps.sh test
@@ -69,7 +71,7 @@ coverage:
 # DEMO_SIZE, DEMO_SECONDS and DEMO_SSD are read by the binary: see demo/README.md.
 demo:
 	@scripts/deps.sh demo
-	cargo build --locked --release --package voltier
+	cargo build --locked --release $(PROGRAMS)
 	target/release/voltier demo
 
 bench:

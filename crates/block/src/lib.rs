@@ -10,6 +10,7 @@ mod error;
 mod payload;
 mod prng;
 mod range;
+pub mod size;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
