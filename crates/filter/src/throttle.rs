@@ -97,8 +97,8 @@ impl<D: BlockDevice> BlockDevice for ThrottleDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
     use voltier_block::MIB;
+    use voltier_drive::MemoryDevice;
     use voltier_ring::{Executor, NoFiles};
 
     /// Virtual time that eleven reads of 4 KiB take.

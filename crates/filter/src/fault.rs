@@ -9,8 +9,6 @@ use voltier_block::{
 };
 use voltier_ring::Handle;
 
-use crate::request::{writable, write_range};
-
 /// One thing that goes wrong with a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -81,7 +79,7 @@ impl Faults {
         self.0.borrow_mut().faults.push(fault);
     }
 
-    /// Ends all faults. What they did to the medium stays; rotten bits are right again.
+    /// Ends all faults. Damage on the medium stays; rotten bits are right again.
     pub fn clear(&self) {
         *self.0.borrow_mut() = FaultState::default();
     }
@@ -137,7 +135,7 @@ impl Faults {
         }
     }
 
-    /// What was written over is not rotten any more.
+    /// Sectors that were written over are not rotten any more.
     fn heal(&self, range: SectorRange) {
         let rotten_in = |fault: &Fault| match fault {
             Fault::BitRot { at, .. } => range.contains(SectorRange::new(*at, 1)),
@@ -218,7 +216,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let range = write_range(self.limits(), at, &data)?;
+        let range = self.limits().checked_write(at, &data)?;
         self.changes(range).await?;
         let silent = |fault: &Fault| {
             matches!(
@@ -248,7 +246,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        writable(self.limits(), range)?;
+        self.limits().checked_change(range)?;
         self.changes(range).await?;
         self.below.discard(range).await?;
         if self.limits().after_discard == voltier_block::AfterDiscard::Zeroes {
@@ -258,7 +256,7 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        writable(self.limits(), range)?;
+        self.limits().checked_change(range)?;
         self.changes(range).await?;
         self.below.write_zeroes(range, durability).await?;
         self.faults.heal(range);
@@ -269,8 +267,8 @@ impl<D: BlockDevice> BlockDevice for FaultDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
     use voltier_block::MIB;
+    use voltier_drive::MemoryDevice;
     use voltier_ring::{Executor, NoFiles};
 
     type Device = FaultDevice<MemoryDevice>;

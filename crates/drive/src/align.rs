@@ -8,8 +8,6 @@ use voltier_block::{
 };
 use voltier_ring::Signal;
 
-use crate::request::{transfer_range, writable, write_range};
-
 /// Changes under way, so that a read-modify-write never undoes a neighbour: two requests for
 /// different sectors of one block do not overlap, and both must last.
 #[derive(Default)]
@@ -138,7 +136,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
-        let range = transfer_range(&self.limits, at, into.len())?;
+        let range = self.limits.checked_transfer(at, into.len())?;
         let covering = self.covering(range);
         if covering == range {
             return self.below.read(at, into).await;
@@ -151,7 +149,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let range = write_range(&self.limits, at, &data)?;
+        let range = self.limits.checked_write(at, &data)?;
         let covering = self.covering(range);
         let _lock = self.locks.lock(covering).await;
         if covering == range {
@@ -165,7 +163,7 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         let _lock = self.locks.lock(self.covering(range)).await;
         if self.limits.after_discard == AfterDiscard::Zeroes {
             self.zero_edges(range, Durability::Cached).await?;
@@ -177,77 +175,12 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         let _lock = self.locks.lock(self.covering(range)).await;
         self.zero_edges(range, durability).await?;
         match self.whole_blocks(range) {
             whole if whole.is_empty() => Ok(()),
             whole => self.below.write_zeroes(whole, durability).await,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::MemoryDevice;
-    use crate::filter::{Delay, DelayDevice, IoKind, IoLog, LogDevice};
-    use std::rc::Rc;
-    use voltier_block::MIB;
-    use voltier_ring::{Executor, Handle, NoFiles};
-
-    fn slow_4k(handle: &Handle, log: &IoLog) -> AlignDevice<impl BlockDevice + use<>> {
-        let memory = MemoryDevice::with_block_bytes(MIB, 4096);
-        let delayed = DelayDevice::new(handle.clone(), memory, Delay::new(70, 110, 130));
-        AlignDevice::new(LogDevice::new(handle.clone(), delayed, log.clone()))
-    }
-
-    #[test]
-    fn neighbours_in_one_block_written_at_once_both_last() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        executor.block_on(async move {
-            let device = Rc::new(slow_4k(&handle, &IoLog::new(0)));
-            let tasks: Vec<_> = (0..32u8)
-                .map(|sector| {
-                    let device = device.clone();
-                    handle.spawn(async move {
-                        let data = Payload::from(Bytes::copy_of(&[sector + 1; 512]));
-                        device.write(Lba(sector.into()), data, Durability::Cached).await
-                    })
-                })
-                .collect();
-            for task in tasks {
-                task.await.unwrap();
-            }
-            let bytes = device.read(Lba(0), Buf::new(32 * 512)).await.unwrap();
-            for (sector, content) in bytes.chunks(512).enumerate() {
-                assert!(content.iter().all(|&byte| usize::from(byte) == sector + 1), "{sector}");
-            }
-        });
-    }
-
-    #[test]
-    fn whole_blocks_pass_straight_through_and_edges_cost_one_read_each() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        executor.block_on(async move {
-            let log = IoLog::new(0);
-            let device = slow_4k(&handle, &log);
-            let reads = || log.totals(IoKind::Read).requests;
-            let write = async |at, sectors: usize| {
-                let data = Payload::from(Buf::zeroed(sectors * 512));
-                device.write(Lba(at), data, Durability::Cached).await.unwrap();
-            };
-            write(8, 16).await;
-            assert_eq!(reads(), 0);
-            write(9, 2).await;
-            assert_eq!(reads(), 1);
-            write(15, 20).await;
-            assert_eq!(reads(), 3);
-            write(16, 9).await;
-            assert_eq!(reads(), 4);
-            assert_eq!(log.totals(IoKind::Write).requests, 4);
-        });
     }
 }

@@ -34,7 +34,7 @@ pub struct LogEntry {
     pub submitted_ns: Nanos,
     /// When it was done.
     pub completed_ns: Nanos,
-    /// What it was.
+    /// Kind of the request.
     pub kind: IoKind,
     /// Where; empty for a flush.
     pub range: SectorRange,
@@ -164,8 +164,8 @@ impl<D: BlockDevice> BlockDevice for LogDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
     use voltier_block::MIB;
+    use voltier_drive::MemoryDevice;
     use voltier_ring::{Executor, NoFiles};
 
     #[test]

@@ -1,10 +1,9 @@
-//! Request headers: parsed, then held against what the export can do.
+//! The transmission phase on the wire: requests parsed and held against the export, replies formed.
 
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
-use super::proto::{self, ErrorCode};
-use super::reply::Failure;
+use super::proto::{self, ErrorCode, Failure};
 
-/// What a request wants done.
+/// The operation that a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read a range.
@@ -22,7 +21,7 @@ pub enum Command {
 /// A request that the export can serve: inside it, aligned, and within the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub command: Command,
     /// The client's name for the request, echoed in the reply.
     pub cookie: u64,
@@ -61,7 +60,7 @@ impl RawRequest {
         })
     }
 
-    /// Holds the request against the export. What comes back as an error is answered, and the
+    /// Holds the request against the export. The caller answers an error, and the
     /// connection goes on.
     pub(super) fn check(&self, info: &ExportInfo, structured: bool) -> Result<Request, Failure> {
         let invalid = |message| Failure::new(ErrorCode::Invalid, message);
@@ -140,6 +139,89 @@ pub(super) fn be32(bytes: &[u8]) -> u32 {
 /// The first eight bytes as a number.
 pub(super) fn be64(bytes: &[u8]) -> u64 {
     u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
+}
+
+/// Longest header of a reply: a structured error with offset and text.
+const HEADER_BYTES_MAX: usize = proto::STRUCTURED_REPLY_BYTES + 4 + 2 + 8 + MESSAGE_BYTES_MAX;
+
+/// Longest error text, in bytes; the texts are ours and short.
+const MESSAGE_BYTES_MAX: usize = 64;
+
+/// The bytes of a reply before its data, if it has any.
+#[derive(Clone, Copy)]
+pub(super) struct ReplyHeader {
+    bytes: [u8; HEADER_BYTES_MAX],
+    len: usize,
+}
+
+impl ReplyHeader {
+    const fn empty() -> Self {
+        Self { bytes: [0; HEADER_BYTES_MAX], len: 0 }
+    }
+
+    fn put(mut self, part: &[u8]) -> Self {
+        self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
+        self.len += part.len();
+        self
+    }
+
+    fn simple(cookie: u64, error: u32) -> Self {
+        Self::empty()
+            .put(&proto::SIMPLE_REPLY_MAGIC.to_be_bytes())
+            .put(&error.to_be_bytes())
+            .put(&cookie.to_be_bytes())
+    }
+
+    /// The header of the only chunk of a reply: this server never needs a second one.
+    fn chunk(cookie: u64, kind: u16, payload_bytes: u32) -> Self {
+        Self::empty()
+            .put(&proto::STRUCTURED_REPLY_MAGIC.to_be_bytes())
+            .put(&proto::REPLY_FLAG_DONE.to_be_bytes())
+            .put(&kind.to_be_bytes())
+            .put(&cookie.to_be_bytes())
+            .put(&payload_bytes.to_be_bytes())
+    }
+}
+
+impl AsRef<[u8]> for ReplyHeader {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// The header before the data of a successful read.
+pub(super) fn read_reply(structured: bool, request: &Request) -> ReplyHeader {
+    if !structured {
+        return ReplyHeader::simple(request.cookie, 0);
+    }
+    ReplyHeader::chunk(request.cookie, proto::REPLY_TYPE_OFFSET_DATA, 8 + request.length)
+        .put(&request.offset.to_be_bytes())
+}
+
+/// The whole reply to any other successful request. Simple even where structured replies are
+/// agreed: the protocol leaves the choice for everything but reads, and it is shorter.
+pub(super) fn success_reply(cookie: u64) -> ReplyHeader {
+    ReplyHeader::simple(cookie, 0)
+}
+
+/// The whole reply to a failed request.
+pub(super) fn error_reply(structured: bool, cookie: u64, failure: Failure) -> ReplyHeader {
+    let code = failure.code as u32;
+    if !structured {
+        return ReplyHeader::simple(cookie, code);
+    }
+    let message = &failure.message.as_bytes()[..failure.message.len().min(MESSAGE_BYTES_MAX)];
+    let text_bytes = 6 + message.len() as u32;
+    let header = match failure.offset {
+        None => ReplyHeader::chunk(cookie, proto::REPLY_TYPE_ERROR, text_bytes),
+        Some(_) => ReplyHeader::chunk(cookie, proto::REPLY_TYPE_ERROR_OFFSET, text_bytes + 8),
+    };
+    let header =
+        header.put(&code.to_be_bytes()).put(&(message.len() as u16).to_be_bytes()).put(message);
+    match failure.offset {
+        None => header,
+        Some(offset) => header.put(&offset.to_be_bytes()),
+    }
 }
 
 #[cfg(test)]
@@ -226,5 +308,49 @@ mod tests {
         assert_eq!(code(raw(CMD_READ, 0, 512, 512), &large_blocks), Some(ErrorCode::Invalid));
         let no_trim = export(|limits| limits.after_discard = AfterDiscard::Unchanged);
         assert_eq!(code(raw(CMD_TRIM, 0, 0, 512), &no_trim), Some(ErrorCode::Invalid));
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    const READ: Request = Request {
+        command: Command::Read,
+        cookie: 0x0102_0304_0506_0708,
+        offset: 0x1_0000,
+        length: 0x200,
+        fua: false,
+        no_hole: false,
+    };
+
+    #[test]
+    fn simple_replies_have_the_golden_bytes() {
+        let golden = "67446698000000000102030405060708";
+        assert_eq!(hex(success_reply(READ.cookie).as_ref()), golden);
+        assert_eq!(hex(read_reply(false, &READ).as_ref()), golden);
+        let failure = Failure::new(ErrorCode::NoSpace, "unused");
+        let error = error_reply(false, READ.cookie, failure);
+        assert_eq!(hex(error.as_ref()), "674466980000001c0102030405060708");
+    }
+
+    #[test]
+    fn structured_replies_have_the_golden_bytes() {
+        let read = "668e33ef00010001010203040506070800000208".to_owned() + "0000000000010000";
+        assert_eq!(hex(read_reply(true, &READ).as_ref()), read);
+        let failure = Failure::new(ErrorCode::Invalid, "no");
+        let error = "668e33ef00018001010203040506070800000008".to_owned() + "0000001600026e6f";
+        assert_eq!(hex(error_reply(true, READ.cookie, failure).as_ref()), error);
+        let failure = Failure { offset: Some(0x1_0000), ..Failure::new(ErrorCode::Io, "no") };
+        let error = "668e33ef00018002010203040506070800000010".to_owned()
+            + "0000000500026e6f"
+            + "0000000000010000";
+        assert_eq!(hex(error_reply(true, READ.cookie, failure).as_ref()), error);
+    }
+
+    #[test]
+    fn an_overlong_text_is_cut_and_not_a_panic() {
+        let long = "0123456789012345678901234567890123456789012345678901234567890123456789";
+        let failure = Failure { offset: Some(1), ..Failure::new(ErrorCode::Io, long) };
+        assert_eq!(error_reply(true, 1, failure).as_ref().len(), HEADER_BYTES_MAX);
     }
 }

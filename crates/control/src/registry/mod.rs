@@ -4,192 +4,25 @@
 //! The file is JSON as a whole and exact to the byte: one head line with format, version and the
 //! CRC-32C of the body, the body, and a closing line. A change goes to a temporary file, is
 //! synced, and takes the name by a rename; the copy before it stays as `registry.json.previous`.
-//! What cannot be read is refused and left alone, never repaired by guessing.
+//! A file that cannot be read is refused and left alone, never repaired by guessing.
 
-use std::fmt;
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+mod body;
+mod store;
 
-use serde::{Deserialize, Serialize};
+use std::path::Path;
 
-use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
-use crate::error::{ControlError, ControlResult};
+use crate::error::ControlResult;
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
-use crate::settings::Settings;
-use crate::spec::DeviceSpec;
+
+use body::{Body, decode, encode};
+use store::RegistryFile;
+
+pub use body::REGISTRY_VERSION;
+pub use store::RegistryStore;
 
 /// Name of the file in the state folder.
 pub const REGISTRY_FILE: &str = "registry.json";
-/// Newest version this program writes; newer ones are refused. It writes the oldest one that can say
-/// what there is: 1 without arrays, 2 with arrays that have neither spare pools nor limits of their own, 3
-/// with arrays that merge small writes as usual, 4 with caches whose `congested` is as usual.
-pub const REGISTRY_VERSION: u32 = 5;
-
-const FORMAT: &str = "voltier-registry";
-const TAIL: &str = "\n}\n";
-/// A registry of 10,000 volumes has about 10 MB; what is longer is no registry.
-const REGISTRY_BYTES_MAX: u64 = 64 << 20;
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Body {
-    volumes: Vec<VolumeRecord>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    arrays: Vec<RegisteredArray>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    spare_pools: Vec<PoolRecord>,
-}
-
-impl Body {
-    /// The oldest version that can say it.
-    fn version(&self) -> u32 {
-        let is_on_array = |volume: &VolumeRecord| volume.devices().any(|it| it.array().is_some());
-        let has_arrays = !self.arrays.is_empty() || self.volumes.iter().any(is_on_array);
-        let is_new = |array: &RegisteredArray| {
-            let ArraySettings { health, spare_pool, .. } = &array.settings;
-            spare_pool.is_some() || *health != HealthSettings::default()
-        };
-        let merges_else =
-            |array: &RegisteredArray| array.settings.merge != MergeSettings::default();
-        let usual = Settings::default().congested_us;
-        let congested_else = |volume: &VolumeRecord| {
-            volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
-        };
-        if self.volumes.iter().any(congested_else) {
-            REGISTRY_VERSION
-        } else if self.arrays.iter().any(merges_else) {
-            4
-        } else if !self.spare_pools.is_empty() || self.arrays.iter().any(is_new) {
-            3
-        } else if has_arrays {
-            2
-        } else {
-            1
-        }
-    }
-
-    fn put_array(&mut self, record: RegisteredArray) {
-        self.arrays.retain(|array| array.name != record.name);
-        self.arrays.push(record);
-        self.arrays.sort_by(|a, b| a.name.cmp(&b.name));
-    }
-
-    fn put_pool(&mut self, record: PoolRecord) {
-        self.spare_pools.retain(|pool| pool.name != record.name);
-        self.spare_pools.push(record);
-        self.spare_pools.sort_by(|a, b| a.name.cmp(&b.name));
-    }
-
-    /// What cannot be, however good the checksum is.
-    fn check(&self) -> Result<(), String> {
-        if let Some(name) = twice(self.volumes.iter().map(|volume| &volume.name)) {
-            return Err(format!("two volumes are named {name}"));
-        }
-        if let Some(name) = twice(self.arrays.iter().map(|array| &array.name)) {
-            return Err(format!("two arrays are named {name}"));
-        }
-        let used = self.volumes.iter().flat_map(VolumeRecord::devices);
-        if let Some(name) = twice(used.filter_map(DeviceSpec::array)) {
-            return Err(format!("the array {name} is used twice"));
-        }
-        if let Some(name) = twice(self.spare_pools.iter().map(|pool| &pool.name)) {
-            return Err(format!("two spare pools are named {name}"));
-        }
-        for pool in &self.spare_pools {
-            if pool.spares.iter().any(|spare| spare.device.array().is_some()) {
-                return Err(format!("the spare pool {} has an array in it", pool.name));
-            }
-        }
-        for array in &self.arrays {
-            let is_it = |pool: &PoolRecord| Some(&pool.name) == array.settings.spare_pool.as_ref();
-            if let Some(pool) = &array.settings.spare_pool
-                && !self.spare_pools.iter().any(is_it)
-            {
-                return Err(format!("the array {} takes spares of {pool}, no pool", array.name));
-            }
-            let members = array.members.len();
-            array
-                .level
-                .check(members, array.chunk_bytes)
-                .map_err(|why| format!("the array {} cannot be: {why}", array.name))?;
-            if array.devices().any(|device| device.array().is_some()) {
-                return Err(format!("the array {} stands on an array", array.name));
-            }
-        }
-        for volume in &self.volumes {
-            if let Some(Err(why)) = volume.cache.as_ref().map(|it| it.settings.for_cache().check())
-            {
-                return Err(format!("the cache of {} has {why}", volume.name));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A name that is there twice.
-fn twice<'a, T: Ord>(names: impl Iterator<Item = &'a T>) -> Option<&'a T> {
-    let mut names: Vec<&T> = names.collect();
-    names.sort_unstable();
-    names.array_windows().find(|[one, other]| one == other).map(|[name, _]| *name)
-}
-
-/// Where the bytes of a registry are kept.
-pub trait RegistryStore: fmt::Debug + Send {
-    /// The bytes last written; `None` when nothing ever was.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    fn read(&self) -> ControlResult<Option<Vec<u8>>>;
-
-    /// Replaces all bytes, on the medium when it returns: whatever happens, either the old ones or
-    /// the new ones are there.
-    ///
-    /// # Errors
-    /// When that cannot be done; the old ones are there then.
-    fn write(&mut self, bytes: &[u8]) -> ControlResult<()>;
-
-    /// What is said when the bytes are no registry that can be used, and why.
-    fn refusal(&self, reason: &str) -> ControlError;
-}
-
-/// A file of the state folder, with the copy before the last change beside it.
-#[derive(Debug)]
-struct RegistryFile(PathBuf);
-
-impl RegistryStore for RegistryFile {
-    fn read(&self) -> ControlResult<Option<Vec<u8>>> {
-        let path = &self.0;
-        let length = match fs::metadata(path) {
-            Ok(meta) => meta.len(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(ControlError::io(reading(path), &error)),
-        };
-        if length > REGISTRY_BYTES_MAX {
-            return Err(self.refusal("it is no registry of this program (too long)"));
-        }
-        fs::read(path).map(Some).map_err(|error| ControlError::io(reading(path), &error))
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> ControlResult<()> {
-        write_atomically(&self.0, bytes)
-            .map_err(|error| ControlError::io(format!("writing {}", self.0.display()), &error))
-    }
-
-    fn refusal(&self, reason: &str) -> ControlError {
-        let previous = previous_path(&self.0);
-        let hint = if previous.exists() {
-            format!("the copy before the last change is {}: put it in place", previous.display())
-        } else {
-            "put a good copy in place".to_owned()
-        };
-        ControlError::failed(format!(
-            "refusing the registry {}: {reason}; {hint}, \
-             or move the file away to start with no volumes",
-            self.0.display()
-        ))
-    }
-}
 
 /// All volumes and arrays of one state folder, in the order of their names.
 #[derive(Debug)]
@@ -326,81 +159,16 @@ impl Registry {
     }
 }
 
-fn reading(path: &Path) -> String {
-    format!("reading {}", path.display())
-}
-
-/// Where the copy before the last change is kept.
-pub(crate) fn previous_path(path: &Path) -> PathBuf {
-    path.with_extension("json.previous")
-}
-
-fn head(version: u32, checksum: u32) -> String {
-    format!(
-        "{{\"format\":\"{FORMAT}\",\"version\":{version},\"crc32c\":\"{checksum:08x}\",\
-         \"registry\":\n"
-    )
-}
-
-fn checksum(body: &str) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, body.as_bytes()) as u32
-}
-
-fn encode(body: &Body) -> Vec<u8> {
-    let version = body.version();
-    let body = serde_json::to_string_pretty(body).expect("a registry has only plain values");
-    format!("{}{body}{TAIL}", head(version, checksum(&body))).into_bytes()
-}
-
-fn decode(bytes: &[u8]) -> Result<Body, String> {
-    let foreign = || "it is no registry of this program".to_owned();
-    let damaged = || "it is damaged (checksum)".to_owned();
-    let text = std::str::from_utf8(bytes).map_err(|_| foreign())?;
-    let (first, rest) = text.split_once('\n').ok_or_else(foreign)?;
-    let fields = first
-        .strip_prefix(&format!("{{\"format\":\"{FORMAT}\",\"version\":"))
-        .ok_or_else(foreign)?;
-    let version: u32 =
-        fields.split(',').next().and_then(|text| text.parse().ok()).ok_or_else(foreign)?;
-    if version > REGISTRY_VERSION {
-        return Err(format!("it has version {version}, this program knows {REGISTRY_VERSION}"));
-    }
-    let body = rest.strip_suffix(TAIL).ok_or_else(damaged)?;
-    if format!("{first}\n") != head(version, checksum(body)) || version == 0 {
-        return Err(damaged());
-    }
-    let body: Body = serde_json::from_str(body).map_err(|error| format!("it is wrong: {error}"))?;
-    // The head is not in the checksum; what is written has the version of what is in it.
-    if version != body.version() {
-        return Err(format!("it is wrong: what is in it is not of version {version}"));
-    }
-    body.check().map_err(|why| format!("it is wrong: {why}"))?;
-    Ok(body)
-}
-
-/// New content under `path`, old content under its previous name, both synced.
-fn write_atomically(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let fresh = path.with_extension("json.new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    if path.exists() {
-        // A link made beside it and renamed over: the previous copy is never half there.
-        let link = path.with_extension("json.link");
-        let _ = fs::remove_file(&link);
-        fs::hard_link(path, &link)?;
-        fs::rename(&link, previous_path(path))?;
-    }
-    fs::rename(&fresh, path)?;
-    let dir = path.parent().expect("a registry is in a folder");
-    File::open(dir)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::body::*;
+    use super::store::previous_path;
     use super::*;
     use voltier_array::Consistency;
 
+    use crate::array_settings::*;
     use crate::export_spec::ExportSpec;
     use crate::records::{CacheRecord, Desired, Identity};
     use crate::settings::Settings;

@@ -83,8 +83,8 @@ impl<D: BlockDevice> BlockDevice for DelayDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
     use voltier_block::MIB;
+    use voltier_drive::MemoryDevice;
     use voltier_ring::{Executor, NoFiles};
 
     #[test]
