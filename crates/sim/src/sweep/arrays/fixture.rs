@@ -7,12 +7,12 @@ use std::rc::Rc;
 use voltier_array::{AREA_ALIGN_BYTES, Array, BackgroundTask, Pace, Priority, SUPERBLOCK_BYTES};
 use voltier_block::{BlockDevice, KIB, Lba, MIB, Nanos, Prng, SectorRange};
 use voltier_control::DeviceSpec;
-use voltier_drive::filter::FittedDevice;
 
 use crate::disk::{DiskSpec, SimDisk};
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
+use crate::origin::FittedDevice;
 use crate::sweep::daemon::{DaemonFixture, DaemonLeft};
 use crate::workload::DeviceUnderTest;
 
