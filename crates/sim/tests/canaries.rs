@@ -286,7 +286,7 @@ const DRAWN_FOR: &str = "canaries ";
 
 fn run_with(canary: Canary, scenario: &Scenario) -> Outcome {
     choose(Some(canary));
-    let outcome = swarm::run(&scenario, false);
+    let outcome = swarm::run(scenario, false);
     choose(None);
     outcome
 }

@@ -11,7 +11,7 @@ use voltier_sim::{Counts, FaultKind};
 const SEEDS: u64 = 40;
 
 fn run(scenario: &Scenario) -> Counts {
-    let outcome = swarm::run(&scenario, true);
+    let outcome = swarm::run(scenario, true);
     assert!(outcome.failure.is_none(), "{}", report::failure(scenario, &outcome));
     outcome.counts
 }
