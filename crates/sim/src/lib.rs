@@ -44,5 +44,5 @@ pub use fault::{FaultKind, FaultMix};
 pub use ledger::{Counts, Ledger};
 pub use medium::{Cut, Medium};
 pub use model::{Model, Violation, Write};
-pub use origin::SimDrive;
+pub use origin::{FittedDevice, SimDrive};
 pub use world::{Event, World};

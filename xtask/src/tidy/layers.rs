@@ -34,7 +34,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier" | "voltier-control" => Layer::Control,
         "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
         | "voltier-bench" | "xtask" => Layer::Laboratory,
-        "voltier-sim" => Layer::Sim,
+        "voltier-sim" | "voltier-filter" => Layer::Sim,
         "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
     })

@@ -1,4 +1,4 @@
-//! Serves memory over NBD or as a FUSE file: what the doors themselves cost, to compare with another
+//! Serves memory over NBD or as a FUSE file: what the exports themselves cost, to compare with another
 //! server's.
 //!
 //! ```text
@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, MIB};
 use voltier_drive::MemoryDevice;
-use voltier_export::fuse::FileDoor;
+use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Core, Executor, StreamAddress};
 
@@ -19,12 +19,12 @@ const USAGE: &str = "usage: serve_memory nbd SOCKET|ADDRESS:PORT [MIB]
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let (Some(door), Some(at)) = (arguments.next(), arguments.next()) else {
+    let (Some(kind), Some(at)) = (arguments.next(), arguments.next()) else {
         return Err(USAGE.into());
     };
     let size_mib: u64 = arguments.next().map_or(Ok(1024), |size| size.parse())?;
     let bytes = size_mib * MIB;
-    match door.as_str() {
+    match kind.as_str() {
         "nbd" => serve_nbd(&at, bytes),
         "fuse" => serve_fuse(&at, bytes),
         _ => Err(USAGE.into()),
@@ -47,9 +47,9 @@ fn serve_nbd(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
 fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let core = Core::start("memory")?;
     let open =
-        move |handle| async move { FileDoor::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
-    let door = core.remote().call(open).ok_or("the core has ended")?;
-    let mut file = door.mount(at.as_ref())?;
+        move |handle| async move { FileExport::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
+    let export = core.remote().call(open).ok_or("the core has ended")?;
+    let mut file = export.mount(at.as_ref())?;
     println!("{at}");
     std::io::stdin().read_line(&mut String::new())?;
     Ok(file.stop()?)

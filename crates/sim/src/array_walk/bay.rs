@@ -8,7 +8,6 @@ use voltier_array::{AREA_ALIGN_BYTES, Array, BackgroundTask, Pace, Priority, SUP
 use voltier_block::{BlockDevice, KIB, Lba, MIB, Nanos, Prng, SectorRange};
 use voltier_control::safety::Machine;
 use voltier_control::{DeviceSpec, Service};
-use voltier_drive::filter::FittedDevice;
 
 use super::engine::WalkEngine;
 use crate::disk::{DiskSpec, SimDisk};
@@ -16,6 +15,7 @@ use crate::ledger::Ledger;
 use crate::manage::site::{Site, SiteLeft};
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
+use crate::origin::FittedDevice;
 use crate::workload::Bench;
 
 /// Drives that can be members, and behind them those that can have a journal.

@@ -12,7 +12,6 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
-use voltier_drive::filter::FittedDevice;
 use voltier_ring::{Executor, NoFiles};
 
 use crate::arrays::merge::merge_of;
@@ -23,6 +22,7 @@ use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
+use crate::origin::FittedDevice;
 use crate::rest;
 use crate::workload::{Bench, Profile, UUID, run_clients};
 use crate::world::World;
