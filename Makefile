@@ -10,7 +10,7 @@
 #   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
 #   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
 #   make coverage     lines of the cache that the simulator runs, and those it does not
-#   make witness      members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
+#   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 .PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
-  witness crash clean
+  cross-check-md witness crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
@@ -91,9 +91,12 @@ sim:
 	$(XTASK) sim --seeds $(SIM_SEEDS)
 	$(XTASK) sim --arrays --seeds $(SIM_ARRAY_SEEDS)
 
-witness:
-	@scripts/deps.sh witness
-	scripts/witness-md.sh
+cross-check-md:
+	@scripts/deps.sh cross-check-md
+	scripts/cross-check-md.sh
+
+# The name of earlier releases.
+witness: cross-check-md
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \
