@@ -16,6 +16,8 @@ type Failure = Box<dyn Error>;
 const USAGE: &str = "\
 usage: cargo xtask TASK
   tidy            the house rules that the compiler and clippy do not know
+  tidy --lower    records the counts of xtask/tidy-ratchet.toml that fell
+  tidy --list RULE [AREA]  the places that a count of that file counts
   doc-test        runs the commands shown in README.md and docs/guide
   bench NAME      speed against named peers; NAME: cache, start, parity, array, btrfs, mrc
   sim [OPTION]... the simulator: --seeds N, --minutes M, --manage N, --seed S (see docs/proof.md)";
@@ -25,6 +27,9 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["tidy"] => tidy::run(),
+        ["tidy", "--lower"] => tidy::lower(),
+        ["tidy", "--list", rule] => tidy::list(rule, None),
+        ["tidy", "--list", rule, area] => tidy::list(rule, Some(area)),
         ["doc-test"] => doc_test::run(),
         ["bench", name] => bench::run(name),
         ["sim", arguments @ ..] => sim::run(arguments),

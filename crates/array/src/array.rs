@@ -8,28 +8,29 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
     SECTOR_BYTES, SectorRange, StripeShape,
 };
-use voltier_parity::{Code, Decoder};
+use voltier_parity::{Code, CodeError, Decoder};
 use voltier_ring::Handle;
 
-use crate::errors::ArrayError;
-use crate::format::consistency::Consistency;
-use crate::format::journal_place::longest_record_bytes;
-use crate::format::reshape_record::ReshapeRecord;
+use crate::background::Background;
+use crate::consistency::Consistency;
+use crate::counts::{Counters, Counts};
+use crate::durable::Durable;
+use crate::errors::MetadataError;
 use crate::generations::Generations;
-use crate::geometry::chunks::{Geometry, Stripe};
-use crate::geometry::shapes::Shapes;
-use crate::journal::journal::Journal;
-use crate::journal::placement::JournalDevice;
-use crate::members::counts::{Counters, Counts};
-use crate::members::health::Watch;
-use crate::members::member_set::{Clear, Member};
-use crate::membership::record::Durable;
-use crate::stripe::locks::StripeLocks;
-use crate::stripe::merge::MergePolicy;
-use crate::stripe::merge::streams::Streams;
-use crate::tasks::background::Background;
-use crate::tasks::pace::Foreground;
-use crate::tasks::reshape::Moving;
+use crate::geometry::{Geometry, Stripe};
+use crate::grow::GrowError;
+use crate::health::Watch;
+use crate::journal::home::{JournalDevice, JournalError};
+use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
+use crate::level::GeometryError;
+use crate::locks::StripeLocks;
+use crate::losses::{Losses, RecordLosses};
+use crate::members::{Clear, Member};
+use crate::merge::{MergePolicy, Streams};
+use crate::pace::Foreground;
+use crate::replace::ReplaceError;
+use crate::reshape::shapes::Shapes;
+use crate::reshape::{Moving, ReshapeRecord};
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
@@ -38,6 +39,95 @@ const DECODERS_MAX: usize = 256;
 
 /// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
 pub(crate) type DecoderKey = (usize, Vec<usize>, Vec<usize>);
+
+/// Why an array cannot be made of these members: one line for the user.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArrayError {
+    /// The geometry is for another number of members.
+    #[error("{given} members given: the array has {expected}")]
+    MemberCount {
+        /// The members given, lost ones included.
+        given: usize,
+        /// The members of the geometry.
+        expected: usize,
+    },
+    /// A member does not hold its part.
+    #[error("member {member} has {sectors} sectors: the array uses {needed} of each")]
+    TooSmall {
+        /// The number of the member.
+        member: usize,
+        /// Its size.
+        sectors: u64,
+        /// What is used of each member.
+        needed: u64,
+    },
+    /// A member cannot be sent a chunk at once.
+    #[error("member {member} takes {bytes} bytes at once, less than a chunk: take a smaller one")]
+    Transfer {
+        /// The number of the member.
+        member: usize,
+        /// The longest transfer of the member, in bytes.
+        bytes: u32,
+    },
+    /// More members are lost than the level can lose.
+    #[error("{lost} members of group {group} are lost and the level allows {allowed}")]
+    TooManyLost {
+        /// The number of the group, from 0.
+        group: usize,
+        /// How many are lost.
+        lost: usize,
+        /// How many may be.
+        allowed: usize,
+    },
+    /// A ring of the journal is too short, or not on whole blocks.
+    #[error(
+        "the journal of member {member} has {sectors} sectors: give it {needed} or more, on 4 KiB"
+    )]
+    JournalPlace {
+        /// The number of the member.
+        member: usize,
+        /// What it has.
+        sectors: u64,
+        /// What it needs.
+        needed: u64,
+    },
+    /// More members than a transaction can name.
+    #[error("{members} members: an array with a journal has at most 64")]
+    JournalMembers {
+        /// The members of the geometry.
+        members: usize,
+    },
+    /// A journal that is needed cannot be read, and its member cannot be lost.
+    #[error("the journal of member {member} is damaged and no redundancy is left")]
+    JournalDamaged {
+        /// The number of the member.
+        member: usize,
+    },
+    /// Members failed while the journal was made or replayed.
+    #[error("{0}, while the journal was replayed: check the members and try again")]
+    Journal(IoError),
+    /// The parity code is not possible.
+    #[error(transparent)]
+    Code(#[from] CodeError),
+    /// The array does not grow.
+    #[error(transparent)]
+    Grow(#[from] GrowError),
+    /// A member cannot be replaced, or a spare not be used.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// A device cannot take the journal.
+    #[error(transparent)]
+    JournalDevice(#[from] JournalError),
+    /// No such array is possible.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The durable state cannot be made, or cannot be believed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// The array failed while it was started or stopped.
+    #[error("the array has failed ({0}): look at its members, then assemble it again")]
+    Io(IoError),
+}
 
 /// What an array stands on, beside its members.
 pub(crate) struct Foundation {
@@ -67,6 +157,7 @@ pub(crate) struct Inner<D> {
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
+    pub(crate) losses: Losses,
     pub(crate) watch: Watch,
     /// None without redundancy, or when none was asked for.
     pub(crate) journal: OnceCell<Journal>,
@@ -120,6 +211,36 @@ impl<D: BlockDevice> Array<D> {
             reshape: None,
         };
         Self::build(handle, geometry, members, foundation)
+    }
+
+    /// An array with a journal on its members and no other durable state; one without redundancy needs none
+    /// and gets none.
+    ///
+    /// What a member holds at its first sectors belongs to the array, its ring is elsewhere on the same
+    /// device. `record` is told of lost members, those not given included, before anything happens
+    /// that they miss.
+    ///
+    /// # Errors
+    /// When members or places do not suit the geometry, or too many are lost, also on the way.
+    pub async fn with_journal(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+        options: JournalOptions,
+        start: JournalStart,
+        record: RecordLosses,
+    ) -> Result<(Self, ReplayReport), ArrayError> {
+        let has_journal = geometry.parity_chunks() > 0;
+        let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
+        let (data_start, durable, reshape) = (0, None, None);
+        let foundation = Foundation { consistency, has_journal, data_start, durable, reshape };
+        let array = Self::build(handle, geometry, members, foundation)?;
+        array.0.losses.set_record(record);
+        if !has_journal {
+            return Ok((array, ReplayReport::default()));
+        }
+        let report = array.0.begin_journal(options, start).await?;
+        Ok((array, report))
     }
 
     /// Brings what was acknowledged in place on all members and empties the journal: the next start has
@@ -186,6 +307,7 @@ impl<D: BlockDevice> Array<D> {
             consistency,
             data_start,
             durable,
+            losses: Losses::default(),
             watch: Watch::default(),
             journal: OnceCell::new(),
             journal_device: RefCell::default(),

@@ -8,21 +8,20 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, IoError, Lba};
 use voltier_ring::{Handle, join_all};
 
-use crate::array::{Array, Foundation};
-use crate::bitmap::bitmap::Marks;
+use crate::array::{Array, ArrayError, Foundation};
+use crate::bits::Bits;
 use crate::canary::{self, Canary};
-use crate::errors::ArrayError;
-use crate::errors::metadata::{DeviceError, MetadataError};
-use crate::format::bits::Bits;
-use crate::format::consistency::Consistency;
-use crate::format::journal_label::{JournalLabel, JournalState};
-use crate::format::member_layout::MAP_START_BYTES;
-use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
-use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
-use crate::journal::replay::ReplayReport;
-use crate::members::label_copies::{Found, dismiss, read_label, read_superblock, write_superblock};
-use crate::membership::record::Durable;
-use crate::tasks::reshape::worker::begin_reshape;
+use crate::consistency::Consistency;
+use crate::copies::{Found, dismiss, read_superblock, write_superblock};
+use crate::durable::Durable;
+use crate::errors::{DeviceError, MetadataError};
+use crate::journal::ReplayReport;
+use crate::journal::device::{JournalLabel, JournalState, read_label};
+use crate::marks::{BLOCK_BYTES, Marks};
+use crate::member_layout::MAP_START_BYTES;
+use crate::regions::{Joined, RegionMap};
+use crate::reshape::mover::begin_reshape;
+use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 
 /// What may be done when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -280,10 +279,10 @@ fn check_presence(
 
 /// The whole region map of a device, if it can be read.
 async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>> {
-    let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
-    let (mut bytes, mut rest) = (Vec::new(), map.block_count() * MAP_BLOCK_BYTES);
+    let longest = u64::from(device.limits().max_transfer_bytes) / BLOCK_BYTES * BLOCK_BYTES;
+    let (mut bytes, mut rest) = (Vec::new(), map.block_count() * BLOCK_BYTES);
     while rest > 0 {
-        let now = rest.min(longest.max(MAP_BLOCK_BYTES));
+        let now = rest.min(longest.max(BLOCK_BYTES));
         let at = Lba::from_bytes(MAP_START_BYTES + bytes.len() as u64);
         bytes.extend_from_slice(&device.read(at, Buf::new(now as usize)).await.ok()?);
         rest -= now;

@@ -47,49 +47,80 @@
 //! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
 //! requests as its priority says, never under its floor.
 
+mod added_row;
 mod array;
 mod assemble;
-mod bitmap;
+mod background;
+mod bits;
 pub mod canary;
+mod clear;
+mod consistency;
+mod copies;
+mod counts;
 mod create;
+mod durable;
 mod errors;
-mod format;
 mod generations;
 mod geometry;
 mod grow;
+mod health;
 mod journal;
+mod latency;
+mod level;
+mod locks;
+mod losses;
+mod marks;
+mod member_layout;
+mod member_watch;
 mod members;
-mod membership;
+mod merge;
+mod pace;
+mod pieces;
+mod plan;
+mod read;
+mod rebuild;
+mod regions;
+mod replace;
+mod reshape;
+mod resync;
+mod rows;
+mod runs;
+mod scrub;
 mod service;
-mod stripe;
-mod tasks;
+mod superblock;
+mod write;
 
-pub use array::Array;
+pub use array::{Array, ArrayError};
 pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
+pub use background::BackgroundTask;
+pub use consistency::Consistency;
+pub use counts::Counts;
 pub use create::CreateOptions;
-pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
-pub use format::consistency::Consistency;
-pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
-pub use format::member_layout::{
+pub use errors::{DeviceError, MetadataError};
+pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use grow::GrowError;
+pub use health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
+pub use journal::device::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
+pub use journal::home::JournalError;
+pub use journal::{
+    JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
+    journal_sectors_min,
+};
+pub use latency::Latency;
+pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use losses::RecordLosses;
+pub use member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
 };
-pub use format::reshape_record::ReshapeRecord;
-pub use format::superblock::{
+pub use merge::{MergeMode, MergePolicy};
+pub use pace::{Pace, Priority, Progress};
+pub use rebuild::RebuildStatus;
+pub use replace::{ReplaceError, Replacement};
+pub use reshape::{ReshapeRecord, ReshapeStatus, ReshapeWait};
+pub use scrub::{ScrubFinding, ScrubRepair, ScrubStatus};
+pub use service::{ArrayStatus, MemberStatus};
+pub use superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
 };
-pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span, Stripe};
-pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
-pub use journal::replay::ReplayReport;
-pub use members::counts::Counts;
-pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
-pub use members::latency::Latency;
-pub use service::{ArrayStatus, MemberStatus};
-pub use stripe::merge::{MergeMode, MergePolicy};
-pub use tasks::background::BackgroundTask;
-pub use tasks::pace::{Pace, Priority, Progress};
-pub use tasks::rebuild::RebuildStatus;
-pub use tasks::replace::Replacement;
-pub use tasks::reshape::{ReshapeStatus, ReshapeWait};
-pub use tasks::scrub::{ScrubFinding, ScrubRepair, ScrubStatus};

@@ -4,20 +4,18 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult, SECTOR_BYTES};
 
-use crate::array::{Array, Inner};
-use crate::errors::ArrayError;
-use crate::errors::journal::JournalError;
-use crate::format::consistency::Consistency;
-use crate::format::journal_label::JournalRecord;
-use crate::format::journal_place::JournalOptions;
-use crate::format::superblock::{ArrayRecord, MemberState, Usage};
-use crate::geometry::level::Level;
-use crate::journal::replay::{JournalStart, ReplayReport};
-use crate::members::counts::Counts;
-use crate::members::health::MemberHealth;
-use crate::tasks::rebuild::RebuildStatus;
-use crate::tasks::reshape::ReshapeStatus;
-use crate::tasks::scrub::ScrubStatus;
+use crate::array::{Array, ArrayError, Inner};
+use crate::consistency::Consistency;
+use crate::counts::Counts;
+use crate::health::MemberHealth;
+use crate::journal::device::JournalRecord;
+use crate::journal::home::JournalError;
+use crate::journal::{JournalOptions, JournalStart, ReplayReport};
+use crate::level::Level;
+use crate::rebuild::RebuildStatus;
+use crate::reshape::ReshapeStatus;
+use crate::scrub::ScrubStatus;
+use crate::superblock::{ArrayRecord, MemberState, Usage};
 
 /// A member, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +165,7 @@ impl<D: BlockDevice> Array<D> {
         let durable = self.0.durable.as_ref()?;
         let record = durable.record();
         let [regions, regions_written, regions_dirty, regions_in_doubt] = durable.marks.counts();
-        let member = |(number, member): (usize, &crate::format::superblock::MemberRecord)| {
+        let member = |(number, member): (usize, &crate::superblock::MemberRecord)| {
             let own = &self.0.members[number];
             MemberStatus {
                 uuid: own.uuid(),

@@ -19,6 +19,17 @@ impl SourceFile {
     }
 }
 
+/// The crate or folder that `path` counts for: `array`, `docs/adr`, `xtask`, or `.` for the root.
+pub(super) fn area(path: &Path) -> String {
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    match parts.as_slice() {
+        [folder, name, _, ..] if folder == "crates" => name.to_string(),
+        [folder, name, _, ..] if folder == "docs" => format!("docs/{name}"),
+        [folder, _, ..] => folder.to_string(),
+        _ => ".".to_owned(),
+    }
+}
+
 /// Folders that hold what was built, found or downloaded.
 const SKIPPED: [&str; 6] = ["target", ".git", "artifacts", "corpus", "coverage", "data"];
 

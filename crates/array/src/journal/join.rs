@@ -10,10 +10,9 @@ use voltier_block::{BlockDevice, Durability, IoResult, Payload};
 
 use crate::array::Inner;
 use crate::canary::{self, Canary};
-use crate::format::journal_place::{JournalPlace, batch_blocks_max};
-use crate::format::journal_record::{Label, Owner, Start};
-use crate::journal::journal::Journal;
+use crate::journal::format::{Label, Owner, Start};
 use crate::journal::ring::Ring;
+use crate::journal::{Journal, JournalPlace, batch_blocks_max};
 
 /// Transactions stand still until this is dropped.
 pub(crate) struct Pause<'a>(Option<&'a Journal>);

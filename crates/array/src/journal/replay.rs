@@ -8,20 +8,20 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
 
-use crate::array::Inner;
+use crate::array::{ArrayError, Inner};
 use crate::canary::{self, Canary};
-use crate::errors::ArrayError;
-use crate::errors::journal::JournalError;
-use crate::format::journal_place::{JournalOptions, JournalPlace, batch_blocks_max};
-use crate::format::journal_record::{
+use crate::journal::device::read_long;
+use crate::journal::extents::{Extent, Extents};
+use crate::journal::format::{
     BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, DEVICE_RING, Entry, Label, Owner, Start,
     decode_batch, is_later_batch, length_of_batch,
 };
-use crate::journal::extents::{Extent, Extents};
-use crate::journal::journal::Journal;
+use crate::journal::home::JournalError;
 use crate::journal::ring::Ring;
-use crate::members::long_transfer::read_long;
-use crate::members::member_set::{Clear, together};
+use crate::journal::{
+    Journal, JournalOptions, JournalPlace, JournalStart, ReplayReport, batch_blocks_max,
+};
+use crate::members::{Clear, together};
 
 /// Writes to one member that a replay has under way.
 const REDO_DEPTH: usize = 16;
@@ -113,28 +113,6 @@ impl Gathered {
             participants & present & !seen == 0 || canary::is(Canary::IncompleteRedone)
         })
     }
-}
-
-/// How an array with a journal begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum JournalStart {
-    /// The members are consistent as they are; what is in the rings is void.
-    Create,
-    /// The members are as a stop or a crash left them: the journal is replayed.
-    Replay,
-}
-
-/// What a replay did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplayReport {
-    /// Transactions found that are not known to be in place.
-    pub transactions: u64,
-    /// Of these, those that are not in all rings, so that nothing of them is in place.
-    pub incomplete: u64,
-    /// Sectors of members written again.
-    pub sectors: u64,
-    /// Members whose ring is damaged: they were taken out of service.
-    pub damaged: Vec<usize>,
 }
 
 impl<D: BlockDevice> Inner<D> {

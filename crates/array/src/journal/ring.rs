@@ -7,11 +7,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{Lba, Payload, SECTOR_BYTES};
+use voltier_block::{Lba, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Signal;
 
-use crate::format::journal_place::JournalPlace;
-use crate::format::journal_record::{ENTRIES_MAX, Entry, Start, batch_blocks};
+use crate::journal::JournalPlace;
+use crate::journal::format::{
+    BLOCK_SECTORS, ENTRIES_MAX, Entry, LABEL_COPIES, Start, batch_blocks,
+};
 
 /// New content of a run of sectors of a member.
 #[derive(Clone)]
@@ -242,12 +244,31 @@ impl Ring {
     }
 }
 
+impl JournalPlace {
+    /// No room at all.
+    pub(crate) const NONE: Self = Self { start: Lba(0), sectors: 0 };
+
+    /// Blocks behind the labels.
+    pub(crate) const fn blocks(self) -> u64 {
+        (self.sectors / BLOCK_SECTORS).saturating_sub(LABEL_COPIES)
+    }
+
+    /// Where the label of this number goes.
+    pub(crate) const fn label_lba(self, number: u64) -> Lba {
+        self.start.plus(number % LABEL_COPIES * BLOCK_SECTORS)
+    }
+
+    /// Some blocks behind the labels.
+    pub(crate) const fn range_of(self, block: u64, blocks: u64) -> SectorRange {
+        let start = self.start.plus((LABEL_COPIES + block) * BLOCK_SECTORS);
+        SectorRange::new(start, blocks * BLOCK_SECTORS)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use voltier_block::Prng;
-
     use super::*;
-    use crate::format::journal_record::BLOCK_SECTORS;
+    use voltier_block::Prng;
 
     #[test]
     fn no_batch_lies_over_one_that_a_replay_may_need_and_the_walk_finds_all() {

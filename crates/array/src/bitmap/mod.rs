@@ -1,3 +1,0 @@
-//! The write-intent bitmap: regions that were written, are dirty, or need a resync.
-
-pub(crate) mod bitmap;

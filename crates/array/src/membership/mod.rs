@@ -1,3 +1,0 @@
-//! Who is in the array, on record.
-
-pub(crate) mod record;

@@ -1,0 +1,172 @@
+//! Rows of a group's members as background tasks read them: long runs, and stripe by stripe where a run
+//! cannot be read.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba};
+
+use crate::array::Inner;
+use crate::geometry::{Span, Stripe};
+use crate::locks::{Access, StripeGuard};
+use crate::members::together;
+use crate::plan::{SlotState, unusable};
+
+/// Sectors of the pieces of a chunk that are computed each for itself when the whole cannot be.
+const PIECE_SECTORS: u64 = 8;
+
+/// All slots of a stripe, over a span.
+struct Slots {
+    states: Vec<SlotState>,
+    bytes: Vec<Buf>,
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Locks whole stripes, which are rows of a group.
+    pub(crate) async fn lock_rows(
+        &self,
+        group: usize,
+        rows: Range<u64>,
+        access: Access,
+    ) -> Vec<StripeGuard> {
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut guards = Vec::with_capacity((rows.end - rows.start) as usize);
+        // Ascending, as everybody does who holds several: no two wait for each other.
+        for row in rows {
+            guards.push(self.locks.lock(self.stripe_of(group, row), whole, access).await);
+        }
+        guards
+    }
+
+    /// Reads rows of some members, all at once.
+    ///
+    /// # Errors
+    /// The first that came up.
+    pub(crate) async fn read_rows(
+        self: &Rc<Self>,
+        members: &[usize],
+        rows: &Range<u64>,
+    ) -> IoResult<Vec<Buf>> {
+        let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let at = Lba(rows.start * chunk.end);
+        let bytes = (rows.end - rows.start) as usize * chunk.bytes();
+        let read = |member: &usize| self.clone().read_member(*member, at, Buf::new(bytes));
+        let results = together(&self.handle, members.iter().map(read).collect()).await;
+        results.into_iter().collect()
+    }
+
+    /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
+    /// `copies` also those that could be read. The stripe is locked.
+    ///
+    /// # Errors
+    /// When a part of it cannot be computed: what could be is written.
+    pub(crate) async fn mend_stripe(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        span: Span,
+        copies: &[(usize, Rc<D>)],
+    ) -> IoResult<Vec<Buf>> {
+        match self.mend_span(stripe, span, copies).await {
+            Err(IoError::Medium) => {}
+            result => return result,
+        }
+        let width = self.shape(stripe).width();
+        let mut slots: Vec<Buf> = (0..width).map(|_| Buf::new(span.bytes())).collect();
+        let mut result = Ok(());
+        for start in (span.start..span.end).step_by(PIECE_SECTORS as usize) {
+            let part = Span { start, end: (start + PIECE_SECTORS).min(span.end) };
+            match self.mend_span(stripe, part, copies).await {
+                Ok(pieces) => {
+                    for (slot, piece) in slots.iter_mut().zip(pieces) {
+                        slot[span.place_of(part)].copy_from_slice(&piece);
+                    }
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| slots)
+    }
+
+    async fn mend_span(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        span: Span,
+        copies: &[(usize, Rc<D>)],
+    ) -> IoResult<Vec<Buf>> {
+        let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
+        let at = self.geometry.member_lba(stripe, span.start);
+        let region = self.region_of(stripe);
+        for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
+            let member = self.shape(stripe).member_of(stripe, slot);
+            let data = || Bytes::copy_of(bytes);
+            match state {
+                SlotState::Unreadable => {
+                    if self.members[member].has_region(region) {
+                        self.note_repair(member);
+                    }
+                    let write =
+                        self.clone().write_member(member, at, data().into(), Durability::Cached);
+                    write.await?;
+                }
+                SlotState::Online => {
+                    for (_, device) in copies.iter().filter(|(copied, _)| *copied == member) {
+                        self.write_target(member, device, at, data()).await;
+                    }
+                }
+                SlotState::Lost => {}
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn read_or_compute(self: &Rc<Self>, stripe: Stripe, span: Span) -> IoResult<Slots> {
+        let mut unreadable = Vec::new();
+        loop {
+            let states = self.slot_states(stripe, &unreadable)?;
+            let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
+            let reads: Vec<(usize, Span)> = online.map(|slot| (slot, span)).collect();
+            let read = match self.read_slots(stripe, &reads).await {
+                Ok(read) => read,
+                Err(failed) if self.geometry.parity_chunks() == 0 => {
+                    let is_lost = |slot: &usize| {
+                        !self.members[self.shape(stripe).member_of(stripe, *slot)].has_device()
+                    };
+                    let is_lost = failed.iter().any(is_lost);
+                    return Err(if is_lost { IoError::Gone } else { IoError::Medium });
+                }
+                Err(failed) => {
+                    unreadable.extend(failed);
+                    continue;
+                }
+            };
+            let mut slots: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
+            for ((slot, _), buf) in reads.into_iter().zip(read) {
+                slots[slot] = Some(buf);
+            }
+            let unusable = unusable(&states);
+            if !unusable.is_empty() {
+                let decoder = self.decoder(stripe, &unusable);
+                let source = |slot: &usize| &slots[*slot].as_ref().expect("it is online")[..];
+                let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+                let mut targets: Vec<Buf> =
+                    unusable.iter().map(|_| Buf::new(span.bytes())).collect();
+                let mut slices: Vec<&mut [u8]> =
+                    targets.iter_mut().map(|buf| &mut buf[..]).collect();
+                decoder.decode(&sources, &mut slices);
+                for (slot, buf) in unusable.iter().zip(targets) {
+                    slots[*slot] = Some(buf);
+                }
+            }
+            return Ok(Slots { states, bytes: slots.into_iter().flatten().collect() });
+        }
+    }
+
+    /// Writes to a device that is being filled. One that does not take it is given up.
+    pub(crate) async fn write_target(&self, member: usize, device: &Rc<D>, at: Lba, data: Bytes) {
+        self.counters.add(|counts| counts.member_writes += 1);
+        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        if result.is_err() {
+            self.give_successor_up(member, device);
+        }
+    }
+}
