@@ -1,6 +1,6 @@
 # The front door for people and CI. Every target installs what it needs first (scripts/deps.sh).
 #
-#   make build        the release binary, target/release/voltier
+#   make build        the release programs, target/release/voltier and voltier-lab
 #   make test         formatting, tidiness, lints, documentation, licences, every test
 #   make demo         the main job: the MaxIO table on modelled drives, with a report
 #   make bench        speed against named peers (docs/benchmarks.md):
@@ -10,7 +10,7 @@
 #   make sim          seeds of the simulator: SIM_SEEDS (see docs/proof.md)
 #   make canaries     deliberate bugs, each of which the simulator must find (part of make test)
 #   make coverage     lines of the cache that the simulator runs, and those it does not
-#   make witness      members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
+#   make cross-check-md  members of RAID 5, 6 and 10 byte for byte against those of Linux md, in a guest
 #   make crash        kill -9 under write load, 50 times: CRASH_ROUNDS
 #   make clean        removes everything that was built or written
 
@@ -18,17 +18,19 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := build
 .PHONY: build test lint docs deny doc-test unit-test demo bench fuzz fuzz-smoke sim canaries coverage \
-  witness crash clean
+  cross-check-md witness crash clean
 
 BENCH ?= cache
 # A minute or two on two cores; a number of seeds, so that every machine runs the same.
 SIM_SEEDS ?= 400
 SIM_ARRAY_SEEDS ?= 500
+# The daemon and its command, and the laboratory beside them.
+PROGRAMS := --package voltier --package voltier-lab-cli
 XTASK := cargo run --quiet --locked --package xtask --
 
 build:
 	@scripts/deps.sh build
-	cargo build --locked --release --package voltier
+	cargo build --locked --release $(PROGRAMS)
 
 test:
 	@scripts/deps.sh test
@@ -69,7 +71,7 @@ coverage:
 # DEMO_SIZE, DEMO_SECONDS and DEMO_SSD are read by the binary: see demo/README.md.
 demo:
 	@scripts/deps.sh demo
-	cargo build --locked --release --package voltier
+	cargo build --locked --release $(PROGRAMS)
 	target/release/voltier demo
 
 bench:
@@ -89,9 +91,12 @@ sim:
 	$(XTASK) sim --seeds $(SIM_SEEDS)
 	$(XTASK) sim --arrays --seeds $(SIM_ARRAY_SEEDS)
 
-witness:
-	@scripts/deps.sh witness
-	scripts/witness-md.sh
+cross-check-md:
+	@scripts/deps.sh cross-check-md
+	scripts/cross-check-md.sh
+
+# The name of earlier releases.
+witness: cross-check-md
 
 crash:
 	VOLTIER_CRASH_ROUNDS=$(or $(CRASH_ROUNDS),50) \

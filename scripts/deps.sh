@@ -1,5 +1,5 @@
 #!/bin/bash
-# usage: scripts/deps.sh build|demo|test|bench|fuzz|witness|database
+# usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|database
 # Makes sure that what a target needs is installed. Root on Debian or Ubuntu: installs it with apt.
 # Otherwise prints the command to run and exits 1. When nothing is missing it takes a moment only.
 set -euo pipefail
@@ -14,7 +14,7 @@ test=("${demo[@]}"
 bench=("${test[@]}" libisal.so.2:libisal2 mkfs.btrfs:btrfs-progs)
 database=("${demo[@]}" initdb:postgresql pgbench:postgresql
   mariadbd:mariadb-server mariadb:mariadb-client sysbench:sysbench)
-witness=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
+cross_check_md=("${build[@]}" linux.uml:user-mode-linux mdadm:mdadm modprobe:kmod losetup:mount)
 
 # What a test leaves out where it cannot be had, in one line; on CI it must be there.
 if [ -n "${CI:-}" ]; then test+=(chromium:chromium); fi
@@ -25,9 +25,9 @@ case "${1:-}" in
   demo) wanted=("${demo[@]}") ;;
   test) wanted=("${test[@]}") ;;
   bench) wanted=("${bench[@]}") ;;
-  witness) wanted=("${witness[@]}") ;;
+  cross-check-md) wanted=("${cross_check_md[@]}") ;;
   database) wanted=("${database[@]}") ;;
-  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|witness|database" >&2; exit 2 ;;
+  *) echo "usage: scripts/deps.sh build|demo|test|bench|fuzz|cross-check-md|database" >&2; exit 2 ;;
 esac
 set=$1
 

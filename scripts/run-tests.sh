@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# Tests that drive the product as a user does find the binary here.
-cargo build --locked --package voltier
+# Tests that drive the product as a user does find both programs here.
+cargo build --locked --package voltier --package voltier-lab-cli
 
 # Freed memory is kept: tests that cut the power at every step free and take the same megabytes again, and
 # half of their time would be the kernel's.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use voltier_lab::analysis::judge;
-use voltier_lab::import::{self, Files};
+use voltier_results::analysis::judge;
+use voltier_results::import::{self, Files};
 
 const NAMES: [&str; 8] = [
     "r.json",

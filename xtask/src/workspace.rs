@@ -56,14 +56,15 @@ pub(crate) fn metadata() -> Result<Metadata, Failure> {
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// Builds the `voltier` binary and returns its path.
+/// Builds the programs `voltier` and, beside it, `voltier-lab`; returns the path of the first.
 pub(crate) fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--locked", "--package", "voltier"]);
+    command.args(["build", "--quiet", "--locked"]);
+    command.args(["--package", "voltier", "--package", "voltier-lab-cli"]);
     if release {
         command.arg("--release");
     }
-    succeeded("cargo build --package voltier", command.status()?)?;
+    succeeded("cargo build --package voltier --package voltier-lab-cli", command.status()?)?;
     let profile = if release { "release" } else { "debug" };
     Ok(metadata()?.target_directory.join(profile).join("voltier"))
 }

@@ -1,134 +1,50 @@
 //! An array in service.
 
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use std::cell::OnceCell;
+use std::rc::{Rc, Weak};
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
     SECTOR_BYTES, SectorRange, StripeShape,
 };
-use voltier_parity::{Code, CodeError, Decoder};
+use voltier_parity::Code;
 use voltier_ring::Handle;
 
-use crate::background::Background;
-use crate::consistency::Consistency;
-use crate::counts::{Counters, Counts};
-use crate::durable::Durable;
-use crate::errors::MetadataError;
+use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::marks::Marks;
+use crate::errors::ArrayError;
+use crate::errors::grow::GrowError;
+use crate::format::consistency::Consistency;
+use crate::format::journal_place::longest_record_bytes;
+use crate::format::reshape_record::ReshapeRecord;
+use crate::format::superblock::ArrayRecord;
 use crate::generations::Generations;
-use crate::geometry::{Geometry, Stripe};
-use crate::grow::GrowError;
-use crate::health::Watch;
-use crate::journal::home::{JournalDevice, JournalError};
-use crate::journal::{Journal, JournalOptions, JournalStart, ReplayReport, longest_record_bytes};
-use crate::level::GeometryError;
-use crate::locks::StripeLocks;
-use crate::losses::{Losses, RecordLosses};
-use crate::members::{Clear, Member};
-use crate::merge::{MergePolicy, Streams};
-use crate::pace::Foreground;
-use crate::replace::ReplaceError;
-use crate::reshape::shapes::Shapes;
-use crate::reshape::{Moving, ReshapeRecord};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::shapes::Shapes;
+use crate::journal::journal::Journal;
+use crate::journal::replay::Replay;
+use crate::members::clear::Clear;
+use crate::members::counts::Counts;
+use crate::members::event::{Above, MemberEvent};
+use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
+use crate::members::member::Member;
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
+use crate::stripe::clear::Clearer;
+use crate::stripe::foreground::Foreground;
+use crate::stripe::mend::Mender;
+use crate::stripe::merge::merger::Merger;
+use crate::stripe::merge::policy::{MergeMode, MergePolicy};
+use crate::stripe::read::Reader;
+use crate::stripe::stripe_writer::StripeWriter;
+use crate::stripe::stripes::Stripes;
+use crate::stripe::write::Writer;
+use crate::tasks::background::{Background, BackgroundTask};
+use crate::tasks::reshape::Moving;
+use crate::tasks::resync::Resync;
 
 /// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
 const TRANSFER_BYTES: u64 = 4 << 20;
-/// Plans of reconstruction that are kept: enough for every rotation of a few losses.
-const DECODERS_MAX: usize = 256;
-
-/// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
-pub(crate) type DecoderKey = (usize, Vec<usize>, Vec<usize>);
-
-/// Why an array cannot be made of these members: one line for the user.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ArrayError {
-    /// The geometry is for another number of members.
-    #[error("{given} members given: the array has {expected}")]
-    MemberCount {
-        /// The members given, lost ones included.
-        given: usize,
-        /// The members of the geometry.
-        expected: usize,
-    },
-    /// A member does not hold its part.
-    #[error("member {member} has {sectors} sectors: the array uses {needed} of each")]
-    TooSmall {
-        /// The number of the member.
-        member: usize,
-        /// Its size.
-        sectors: u64,
-        /// What is used of each member.
-        needed: u64,
-    },
-    /// A member cannot be sent a chunk at once.
-    #[error("member {member} takes {bytes} bytes at once, less than a chunk: take a smaller one")]
-    Transfer {
-        /// The number of the member.
-        member: usize,
-        /// The longest transfer of the member, in bytes.
-        bytes: u32,
-    },
-    /// More members are lost than the level can lose.
-    #[error("{lost} members of group {group} are lost and the level allows {allowed}")]
-    TooManyLost {
-        /// The number of the group, from 0.
-        group: usize,
-        /// How many are lost.
-        lost: usize,
-        /// How many may be.
-        allowed: usize,
-    },
-    /// A ring of the journal is too short, or not on whole blocks.
-    #[error(
-        "the journal of member {member} has {sectors} sectors: give it {needed} or more, on 4 KiB"
-    )]
-    JournalPlace {
-        /// The number of the member.
-        member: usize,
-        /// What it has.
-        sectors: u64,
-        /// What it needs.
-        needed: u64,
-    },
-    /// More members than a transaction can name.
-    #[error("{members} members: an array with a journal has at most 64")]
-    JournalMembers {
-        /// The members of the geometry.
-        members: usize,
-    },
-    /// A journal that is needed cannot be read, and its member cannot be lost.
-    #[error("the journal of member {member} is damaged and no redundancy is left")]
-    JournalDamaged {
-        /// The number of the member.
-        member: usize,
-    },
-    /// Members failed while the journal was made or replayed.
-    #[error("{0}, while the journal was replayed: check the members and try again")]
-    Journal(IoError),
-    /// The parity code is not possible.
-    #[error(transparent)]
-    Code(#[from] CodeError),
-    /// The array does not grow.
-    #[error(transparent)]
-    Grow(#[from] GrowError),
-    /// A member cannot be replaced, or a spare not be used.
-    #[error(transparent)]
-    Replace(#[from] ReplaceError),
-    /// A device cannot take the journal.
-    #[error(transparent)]
-    JournalDevice(#[from] JournalError),
-    /// No such array is possible.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// The durable state cannot be made, or cannot be believed.
-    #[error(transparent)]
-    Metadata(#[from] MetadataError),
-    /// The array failed while it was started or stopped.
-    #[error("the array has failed ({0}): look at its members, then assemble it again")]
-    Io(IoError),
-}
-
 /// What an array stands on, beside its members.
 pub(crate) struct Foundation {
     pub(crate) consistency: Consistency,
@@ -137,7 +53,8 @@ pub(crate) struct Foundation {
     /// The first sector of the chunks on a member's device.
     pub(crate) data_start: u64,
     /// None for a bare array.
-    pub(crate) durable: Option<Rc<Durable>>,
+    pub(crate) record: Option<ArrayRecord>,
+    pub(crate) marks: Option<Marks>,
     /// Set if it moves to its geometry from one with a member less.
     pub(crate) reshape: Option<ReshapeRecord>,
 }
@@ -145,33 +62,25 @@ pub(crate) struct Foundation {
 pub(crate) struct Inner<D> {
     pub(crate) handle: Handle,
     pub(crate) geometry: Geometry,
-    pub(crate) members: Vec<Member<D>>,
-    pub(crate) locks: StripeLocks,
-    pub(crate) counters: Counters,
-    pub(crate) streams: Streams,
-    pub(crate) consistency: Consistency,
-    /// The first sector of the chunks on a member's device.
-    pub(crate) data_start: u64,
-    /// None for a bare array.
-    pub(crate) durable: Option<Rc<Durable>>,
+    pub(crate) members: Rc<MemberSet<D>>,
+    pub(crate) membership: Rc<Membership>,
+    pub(crate) bitmap: Rc<Bitmap<D>>,
+    pub(crate) stripes: Rc<Stripes<D>>,
+    pub(crate) mender: Mender<D>,
+    pub(crate) reader: Rc<Reader<D>>,
+    pub(crate) stripe_writer: Rc<StripeWriter<D>>,
+    pub(crate) merger: Rc<Merger<D>>,
+    pub(crate) writer: Rc<Writer<D>>,
+    pub(crate) clearer: Rc<Clearer<D>>,
     pub(crate) limits: Limits,
     pub(crate) foreground: Foreground,
     pub(crate) background: Background<D>,
-    pub(crate) losses: Losses,
-    pub(crate) watch: Watch,
-    /// None without redundancy, or when none was asked for.
-    pub(crate) journal: OnceCell<Journal>,
-    /// The device that takes the journal's records; none while they are on the members.
-    pub(crate) journal_device: RefCell<Option<JournalDevice<D>>>,
-    /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
-    pub(crate) half_written: RefCell<BTreeSet<(Stripe, usize)>>,
-    /// Whether another one has taken over: this one has no members any more.
-    pub(crate) is_superseded: Cell<bool>,
+    pub(crate) journal: Rc<Journal<D>>,
+    pub(crate) resync: Resync,
+    /// How many hold each part when nothing is under way.
+    pub(crate) resting: OnceCell<[usize; 11]>,
     /// Set while stripes have two shapes: `geometry` is the one that comes.
     pub(crate) moving: Option<Rc<Moving>>,
-    /// None without redundancy.
-    pub(crate) code: Option<Code>,
-    pub(crate) decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
 }
 
 /// An array of members, a block device itself. Clones are the same array.
@@ -207,40 +116,11 @@ impl<D: BlockDevice> Array<D> {
             consistency: Consistency::None,
             has_journal: false,
             data_start: 0,
-            durable: None,
+            record: None,
+            marks: None,
             reshape: None,
         };
         Self::build(handle, geometry, members, foundation)
-    }
-
-    /// An array with a journal on its members and no other durable state; one without redundancy needs none
-    /// and gets none.
-    ///
-    /// What a member holds at its first sectors belongs to the array, its ring is elsewhere on the same
-    /// device. `record` is told of lost members, those not given included, before anything happens
-    /// that they miss.
-    ///
-    /// # Errors
-    /// When members or places do not suit the geometry, or too many are lost, also on the way.
-    pub async fn with_journal(
-        handle: &Handle,
-        geometry: Geometry,
-        members: Vec<Option<D>>,
-        options: JournalOptions,
-        start: JournalStart,
-        record: RecordLosses,
-    ) -> Result<(Self, ReplayReport), ArrayError> {
-        let has_journal = geometry.parity_chunks() > 0;
-        let consistency = if has_journal { Consistency::Journal } else { Consistency::None };
-        let (data_start, durable, reshape) = (0, None, None);
-        let foundation = Foundation { consistency, has_journal, data_start, durable, reshape };
-        let array = Self::build(handle, geometry, members, foundation)?;
-        array.0.losses.set_record(record);
-        if !has_journal {
-            return Ok((array, ReplayReport::default()));
-        }
-        let report = array.0.begin_journal(options, start).await?;
-        Ok((array, report))
     }
 
     /// Brings what was acknowledged in place on all members and empties the journal: the next start has
@@ -250,10 +130,10 @@ impl<D: BlockDevice> Array<D> {
     /// When a member does not take it that cannot be lost.
     pub async fn settle(&self) -> IoResult<()> {
         let inner = self.0.enter().await;
-        if inner.journal.get().is_some() {
-            inner.settle_journal().await
+        if inner.journal.is_in_service() {
+            inner.journal.empty().await
         } else {
-            inner.flush_all().await
+            inner.membership.flush(&inner.members).await
         }
     }
 
@@ -263,7 +143,8 @@ impl<D: BlockDevice> Array<D> {
         members: Vec<Option<D>>,
         foundation: Foundation,
     ) -> Result<Self, ArrayError> {
-        let Foundation { consistency, has_journal, data_start, durable, reshape } = foundation;
+        let Foundation { consistency, has_journal, data_start, record, marks, reshape } =
+            foundation;
         let (given, expected) = (members.len(), geometry.member_count());
         if given != expected {
             return Err(ArrayError::MemberCount { given, expected });
@@ -294,36 +175,31 @@ impl<D: BlockDevice> Array<D> {
             None => None,
         };
         // Until all has moved the volume is what it was.
-        let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes.before);
+        let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes().before);
         let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
         // What is acknowledged is in the journal, durably.
         limits.volatile_cache &= !has_journal;
-        let inner = Inner {
+        let members = members.into_iter().map(Member::new).collect();
+        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start));
+        let membership = Rc::new(Membership::new(record));
+        let marks = marks.map(Rc::new);
+        let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, marks);
+        let inner = Inner::over(Floor {
             handle: handle.clone(),
-            members: members.into_iter().map(Member::new).collect(),
-            locks: StripeLocks::default(),
-            counters: Counters::default(),
-            streams: Streams::new(MergePolicy::default()),
-            consistency,
-            data_start,
-            durable,
-            losses: Losses::default(),
-            watch: Watch::default(),
-            journal: OnceCell::new(),
-            journal_device: RefCell::default(),
-            half_written: RefCell::default(),
-            is_superseded: Cell::new(false),
+            journal: Rc::new(Journal::new(handle, &members, &membership)),
+            members,
+            membership,
+            bitmap: Rc::new(bitmap),
+            merge_policy: MergePolicy::default(),
+            background: Background::new(),
             limits,
-            foreground: Foreground::default(),
-            background: Background::new(&geometry),
             moving,
             code,
-            decoders: RefCell::default(),
             geometry,
-        };
+        });
         let allowed = inner.geometry.parity_chunks();
         for group in 0..inner.geometry.group_count() {
-            let lost = inner.lost_in(group);
+            let lost = inner.members.lost_in(group);
             if lost > allowed {
                 return Err(ArrayError::TooManyLost { group, lost, allowed });
             }
@@ -338,7 +214,7 @@ impl<D: BlockDevice> Array<D> {
 
     /// A snapshot of the counters.
     pub fn counts(&self) -> Counts {
-        self.0.counters.get()
+        self.0.members.counters().get()
     }
 
     /// Whether a member is in service: not lost, and not being rebuilt.
@@ -359,12 +235,12 @@ impl<D: BlockDevice> Array<D> {
     /// If there is no such member.
     pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
         let group = self.0.geometry.group_of_member(member);
-        let (lost, allowed) = (self.0.lost_in(group), self.0.geometry.parity_chunks());
+        let (lost, allowed) = (self.0.members.lost_in(group), self.0.geometry.parity_chunks());
         if self.is_online(member) && lost == allowed {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
-        self.0.lose(member);
-        self.0.begin_to_store();
+        self.0.members.lose(member);
+        self.0.membership.begin_update();
         Ok(())
     }
 }
@@ -410,43 +286,12 @@ pub(crate) fn limits_of<'a>(
 }
 
 impl<D> Inner<D> {
-    /// The parity code; asked only where there is redundancy.
-    pub(crate) fn code(&self) -> &Code {
-        self.code.as_ref().expect("a level with parity has a code")
-    }
-
-    /// A plan to compute these unusable slots of a stripe, ascending, from the others.
-    pub(crate) fn decoder(&self, stripe: Stripe, unusable: &[usize]) -> Rc<Decoder> {
-        self.decoder_of(stripe, unusable, unusable)
-    }
-
-    /// A plan to compute some of these unusable slots.
-    pub(crate) fn decoder_of(
-        &self,
-        stripe: Stripe,
-        unusable: &[usize],
-        wanted: &[usize],
-    ) -> Rc<Decoder> {
-        let mut decoders = self.decoders.borrow_mut();
-        let key = (self.shape(stripe).width(), unusable.to_vec(), wanted.to_vec());
-        if let Some(decoder) = decoders.get(&key) {
-            return decoder.clone();
-        }
-        let plan = self.code_of(stripe).decoder(unusable, wanted);
-        let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
-        if decoders.len() == DECODERS_MAX {
-            decoders.clear();
-        }
-        decoders.insert(key, decoder.clone());
-        decoder
-    }
-
     fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
         if self.limits.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
     }
 
     fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.durable.as_ref().is_some_and(|it| it.is_closed()) {
+        if self.membership.durable().is_some_and(|it| it.is_closed()) {
             return Err(IoError::Gone);
         }
         if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
@@ -468,9 +313,9 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let inner = self.0.enter().await;
         let _busy = inner.foreground.enter();
         let range = inner.checked(range_of(at, into.len())?)?;
-        inner.counters.add(|counts| counts.reads += 1);
+        inner.members.counters().add(|counts| counts.reads += 1);
         match &inner.moving {
-            None => inner.read(range, into).await,
+            None => inner.reader.read(range, into).await,
             Some(moving) => inner.read_beside(moving, range, into).await,
         }
     }
@@ -479,20 +324,22 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let inner = self.0.enter().await;
         let _busy = inner.foreground.enter();
         let range = inner.checked_change(range_of(at, data.len())?)?;
-        inner.counters.add(|counts| counts.writes += 1);
+        inner.members.counters().add(|counts| counts.writes += 1);
         match &inner.moving {
-            None => inner.write(range, data, durability).await?,
+            None => inner.writer.write(range, data, durability).await?,
             Some(moving) => inner.write_beside(moving, range, data, durability).await?,
         }
-        inner.losses_recorded().await
+        inner.membership.barrier().await
     }
 
     async fn flush(&self) -> IoResult<()> {
         let inner = self.0.enter().await;
-        let Some(journal) = inner.journal.get() else { return inner.flush_all().await };
+        if !inner.journal.is_in_service() {
+            return inner.membership.flush(&inner.members).await;
+        }
         // Every write that is complete is in the rings, durably, until it is durable in place.
-        journal.check()?;
-        inner.losses_recorded().await
+        inner.journal.check()?;
+        inner.membership.barrier().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
@@ -503,9 +350,9 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
             return Ok(());
         }
         if inner.moving.is_none() {
-            inner.clear(range, Clear::Discard).await?;
+            inner.clearer.clear(range, Clear::Discard).await?;
         }
-        inner.losses_recorded().await
+        inner.membership.barrier().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
@@ -513,9 +360,208 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
         let _busy = inner.foreground.enter();
         let range = inner.checked_change(range)?;
         match &inner.moving {
-            None => inner.clear(range, Clear::Zeroes(durability)).await?,
+            None => inner.clearer.clear(range, Clear::Zeroes(durability)).await?,
             Some(moving) => inner.zero_beside(moving, range, durability).await?,
         }
-        inner.losses_recorded().await
+        inner.membership.barrier().await
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Says when a member has done too badly, and what is done then.
+    ///
+    /// # Panics
+    /// If a window is 0.
+    pub fn set_health_policy(&self, policy: HealthPolicy) {
+        self.0.members.set_health_policy(policy);
+    }
+
+    /// When a member has done too badly.
+    pub fn health_policy(&self) -> HealthPolicy {
+        self.0.members.health().policy()
+    }
+
+    /// How well a member does.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn health(&self, member: usize) -> MemberHealth {
+        self.0.members.health_of(member)
+    }
+
+    /// What happened to members since this was last asked, the oldest first.
+    pub fn take_health_news(&self) -> Vec<HealthNews> {
+        self.0.members.health().take_news()
+    }
+
+    /// Whom to tell when members came, went, or did badly. It is called in the middle of things: it may
+    /// not use the array.
+    pub fn set_listener(&self, listener: impl Fn() + 'static) {
+        self.0.members.health().set_listener(listener);
+    }
+}
+
+/// What members report to the array, as long as it is there.
+struct Reports<D> {
+    array: Weak<Inner<D>>,
+    membership: Rc<Membership>,
+}
+
+impl<D: BlockDevice> Above for Reports<D> {
+    fn on(&self, event: MemberEvent) {
+        match event {
+            MemberEvent::Lost => {
+                self.membership.note_change();
+                if let Some(array) = self.array.upgrade() {
+                    array.journal.notify();
+                }
+            }
+            MemberEvent::GivenUp => _ = self.membership.begin_update(),
+        }
+    }
+
+    fn is_consistent(&self, group: usize) -> bool {
+        let Some(array) = self.array.upgrade() else { return false };
+        let rows = 0..array.geometry.member_sectors() / array.geometry.chunk_sectors();
+        array.bitmap.next_in_doubt(0).is_none() && !array.stripes.has_half_written(group, rows)
+    }
+
+    fn is_load_uneven(&self) -> bool {
+        self.array.upgrade().is_some_and(|array| array.is_at_work(BackgroundTask::Rebuild))
+    }
+}
+
+/// What an array is built over: the floors below its stripes.
+pub(crate) struct Floor<D> {
+    pub(crate) handle: Handle,
+    pub(crate) geometry: Geometry,
+    pub(crate) members: Rc<MemberSet<D>>,
+    pub(crate) membership: Rc<Membership>,
+    pub(crate) bitmap: Rc<Bitmap<D>>,
+    pub(crate) journal: Rc<Journal<D>>,
+    pub(crate) merge_policy: MergePolicy,
+    pub(crate) background: Background<D>,
+    pub(crate) limits: Limits,
+    pub(crate) moving: Option<Rc<Moving>>,
+    pub(crate) code: Option<Code>,
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// An array over these floors.
+    pub(crate) fn over(floor: Floor<D>) -> Self {
+        let Floor { handle, geometry, members, membership, bitmap, journal, .. } = floor;
+        let two_shapes = floor.moving.as_ref().map(|moving| (**moving).clone());
+        let is_reshaping = two_shapes.is_some();
+        let stripes = Stripes::new(&handle, &geometry, &members, &bitmap, two_shapes, floor.code);
+        let stripes = Rc::new(stripes);
+        let reader = Reader::new(&handle, &geometry, &members, &bitmap, &stripes);
+        let writer = StripeWriter::new(&handle, &geometry, &bitmap, &members, &journal, &stripes);
+        let stripe_writer = Rc::new(writer);
+        let policy = floor.merge_policy;
+        let merger =
+            Merger::new(&handle, &geometry, &members, &stripe_writer, policy, is_reshaping);
+        let merger = Rc::new(merger);
+        let below = (&members, &bitmap);
+        let above = (&stripe_writer, &merger);
+        let writer = Rc::new(Writer::new(&handle, &geometry, below, &journal, &stripes, above));
+        let clearer = Clearer::new(&handle, &geometry, below, &journal, &stripes, &writer);
+        Self {
+            mender: Mender::new(&geometry, &members, &bitmap, &stripes),
+            reader: Rc::new(reader),
+            clearer: Rc::new(clearer),
+            limits: floor.limits,
+            background: floor.background,
+            moving: floor.moving,
+            foreground: Foreground::default(),
+            resync: Resync::default(),
+            resting: OnceCell::new(),
+            handle,
+            geometry,
+            members,
+            membership,
+            bitmap,
+            journal,
+            stripes,
+            stripe_writer,
+            merger,
+            writer,
+        }
+    }
+
+    /// Has the parts below tell this array what it has to do.
+    pub(crate) fn install(self) -> Rc<Self> {
+        let array = Rc::new(self);
+        let _ = array.resting.set(array.holders());
+        let membership = array.membership.clone();
+        let reports = Reports { array: Rc::downgrade(&array), membership };
+        array.members.report_to(Box::new(reports));
+        let own = Rc::downgrade(&array);
+        array.membership.set_update(Rc::new(move || {
+            let array = own.upgrade();
+            array.as_ref().inspect(|array| array.begin_update()).is_some()
+        }));
+        array
+    }
+
+    /// Whether nothing holds the array, or a part of it, but itself.
+    pub(crate) fn is_at_rest(self: &Rc<Self>) -> bool {
+        Rc::strong_count(self) == 1 && self.resting.get() == Some(&self.holders())
+    }
+
+    /// How many hold each part.
+    fn holders(&self) -> [usize; 11] {
+        let [placement, writer] = self.journal.holders();
+        [
+            Rc::strong_count(&self.members),
+            Rc::strong_count(&self.bitmap),
+            placement,
+            writer,
+            Rc::strong_count(&self.journal),
+            Rc::strong_count(&self.stripes),
+            Rc::strong_count(&self.reader),
+            Rc::strong_count(&self.stripe_writer),
+            Rc::strong_count(&self.merger),
+            Rc::strong_count(&self.writer),
+            Rc::strong_count(&self.clearer),
+        ]
+    }
+
+    /// A start of the journal.
+    pub(crate) fn replay(&self) -> Rc<Replay<D>> {
+        let settled_below = self.moving.as_ref().map_or(0, |it| it.record().settled_below);
+        let (members, membership) = (&self.members, &self.membership);
+        let placement = self.journal.placement();
+        Replay::new(&self.handle, &self.geometry, members, membership, placement, settled_below)
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Puts the journal on a device of its own, whatever it holds, or with `None` back on the members, while
+    /// the array serves. `uuid` is a new one, for the device. The device before is a plain one then.
+    ///
+    /// # Errors
+    /// When the device does not suit or fails: the array serves on, with the journal where it was or,
+    /// if the device failed in the last moment, on the members.
+    pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
+        // The shape stays as it is meanwhile: its rings would be those of another array.
+        let inner = self.0.enter().await;
+        if inner.moving.is_some() {
+            return Err(GrowError::Reshaping.into());
+        }
+        inner.journal.move_to(device, inner.limits.block_bytes).await
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// How small writes are merged from now on.
+    pub fn set_merge_policy(&self, policy: MergePolicy) {
+        let has_parity = self.0.geometry.level().has_parity();
+        let mode = if has_parity { policy.mode } else { MergeMode::Off };
+        self.0.merger.set_policy(MergePolicy { mode, ..policy });
+    }
+
+    /// How small writes are merged; never, by levels that have nothing to gain.
+    pub fn merge_policy(&self) -> MergePolicy {
+        self.0.merger.policy()
     }
 }

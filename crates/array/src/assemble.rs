@@ -3,25 +3,24 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, IoError, Lba};
 use voltier_ring::{Handle, join_all};
 
-use crate::array::{Array, ArrayError, Foundation};
-use crate::bits::Bits;
+use crate::array::{Array, Foundation};
+use crate::bitmap::marks::Marks;
 use crate::canary::{self, Canary};
-use crate::consistency::Consistency;
-use crate::copies::{Found, dismiss, read_superblock, write_superblock};
-use crate::durable::Durable;
-use crate::errors::{DeviceError, MetadataError};
-use crate::journal::ReplayReport;
-use crate::journal::device::{JournalLabel, JournalState, read_label};
-use crate::marks::{BLOCK_BYTES, Marks};
-use crate::member_layout::MAP_START_BYTES;
-use crate::regions::{Joined, RegionMap};
-use crate::reshape::mover::begin_reshape;
-use crate::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
+use crate::errors::ArrayError;
+use crate::errors::metadata::{DeviceError, MetadataError};
+use crate::format::bits::Bits;
+use crate::format::consistency::Consistency;
+use crate::format::journal_label::{JournalLabel, JournalState};
+use crate::format::member_layout::MAP_START_BYTES;
+use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
+use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
+use crate::journal::replay::ReplayReport;
+use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
+use crate::tasks::reshape::worker::begin_reshape;
 
 /// What may be done when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -279,10 +278,10 @@ fn check_presence(
 
 /// The whole region map of a device, if it can be read.
 async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>> {
-    let longest = u64::from(device.limits().max_transfer_bytes) / BLOCK_BYTES * BLOCK_BYTES;
-    let (mut bytes, mut rest) = (Vec::new(), map.block_count() * BLOCK_BYTES);
+    let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
+    let (mut bytes, mut rest) = (Vec::new(), map.block_count() * MAP_BLOCK_BYTES);
     while rest > 0 {
-        let now = rest.min(longest.max(BLOCK_BYTES));
+        let now = rest.min(longest.max(MAP_BLOCK_BYTES));
         let at = Lba::from_bytes(MAP_START_BYTES + bytes.len() as u64);
         bytes.extend_from_slice(&device.read(at, Buf::new(now as usize)).await.ok()?);
         rest -= now;
@@ -490,7 +489,7 @@ impl<D: BlockDevice> Array<D> {
         // What a member only has in its cache may be all that says that another one has the place.
         if unflushed.is_empty() {
             for Candidate { device, found, .. } in ready.replaced {
-                dismiss(&device, found.superblock).await;
+                evict(&device, found.superblock).await;
             }
         }
         let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
@@ -515,14 +514,15 @@ impl<D: BlockDevice> Array<D> {
             has_journal: journal.is_some(),
             data_start: array.places.data.start.0,
             reshape: array.reshape,
-            durable: Some(Rc::new(Durable::new(array, marks))),
+            record: Some(array),
+            marks: Some(marks),
         };
         let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
         let assembled = Self::build(handle, geometry, devices, foundation)?;
-        assembled.0.name_members(&record);
-        assembled.0.take_journal_device(own_journal.journal, own_journal.is_lost);
+        assembled.0.members.name(&record);
+        assembled.0.journal.placement().take_device(own_journal.journal, own_journal.is_lost);
         for member in unflushed {
-            assembled.0.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+            assembled.0.members.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
         }
         for (number, member) in assembled.0.members.iter().enumerate() {
             if record.is_rebuilding(number)

@@ -2,27 +2,27 @@
 //! takes as long for large members as for small ones.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
-use crate::array::{Array, ArrayError, Foundation};
-use crate::bits::Bits;
-use crate::consistency::Consistency;
-use crate::copies::write_superblock;
-use crate::durable::Durable;
-use crate::errors::{DeviceError, MetadataError};
-use crate::geometry::Geometry;
-use crate::journal::device::{JournalRecord, JournalState, write_label};
-use crate::journal::home::{JournalError, label_for};
-use crate::level::{Layout, Level};
-use crate::marks::{BLOCK_BYTES, Marks};
-use crate::member_layout::{MAP_START_BYTES, MemberLayout};
-use crate::regions::RegionMap;
-use crate::superblock::{
+use crate::array::{Array, Foundation};
+use crate::bitmap::marks::Marks;
+use crate::errors::ArrayError;
+use crate::errors::journal::JournalError;
+use crate::errors::metadata::{DeviceError, MetadataError};
+use crate::format::bits::Bits;
+use crate::format::consistency::Consistency;
+use crate::format::journal_label::{JournalRecord, JournalState};
+use crate::format::member_layout::{MAP_START_BYTES, MemberLayout};
+use crate::format::region_map::{MAP_BLOCK_BYTES, RegionMap};
+use crate::format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, Superblock, Usage, is_name,
 };
+use crate::geometry::chunks::Geometry;
+use crate::geometry::level::{Layout, Level};
+use crate::journal::placement::label_for;
+use crate::members::label_copies::{write_label, write_superblock};
 
 /// What an array is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,9 +92,9 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
 
 async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> {
     let all: Vec<u8> = (0..map.block_count()).flat_map(|block| map.encode(block)).collect();
-    let longest = u64::from(device.limits().max_transfer_bytes) / BLOCK_BYTES * BLOCK_BYTES;
+    let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
     let mut at = Lba::from_bytes(MAP_START_BYTES);
-    for bytes in all.chunks(longest.max(BLOCK_BYTES) as usize) {
+    for bytes in all.chunks(longest.max(MAP_BLOCK_BYTES) as usize) {
         device.write(at, Bytes::copy_of(bytes).into(), Durability::Cached).await?;
         at = at.plus(bytes.len() as u64 / SECTOR_BYTES);
     }
@@ -165,12 +165,13 @@ impl<D: BlockDevice> Array<D> {
             has_journal: rings.is_some(),
             reshape: None,
             data_start: record.places.data.start.0,
-            durable: Some(Rc::new(Durable::new(record, marks))),
+            record: Some(record),
+            marks: Some(marks),
         };
         let members = devices.into_iter().map(Some).collect();
         let array = Self::build(handle, geometry, members, foundation)?;
-        array.0.name_members(&named);
-        array.0.take_journal_device(journal, false);
+        array.0.members.name(&named);
+        array.0.journal.placement().take_device(journal, false);
         array.0.take_into_use(rings).await?;
         Ok(array)
     }

@@ -33,21 +33,23 @@ pub(crate) struct Generations<D> {
 }
 
 impl<D> Generations<D> {
-    pub(crate) fn new(inner: Inner<D>) -> Rc<Self> {
-        Rc::new(Self {
-            first: Generation { inner: Rc::new(inner), next: OnceCell::new() },
-            visits: Cell::new(0),
-            is_closed: Cell::new(false),
-            opened: Signal::new(),
-        })
-    }
-
     fn last(&self) -> &Generation<D> {
         let mut last = &self.first;
         while let Some(next) = last.next.get() {
             last = next;
         }
         last
+    }
+}
+
+impl<D: BlockDevice> Generations<D> {
+    pub(crate) fn new(inner: Inner<D>) -> Rc<Self> {
+        Rc::new(Self {
+            first: Generation { inner: inner.install(), next: OnceCell::new() },
+            visits: Cell::new(0),
+            is_closed: Cell::new(false),
+            opened: Signal::new(),
+        })
     }
 
     /// Waits while the shape changes, and keeps it as it is until the result is dropped.
@@ -105,22 +107,20 @@ impl<D: BlockDevice> Closed<'_, D> {
     /// Whether nothing is under way.
     pub(crate) fn is_at_rest(&self) -> bool {
         let inner: &Rc<Inner<D>> = self.0;
-        self.0.visits.get() == 0 && Rc::strong_count(inner) == 1
+        self.0.visits.get() == 0 && inner.is_at_rest()
     }
 
     /// Puts another one in service, records it on the members, and opens the gate. Nothing is under way.
     pub(crate) async fn succeed(self, inner: Inner<D>) -> IoResult<()> {
         let last = self.0.last();
-        last.inner.is_superseded.set(true);
-        let next = Generation { inner: Rc::new(inner), next: OnceCell::new() };
+        last.inner.members.supersede();
+        let next = Generation { inner: inner.install(), next: OnceCell::new() };
         assert!(last.next.set(Box::new(next)).is_ok(), "the gate is closed to all others");
         let inner: &Rc<Inner<D>> = self.0;
-        if let Some(durable) = &inner.durable {
-            durable.note_change();
-        }
-        let settled = inner.settled().await;
+        inner.membership.note_change();
+        let settled = inner.membership.settled().await;
         drop(self);
-        inner.begin_rounds();
+        inner.bitmap.begin_rounds();
         settled
     }
 }
@@ -133,6 +133,6 @@ impl<D> Drop for Closed<'_, D> {
 }
 
 /// The array that a resting task belongs to, if it is still in service.
-pub(crate) fn in_service<D>(inner: &Weak<Inner<D>>) -> Option<Rc<Inner<D>>> {
-    inner.upgrade().filter(|inner| !inner.is_superseded.get())
+pub(crate) fn in_service<D: BlockDevice>(inner: &Weak<Inner<D>>) -> Option<Rc<Inner<D>>> {
+    inner.upgrade().filter(|inner| !inner.members.is_superseded())
 }

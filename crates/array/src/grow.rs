@@ -7,110 +7,25 @@
 //! From then on it is a rebuild: at its pace, region by region, gone on with after a restart. A region
 //! counts its new row when it is filled.
 
-use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, Limits};
 use voltier_parity::Code;
 
-use crate::array::{Array, ArrayError, Inner};
-use crate::background::BackgroundTask;
-use crate::counts::Counters;
-use crate::errors::MetadataError;
-use crate::geometry::Geometry;
-use crate::journal::longest_record_bytes;
+use crate::array::{Array, Floor, Inner};
+use crate::bitmap::bitmap::Bitmap;
+use crate::errors::ArrayError;
+use crate::errors::grow::GrowError;
+use crate::errors::metadata::MetadataError;
+use crate::errors::replace::ReplaceError;
+use crate::format::journal_place::longest_record_bytes;
+use crate::format::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
+use crate::format::superblock::MEMBERS_MAX;
+use crate::geometry::chunks::Geometry;
 use crate::journal::ring::Ring;
-use crate::level::Level;
-use crate::locks::StripeLocks;
-use crate::losses::Losses;
-use crate::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
-use crate::members::Member;
-use crate::merge::Streams;
-use crate::pace::Foreground;
-use crate::replace::ReplaceError;
-use crate::reshape::Moving;
-use crate::superblock::MEMBERS_MAX;
-
-/// Why an array does not grow: one line for the user. Devices are numbered from 1, as they were given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrowError {
-    /// It has no durable state.
-    #[error("a bare array does not grow: make it anew")]
-    Bare,
-    /// The level cannot have one row more.
-    #[error(
-        "{level} cannot be given one more row: 5, 6, 7.3, N+M, 50 and 60 can, and 1 one more copy"
-    )]
-    Level {
-        /// The level of the array.
-        level: Level,
-    },
-    /// The level does not get room by one member more.
-    #[error("{level} cannot be given a member for room: 5, 6, 7.3 and N+M can")]
-    NoRoom {
-        /// The level of the array.
-        level: Level,
-    },
-    /// There is no room to move the first stripes.
-    #[error("members of {rows} chunks are too small to be given one more: {needed} are needed")]
-    TooShort {
-        /// Chunks of a member.
-        rows: u64,
-        /// The least there must be.
-        needed: u64,
-    },
-    /// It moves to more members.
-    #[error("the array is being given a member for room: wait until that is through")]
-    Reshaping,
-    /// Not one device for each group.
-    #[error("{given} devices given: one more row takes {needed}, one for each group")]
-    Devices {
-        /// How many were given.
-        given: usize,
-        /// The groups.
-        needed: usize,
-    },
-    /// Members are missing, or do not have everything yet.
-    #[error("members are missing or being filled: replace them, and wait for the rebuild, first")]
-    Degraded,
-    /// Parity is still made anew after a crash.
-    #[error("the parity of {regions} regions is still being made anew: wait until it is")]
-    InDoubt {
-        /// The regions.
-        regions: u64,
-    },
-    /// The journal is on a device of its own, whose ring is for transactions of the old width.
-    #[error(
-        "the journal is on a device: put it back on the members, grow, then put it there again"
-    )]
-    JournalDevice,
-    /// Writes have failed, and are not settled.
-    #[error("writes to the array have failed: look at its members, and assemble it again, first")]
-    Failed,
-    /// It is growing at this moment.
-    #[error("the array is being grown already: wait for it")]
-    Growing,
-    /// A device does not suit.
-    #[error("device {}: {error}", .device + 1)]
-    Device {
-        /// The position of the device, from 0.
-        device: usize,
-        /// Why.
-        error: ReplaceError,
-    },
-    /// A device has a cache that forgets, and clients were told that there is none.
-    #[error("device {}: it has a volatile cache, and the others have none: take another", .device + 1)]
-    VolatileCache {
-        /// The position of the device, from 0.
-        device: usize,
-    },
-    /// A device failed when the array had grown.
-    #[error("the array has grown, and member {member} of it has failed at once: replace it")]
-    Lost {
-        /// The new member.
-        member: usize,
-    },
-}
+use crate::members::member::Member;
+use crate::tasks::background::BackgroundTask;
+use crate::tasks::reshape::Moving;
 
 /// What takes over from an array whose shape changes.
 pub(crate) struct NextShape<D> {
@@ -127,7 +42,7 @@ pub(crate) struct NextShape<D> {
 impl<D: BlockDevice> Inner<D> {
     /// Whether it is an array that can change its shape, at any time.
     pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
-        if self.durable.is_none() {
+        if !self.membership.is_durable() {
             return Err(GrowError::Bare.into());
         }
         if self.background.is_closing() {
@@ -138,7 +53,9 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Whether all members are there and nothing is being done to them.
     pub(crate) fn check_settled(&self) -> Result<(), ArrayError> {
-        let durable = self.durable.as_ref().ok_or(GrowError::Bare)?;
+        if !self.membership.is_durable() {
+            return Err(GrowError::Bare.into());
+        }
         let is_settled =
             |member: &Member<D>| member.is_online() && member.successor().borrow().is_none();
         if self.is_at_work(BackgroundTask::Scrub) {
@@ -147,15 +64,15 @@ impl<D: BlockDevice> Inner<D> {
         if !self.members.iter().all(is_settled) || self.is_at_work(BackgroundTask::Rebuild) {
             return Err(GrowError::Degraded.into());
         }
-        let [.., regions] = durable.marks.counts();
-        if regions > 0 || durable.is_resyncing.get() {
+        let [.., regions] = self.bitmap.counts();
+        if regions > 0 || self.resync.is_running.get() {
             return Err(GrowError::InDoubt { regions }.into());
         }
-        if self.journal_device.borrow().is_some() {
+        if self.journal.placement().is_on_device() {
             return Err(GrowError::JournalDevice.into());
         }
-        let has_failed = self.journal.get().is_some_and(|journal| journal.check().is_err());
-        if has_failed || !self.half_written.borrow().is_empty() {
+        let has_failed = self.journal.check().is_err();
+        if has_failed || self.stripes.has_any_half_written() {
             return Err(GrowError::Failed.into());
         }
         Ok(())
@@ -179,7 +96,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.check_settled()?;
         for (device, (own, uuid)) in devices.iter().zip(uuids).enumerate() {
-            self.check_newcomer(device, own, uuid)?;
+            self.check_pending_member(device, own, uuid)?;
             if uuids[..device].contains(uuid) {
                 return Err(GrowError::Device { device, error: ReplaceError::Uuid }.into());
             }
@@ -187,7 +104,7 @@ impl<D: BlockDevice> Inner<D> {
         Ok(geometry)
     }
 
-    pub(crate) fn check_newcomer(
+    pub(crate) fn check_pending_member(
         &self,
         device: usize,
         own: &Rc<D>,
@@ -196,7 +113,7 @@ impl<D: BlockDevice> Inner<D> {
         let unsuited = |error| GrowError::Device { device, error };
         self.check_device(own, uuid).map_err(unsuited)?;
         let limits = own.limits();
-        let has_journal = self.journal.get().is_some();
+        let has_journal = self.journal.is_in_service();
         let bytes = limits.max_transfer_bytes;
         if has_journal && u64::from(bytes) < longest_record_bytes(&self.geometry) {
             return Err(unsuited(ReplaceError::Transfer { bytes }));
@@ -217,8 +134,8 @@ impl<D: BlockDevice> Inner<D> {
         let mut added = Vec::new();
         for (device, uuid) in devices.into_iter().zip(uuids) {
             let member = Member::new(None);
-            if let Some(durable) = &self.durable {
-                member.join(device, *uuid, durable.marks.lacking(false));
+            if let Some(lacking) = self.bitmap.lacking(false) {
+                member.join(device, *uuid, lacking);
             }
             added.push(member);
         }
@@ -230,39 +147,25 @@ impl<D: BlockDevice> Inner<D> {
     pub(crate) fn next(&self, next: NextShape<D>) -> Result<Self, ArrayError> {
         let NextShape { geometry, limits, added, ring, moving } = next;
         let code = Code::new(geometry.data_chunks(), geometry.parity_chunks())?;
-        let durable = self.durable.clone();
-        let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
-        members.extend(added);
-        if let Some(durable) = &durable {
-            durable.marks.leave_rounds();
-        }
-        let journal = OnceCell::new();
-        if let Some(own) = self.journal.get() {
-            let _ = journal.set(own.grown(geometry.member_count(), ring));
-        }
-        Ok(Self {
+        let members = Rc::new(self.members.moved(&geometry, added));
+        let membership = self.membership.clone();
+        let (consistency, marks) = (self.bitmap.consistency(), self.bitmap.hand_over());
+        let bitmap =
+            Bitmap::new(&self.handle, &geometry, consistency, &members, &membership, marks);
+        let journal = self.journal.grown(&members, ring);
+        Ok(Self::over(Floor {
             handle: self.handle.clone(),
+            journal: Rc::new(journal),
             members,
-            locks: StripeLocks::default(),
-            counters: Counters::of(self.counters.get()),
-            streams: Streams::new(self.streams.policy()),
-            consistency: self.consistency,
-            data_start: self.data_start,
-            durable,
+            membership,
+            bitmap: Rc::new(bitmap),
+            merge_policy: self.merger.policy(),
+            background: self.background.moved(),
             limits,
-            foreground: Foreground::default(),
-            background: self.background.moved(&geometry),
-            losses: Losses::default(),
-            journal,
-            journal_device: RefCell::default(),
-            half_written: RefCell::default(),
-            is_superseded: Cell::new(false),
-            watch: self.watch.moved(),
-            code: Some(code),
-            decoders: RefCell::default(),
             moving,
+            code: Some(code),
             geometry,
-        })
+        }))
     }
 }
 
@@ -294,7 +197,7 @@ impl<D: BlockDevice> Array<D> {
             let failed = |error| GrowError::Device { device, error: ReplaceError::Device(error) };
             wipe(&**own).await.map_err(failed)?;
         }
-        self.0.settled().await.map_err(ArrayError::Io)?;
+        self.0.membership.settled().await.map_err(ArrayError::Io)?;
         gate.at_rest().await;
         // Much may have happened since it was looked at first, and nothing happens from here on.
         let geometry = self.0.check_growth(&devices, uuids)?;

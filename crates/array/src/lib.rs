@@ -22,7 +22,7 @@
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
-//! Writes of less than a stripe that follow one another may wait for each other and go as one (`merge`).
+//! Writes of less than a stripe that follow one another may wait for each other and go as one (`stripe::merge`).
 //!
 //! Before data and parity are written, what will be written is in a journal on the same members, so
 //! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
@@ -36,9 +36,25 @@
 //! # Durable state
 //!
 //! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
-//! together from members in any order, [`Array::new`] does without. Who is lost is on record before anything
-//! is acknowledged without it (`durable`); what was never written reads as zeroes (`marks`); what does not
-//! match after a crash is made to match (`resync`). Tables: [format](../../../docs/formats/array.md).
+//! together from members in any order, [`Array::new`] does without. A lost member is on record before anything
+//! is acknowledged without it (`membership`, `update_record`); a region that was never written reads as zeroes
+//! (`bitmap`); parity that does not match after a crash is made to match (`tasks::resync`).
+//! Tables: [format](../../../docs/formats/array.md).
+//!
+//! # Floors
+//!
+//! A floor names those below it, and no other. Each part is a struct that owns its state.
+//!
+//! ```text
+//! array, generations, assemble, create, grow, update_record     the facade: who serves, and what is on record
+//! tasks        rebuild, scrub, resync, replacement, reshape, each at its pace
+//! stripe       locks, reads, writes, clears, parity, merge batches
+//! journal      begin and end of a transaction; rings, placement, writer, replay
+//! bitmap       regions: written, dirty, in need of a resync
+//! membership   the record, and the barrier that makes a loss durable
+//! members      devices: what is sent to them, how well they do, when they are given up
+//! format, geometry, errors     pure
+//! ```
 //!
 //! # Background
 //!
@@ -47,80 +63,50 @@
 //! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
 //! requests as its priority says, never under its floor.
 
-mod added_row;
 mod array;
 mod assemble;
-mod background;
-mod bits;
+mod bitmap;
 pub mod canary;
-mod clear;
-mod consistency;
-mod copies;
-mod counts;
 mod create;
-mod durable;
 mod errors;
+mod format;
 mod generations;
 mod geometry;
 mod grow;
-mod health;
 mod journal;
-mod latency;
-mod level;
-mod locks;
-mod losses;
-mod marks;
-mod member_layout;
-mod member_watch;
 mod members;
-mod merge;
-mod pace;
-mod pieces;
-mod plan;
-mod read;
-mod rebuild;
-mod regions;
-mod replace;
-mod reshape;
-mod resync;
-mod rows;
-mod runs;
-mod scrub;
+mod membership;
 mod service;
-mod superblock;
-mod write;
+mod stripe;
+mod tasks;
+mod update_record;
 
-pub use array::{Array, ArrayError};
+pub use array::Array;
 pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
-pub use background::BackgroundTask;
-pub use consistency::Consistency;
-pub use counts::Counts;
 pub use create::CreateOptions;
-pub use errors::{DeviceError, MetadataError};
-pub use geometry::{Geometry, MemberPlace, Part, Place, Span, Stripe};
-pub use grow::GrowError;
-pub use health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
-pub use journal::device::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
-pub use journal::home::JournalError;
-pub use journal::{
-    JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, JournalStart, ReplayReport,
-    journal_sectors_min,
-};
-pub use latency::Latency;
-pub use level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
-pub use losses::RecordLosses;
-pub use member_layout::{
+pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
+pub use format::consistency::Consistency;
+pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
+pub use format::member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
 };
-pub use merge::{MergeMode, MergePolicy};
-pub use pace::{Pace, Priority, Progress};
-pub use rebuild::RebuildStatus;
-pub use replace::{ReplaceError, Replacement};
-pub use reshape::{ReshapeRecord, ReshapeStatus, ReshapeWait};
-pub use scrub::{ScrubFinding, ScrubRepair, ScrubStatus};
-pub use service::{ArrayStatus, MemberStatus};
-pub use superblock::{
+pub use format::reshape_record::ReshapeRecord;
+pub use format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
 };
+pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use journal::replay::ReplayReport;
+pub use members::counts::Counts;
+pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
+pub use members::latency::Latency;
+pub use service::{ArrayStatus, MemberStatus};
+pub use stripe::merge::policy::{MergeMode, MergePolicy};
+pub use tasks::background::BackgroundTask;
+pub use tasks::pace::{Pace, Priority, Progress};
+pub use tasks::rebuild::RebuildStatus;
+pub use tasks::replace::Replacement;
+pub use tasks::reshape::{ReshapeStatus, ReshapeWait};
+pub use tasks::scrub::{ScrubFinding, ScrubRepair, ScrubStatus};

@@ -4,18 +4,20 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, IoResult, SECTOR_BYTES};
 
-use crate::array::{Array, ArrayError, Inner};
-use crate::consistency::Consistency;
-use crate::counts::Counts;
-use crate::health::MemberHealth;
-use crate::journal::device::JournalRecord;
-use crate::journal::home::JournalError;
-use crate::journal::{JournalOptions, JournalStart, ReplayReport};
-use crate::level::Level;
-use crate::rebuild::RebuildStatus;
-use crate::reshape::ReshapeStatus;
-use crate::scrub::ScrubStatus;
-use crate::superblock::{ArrayRecord, MemberState, Usage};
+use crate::array::{Array, Inner};
+use crate::errors::ArrayError;
+use crate::errors::journal::JournalError;
+use crate::format::consistency::Consistency;
+use crate::format::journal_label::JournalRecord;
+use crate::format::journal_place::JournalOptions;
+use crate::format::superblock::{ArrayRecord, MemberState, Usage};
+use crate::geometry::level::Level;
+use crate::journal::replay::{JournalStart, ReplayReport};
+use crate::members::counts::Counts;
+use crate::members::health::MemberHealth;
+use crate::tasks::rebuild::RebuildStatus;
+use crate::tasks::reshape::ReshapeStatus;
+use crate::tasks::scrub::ScrubStatus;
 
 /// A member, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,18 +87,19 @@ impl<D: BlockDevice> Inner<D> {
         self: &Rc<Self>,
         journal: Option<JournalOptions>,
     ) -> Result<(), ArrayError> {
-        let Some(durable) = &self.durable else { return Ok(()) };
+        let Some(durable) = self.membership.durable() else { return Ok(()) };
         if let Some(options) = journal {
-            self.begin_journal(options, JournalStart::Create).await?;
+            self.replay().run(options, JournalStart::Create).await?;
         }
         durable.set_usage(Usage::InUse);
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         // A new array without one of its members is not what was asked for.
-        let is_journal_lost = self.journal_now().is_some() && !self.is_journal_on_device();
+        let is_journal_lost = self.journal.placement().record_now().is_some()
+            && !self.journal.placement().is_on_device();
         if is_journal_lost {
             return Err(JournalError::Device(IoError::Gone).into());
         }
-        if self.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
+        if self.members.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
     }
 
     /// Takes the array into use: makes the map the same on all members, says on all that it is in use, and
@@ -106,20 +109,19 @@ impl<D: BlockDevice> Inner<D> {
         unequal: &[u64],
         journal: Option<JournalOptions>,
     ) -> Result<ReplayReport, ArrayError> {
-        let Some(durable) = &self.durable else { return Ok(ReplayReport::default()) };
+        let Some(durable) = self.membership.durable() else { return Ok(ReplayReport::default()) };
         // A mark that only some members have would be gone with them, and what it speaks of with it.
-        let blocks = unequal.iter().copied();
-        self.write_map_blocks(&durable.marks, blocks).await.map_err(ArrayError::Io)?;
+        self.bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;
         durable.set_usage(Usage::InUse);
         durable.must_store();
-        self.settled().await.map_err(ArrayError::Io)?;
+        self.membership.settled().await.map_err(ArrayError::Io)?;
         let report = match journal {
-            Some(options) => self.begin_journal(options, JournalStart::Replay).await?,
+            Some(options) => self.replay().run(options, JournalStart::Replay).await?,
             None => ReplayReport::default(),
         };
         // Nothing else looks at its rows while they are neither in the one shape nor in the other.
         self.end_unit_between().await;
-        self.begin_rounds();
+        self.bitmap.begin_rounds();
         self.begin_resync();
         self.begin_rebuild();
         Ok(report)
@@ -127,16 +129,18 @@ impl<D: BlockDevice> Inner<D> {
 
     async fn stop(self: &Rc<Self>) -> IoResult<()> {
         self.end_background().await;
-        let Some(durable) = &self.durable else { return self.flush_all().await };
+        let Some(durable) = self.membership.durable() else {
+            return self.membership.flush(&self.members).await;
+        };
         durable.close();
-        durable.resync_ended.until(|| !durable.is_resyncing.get()).await;
-        self.settle_journal().await?;
-        self.flush_all().await?;
+        self.resync.ended.until(|| !self.resync.is_running.get()).await;
+        self.journal.empty().await?;
+        self.membership.flush(&self.members).await?;
         // What is still in doubt must be so at the next start: then it is not called clean.
-        if durable.marks.next_in_doubt(0).is_none() {
-            self.take_all_marks_back().await?;
+        if self.bitmap.next_in_doubt(0).is_none() {
+            self.bitmap.clear_all_marks().await?;
             durable.set_usage(Usage::Clean);
-            self.settled().await?;
+            self.membership.settled().await?;
         }
         Ok(())
     }
@@ -157,22 +161,22 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If it is a bare array.
     pub(crate) fn record(&self) -> ArrayRecord {
-        self.0.durable.as_ref().expect("an array with durable state").record()
+        self.0.membership.record()
     }
 
     /// What can be told of the array now; none of a bare one.
     pub fn status(&self) -> Option<ArrayStatus> {
-        let durable = self.0.durable.as_ref()?;
+        let durable = self.0.membership.durable()?;
         let record = durable.record();
-        let [regions, regions_written, regions_dirty, regions_in_doubt] = durable.marks.counts();
-        let member = |(number, member): (usize, &crate::superblock::MemberRecord)| {
+        let [regions, regions_written, regions_dirty, regions_in_doubt] = self.0.bitmap.counts();
+        let member = |(number, member): (usize, &crate::format::superblock::MemberRecord)| {
             let own = &self.0.members[number];
             MemberStatus {
                 uuid: own.uuid(),
                 state: own.state(member.state),
                 since_event: member.since_event,
                 is_being_copied: own.succeeding().is_some(),
-                health: self.0.health_of(number),
+                health: self.0.members.health_of(number),
             }
         };
         Some(ArrayStatus {
@@ -180,13 +184,13 @@ impl<D: BlockDevice> Array<D> {
             level: record.geometry.level(),
             consistency: record.consistency,
             chunk_bytes: record.geometry.chunk_sectors() * SECTOR_BYTES,
-            bytes: self.0.volume_sectors() * SECTOR_BYTES,
+            bytes: self.0.stripes.volume_sectors() * SECTOR_BYTES,
             event: record.event,
             usage: record.usage,
             members: record.members.iter().enumerate().map(member).collect(),
-            journal_device: self.0.journal_now(),
-            is_degraded: self.0.is_degraded(),
-            region_bytes: durable.marks.region_sectors() * SECTOR_BYTES,
+            journal_device: self.0.journal.placement().record_now(),
+            is_degraded: self.0.members.is_degraded(),
+            region_bytes: self.0.members.region_sectors() * SECTOR_BYTES,
             regions,
             regions_written,
             regions_dirty,

@@ -151,7 +151,7 @@ unsafe fn free_block(block: NonNull<Block>) {
     let block = unsafe { Box::from_raw(block.as_ptr()) };
     let memory = block.memory.as_ptr();
     if block.layout.size() >= HUGE_PAGE_BYTES {
-        // SAFETY: `map_huge` made this mapping, of this size. It cannot fail for such a one.
+        // SAFETY: `map_huge` made this mapping, of this size. Unmapping a whole mapping cannot fail.
         let _ = unsafe { rustix::mm::munmap(memory.cast(), block.layout.size()) };
     } else {
         // SAFETY: `memory` was allocated with this very layout.
@@ -180,7 +180,7 @@ fn give_back(block: NonNull<Block>) {
 
 /// An owned, writable run of bytes.
 ///
-/// The start of a fresh one is aligned to 4096. Its content is zero or what an earlier owner left:
+/// The start of a fresh buffer is aligned to 4096. The content is zero or what an earlier owner left:
 /// whoever takes one fills it.
 pub struct Buf {
     block: NonNull<Block>,

@@ -1,8 +1,8 @@
-//! What a block device promises to the layer above it.
+//! The promises of a block device to the layer above it.
 
-use crate::{Buf, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
+use crate::{Buf, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
 
-/// What a range reads as after a discard.
+/// The content of a range after a discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterDiscard {
     /// Zeroes, always.
@@ -28,9 +28,9 @@ pub enum Durability {
 /// a part reads either what it replaces and the parities, or what it leaves of the stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeShape {
-    /// What a stripe holds, in bytes: a multiple of the chunk.
+    /// Data of a stripe, in bytes: a multiple of the chunk.
     pub data_bytes: u32,
-    /// What lies together on one drive, in bytes.
+    /// Bytes that lie together on one drive.
     pub chunk_bytes: u32,
     /// Chunks of parity in each stripe.
     pub parity_chunks: u32,
@@ -47,9 +47,9 @@ pub struct Limits {
     pub preferred_bytes: u32,
     /// Longest single transfer, in bytes.
     pub max_transfer_bytes: u32,
-    /// Its stripes, if writes of whole ones are cheaper.
+    /// Stripes of the device, if writes of whole ones are cheaper.
     pub stripe: Option<StripeShape>,
-    /// What a discard leaves behind.
+    /// The content that a discard leaves behind.
     pub after_discard: AfterDiscard,
     /// Whether completed writes can be lost by a power cut before a flush.
     pub volatile_cache: bool,
@@ -84,6 +84,48 @@ impl Limits {
             && range.start.0.is_multiple_of(block_sectors)
             && range.count.is_multiple_of(block_sectors)
     }
+
+    /// The range, if the device serves it.
+    ///
+    /// # Errors
+    /// [`IoError::OutOfRange`] for a range that is not the device's, or not of whole blocks.
+    pub fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
+    }
+
+    /// The range of a transfer of `bytes` bytes, if the device serves it.
+    ///
+    /// # Errors
+    /// As [`checked`](Self::checked); also when the bytes are no whole sectors.
+    pub fn checked_transfer(&self, at: Lba, bytes: usize) -> IoResult<SectorRange> {
+        let bytes = bytes as u64;
+        if !bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(IoError::OutOfRange);
+        }
+        self.checked(SectorRange::new(at, bytes / SECTOR_BYTES))
+    }
+
+    /// The range of a write, if the device takes writes and serves it.
+    ///
+    /// # Errors
+    /// [`IoError::ReadOnly`], else as [`checked_transfer`](Self::checked_transfer).
+    pub fn checked_write(&self, at: Lba, data: &Payload) -> IoResult<SectorRange> {
+        if self.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        self.checked_transfer(at, data.len())
+    }
+
+    /// The range of a change without data, if the device takes writes and serves it.
+    ///
+    /// # Errors
+    /// [`IoError::ReadOnly`], else as [`checked`](Self::checked).
+    pub fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
+        if self.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        self.checked(range)
+    }
 }
 
 /// A block device, as a layer sees the layer below it.
@@ -92,9 +134,14 @@ impl Limits {
 ///   `block_bytes` block is written whole or not at all.
 /// - A write with [`Durability::Durable`] is on the medium when it completes. A completed `flush`
 ///   covers every write that had completed before the flush was *submitted*, and no other.
-/// - Overlapping requests in flight have no order. The volume serialises them; layers need not.
+/// - Overlapping requests in flight have no order: a reader may see either content, sector by sector. Clients
+///   of a plain volume get just this. A cache orders writes of the same lines by locks on its lines, and an
+///   array orders writes of the same stripes by locks on its stripes, because a torn line or a torn parity
+///   would outlive the race.
 /// - Dropping a future does not cancel the I/O: buffers stay owned until the completion.
-/// - Callers pass only ranges that [`Limits::accepts`]; a device asserts or answers `OutOfRange`.
+/// - The export refuses ranges that [`Limits::accepts`] does not, in the words of its protocol, and the volume
+///   refuses them again for callers without a protocol. Layers between may assert; the drive checks once more
+///   ([`Limits::checked`]), because a wrong address there destroys data of others.
 ///
 /// Devices belong to one core and their futures are not `Send`.
 #[allow(async_fn_in_trait)]
@@ -102,7 +149,7 @@ pub trait BlockDevice: 'static {
     /// Facts that do not change while the device is open.
     fn limits(&self) -> &Limits;
 
-    /// Fills `into` with what starts at `at`, and gives it back. Its length is the request's.
+    /// Fills `into` with the data that start at `at`, and returns the buffer. The buffer's length is the request's.
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf>;
 
     /// Fills buffers with what lies behind one another from `at` on, as one request, and gives them back

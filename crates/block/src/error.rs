@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<IoResult<()>>() == 1);
 pub type IoResult<T> = Result<T, IoError>;
 
 impl IoError {
-    /// The Linux error number a door reports for it.
+    /// The Linux error number an export reports for it.
     pub const fn errno(self) -> i32 {
         match self {
             IoError::OutOfRange => 22,

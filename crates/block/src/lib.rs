@@ -1,7 +1,7 @@
 //! The vocabulary of the data path: sectors, buffers, errors, and what a block device promises.
 //!
 //! Every number that crosses a layer has a type here. A [`Lba`] counts 512-byte sectors on one
-//! device, whatever the device's own block size; bytes appear only at the doors and at the ring.
+//! device, whatever the device's own block size; bytes appear only at the exports and at the ring.
 
 mod buf;
 mod copy;
@@ -10,6 +10,7 @@ mod error;
 mod payload;
 mod prng;
 mod range;
+pub mod size;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;

@@ -85,7 +85,7 @@ impl SectorRange {
         self.start.0 <= sectors && self.count <= sectors - self.start.0
     }
 
-    /// Splits at every multiple of `boundary` sectors, first piece first. This one function serves
+    /// Splits at every multiple of `boundary` sectors, first piece first. The function serves
     /// cache lines, chunks, regions and transfer limits.
     pub fn split_at_multiples(self, boundary: u64) -> impl Iterator<Item = SectorRange> {
         assert!(boundary > 0);

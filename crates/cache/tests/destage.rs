@@ -6,7 +6,7 @@ use voltier_block::{BlockDevice, Buf, Durability, Lba, Payload};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
-use voltier_drive::filter::{IoKind, IoLog, LogDevice};
+use voltier_filter::{IoKind, IoLog, LogDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 const LINE_BYTES: usize = 4096;

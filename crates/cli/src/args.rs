@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::array_args::ArrayArgs;
-use crate::lab_args::LabArgs;
 
 /// Puts an SSD in front of a slow drive, and serves the fast volume that results.
 #[derive(Debug, Parser)]
@@ -48,11 +47,11 @@ pub(crate) enum Verb {
     /// Make arrays of drives, look at them and change them
     Array(ArrayArgs),
     /// Measure, explain and compare
-    Lab(LabArgs),
+    Lab,
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
-    Demo(Demo),
+    Demo,
 }
 
 /// The name of a volume; `-c NAME` is EnhanceIO's spelling.
@@ -183,14 +182,4 @@ pub(crate) struct Daemon {
     /// Leave the terminal; the command line starts the daemon so
     #[arg(long, hide = true)]
     pub(crate) background: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "DEMO_SIZE, DEMO_SECONDS and DEMO_SSD=sata|pcie scale it; see demo/README.md."
-)]
-pub(crate) struct Demo {
-    /// Folder for result.json and report.html [default: demo]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: Option<PathBuf>,
 }

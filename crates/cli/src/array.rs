@@ -1,5 +1,6 @@
 //! `voltier array ...`: ask the daemon, print.
 
+use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{ArrayRequest, Growth, MemberName, NewArray, Repair, Request};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, Client, ControlError,
@@ -13,7 +14,7 @@ use crate::array_args::{
 use crate::array_table;
 use crate::progress::{self, Task};
 use crate::request::{device, key_values};
-use crate::run::{Session, WATCH, print, print_json, print_shown};
+use crate::session::{Session, WATCH};
 
 /// Does what the verb says.
 ///

@@ -4,39 +4,58 @@ mod args;
 mod array;
 mod array_args;
 mod array_table;
-mod demo;
-mod lab;
-mod lab_args;
+mod laboratory;
 mod progress;
 mod request;
-mod run;
+mod session;
 mod table;
-mod trace;
-mod trace_args;
-mod usage;
+mod volumes;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use voltier_cli::usage;
+use voltier_control::{ControlResult, DaemonOptions, StateDir};
+
+use crate::args::{Cli, Daemon, Verb};
+use crate::session::Session;
 
 fn main() -> ExitCode {
-    let cli = match args::Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
-            let Some(message) = usage::one_line(&error) else {
-                // Help and version go to standard output; a closed one is nobody's loss.
-                let _ = error.print();
-                return ExitCode::SUCCESS;
-            };
-            eprintln!("voltier: {message}");
-            return ExitCode::from(2);
-        }
-    };
-    match run::run(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("voltier: {error}");
-            ExitCode::from(error.exit_code())
-        }
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    if laboratory::is_asked(&arguments) {
+        return usage::exit_code(Err(laboratory::become_it()));
     }
+    usage::main_of(run)
+}
+
+fn run(cli: &Cli) -> ControlResult<()> {
+    let state = match &cli.state {
+        Some(path) => StateDir::at(path)?,
+        None => StateDir::at(&StateDir::default_path()?)?,
+    };
+    let session = Session::new(&state, cli.json);
+    match &cli.verb {
+        Verb::Create(args) => volumes::change(&session, &request::create(args)?, "created"),
+        Verb::Attach(args) => volumes::change(&session, &request::attach(args)?, "attached"),
+        Verb::Set(args) => volumes::change(&session, &request::set(args)?, "set"),
+        Verb::Export(args) => volumes::export(&session, &request::export(args, &state)?),
+        Verb::Unexport(args) => {
+            volumes::change(&session, &request::unexport(args, &state)?, "unexported")
+        }
+        Verb::Flush(args) => volumes::flush(&session, args),
+        Verb::Detach(args) => volumes::detach(&session, args),
+        Verb::Delete(args) => volumes::delete(&session, args),
+        Verb::Show(args) => volumes::show(&session, args),
+        Verb::Array(args) => array::run(&args.verb, &session),
+        Verb::Daemon(args) => daemon(args, &state),
+        Verb::Lab | Verb::Demo => Err(laboratory::become_it()),
+    }
+}
+
+fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
+    let options = DaemonOptions {
+        state: state.clone(),
+        cores: args.cores.map(usize::from),
+        background: args.background,
+    };
+    voltier_control::serve(&options)
 }

@@ -1,13 +1,14 @@
 //! Wrong usage in one line, as every other error.
 
-use clap::CommandFactory;
-use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
-use voltier_control::nearest;
+use std::process::ExitCode;
 
-use crate::args::Cli;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use clap::{Command, Parser};
+use voltier_control::{ControlResult, nearest};
 
 /// The message of a clap error as one line with a hint; `None` when it is help, to be printed.
-pub(crate) fn one_line(error: &Error) -> Option<String> {
+/// `program` is the command line that was not understood.
+pub fn one_line(error: &Error, program: &Command) -> Option<String> {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return None;
     }
@@ -44,7 +45,7 @@ pub(crate) fn one_line(error: &Error) -> Option<String> {
         && given.starts_with('-')
     {
         // Clap's own tip, to write it behind `--`, is never what was meant here.
-        tip = meant_option(given, verb.get(1..).unwrap_or_default())
+        tip = meant_option(program, given, verb.get(1..).unwrap_or_default())
             .map_or_else(String::new, |option| format!("did you mean `{option}`?"));
     }
     let hint = if tip.is_empty() { String::new() } else { format!("{tip}, or ") };
@@ -52,10 +53,9 @@ pub(crate) fn one_line(error: &Error) -> Option<String> {
 }
 
 /// The long option of a verb, or of a verb below one, that is nearest to an unknown one.
-fn meant_option(given: &str, verbs: &[&str]) -> Option<String> {
-    let program = Cli::command();
-    let command = verbs.iter().try_fold(&program, |command, verb| command.find_subcommand(verb));
-    let command = command.unwrap_or(&program);
+fn meant_option(program: &Command, given: &str, verbs: &[&str]) -> Option<String> {
+    let command = verbs.iter().try_fold(program, |command, verb| command.find_subcommand(verb));
+    let command = command.unwrap_or(program);
     let options: Vec<String> = command
         .get_arguments()
         .chain(program.get_arguments())
@@ -63,4 +63,33 @@ fn meant_option(given: &str, verbs: &[&str]) -> Option<String> {
         .collect();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     nearest(given, &options).map(str::to_owned)
+}
+
+/// Reads the command line and does what it says: help and wrong usage are answered here, and the error
+/// of `run` becomes one line and an exit code.
+pub fn main_of<C: Parser>(run: impl FnOnce(&C) -> ControlResult<()>) -> ExitCode {
+    let cli = match C::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let Some(message) = one_line(&error, &C::command()) else {
+                // Help and version go to standard output; a closed one is nobody's loss.
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            };
+            eprintln!("voltier: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    exit_code(run(&cli))
+}
+
+/// The exit code of a command, its error told in one line.
+pub fn exit_code(result: ControlResult<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("voltier: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What can be chosen about an array while it serves (`voltier array set`): the paces of its
+//! Choices about an array while it serves (`voltier array set`): the paces of its
 //! background tasks, what its members may do wrong, how small writes wait for each
 //! other, and whose spares it takes.
 
@@ -7,9 +7,8 @@ use voltier_array::{HealthPolicy, MergeMode, MergePolicy, Pace, Priority, SlowAc
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::PoolName;
-use crate::size::parse_size;
 use crate::suggest;
-use crate::wait::parse_wait_us;
+use crate::units::{parse_duration, parse_size, parse_wait_us};
 
 /// Keys of `voltier array set`, in the order they are documented.
 pub const ARRAY_KEYS: [&str; 13] = [
@@ -28,7 +27,7 @@ pub const ARRAY_KEYS: [&str; 13] = [
     "spare_pool",
 ];
 
-/// Those of them that make sense for levels with parity alone.
+/// The keys that make sense for levels with parity alone.
 pub(crate) const MERGE_KEYS: [&str; 3] = ["merge", "merge_wait", "merge_max"];
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -46,10 +45,10 @@ pub const JOURNAL_KEY: &str = "journal";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskPace {
-    /// What it takes beside requests: `idle`, `low`, `normal`, `high`.
+    /// The task's share beside requests: `idle`, `low`, `normal`, `high`.
     #[serde(with = "word")]
     pub priority: Priority,
-    /// What it does in any case, in bytes of a member per second; 0 for nothing.
+    /// The task's least rate, in bytes of a member per second; 0 for nothing.
     pub floor_bytes_per_second: u64,
 }
 
@@ -65,7 +64,7 @@ pub struct HealthSettings {
     pub slow_factor: u32,
     /// For how long it must be that, in seconds.
     pub slow_window_s: u64,
-    /// What is done about it: `show`, `avoid`, `fail`.
+    /// The action about a slow member: `show`, `avoid`, `fail`.
     #[serde(with = "word")]
     pub slow_action: SlowAction,
 }
@@ -74,7 +73,7 @@ pub struct HealthSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MergeSettings {
-    /// Which writes wait: `off`, `adaptive`, `always`.
+    /// The writes that wait: `off`, `adaptive`, `always`.
     #[serde(with = "word")]
     pub mode: MergeMode,
     /// How long for the next one, in microseconds.
@@ -97,7 +96,7 @@ pub struct ArraySettings {
     /// How small writes are merged.
     #[serde(default, skip_serializing_if = "MergeSettings::is_default")]
     pub merge: MergeSettings,
-    /// Whose spares it may take.
+    /// The pool whose spares the array may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_pool: Option<PoolName>,
 }
@@ -201,7 +200,7 @@ impl ArraySettings {
     }
 }
 
-/// What the command line chooses by a word.
+/// A choice that the command line makes by a word.
 trait Word: Copy + 'static {
     const ALL: &'static [Self];
     /// With its article.
@@ -256,17 +255,8 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
             "`{shown}` is not a window; write 1s to 31d, with s, m, h or d: 90s, 1h"
         ))
     };
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let unit_s = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err(wrong()),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
-    seconds.filter(|seconds| (1..=WINDOW_S_MAX).contains(seconds)).ok_or_else(wrong)
+    let units = [("", 1), ("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
+    parse_duration(text, &units, WINDOW_S_MAX).ok_or_else(wrong)
 }
 
 fn parse_merge_us(text: &str) -> ControlResult<u64> {

@@ -1,4 +1,4 @@
-//! What can be chosen about an array when it is made: level, chunk, consistency.
+//! Choices about an array when it is made: level, chunk, consistency.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use voltier_array::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Consistency, Geometry, Lay
 use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
-use crate::size::parse_size;
 use crate::suggest;
+use crate::units::parse_size;
 
 /// Most members an array can have, spares apart.
 pub const ARRAY_MEMBERS_MAX: usize = 64;
@@ -89,7 +89,7 @@ impl ArrayLevel {
         if self.0 == Level::Raid1 { CHUNK_BYTES_MAX as u32 } else { 16 << 10 }
     }
 
-    /// What keeps data and parity together when nothing is chosen.
+    /// The default protection of parity against a crash.
     pub fn default_consistency(self) -> Consistency {
         if self.0 == Level::Raid0 { Consistency::None } else { Consistency::default() }
     }

@@ -1,4 +1,4 @@
-//! What `array show --json` prints. The fields are documented and stable; later versions only add
+//! The output of `array show --json`. The fields are documented and stable; later versions only add
 //! some.
 
 use serde::{Deserialize, Serialize};
@@ -74,10 +74,10 @@ pub struct HealthStatus {
     /// Whether it is slower than the others.
     #[serde(default)]
     pub slow: bool,
-    /// Its reads.
+    /// Latency of the member's reads.
     #[serde(default)]
     pub read_latency: LatencyStatus,
-    /// Its writes.
+    /// Latency of the member's writes.
     #[serde(default)]
     pub write_latency: LatencyStatus,
 }
@@ -117,7 +117,7 @@ impl From<HealthSettings> for LimitsStatus {
 pub struct JournalStatus {
     /// The device, as the command line named it.
     pub path: String,
-    /// Its identity, 32 hexadecimal digits; empty while the array is not assembled.
+    /// Identity of the journal, 32 hexadecimal digits; empty while the array is not assembled.
     pub uuid: String,
     /// `online`; `lost` (it was given up, the journal is on the members); `unknown` while the array is not
     /// assembled.
@@ -135,7 +135,7 @@ pub struct TaskStatus {
     pub done_bytes: u64,
     /// Bytes of members to do in all.
     pub total_bytes: u64,
-    /// Its rate of late, in bytes of members.
+    /// Recent rate, in bytes of members.
     pub bytes_per_second: u64,
     /// When it will be through at this rate; null while there is no rate.
     pub eta_seconds: Option<u64>,
@@ -152,36 +152,36 @@ pub struct ReshapeDetail {
     pub to_members: u32,
     /// The size of the array after it, in bytes.
     pub size_bytes_after: u64,
-    /// What it waits for before it goes on: `members` (missing, or being filled), `resync` (parity is made
+    /// The reason why the move waits: `members` (missing, or being filled), `resync` (parity is made
     /// anew after a crash), `failed_writes`; null while it goes on.
     pub waits_for: Option<String>,
     /// Why it did not go on when it tried last; null if it did.
     pub error: Option<String>,
-    /// How far it is: in bytes of the array. Its pace is the rebuild's.
+    /// Progress of the move, in bytes of the array. The pace is the rebuild's.
     #[serde(flatten)]
     pub task: TaskStatus,
 }
 
-/// What the scrub that is running, or the last one, found.
+/// Findings of the scrub that is running, or of the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubFound {
     /// Bytes of a block.
     pub block_bytes: u32,
     /// Blocks that did not match their parity.
     pub mismatched_blocks: u64,
-    /// Those of them of which it is known which member is wrong.
+    /// Mismatched blocks whose wrong member is known.
     pub located_blocks: u64,
     /// Blocks that match again.
     pub repaired_blocks: u64,
     /// Stripes of which a member gave a medium error.
     pub unreadable_stripes: u64,
-    /// Those of them that could not be computed either.
+    /// Unreadable stripes that could not be computed either.
     pub lost_stripes: u64,
     /// Bytes of members that were left out.
     pub skipped_bytes: u64,
 }
 
-/// What an array counts since it was assembled.
+/// Counters of an array since it was assembled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayCounts {
     /// Reads asked of the array.
@@ -206,7 +206,7 @@ pub struct ArrayCounts {
     /// How long these waited, in all, in microseconds.
     #[serde(default)]
     pub held_us: u64,
-    /// Those of them that went with others.
+    /// Held writes that went with others.
     #[serde(default)]
     pub merged_writes: u64,
     /// Times that several of them went together.
@@ -242,7 +242,7 @@ pub struct ArrayDetail {
     pub group_members: u32,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// What keeps data and parity together over a crash: `journal`, `bitmap`, `none`.
+    /// Protection of parity against a crash: `journal`, `bitmap`, `none`.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// Size in bytes.
@@ -260,7 +260,7 @@ pub struct ArrayDetail {
     /// The pool whose spares it may take, if it has one.
     #[serde(default)]
     pub spare_pool: Option<PoolName>,
-    /// What waits in that pool.
+    /// The spares that wait in that pool.
     #[serde(default)]
     pub pool_spares: Vec<String>,
     /// When a member has done too badly.
@@ -281,7 +281,7 @@ pub struct ArrayDetail {
     /// The scrub.
     #[serde(default)]
     pub scrub: TaskStatus,
-    /// What it found.
+    /// Findings of the scrub.
     #[serde(default)]
     pub scrub_found: ScrubFound,
     /// How many more members may be lost, wherever they are.
@@ -290,7 +290,7 @@ pub struct ArrayDetail {
     pub used_by: Option<VolumeName>,
     /// Changes of membership on record.
     pub events: u64,
-    /// What it counts.
+    /// Counters.
     pub counts: ArrayCounts,
     /// Devices of the record that were not taken into service at the last start, and why.
     pub left_out: Vec<String>,
@@ -299,7 +299,7 @@ pub struct ArrayDetail {
 }
 
 impl ArrayDetail {
-    /// What the record alone says.
+    /// The status as far as the record alone tells.
     pub(crate) fn recorded(record: &RegisteredArray) -> Self {
         Self {
             name: record.name.clone(),

@@ -43,7 +43,7 @@ pub fn run_daemon<E: Engine + Send>(
 ) -> ControlResult<()> {
     let cores = options.cores.unwrap_or_else(machine_cores);
     let state = &options.state;
-    // What the daemon creates is its user's alone: sockets, registry, log.
+    // The daemon's files are its user's alone: sockets, registry, log.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state.create()?;
     let lock = state.lock()?;
@@ -133,7 +133,7 @@ fn machine_cores() -> usize {
 }
 
 fn leave_the_terminal() {
-    // It fails only for the leader of a process group, who has no terminal to leave in a script.
+    // Only the leader of a process group is refused, and it has no terminal to leave in a script.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Who has to act, and so the exit code of the command.
+/// The party that has to act, and so the exit code of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorKind {
@@ -16,7 +16,7 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct ControlError {
-    /// Who has to act.
+    /// The party that has to act.
     pub kind: ErrorKind,
     /// One line: what is wrong, then `; ` and what to do.
     pub message: String,
@@ -41,7 +41,7 @@ impl ControlError {
         Self::failed(error.to_string())
     }
 
-    /// What was being done when the system answered with an error.
+    /// The system answered `doing` with an error.
     pub fn io(doing: impl std::fmt::Display, error: &std::io::Error) -> Self {
         let hint = match error.kind() {
             std::io::ErrorKind::PermissionDenied => "; run as root or change its permissions",

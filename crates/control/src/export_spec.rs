@@ -30,7 +30,7 @@ pub enum NbdAddress {
     },
 }
 
-/// One door to a volume.
+/// One export to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "at", rename_all = "snake_case")]
 pub enum ExportSpec {
@@ -49,7 +49,7 @@ impl ExportSpec {
         }
     }
 
-    /// What a client opens: an NBD URI, or the path of the file.
+    /// The address that a client opens: an NBD URI, or the path of the file.
     pub fn uri(&self, name: &VolumeName) -> String {
         match self {
             ExportSpec::Nbd(NbdAddress::Unix(path)) => {

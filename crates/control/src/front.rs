@@ -59,7 +59,7 @@ pub async fn check_origin<D: BlockDevice>(
              put them back and restart the daemon",
             record.origin, record.name
         ))),
-        // Whatever else it holds is its clients' business.
+        // Any other content is its clients' business.
         _ => Ok(()),
     }
 }

@@ -28,12 +28,11 @@ pub mod safety;
 mod server;
 mod service;
 mod settings;
-mod size;
 mod spec;
 mod state_dir;
 mod status;
 mod suggest;
-mod wait;
+mod units;
 
 pub use array_settings::{
     ARRAY_KEYS, ArraySettings, HealthSettings, JOURNAL_KEY, MergeSettings, TaskPace,
@@ -56,7 +55,6 @@ pub use records::{
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
 pub use service::Service;
 pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};
-pub use size::{exact_size, format_size, parse_size};
 pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
@@ -64,4 +62,4 @@ pub use status::{
     RequestCounts, Tunables, VolumeState, VolumeStatus,
 };
 pub use suggest::nearest;
-pub use wait::wait_text;
+pub use units::{exact_size, format_size, parse_size, wait_text};

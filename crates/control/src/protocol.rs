@@ -40,7 +40,7 @@ pub struct NewArray {
     pub level: ArrayLevel,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// What keeps data and parity together over a crash.
+    /// Protection of parity against a crash.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// Devices, in the order of the array.
@@ -65,7 +65,7 @@ pub enum MemberName {
     Place(u32),
 }
 
-/// What an array is given more of.
+/// The way in which an array grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {
@@ -77,20 +77,20 @@ pub enum Growth {
     Capacity,
 }
 
-/// What a scrub does about blocks that do not match.
+/// The action of a scrub on blocks that do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repair {
-    /// It counts them.
+    /// The scrub counts them.
     Nothing,
-    /// It rewrites those of which it knows that they are wrong.
+    /// The scrub rewrites blocks that it knows to be wrong.
     #[default]
     Located,
-    /// Where it cannot know, it takes the data for right and makes the parity match.
+    /// Where the scrub cannot know, it takes the data for right and makes the parity match.
     Everything,
 }
 
-/// What a client can ask of arrays.
+/// Requests about arrays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ArrayRequest {
@@ -101,7 +101,7 @@ pub enum ArrayRequest {
     },
     /// State of one array, or of all.
     Show {
-        /// Which array; all without it.
+        /// The array; all without a name.
         name: Option<ArrayName>,
     },
     /// Bring an array into service from its members.
@@ -113,16 +113,16 @@ pub enum ArrayRequest {
     },
     /// Take a member out of service.
     Fail {
-        /// Which array.
+        /// The array.
         name: ArrayName,
-        /// Which member.
+        /// The member.
         member: MemberName,
     },
     /// Put a device in the place of a member.
     Replace {
-        /// Which array.
+        /// The array.
         name: ArrayName,
-        /// Which member.
+        /// The member.
         old: MemberName,
         /// The device.
         new: DeviceSpec,
@@ -131,7 +131,7 @@ pub enum ArrayRequest {
     },
     /// Give an array a device for the next loss.
     AddSpare {
-        /// Which array.
+        /// The array.
         name: ArrayName,
         /// The device.
         spare: DeviceSpec,
@@ -140,9 +140,9 @@ pub enum ArrayRequest {
     },
     /// Add a row of redundancy, or a member for room.
     Grow {
-        /// Which array.
+        /// The array.
         name: ArrayName,
-        /// What it is given more of.
+        /// The way in which the array grows.
         by: Growth,
         /// The devices, one for each group.
         devices: Vec<DeviceSpec>,
@@ -151,26 +151,26 @@ pub enum ArrayRequest {
     },
     /// Go on with a rebuild.
     Rebuild {
-        /// Which array.
+        /// The array.
         name: ArrayName,
     },
     /// Read everything and hold it against its parity.
     Scrub {
-        /// Which array.
+        /// The array.
         name: ArrayName,
-        /// What is done about what does not match.
+        /// The action on blocks that do not match.
         repair: Repair,
     },
     /// Change settings.
     Set {
-        /// Which array.
+        /// The array.
         name: ArrayName,
         /// Keys and values, in order.
         changes: Vec<(String, String)>,
     },
     /// Put devices into a pool of spares; one that is not known is made.
     PoolAdd {
-        /// Which pool.
+        /// The pool.
         pool: PoolName,
         /// The devices.
         devices: Vec<DeviceSpec>,
@@ -179,19 +179,19 @@ pub enum ArrayRequest {
     },
     /// Take devices out of a pool of spares.
     PoolRemove {
-        /// Which pool.
+        /// The pool.
         pool: PoolName,
         /// The devices; without any, the pool itself is forgotten.
         devices: Vec<DeviceSpec>,
     },
     /// Pools of spares.
     PoolShow {
-        /// Which pool; all without it.
+        /// The pool; all without a name.
         pool: Option<PoolName>,
     },
     /// Put the journal on another device, or back on the members.
     SetJournal {
-        /// Which array.
+        /// The array.
         name: ArrayName,
         /// The device; on the members without one.
         journal: Option<DeviceSpec>,
@@ -200,14 +200,14 @@ pub enum ArrayRequest {
     },
     /// Stop and forget an array.
     Delete {
-        /// Which array.
+        /// The array.
         name: ArrayName,
         /// Erase the labels of its members: it can never be assembled again.
         erase: bool,
     },
 }
 
-/// What a client can ask.
+/// Requests of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -224,69 +224,69 @@ pub enum Request {
     },
     /// Drain, then forget the volume; the origin is left plain.
     Delete {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
         /// Write dirty lines back first; without it they are lost.
         flush: bool,
     },
     /// State of one volume, or of all.
     Show {
-        /// Which volume; all without it.
+        /// The volume; all without a name.
         name: Option<VolumeName>,
     },
     /// Change choices of a cache.
     Set {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
         /// Keys and values, in order.
         changes: Vec<(String, String)>,
     },
     /// Write all dirty lines back.
     Flush {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
     },
     /// Put a cache in front of a volume that has none.
     Attach {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
         /// The fast side.
         cache: NewCache,
     },
     /// Drain, then take the cache away.
     Detach {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
         /// Write dirty lines back first; without it they are lost.
         flush: bool,
     },
-    /// Open a door.
+    /// Open an export.
     Export {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
-        /// Which door.
+        /// The export.
         export: ExportSpec,
     },
-    /// Close one door, or all.
+    /// Close one export, or all.
     Unexport {
-        /// Which volume.
+        /// The volume.
         name: VolumeName,
-        /// Which door; all without it.
+        /// The export; all without one.
         export: Option<ExportSpec>,
     },
     /// Something about arrays.
     Array {
-        /// What.
+        /// The request.
         ask: ArrayRequest,
     },
     /// How far is a job?
     Job {
-        /// Which job.
+        /// The job.
         id: u64,
     },
 }
 
-/// What the daemon answers.
+/// Answers of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Response {
@@ -313,7 +313,7 @@ pub enum Response {
     Array {
         /// The array.
         array: Box<ArrayDetail>,
-        /// What the user should know of the change: a line each.
+        /// Notes for the user about the change: a line each.
         notes: Vec<String>,
     },
     /// State of all arrays.
@@ -325,7 +325,7 @@ pub enum Response {
     Pools {
         /// In the order of their names.
         pools: Vec<PoolStatus>,
-        /// What the user should know of the change: a line each.
+        /// Notes for the user about the change: a line each.
         notes: Vec<String>,
     },
     /// Work that goes on, or has ended.

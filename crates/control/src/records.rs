@@ -1,4 +1,4 @@
-//! What the registry remembers of each volume, cache and array.
+//! The registry's records of each volume, cache and array.
 
 use std::fmt;
 use std::fs::File;
@@ -63,7 +63,7 @@ impl From<Identity> for String {
     }
 }
 
-/// What the daemon is to do with a volume when it starts.
+/// The state that the daemon is to bring a volume to when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Desired {
@@ -93,7 +93,7 @@ pub struct CacheRecord {
     pub dirty_lines: u64,
     /// Why the SSD was given up, when it was.
     pub failed: Option<String>,
-    /// What was lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.
+    /// Ranges lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<ByteRange>,
     /// How many ranges were lost with the SSD.
@@ -102,7 +102,7 @@ pub struct CacheRecord {
 }
 
 impl CacheRecord {
-    /// What would be lost with the SSD, in words.
+    /// The loss that the SSD's loss would be, in words.
     pub fn newest_data(&self) -> String {
         match self.dirty_lines {
             0 => "the newest data".to_owned(),
@@ -125,9 +125,9 @@ pub struct VolumeRecord {
     pub origin: DeviceSpec,
     /// The fast side.
     pub cache: Option<CacheRecord>,
-    /// Doors that are to be open.
+    /// Exports that are to be open.
     pub exports: Vec<ExportSpec>,
-    /// What to do at start.
+    /// The state to bring the volume to at start.
     pub desired: Desired,
 }
 
@@ -142,7 +142,7 @@ pub struct RegisteredArray {
     pub level: ArrayLevel,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// What keeps data and parity together over a crash.
+    /// Protection of parity against a crash.
     #[serde(with = "consistency_word")]
     pub consistency: Consistency,
     /// Size in bytes.
@@ -186,7 +186,7 @@ pub struct PoolRecord {
 }
 
 impl RegisteredArray {
-    /// What the array stands on.
+    /// The devices of the array.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
         let members = self.members.iter().flatten();
         members.chain(&self.spares).chain(&self.incoming).chain(&self.journal)
@@ -194,7 +194,7 @@ impl RegisteredArray {
 }
 
 impl VolumeRecord {
-    /// What the volume stands on.
+    /// The devices of the volume.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
         std::iter::once(&self.origin).chain(self.cache.as_ref().map(|cache| &cache.device))
     }

@@ -115,7 +115,7 @@ impl<E: Engine + Send> Shared<E> {
                 Ok(Some(request)) => self.lock().handle(request),
                 Ok(None) => return,
                 Err(error) => {
-                    // Whatever follows cannot be told apart: say why, and hang up.
+                    // Later requests cannot be told apart: say why, and hang up.
                     let _ = protocol::send(&mut &*stream, &Response::Error { error });
                     return;
                 }

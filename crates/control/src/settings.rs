@@ -1,4 +1,4 @@
-//! What can be chosen about a cache: at creation, and most of it while it serves (`voltier set`).
+//! Choices about a cache: at creation, and most of it while it serves (`voltier set`).
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -9,9 +9,8 @@ use voltier_cache::policy::PolicyKind;
 use voltier_cache::{FormatOptions, LineSize, Mode};
 
 use crate::error::{ControlError, ControlResult};
-use crate::size::{exact_size, parse_size};
 use crate::suggest;
-use crate::wait::{parse_wait_us, wait_text};
+use crate::units::{exact_size, parse_size, parse_wait_us, wait_text};
 
 /// Keys of `voltier set`, in the order they are documented.
 pub const KEYS: [&str; 8] = [
@@ -77,7 +76,7 @@ mod as_word {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// What happens to reads and writes.
+    /// The way of reads and writes.
     #[serde(with = "as_word")]
     pub mode: Mode,
     /// Replacement policy.
@@ -85,7 +84,7 @@ pub struct Settings {
     pub policy: PolicyKind,
     /// Bytes in a cache line: fixed for the life of the cache.
     pub line_bytes: u32,
-    /// Which misses may enter.
+    /// The misses that may enter.
     #[serde(with = "as_word")]
     pub admission: AdmissionKind,
     /// Sequential streams longer than this many bytes bypass the cache; 0 lets all in.

@@ -10,7 +10,7 @@ use voltier_block::SECTOR_BYTES;
 
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
-use crate::size::{exact_size, parse_size};
+use crate::units::{exact_size, parse_size};
 
 /// Kinds of device that are written down in the contract and not served yet.
 const LATER: [(&str, &str); 4] = [
@@ -20,7 +20,7 @@ const LATER: [(&str, &str); 4] = [
     ("s3://", "S3 buckets"),
 ];
 
-/// What a device is made of.
+/// The make of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceSpec {
@@ -32,14 +32,14 @@ pub enum DeviceSpec {
     Model {
         /// Name of the profile.
         profile: String,
-        /// What keeps the data.
+        /// The store of the data.
         over: ModelBacking,
     },
     /// An array of this instance.
     Array(ArrayName),
 }
 
-/// What keeps the data of a modelled drive.
+/// The store of a modelled drive's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelBacking {
     /// Memory of the profile's own size.
@@ -63,7 +63,7 @@ impl DeviceSpec {
 
     /// Whether the content ends with the daemon.
     pub fn is_volatile(&self) -> bool {
-        // What becomes of an array is its own record's to say.
+        // An array's own record says what becomes of it.
         self.path().is_none() && self.array().is_none()
     }
 

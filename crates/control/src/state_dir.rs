@@ -10,7 +10,7 @@ use crate::export_spec::{NbdAddress, check_socket_path};
 use crate::file_lock;
 use crate::name::VolumeName;
 
-/// What a daemon says that finds its folder served: a client that started it looks for this.
+/// The message of a daemon that finds its folder served: a client that started one looks for this.
 pub(crate) const ALREADY_SERVED: &str = "already serves";
 
 /// One instance: registry, control socket, pid file, log and default export sockets.

@@ -1,4 +1,4 @@
-//! What `show --json` prints. The fields are documented and stable; later versions only add some.
+//! The output of `show --json`. The fields are documented and stable; later versions only add some.
 
 use serde::{Deserialize, Serialize};
 
@@ -105,12 +105,12 @@ pub struct DeviceBytes {
     pub hdd_written: u64,
 }
 
-/// One open door.
+/// One open export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStatus {
     /// `nbd` or `fuse`.
     pub kind: String,
-    /// What a client opens.
+    /// The address that a client opens.
     pub uri: String,
     /// `open`, or why it is not.
     pub state: String,
@@ -174,7 +174,7 @@ pub struct VolumeStatus {
     pub hit_rate: HitRates,
     /// Bytes moved on the devices.
     pub device_bytes: DeviceBytes,
-    /// Open doors.
+    /// Open exports.
     pub exports: Vec<ExportStatus>,
     /// Identity of the volume, 32 hexadecimal digits.
     pub uuid: String,
@@ -182,7 +182,7 @@ pub struct VolumeStatus {
     pub generation: u64,
     /// Ranges whose newest data were lost with the SSD, or are damaged on it: how many.
     pub lost_ranges: u64,
-    /// What was lost with the SSD: the first ranges, in order.
+    /// Ranges lost with the SSD: the first ones, in order.
     #[serde(default)]
     pub lost: Vec<ByteRange>,
     /// Dirty lines that are damaged on the SSD: the first ranges, in order.
@@ -200,7 +200,7 @@ pub struct VolumeStatus {
     /// Bytes written to the SSD, by whatever cause, per byte that clients wrote; 0 before the first.
     /// Fills after misses and moved lines are in it.
     pub write_amplification: f64,
-    /// What the destager does: `idle`, `running`, `draining`.
+    /// State of the destager: `idle`, `running`, `draining`.
     pub destage: String,
     /// Other choices.
     pub tunables: Tunables,

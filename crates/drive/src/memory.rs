@@ -8,13 +8,11 @@ use voltier_block::{
     copy_past_caches,
 };
 
-use crate::request::{transfer_range, writable, write_range};
-
 /// Memory comes in pieces of this size: a huge page each, and few enough to keep in one vector.
 const CHUNK_BYTES: usize = 2 * MIB as usize;
 
 /// Writes from this size on go past the processor's caches: logs and whole chunks are not read again soon.
-/// What an array reads before it writes is smaller, and in the caches.
+/// An array's reads before a write are smaller, and their memory is in the processor's caches.
 const PAST_CACHES_BYTES: usize = 16 << 10;
 
 struct Memory {
@@ -83,7 +81,7 @@ impl BlockDevice for MemoryDevice {
     }
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
-        let range = transfer_range(&self.0.limits, at, into.len())?;
+        let range = self.0.limits.checked_transfer(at, into.len())?;
         let chunks = self.0.chunks.borrow();
         let mut filled = 0;
         for (chunk, inside) in pieces(at.bytes(), range.bytes()) {
@@ -99,7 +97,7 @@ impl BlockDevice for MemoryDevice {
     }
 
     async fn read_vectored(&self, mut at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
-        transfer_range(&self.0.limits, at, into.iter().map(|buf| buf.len()).sum())?;
+        self.0.limits.checked_transfer(at, into.iter().map(|buf| buf.len()).sum())?;
         let mut filled = Vec::with_capacity(into.len());
         for buf in into {
             let next = at.plus(buf.len() as u64 / SECTOR_BYTES);
@@ -110,7 +108,7 @@ impl BlockDevice for MemoryDevice {
     }
 
     async fn write(&self, at: Lba, data: Payload, _durability: Durability) -> IoResult<()> {
-        write_range(&self.0.limits, at, &data)?;
+        self.0.limits.checked_write(at, &data)?;
         let copy =
             if data.len() < PAST_CACHES_BYTES { <[u8]>::copy_from_slice } else { copy_past_caches };
         let mut chunks = self.0.chunks.borrow_mut();
@@ -136,12 +134,12 @@ impl BlockDevice for MemoryDevice {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.zero(writable(&self.0.limits, range)?);
+        self.zero(self.0.limits.checked_change(range)?);
         Ok(())
     }
 
     async fn write_zeroes(&self, range: SectorRange, _durability: Durability) -> IoResult<()> {
-        self.zero(writable(&self.0.limits, range)?);
+        self.zero(self.0.limits.checked_change(range)?);
         Ok(())
     }
 }

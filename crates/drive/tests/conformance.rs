@@ -9,12 +9,12 @@ use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, Lba, Limits, MIB, Payload, Prng,
     SECTOR_BYTES, SectorRange,
 };
-use voltier_drive::filter::{
-    AlignDevice, Delay, DelayDevice, FaultDevice, Faults, IoLog, LogDevice, ReadOnlyDevice,
-    Throttle, ThrottleDevice,
-};
 use voltier_drive::model::Profile;
-use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_filter::{
+    Delay, DelayDevice, FaultDevice, Faults, IoLog, LogDevice, ReadOnlyDevice, Throttle,
+    ThrottleDevice,
+};
 use voltier_ring::{AllocateMode, Errno, Executor, Fd, Handle, Op, OpOutcome, VirtualFiles};
 
 const LANES: u64 = 8;
@@ -184,7 +184,7 @@ async fn conforms<D: BlockDevice>(handle: Handle, device: D) {
     }
 }
 
-/// What lies outside the device or is misaligned is refused by every operation.
+/// Every operation refuses ranges outside the device and misaligned ones.
 async fn refusals<D: BlockDevice>(device: &D, limits: &Limits) {
     let block = u64::from(limits.block_bytes) / SECTOR_BYTES;
     let end = limits.sectors;

@@ -1,4 +1,4 @@
-//! What opening a file finds out, and what it refuses.
+//! Opening a file: the facts found out, and the refusals.
 
 use std::path::{Path, PathBuf};
 

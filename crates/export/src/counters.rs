@@ -1,4 +1,4 @@
-//! What an export counts.
+//! The counters of an export.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

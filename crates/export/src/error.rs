@@ -1,4 +1,4 @@
-//! Why a door could not be opened: one line each, saying what to do next.
+//! Why an export could not be opened: one line each, saying what to do next.
 
 use std::io;
 use std::path::PathBuf;

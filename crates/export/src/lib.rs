@@ -1,6 +1,6 @@
-//! The doors: NBD and the FUSE file.
+//! The exports: NBD and the FUSE file.
 //!
-//! A door serves anything that is a [`BlockDevice`](voltier_block::BlockDevice), on the device's
+//! An export serves anything that is a [`BlockDevice`](voltier_block::BlockDevice), on the device's
 //! core: requests become tasks there, bounded in number and bytes for each client, and no lock is
 //! shared by all I/O.
 
@@ -11,8 +11,7 @@ pub mod fuse;
 #[path = "../tests/support/memory.rs"]
 mod memory;
 pub mod nbd;
-mod transfer;
-mod workers;
+mod requests;
 
 pub use counters::ExportCounters;
 pub use error::ExportError;

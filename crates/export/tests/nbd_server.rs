@@ -278,7 +278,7 @@ fn a_tcp_port_of_the_kernels_choice_is_reported() {
     }
 }
 
-/// What a tool prints; `None`, with a word, where it is not installed.
+/// The output of a tool; `None`, with a word, where it is not installed.
 fn tool(name: &str, arguments: &[&str]) -> Option<String> {
     match Command::new(name).args(arguments).output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -1,34 +1,22 @@
-//! The laboratory: plans, runs by fio, reports.
+//! The laboratory: plans, and runs by fio or in virtual time.
 //!
-//! It drives the product from outside, as a user does: the `voltier` binary ([`voltier`]), clients
-//! on its doors ([`fio`]), and what they measured as tables and pages ([`table`], [`chart`]).
-//! Nothing here is part of the data path. Only [`twin`] has engines inside: it repeats published tests on
-//! modelled drives in virtual time.
+//! Most of it drives the product from outside, as a user does: the `voltier` program ([`voltier`]) and
+//! clients on its exports ([`fio`]). Modelled drives run inside, in virtual time: [`run`] measures
+//! plans and replays traces on them, and [`twin`] repeats published tests with the engine in the
+//! product's place. Nothing here is part of the data path.
 //!
-//! Reading route: [`result`] is the file of a run, where everything meets; [`import`] and
-//! [`published`] make runs of others' figures, [`analysis`] judges them. [`demo`] is one whole plan
-//! from drives to report.
+//! The file of a run, its analysis and its report are in `voltier-results`, the readers of block
+//! traces in `voltier-trace`. Reading route: [`plan`] says what is measured, [`run`] measures it;
+//! [`demo`] is one whole measurement from drives to report.
 
-pub mod analysis;
-pub mod chart;
-mod csv;
-mod date;
 pub mod demo;
-pub mod error;
 pub mod fio;
-mod html;
-pub mod import;
 pub mod machine;
 pub mod plan;
 pub mod process;
-pub mod published;
-pub mod report;
-pub mod result;
 pub mod run;
-pub mod size;
-pub mod table;
-pub mod trace;
 pub mod twin;
 pub mod voltier;
+mod zeroes_aside;
 
-pub use error::LabError;
+pub use voltier_results::LabError;

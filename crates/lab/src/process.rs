@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io::{Read, Seek};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+pub use voltier_results::Stop;
 
 use crate::LabError;
 
@@ -17,42 +17,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long a program that was asked to end may take to say what it has.
 const GRACE: Duration = Duration::from_secs(15);
-
-/// Whether the user asked to stop. Cheap to clone and to ask.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Set by SIGINT, SIGTERM and SIGHUP from now on, so that the run can clean up and end by
-    /// itself.
-    ///
-    /// # Errors
-    /// When the system refuses the handlers.
-    pub fn on_signals() -> Result<Stop, LabError> {
-        let stop = Stop::default();
-        for signal in
-            [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-        {
-            signal_hook::flag::register(signal, stop.0.clone()).map_err(|source| {
-                LabError::Failed { what: "watching signals".into(), detail: source.to_string() }
-            })?;
-        }
-        Ok(stop)
-    }
-
-    /// Asks the run to stop.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-
-    /// `Interrupted` once the user asked to stop.
-    ///
-    /// # Errors
-    /// [`LabError::Interrupted`].
-    pub fn check(&self) -> Result<(), LabError> {
-        if self.0.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
-    }
-}
 
 /// What a program left when it ended.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
 use crate::fd::{Fd, Listener, Stream};
+use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
-use crate::remote::{Inbox, Remote};
 use crate::slab::{Key, Slab};
 use crate::sync::{OneshotReceiver, oneshot};
 use crate::uring::Uring;
@@ -24,6 +24,9 @@ use crate::virtual_time::{VirtualFiles, VirtualTime};
 /// Turns between two looks at the ring while tasks keep the core busy. A look is a system call
 /// (about 150 ns); 16 turns of ready tasks cost more than that by far.
 const TURNS_PER_LOOK: u32 = 16;
+
+/// A task that another thread gives to a core.
+pub(crate) type Message = Box<dyn FnOnce(&Handle) + Send>;
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -34,7 +37,7 @@ struct Task {
 }
 
 struct TaskWaker {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Message>>,
     key: Key,
     queued: AtomicBool,
 }
@@ -64,7 +67,7 @@ enum Driver {
 }
 
 struct CoreState {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Message>>,
     tasks: RefCell<Slab<Task>>,
     ops: RefCell<Slab<OpState>>,
     timers: RefCell<BTreeMap<(Nanos, u64), Waker>>,
@@ -74,7 +77,7 @@ struct CoreState {
     has_ended: Cell<bool>,
 }
 
-/// What tasks hold to reach their core. Cheap to clone; stays on its thread.
+/// The way of tasks to their core. Cheap to clone; stays on its thread.
 #[derive(Clone)]
 pub struct Handle(Rc<CoreState>);
 
@@ -155,12 +158,12 @@ impl Handle {
         .await;
     }
 
-    /// The way in for other threads.
-    pub fn remote(&self) -> Remote {
-        Remote::new(self.0.inbox.clone())
+    /// The queues of this core that other threads may touch.
+    pub(crate) fn inbox(&self) -> Arc<Inbox<Message>> {
+        self.0.inbox.clone()
     }
 
-    /// Submits one operation. It goes on if the future is dropped; its buffers stay owned.
+    /// Submits one operation. The operation goes on if the future is dropped, and keeps its buffers.
     pub async fn submit(&self, op: Op) -> OpOutcome {
         let key = self.0.ops.borrow_mut().insert_with(|_| OpState::Waiting(None));
         match &mut *self.0.driver.borrow_mut() {
@@ -332,7 +335,7 @@ impl Executor {
         Self::with(inbox, Driver::Virtual(VirtualTime::new(Box::new(files))))
     }
 
-    fn with(inbox: Arc<Inbox>, driver: Driver) -> Self {
+    fn with(inbox: Arc<Inbox<Message>>, driver: Driver) -> Self {
         let state = CoreState {
             inbox,
             tasks: RefCell::new(Slab::new()),

@@ -5,7 +5,7 @@ use voltier_block::{Buf, Bytes, Payload};
 
 use crate::fd::Fd;
 
-/// What to do with a range of a file's space.
+/// A change to the space of a file's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocateMode {
     /// Give the space back; the range reads as zeroes, the size stays.
@@ -23,7 +23,7 @@ pub enum Op {
         fd: Fd,
         /// In bytes.
         offset: u64,
-        /// Its length is the most that is read.
+        /// The buffer; the read brings at most its length.
         buf: Buf,
     },
     /// Read at a byte offset into several buffers, one after the other.
@@ -32,7 +32,7 @@ pub enum Op {
         fd: Fd,
         /// In bytes.
         offset: u64,
-        /// Their lengths together are the most that is read; at most 1024 of them.
+        /// The buffers, at most 1024; the read brings at most the sum of their lengths.
         bufs: Vec<Buf>,
     },
     /// Write at a byte offset; `dsync` makes it durable when it completes.
@@ -55,7 +55,7 @@ pub enum Op {
     Allocate {
         /// Open for writing.
         fd: Fd,
-        /// What to do.
+        /// The change.
         mode: AllocateMode,
         /// In bytes.
         offset: u64,
@@ -71,7 +71,7 @@ pub enum Op {
     Recv {
         /// The connected socket.
         fd: Fd,
-        /// Its length is the most that is received.
+        /// The buffer; the receive brings at most its length.
         buf: Buf,
     },
     /// Send pieces in order; may send only a part.
@@ -83,7 +83,7 @@ pub enum Op {
     },
 }
 
-/// What came of it: bytes moved (or the new descriptor of an accept), and the buffer of a read.
+/// The result: bytes moved (or the new descriptor of an accept), and the buffer of a read.
 #[derive(Debug)]
 pub struct OpOutcome {
     /// Bytes, descriptor number, or zero; or the kernel's error.

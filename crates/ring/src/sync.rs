@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 /// A condition that tasks of one core wait for and re-check.
 #[derive(Default)]
@@ -212,6 +212,28 @@ impl<T> Future for OneshotReceiver<T> {
                 Slot::Full(value) => Poll::Ready(Some(value)),
                 Slot::Empty(_) | Slot::Closed => Poll::Ready(None),
             },
+        }
+    }
+}
+
+/// The waker of the one task that waits for something.
+#[derive(Default)]
+pub struct WakerCell(RefCell<Option<Waker>>);
+
+impl WakerCell {
+    /// Has the task of this context woken by the next [`wake`](Self::wake).
+    pub fn register(&self, context: &Context<'_>) {
+        let mut waker = self.0.borrow_mut();
+        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+    }
+
+    /// Wakes the registered task, if there is one.
+    pub fn wake(&self) {
+        let waker = self.0.borrow_mut().take();
+        if let Some(waker) = waker {
+            waker.wake();
         }
     }
 }

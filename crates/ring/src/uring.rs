@@ -14,13 +14,13 @@ use rustix::time::{ClockId, clock_gettime};
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
 use crate::fd::Fd;
+use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
-use crate::remote::Inbox;
 use crate::slab::{Key, Slab};
 
 /// Entries a turn may queue before it must enter the kernel; a full queue submits early.
 const SUBMISSION_ENTRIES: u32 = 256;
-/// Completions the kernel can post before we look: above the sum of all doors' requests in flight.
+/// Completions the kernel can post before we look: above the sum of all exports' requests in flight.
 const COMPLETION_ENTRIES: u32 = 4096;
 /// Pieces one system call may gather (IOV_MAX).
 const PIECES_MAX: usize = 1024;
@@ -30,7 +30,7 @@ const PIECES_MAX: usize = 1024;
 const WAKE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
 
-/// What an operation needs to stay valid in the kernel.
+/// The memory and descriptors that must stay valid while the kernel has an operation.
 struct InFlight {
     buf: Option<Buf>,
     bufs: Vec<Buf>,
@@ -139,9 +139,9 @@ impl Uring {
         }
     }
 
-    pub(crate) fn look(
+    pub(crate) fn look<M>(
         &mut self,
-        inbox: &Inbox,
+        inbox: &Inbox<M>,
         idle: bool,
         next_timer: Option<Nanos>,
         finished: &mut Vec<(Key, OpOutcome)>,

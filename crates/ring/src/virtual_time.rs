@@ -7,7 +7,7 @@ use voltier_block::Nanos;
 use crate::op::{Op, OpOutcome};
 use crate::slab::Key;
 
-/// Files of the simulator: the lower seam. It sees the very operations that io_uring would.
+/// Files of the simulator: the lower seam. A file sees the very operations that io_uring would.
 pub trait VirtualFiles: 'static {
     /// Carries out `op` and says when it completes, at `now` or later.
     fn submit(&mut self, now: Nanos, op: Op) -> (Nanos, OpOutcome);

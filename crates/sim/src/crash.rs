@@ -12,10 +12,11 @@ use voltier_block::Prng;
 use voltier_ring::{Executor, NoFiles};
 
 use crate::budget;
+use crate::crash_points::CrashPoints;
+use crate::fixture::{CacheFixture, Crash, Left};
 use crate::ledger::Ledger;
-use crate::life::{Start, check_plain, count_crash, dissolve, reopen_exactly, start};
+use crate::life::{Start, check_plain, dissolve, reopen_exactly, start};
 use crate::rest;
-use crate::stage::{Crash, Left, Stage};
 use crate::workload::{MODES, Profile, run_clients};
 use crate::world::World;
 
@@ -24,7 +25,7 @@ const DEPTH_MAX: u32 = 2;
 /// Events of a recovered life among which the next crash falls: opening takes the first 40 or so.
 const NEXT_CRASH_EVENTS: u64 = 250;
 
-/// What to run.
+/// The plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Cache, drives and clients.
@@ -39,14 +40,14 @@ pub struct Plan {
     pub only: Option<u64>,
 }
 
-/// What was run.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Events of the workload.
     pub events: u64,
     /// Worlds that were recovered, crashes of recoveries included.
     pub crash_points: u64,
-    /// What happened, in one number.
+    /// Everything that happened, in one number.
     pub trace_hash: u64,
 }
 
@@ -60,56 +61,53 @@ pub fn run_in(plan: &Plan, ledger: &Rc<Ledger>) -> Report {
     budget::note_world();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), plan.seed, ledger);
-    let stage = Stage::new(&world, &plan.profile, Left::new(&plan.profile));
+    let fixture = CacheFixture::new(&world, &plan.profile, Left::new(&plan.profile));
     let points = Rc::new(Cell::new(0));
-    executor.block_on(record(world.clone(), stage, plan.clone(), points.clone()));
+    executor.block_on(record(world.clone(), fixture, plan.clone(), points.clone()));
     world.unwatch();
     world.close();
     Report { events: world.events(), crash_points: points.get(), trace_hash: world.trace_hash() }
 }
 
 /// The life that is recorded: two sessions, a stop in between, the cache taken away at the end.
-async fn record(world: World, stage: Rc<Stage>, plan: Plan, points: Rc<Cell<u64>>) {
+async fn record(world: World, fixture: Rc<CacheFixture>, plan: Plan, points: Rc<Cell<u64>>) {
     let Plan { profile, .. } = &plan;
     let mode = profile.modes[0];
-    let bench = stage.open(&world, profile, mode).await.expect("a new cache opens");
-    run_clients(&bench, profile, plan.warm_up_steps).await;
-    stage.inject(profile);
-    stage.inject_all(profile);
-    watch(&world, &stage, &plan, points);
-    run_clients(&bench, profile, profile.steps).await;
-    rest::check_checksums(&world, &bench.device);
+    let dut = fixture.open(&world, profile, mode).await.expect("a new cache opens");
+    run_clients(&dut, profile, plan.warm_up_steps).await;
+    fixture.inject(profile);
+    fixture.inject_all(profile);
+    watch(&world, &fixture, &plan, points);
+    run_clients(&dut, profile, profile.steps).await;
+    rest::check_checksums(&world, &dut.device);
     if world.below(2) == 0 {
-        stage.stop(&bench).await;
+        fixture.stop(&dut).await;
     }
-    drop(bench);
-    stage.kill(&world, profile);
-    let Start::Cached(bench) = start(&world, &stage, profile, mode).await else { return };
-    run_clients(&bench, profile, profile.steps / 2).await;
-    bench.check_all("at the end of the recorded life").await;
-    rest::check_checksums(&bench.world, &bench.device);
-    dissolve(&bench, &stage).await;
+    drop(dut);
+    fixture.kill(&world, profile);
+    let Start::Cached(dut) = start(&world, &fixture, profile, mode).await else { return };
+    run_clients(&dut, profile, profile.steps / 2).await;
+    dut.check_all("at the end of the recorded life").await;
+    rest::check_checksums(&dut.world, &dut.device);
+    dissolve(&dut, &fixture).await;
 }
 
 /// Sets the crash points of the recorded life.
-fn watch(world: &World, stage: &Rc<Stage>, plan: &Plan, points: Rc<Cell<u64>>) {
-    let (weak, plan, ledger) = (Rc::downgrade(stage), plan.clone(), world.ledger().clone());
+fn watch(world: &World, fixture: &Rc<CacheFixture>, plan: &Plan, counted: Rc<Cell<u64>>) {
+    let Plan { seed, one_in, only, .. } = *plan;
+    let points = CrashPoints { seed, one_in, only };
+    let (weak, plan, ledger) = (Rc::downgrade(fixture), plan.clone(), world.ledger().clone());
     world.watch(move |event| {
-        let Some(stage) = weak.upgrade() else { return };
-        // The dice of a crash point are its own: it is the same when it is run alone.
-        let mut prng = Prng::new(plan.seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        let chosen = prng.one_in(plan.one_in);
-        if plan.only.map_or(!chosen, |only| only != event) {
-            return;
-        }
+        let Some(fixture) = weak.upgrade() else { return };
+        let Some(mut prng) = points.dice_at(event) else { return };
         let crash = Crash::draw(&mut prng);
-        let contents = stage.model.borrow().contents();
-        let left = stage.left_by(crash, &mut prng);
+        let contents = fixture.model.borrow().contents();
+        let left = fixture.left_by(crash, &mut prng);
         ledger.at(format!("seed {}, event {event}, {:?}", plan.seed, crash.ssd), Some(event));
-        count_crash(&ledger, crash);
-        points.set(points.get() + verify(left, &plan.profile, prng, &ledger, 0));
+        ledger.count_crash(crash.cut());
+        counted.set(counted.get() + verify(left, &plan.profile, prng, &ledger, 0));
         // No copy that the crash left is there any more.
-        stage.model.borrow().forget_contents_since(contents);
+        fixture.model.borrow().forget_contents_since(contents);
         ledger.at(format!("seed {}, recording", plan.seed), None);
     });
 }
@@ -120,24 +118,24 @@ fn verify(left: Left, profile: &Profile, mut prng: Prng, ledger: &Rc<Ledger>, de
     let buffers = (left.ssd.is_flushed() && left.origin.is_flushed()).then(rest::Buffers::now);
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
-    let stage = Stage::new(&world, profile, left);
+    let fixture = CacheFixture::new(&world, profile, left);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
     if depth < DEPTH_MAX && prng.one_in(2) {
-        let (weak, next, ledger) = (Rc::downgrade(&stage), next.clone(), ledger.clone());
+        let (weak, next, ledger) = (Rc::downgrade(&fixture), next.clone(), ledger.clone());
         let crash_at = prng.below(NEXT_CRASH_EVENTS);
         let cut_prng = RefCell::new(prng.clone());
         world.watch(move |event| {
             if event == crash_at
-                && let Some(stage) = weak.upgrade()
+                && let Some(fixture) = weak.upgrade()
             {
                 let mut prng = cut_prng.borrow_mut();
                 let crash = Crash::draw(&mut prng);
-                count_crash(&ledger, crash);
-                next.replace(Some(stage.left_by(crash, &mut prng)));
+                ledger.count_crash(crash.cut());
+                next.replace(Some(fixture.left_by(crash, &mut prng)));
             }
         });
     }
-    executor.block_on(recover(world.clone(), stage, profile.clone(), prng.clone()));
+    executor.block_on(recover(world.clone(), fixture, profile.clone(), prng.clone()));
     world.unwatch();
     world.close();
     rest::check_tasks(&world, &mut executor);
@@ -153,47 +151,47 @@ fn verify(left: Left, profile: &Profile, mut prng: Prng, ledger: &Rc<Ledger>, de
 }
 
 /// The life after a crash.
-async fn recover(world: World, stage: Rc<Stage>, profile: Profile, mut prng: Prng) {
+async fn recover(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut prng: Prng) {
     let mode = *prng.pick(&MODES);
-    let bench = match start(&world, &stage, &profile, mode).await {
-        Start::Cached(bench) => bench,
-        Start::Plain => return check_plain(&world, &stage, &profile).await,
+    let dut = match start(&world, &fixture, &profile, mode).await {
+        Start::Cached(dut) => dut,
+        Start::Plain => return check_plain(&world, &fixture, &profile).await,
         Start::Refused => return,
     };
-    bench.check_all("after the crash").await;
-    let bench = match prng.below(6) {
-        0 => reopen_exactly(bench, &stage, &profile).await,
+    dut.check_all("after the crash").await;
+    let dut = match prng.below(6) {
+        0 => reopen_exactly(dut, &fixture, &profile).await,
         1 => {
-            run_clients(&bench, &profile, 12).await;
-            bench
+            run_clients(&dut, &profile, 12).await;
+            dut
         }
         2 => {
-            if let Err(error) = bench.device.drain().await {
-                bench.forgive(error, "after the crash", || "a drain".to_owned());
+            if let Err(error) = dut.device.drain().await {
+                dut.forgive(error, "after the crash", || "a drain".to_owned());
             }
-            bench
+            dut
         }
         3 => {
             // Few writes, so that the log goes on just behind where the crash cut it.
-            run_clients(&bench, &profile, 1).await;
-            bench.device.stop().await.expect("a stop works");
-            stage.kill(&world, &profile);
-            match start(&world, &stage, &profile, mode).await {
-                Start::Cached(bench) => bench,
+            run_clients(&dut, &profile, 1).await;
+            dut.device.stop().await.expect("a stop works");
+            fixture.kill(&world, &profile);
+            match start(&world, &fixture, &profile, mode).await {
+                Start::Cached(dut) => dut,
                 _ => return,
             }
         }
         4 => {
             world.handle().sleep(20_000_000_000).await;
-            bench
+            dut
         }
-        _ => bench,
+        _ => dut,
     };
-    bench.check_all("later").await;
-    rest::check_checksums(&world, &bench.device);
+    dut.check_all("later").await;
+    rest::check_checksums(&world, &dut.device);
     if prng.one_in(2) {
-        dissolve(&bench, &stage).await;
+        dissolve(&dut, &fixture).await;
     }
-    stage.end_process();
-    rest::check_cache(&world, &bench.device).await;
+    fixture.end_process();
+    rest::check_cache(&world, &dut.device).await;
 }

@@ -14,7 +14,7 @@ use voltier_drive::model::{Clockwork, ModelOp, Profile};
 use crate::fault::{FaultKind, FaultMix, Request};
 use crate::inject::Injector;
 use crate::medium::{Cut, Medium, Snapshot, Written};
-use crate::world::{Event, World};
+use crate::world::{Event, World, drive_name};
 
 /// One request in so many takes long, and how many times as long: it overtakes nothing, everything
 /// overtakes it.
@@ -27,7 +27,7 @@ const TIMEOUT_NS: Nanos = 30_000_000_000;
 /// How often a stuck request looks whether its drive is gone or mended.
 const STUCK_LOOK_NS: Nanos = 1_000_000_000;
 
-/// What kind of drive.
+/// The kind of a drive.
 #[derive(Clone, Debug)]
 pub struct DiskSpec {
     /// Number of the drive in the trace: 1 is the SSD, 2 the origin, members of arrays from 3 on.
@@ -43,9 +43,9 @@ pub struct DiskSpec {
     pub model: Option<&'static str>,
     /// Flushes complete without making anything durable: a fault that the oracle must find.
     pub lies: bool,
-    /// What is discarded reads as zeroes; else as anything.
+    /// Discarded sectors read as zeroes; else as anything.
     pub zeroing_discards: bool,
-    /// What it says of stripes.
+    /// The stripes that the drive tells of.
     pub stripe: Option<StripeShape>,
 }
 
@@ -122,7 +122,7 @@ impl SimDisk {
         }))
     }
 
-    /// What is on the medium after `cut` at this moment. The drive itself goes on.
+    /// The medium after `cut` at this moment. The drive itself goes on.
     pub fn after(&self, cut: Cut, prng: &mut Prng) -> Medium {
         let inner = &self.0;
         let numbers = (u64::from(inner.spec.block_bytes), inner.order.get());
@@ -135,7 +135,7 @@ impl SimDisk {
         medium
     }
 
-    /// What is on the medium when all that is under way has reached the drive's cache.
+    /// The medium when all that is under way has reached the drive's cache.
     pub(crate) fn after_its_work(&self) -> Medium {
         let inner = &self.0;
         let mut medium = self.medium();
@@ -151,12 +151,12 @@ impl SimDisk {
         self.0.medium.borrow().clone()
     }
 
-    /// What reads return now, apart from what comes later. Costs little.
+    /// A copy of what reads return now, apart from later writes. The copy costs little.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.0.medium.borrow().snapshot()
     }
 
-    /// What a read would return now, without a request.
+    /// Reads without a request.
     pub fn peek(&self, at: Lba, into: &mut [u8]) {
         self.0.medium.borrow().peek(at, into);
     }
@@ -184,7 +184,7 @@ impl SimDisk {
         }
     }
 
-    /// Whether it is gone.
+    /// Whether the drive is gone.
     pub fn is_gone(&self) -> bool {
         self.0.gone.get()
     }
@@ -260,8 +260,8 @@ impl SimDisk {
                 self.tell(|| format!("fails writes to {range} from now on"));
             }
             FaultKind::BitRot => {
-                let (byte, bit) = self.0.injector.borrow_mut().rot_place(bytes);
-                self.0.medium.borrow_mut().rot(byte, bit);
+                let (byte, bit) = self.0.injector.borrow_mut().bit_rot_place(bytes);
+                self.0.medium.borrow_mut().flip_bit(byte, bit);
                 self.0.world.fault(kind);
                 self.tell(|| format!("bit {bit} of byte {byte} turns over"));
                 self.damaged(SectorRange::new(Lba(byte / 512), 1), false);
@@ -429,16 +429,6 @@ impl SimDisk {
 
 const WRITE: &str = "write";
 const DISCARD: &str = "discard";
-
-/// What a drive is called in a tale.
-pub(crate) fn drive_name(number: u64) -> String {
-    match number {
-        0 => "control plane".to_owned(),
-        1 => "ssd".to_owned(),
-        2 => "origin".to_owned(),
-        _ => format!("member {}", number - 3),
-    }
-}
 
 impl BlockDevice for SimDisk {
     fn limits(&self) -> &Limits {

@@ -4,7 +4,7 @@
 
 use voltier_block::Prng;
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
     /// One read fails; the next one of the same place works.
@@ -154,7 +154,7 @@ impl FaultKind {
     }
 }
 
-/// What a drive does wrong, and how often.
+/// The faults of a drive, and how often each strikes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultMix {
     /// A kind of [`FaultKind::OF_REQUESTS`], and that it strikes one in so many requests.

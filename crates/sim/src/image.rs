@@ -16,7 +16,7 @@ type Page = [Option<Rc<Granule>>; PAGE_GRANULES];
 /// The content of a drive. A clone costs one pointer a page.
 #[derive(Clone)]
 pub(crate) struct Image {
-    /// What was never written is absent and reads as zeroes.
+    /// Pages that were never written are absent and read as zeroes.
     pages: Vec<Option<Rc<Page>>>,
 }
 

@@ -115,7 +115,7 @@ impl Injector {
     }
 
     /// Where a bit turns over: mostly in what was written some time ago.
-    pub(crate) fn rot_place(&mut self, bytes: u64) -> (u64, u8) {
+    pub(crate) fn bit_rot_place(&mut self, bytes: u64) -> (u64, u8) {
         let bit = self.prng.below(8) as u8;
         if !self.places.is_empty() && !self.prng.one_in(4) {
             let (at, count, _) = self.places[self.prng.below(self.places.len() as u64) as usize];
@@ -148,7 +148,7 @@ impl Injector {
         let fresh = |place: &&(u64, u64, u64)| {
             place.0 < to && from < place.0 + place.1 && place.2 + FLUSHES_TO_PROVE > self.flushes
         };
-        // What an earlier life wrote last is proved by nothing yet, either.
+        // The last writes of an earlier life are proved by nothing yet, either.
         let young = self.flushes < FLUSHES_TO_PROVE;
         if always_fresh || young || self.places.iter().any(|place| fresh(&place)) {
             self.fresh_until = self.flushes + FLUSHES_TO_PROVE;

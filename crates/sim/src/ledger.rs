@@ -1,4 +1,4 @@
-//! What the worlds of one seed have in common: counts of what took effect, and the tale of it.
+//! The ledger that the worlds of one seed share: counts of what took effect, and the tale of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 use voltier_block::Nanos;
 
 use crate::fault::FaultKind;
+use crate::medium::Cut;
 
 /// Lines of a tale that are kept, the last ones: of drives' requests, and of all else.
 const REQUEST_LINES: usize = 24;
-const STORY_LINES: usize = 48;
+const OTHER_LINES: usize = 48;
 /// Number of fault kinds.
 const KINDS: usize = FaultKind::ALL.len();
 
@@ -64,12 +65,12 @@ impl Counts {
 
 type Lines = VecDeque<(u64, String)>;
 
-/// What happened last: numbered, so that both kinds of lines can be put in one order.
+/// The last lines of both kinds: numbered, so that they can be put in one order.
 #[derive(Default)]
 struct Tale {
     count: u64,
     requests: Lines,
-    story: Lines,
+    others: Lines,
 }
 
 /// Counts and tale of one seed.
@@ -97,7 +98,7 @@ impl Ledger {
     pub fn tale(&self) -> Vec<String> {
         let Some(tale) = &self.tale else { return Vec::new() };
         let tale = tale.borrow();
-        let mut lines: Vec<_> = tale.requests.iter().chain(&tale.story).cloned().collect();
+        let mut lines: Vec<_> = tale.requests.iter().chain(&tale.others).cloned().collect();
         lines.sort_unstable();
         lines.into_iter().map(|line| line.1).collect()
     }
@@ -124,6 +125,15 @@ impl Ledger {
         self.counts.borrow_mut().faults[kind as usize] += 1;
     }
 
+    /// Counts a crash and what it is.
+    pub(crate) fn count_crash(&self, cut: Cut) {
+        self.count(|counts| counts.crash_points += 1);
+        self.fault(match cut {
+            Cut::Power => FaultKind::PowerCut,
+            Cut::Kill => FaultKind::DaemonKill,
+        });
+    }
+
     /// Closes a world's account.
     pub(crate) fn close(&self, trace: u64, virtual_ns: Nanos) {
         self.trace.set((self.trace.get() ^ trace).wrapping_mul(0x0100_0000_01b3).rotate_left(31));
@@ -131,7 +141,7 @@ impl Ledger {
     }
 
     pub(crate) fn tell(&self, time_ns: Nanos, line: impl FnOnce() -> String) {
-        self.keep(time_ns, line, |tale| (&mut tale.story, STORY_LINES));
+        self.keep(time_ns, line, |tale| (&mut tale.others, OTHER_LINES));
     }
 
     pub(crate) fn tell_request(&self, time_ns: Nanos, line: impl FnOnce() -> String) {

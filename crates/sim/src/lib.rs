@@ -9,32 +9,52 @@
 //!          in a world of its own the cache is opened on them and every sector is checked
 //! ```
 //!
-//! What can go wrong is listed in one place, [`FaultKind`], and nothing else goes wrong. [`swarm`]
-//! runs seeds: each draws a cache, drives, clients, faults and crashes of its own.
-//! [`manage`] walks the control plane's commands: the real service over the real volume; [`array_walk`]
-//! those of arrays.
+//! All faults are listed in one place, [`FaultKind`], and nothing else goes wrong.
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | scenario | a seed, and what is cut away from what the seed draws: [`scenario`] |
+//! | world | one clock, one set of dice, one count of events: [`World`] |
+//! | life | what happens between the start of a process and its end |
+//! | fixture | drives, what serves from them, and the model: all that a life of a world needs |
+//! | left | what a crash leaves of a fixture: media, the model, the registry |
+//! | cut | a crash: the power goes, or the process is killed ([`Cut`]) |
+//! | crash point | an event at which copies of a fixture are cut and recovered in a world of their own |
+//! | crash-point sweep | one recorded life, and the recovery from each of its crash points |
+//! | harness | the code that runs a sweep over any subject: [`sweep`] |
+//! | device under test | a device beside the model that its answers are held to |
+//! | model | the contents that each sector may have: [`Model`] |
+//! | dice | a seeded generator; a crash point has dice of its own, so that it is the same when run alone |
+//! | ledger, tale | counts and place of a scenario; the last lines of what happened in it |
+//! | bit rot | a medium returns something else than was written |
+//! | operator | whoever does things to members of an array while clients work |
+//! | canary | a deliberate bug that a test must find |
+//!
+//! [`swarm`] runs scenarios: of caches ([`crash`], lives of a chain), of [`arrays`], and the sweeps of
+//! management commands ([`sweep`]): the real service over real volumes and arrays.
 
-pub mod array_walk;
 pub mod arrays;
 pub mod budget;
-mod chain;
 pub mod crash;
+mod crash_points;
 mod disk;
 mod fault;
+mod fixture;
 mod image;
 mod inject;
 mod ledger;
 mod life;
-pub mod manage;
+mod lives;
 mod medium;
 mod mix;
 mod model;
 mod origin;
 pub mod report;
 pub mod rest;
+pub mod scenario;
 pub mod shrink;
-mod stage;
 pub mod swarm;
+pub mod sweep;
 pub mod trials;
 pub mod workload;
 mod world;
@@ -44,5 +64,5 @@ pub use fault::{FaultKind, FaultMix};
 pub use ledger::{Counts, Ledger};
 pub use medium::{Cut, Medium};
 pub use model::{Model, Violation, Write};
-pub use origin::SimDrive;
+pub use origin::{FittedDevice, SimDrive};
 pub use world::{Event, World};

@@ -8,12 +8,11 @@ use voltier_cache::{Health, Mode, OpenError};
 
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
-use crate::ledger::Ledger;
-use crate::medium::{Cut, Medium};
+use crate::fixture::CacheFixture;
+use crate::medium::Medium;
 use crate::origin::SimDrive;
 use crate::rest;
-use crate::stage::{Crash, Stage};
-use crate::workload::{Bench, Profile, SimCache, is_in, open_as, plain_bench, run_clients};
+use crate::workload::{DeviceUnderTest, Profile, SimCache, is_in, open_as, plain_dut, run_clients};
 use crate::world::World;
 
 /// In the liveness phase each operation ends within this virtual time.
@@ -24,31 +23,31 @@ const REST_NS: Nanos = 900_000_000_000;
 /// How a start went.
 pub(crate) enum Start {
     /// The cache serves.
-    Cached(Rc<Bench<SimCache>>),
+    Cached(Rc<DeviceUnderTest<SimCache>>),
     /// There is none any more, and there must not be: the plain origin serves.
     Plain,
-    /// It was refused, for a reason that faults explain.
+    /// The start was refused, for a reason that faults explain.
     Refused,
 }
 
 /// Starts what is on the drives, as the registry would.
 pub(crate) async fn start(
     world: &World,
-    stage: &Rc<Stage>,
+    fixture: &Rc<CacheFixture>,
     profile: &Profile,
     mode: Mode,
 ) -> Start {
-    if stage.lost.get() {
+    if fixture.lost.get() {
         return Start::Plain;
     }
-    match stage.open(world, profile, mode).await {
-        Ok(bench) => Start::Cached(bench),
-        Err(OpenError::NotACache) if stage.dissolving.get() => Start::Plain,
-        Err(error) if stage.may_refuse(world, &error) => {
+    match fixture.open(world, profile, mode).await {
+        Ok(dut) => Start::Cached(dut),
+        Err(OpenError::NotACache) if fixture.dissolving.get() => Start::Plain,
+        Err(error) if fixture.may_refuse(world, &error) => {
             world.tell(|| format!("the start is refused: {error}"));
             world.ledger().count(|counts| counts.refused += 1);
             if !matches!(error, OpenError::Io { .. }) {
-                stage.give_up_cache();
+                fixture.give_up_cache();
             }
             Start::Refused
         }
@@ -60,12 +59,12 @@ pub(crate) async fn start(
 /// drives in each other's place.
 pub(crate) async fn expect_refused(
     world: &World,
-    stage: &Stage,
+    fixture: &CacheFixture,
     profile: &Profile,
     kind: FaultKind,
     older: Option<Medium>,
 ) {
-    let (ssd, origin) = stage.drives.borrow().clone();
+    let (ssd, origin) = fixture.drives.borrow().clone();
     let drives = match older {
         Some(older) => (SimDisk::new(world, &profile.ssd, older), origin.clone()),
         None => (origin.clone(), ssd.clone()),
@@ -73,73 +72,66 @@ pub(crate) async fn expect_refused(
     let before = (ssd.changes(), origin.changes());
     world.ledger().fault(kind);
     let settings = profile.settings(Mode::WriteBack);
-    let opened = open_as(stage.uuid, world, &drives, settings, stage.generation.get()).await;
+    let opened = open_as(fixture.uuid, world, &drives, settings, fixture.generation.get()).await;
     assert!(opened.is_err(), "{} is trusted", kind.name());
     assert_eq!((ssd.changes(), origin.changes()), before, "{} changes a drive", kind.name());
     world.ledger().count(|counts| counts.refused += 1);
 }
 
-/// Counts a crash and what it is.
-pub(crate) fn count_crash(ledger: &Ledger, crash: Crash) {
-    ledger.count(|counts| counts.crash_points += 1);
-    let power = crash.ssd == Cut::Power || crash.origin == Cut::Power;
-    ledger.fault(if power { FaultKind::PowerCut } else { FaultKind::DaemonKill });
-}
-
 /// Writes everything back, takes the cache away and checks the plain origin. Does nothing where an
 /// SSD that is lost or damaged stands in the way.
-pub(crate) async fn dissolve(bench: &Rc<Bench<SimCache>>, stage: &Stage) {
-    let settings = voltier_cache::Settings { mode: Mode::PassThrough, ..bench.device.settings() };
-    bench.device.configure(settings).expect("a mode switch works");
-    if let Err(error) = bench.device.drain().await {
-        return bench.forgive(error, "at the end", || "a drain".to_owned());
+pub(crate) async fn dissolve(dut: &Rc<DeviceUnderTest<SimCache>>, fixture: &CacheFixture) {
+    let settings = voltier_cache::Settings { mode: Mode::PassThrough, ..dut.device.settings() };
+    dut.device.configure(settings).expect("a mode switch works");
+    if let Err(error) = dut.device.drain().await {
+        return dut.forgive(error, "at the end", || "a drain".to_owned());
     }
-    assert_eq!(bench.device.status().lines_dirty, 0, "dirty lines after a drain");
-    stage.dissolving.set(true);
-    if let Err(error) = bench.device.dissolve().await {
-        return bench.forgive(error, "at the end", || "a dissolve".to_owned());
+    assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
+    fixture.dissolving.set(true);
+    if let Err(error) = dut.device.dissolve().await {
+        return dut.forgive(error, "at the end", || "a dissolve".to_owned());
     }
-    let drives = stage.drives.borrow().clone();
-    if !bench.world.is_excused() {
+    let drives = fixture.drives.borrow().clone();
+    if !dut.world.is_excused() {
         assert!(matches!(SimCache::probe(&drives.0).await, Ok(None)), "the label is still there");
     }
-    rest::check_cache(&bench.world, &bench.device).await;
-    plain_bench(bench, drives.1).check_all("the plain origin").await;
+    rest::check_cache(&dut.world, &dut.device).await;
+    plain_dut(dut, drives.1).check_all("the plain origin").await;
 }
 
 /// Holds the origin alone to the model.
-pub(crate) async fn check_plain(world: &World, stage: &Stage, profile: &Profile) {
-    let device = SimDrive::any_sector(stage.drives.borrow().1.clone());
-    let (world, model) = (world.clone(), stage.model.clone());
-    let bench = Bench { world, model, device, windows: profile.windows().into() };
-    bench.check_all("the plain origin after a crash").await;
+pub(crate) async fn check_plain(world: &World, fixture: &CacheFixture, profile: &Profile) {
+    let device = SimDrive::any_sector(fixture.drives.borrow().1.clone());
+    let (world, model) = (world.clone(), fixture.model.clone());
+    let dut = DeviceUnderTest { world, model, device, windows: profile.windows().into() };
+    dut.check_all("the plain origin after a crash").await;
 }
 
 /// Dirty is exactly what it must be: every sector that the origin has otherwise is listed as dirty
 /// after a kill, and nothing else than what was written is. Ends with the cache open again.
 pub(crate) async fn reopen_exactly(
-    bench: Rc<Bench<SimCache>>,
-    stage: &Rc<Stage>,
+    dut: Rc<DeviceUnderTest<SimCache>>,
+    fixture: &Rc<CacheFixture>,
     profile: &Profile,
-) -> Rc<Bench<SimCache>> {
-    let world = bench.world.clone();
-    if bench.device.status().health == Health::Failed {
-        return bench;
+) -> Rc<DeviceUnderTest<SimCache>> {
+    let world = dut.world.clone();
+    if dut.device.status().health == Health::Failed {
+        return dut;
     }
-    let newer = stage.newer_than_origin(profile);
-    stage.end_process();
-    let dirty = bench.device.lost_ranges(usize::MAX);
+    let newer = fixture.newer_than_origin(profile);
+    fixture.end_process();
+    let dirty = dut.device.lost_ranges(usize::MAX);
     for sector in newer {
         assert!(is_in(&dirty, sector), "sector {sector} is newer than the origin, but not dirty");
     }
     let line_sectors = profile.line_bytes / 512;
     for line in dirty.iter().flat_map(|it| it.start.0 / line_sectors..it.end().0 / line_sectors) {
-        let model = bench.model.borrow();
+        let model = dut.model.borrow();
         let mut sectors = line * line_sectors..(line + 1) * line_sectors;
         assert!(sectors.any(|it| model.is_touched(it)), "line {line}, never written, is dirty");
     }
-    stage.kill(&world, profile);
-    stage.open(&world, profile, Mode::WriteBack).await.expect("the cache comes back")
+    fixture.kill(&world, profile);
+    fixture.open(&world, profile, Mode::WriteBack).await.expect("the cache comes back")
 }
 
 /// Waits for an operation, for so long as it may take when nothing is wrong.
@@ -160,79 +152,80 @@ async fn within<T>(world: &World, what: &str, work: impl Future<Output = T>) -> 
 /// that is not lost is there. Ends with a stop in order.
 pub(crate) async fn calm(
     world: &World,
-    stage: &Rc<Stage>,
+    fixture: &Rc<CacheFixture>,
     profile: &Profile,
-    bench: &Rc<Bench<SimCache>>,
+    dut: &Rc<DeviceUnderTest<SimCache>>,
 ) {
-    // What was under way may still fail.
+    // Requests under way may still fail.
     world.pass(REST_NS).await;
     world.tell(|| "the faults have ended".to_owned());
-    world.excuse(stage.ssd_damaged.get());
-    if bench.device.status().health == Health::Failed {
-        return outlive_ssd(world, bench).await;
+    world.excuse(fixture.ssd_damaged.get());
+    if dut.device.status().health == Health::Failed {
+        return outlive_ssd(world, dut).await;
     }
-    if let Err(error) = within(world, "a drain", bench.device.drain()).await {
-        bench.forgive(error, "at rest", || "a drain".to_owned());
-        if bench.device.status().health == Health::Failed {
-            return outlive_ssd(world, bench).await;
+    if let Err(error) = within(world, "a drain", dut.device.drain()).await {
+        dut.forgive(error, "at rest", || "a drain".to_owned());
+        if dut.device.status().health == Health::Failed {
+            return outlive_ssd(world, dut).await;
         }
-        heal_damage(world, bench).await;
+        heal_damage(world, dut).await;
     }
-    assert_eq!(bench.device.status().lines_dirty, 0, "dirty lines after a drain");
-    within(world, "reading everything", bench.check_all("after the faults")).await;
-    within(world, "using it", run_clients(bench, profile, 4)).await;
-    within(world, "a stop", stage.stop(bench)).await;
+    assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
+    within(world, "reading everything", dut.check_all("after the faults")).await;
+    within(world, "using it", run_clients(dut, profile, 4)).await;
+    within(world, "a stop", fixture.stop(dut)).await;
 }
 
-/// What could not be drained is damaged, all of it is known, and a write heals it.
-async fn heal_damage(world: &World, bench: &Rc<Bench<SimCache>>) {
-    let damaged = bench.device.damaged_ranges();
-    let dirty = bench.device.status().lines_dirty;
+/// Checks that lines which could not be drained are damaged, that all of them are known, and that a write
+/// heals them.
+async fn heal_damage(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
+    let damaged = dut.device.damaged_ranges();
+    let dirty = dut.device.status().lines_dirty;
     assert!(dirty <= damaged.len() as u64, "{dirty} dirty lines, {} damaged", damaged.len());
     world.tell(|| format!("{} damaged lines are written anew", damaged.len()));
     for range in damaged {
-        within(world, "healing", write_zeroes(bench, range)).await;
+        within(world, "healing", write_zeroes(dut, range)).await;
     }
-    let drained = within(world, "a drain", bench.device.drain()).await;
+    let drained = within(world, "a drain", dut.device.drain()).await;
     drained.expect("a drain works when nothing is damaged any more");
 }
 
-async fn write_zeroes(bench: &Bench<SimCache>, range: SectorRange) {
-    let write = bench.model.borrow_mut().begin_zeroes(range);
-    let written = bench.device.write_zeroes(range, Durability::Cached).await;
+async fn write_zeroes(dut: &DeviceUnderTest<SimCache>, range: SectorRange) {
+    let write = dut.model.borrow_mut().begin_zeroes(range);
+    let written = dut.device.write_zeroes(range, Durability::Cached).await;
     written.unwrap_or_else(|error| panic!("zeroing {range} again: {error}"));
-    bench.model.borrow_mut().end_write(write, false);
+    dut.model.borrow_mut().end_write(write, false);
 }
 
 /// The SSD is given up and the origin works: what is lost fails to read, until it is written;
 /// everything else is right.
-async fn outlive_ssd(world: &World, bench: &Rc<Bench<SimCache>>) {
+async fn outlive_ssd(world: &World, dut: &Rc<DeviceUnderTest<SimCache>>) {
     // A write waits until the loss is on record.
     let lost = within(world, "the record of a loss", async {
-        let _ = bench.device.flush().await;
-        bench.device.lost_ranges(usize::MAX)
+        let _ = dut.device.flush().await;
+        dut.device.lost_ranges(usize::MAX)
     });
     let lost = lost.await;
     for range in &lost {
         let buf = Buf::new(range.bytes().min(1 << 20) as usize);
-        let read = within(world, "a read", bench.device.read(range.start, buf)).await;
+        let read = within(world, "a read", dut.device.read(range.start, buf)).await;
         assert!(read.is_err(), "lost {range} can be read");
     }
     world.excuse(false);
-    for &window in &bench.windows {
+    for &window in &dut.windows {
         for piece in window.split_at_multiples(128) {
             if !lost.iter().any(|range| range.overlaps(piece)) {
-                bench.check(piece, "without the SSD").await;
+                dut.check(piece, "without the SSD").await;
             }
         }
     }
     for range in lost {
         for piece in range.split_at_multiples(1024) {
-            within(world, "healing", write_zeroes(bench, piece)).await;
+            within(world, "healing", write_zeroes(dut, piece)).await;
         }
     }
-    assert_eq!(bench.device.lost_ranges(usize::MAX), [], "lost ranges that were written");
-    within(world, "reading everything", bench.check_all("without the SSD")).await;
-    within(world, "a flush", bench.device.flush()).await.expect("a flush works");
+    assert_eq!(dut.device.lost_ranges(usize::MAX), [], "lost ranges that were written");
+    within(world, "reading everything", dut.check_all("without the SSD")).await;
+    within(world, "a flush", dut.device.flush()).await.expect("a flush works");
     world.excuse(true);
 }

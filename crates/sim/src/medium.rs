@@ -1,4 +1,5 @@
-//! What is on a drive: what is safe, what a power cut may still take, and what a crash leaves of it.
+//! The medium of a drive: content that is safe, content that a power cut may still take, and what a crash
+//! leaves.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,14 @@ pub enum Cut {
     Kill,
 }
 
-/// What a crash did to writes.
+impl Cut {
+    /// One cut in four is a kill.
+    pub(crate) fn draw(prng: &mut Prng) -> Self {
+        if prng.one_in(4) { Cut::Kill } else { Cut::Power }
+    }
+}
+
+/// The damage that a crash did to writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Damage {
     /// Writes of which some blocks are there and others are not.
@@ -32,7 +40,7 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// Its blocks, each of which may be lost for itself.
+    /// The blocks, each of which may be lost for itself.
     pub(crate) fn blocks(&self, block_bytes: u64) -> impl Iterator<Item = Written> {
         let starts = (0..self.data.len() as u64).step_by(block_bytes as usize);
         starts.map(move |from| self.part(from, from + block_bytes))
@@ -81,7 +89,7 @@ impl Written {
     }
 }
 
-/// What is on a drive that is not in use: what is safe, and what a power cut may still take.
+/// The medium of a drive that is not in use: safe content, and content that a power cut may still take.
 #[derive(Clone)]
 pub struct Medium {
     durable: Image,
@@ -90,7 +98,7 @@ pub struct Medium {
     unflushed: BTreeMap<u64, Written>,
 }
 
-/// What was on a medium at some moment.
+/// The content of a medium at some moment.
 pub(crate) struct Snapshot(Image);
 
 impl Snapshot {
@@ -106,12 +114,12 @@ impl Medium {
         Self { durable: image.clone(), current: image, unflushed: BTreeMap::new() }
     }
 
-    /// What a read returns, without a drive.
+    /// Reads without a drive.
     pub fn peek(&self, at: Lba, into: &mut [u8]) {
         self.current.read(at.bytes(), into);
     }
 
-    /// What reads return now, apart from what comes later. Costs little.
+    /// A copy of what reads return now, apart from later writes. The copy costs little.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.current.clone())
     }
@@ -127,7 +135,7 @@ impl Medium {
     }
 
     /// Turns one bit over, on the medium and in the drive's cache alike.
-    pub fn rot(&mut self, byte: u64, bit: u8) {
+    pub fn flip_bit(&mut self, byte: u64, bit: u8) {
         let mut value = [0];
         self.current.read(byte, &mut value);
         value[0] ^= 1 << bit;
@@ -147,7 +155,7 @@ impl Medium {
             Durability::Durable => {
                 self.durable.write(written.at, &written.data);
                 self.unflushed.retain(|_, older| !written.covers(older));
-                // What is covered in part only is older as well: it must not come back on top.
+                // A write that is covered in part only is older as well: it must not come back on top.
                 for older in self.unflushed.values_mut() {
                     older.patch(&written);
                 }
@@ -178,7 +186,7 @@ impl Medium {
         self.unflushed.last_key_value().map_or(0, |last| last.0 + 1)
     }
 
-    /// What `cut` leaves, with these writes under way and submissions numbered up to `order`.
+    /// Everything that `cut` leaves, with these writes under way and submissions numbered up to `order`.
     pub(crate) fn after(
         &self,
         cut: Cut,

@@ -1,4 +1,4 @@
-//! What each seed draws: cache, drives, clients, and what goes wrong.
+//! Draws of each seed: cache, drives, clients, and faults.
 
 use voltier_block::{KIB, MIB, Nanos, Prng, StripeShape};
 use voltier_cache::Settings;

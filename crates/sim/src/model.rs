@@ -27,6 +27,8 @@ use std::rc::Rc;
 
 use voltier_block::{Lba, SectorRange};
 
+use crate::medium::Cut;
+
 const SECTOR: usize = 512;
 /// The content of a sector that was never written.
 const ZEROES: u32 = 0;
@@ -41,7 +43,7 @@ struct Version {
     submitted: u64,
     completed: u64,
     durable: bool,
-    /// Nobody knows whether it took place (its write failed, or was cut off).
+    /// The write failed, or was cut off: nobody knows whether it took place.
     doubtful: bool,
     /// Of the reads that returned it: the earliest end, and the latest begin.
     seen_by: u64,
@@ -55,12 +57,12 @@ impl Version {
         Self { content, submitted, completed, durable, doubtful, seen_by, seen_from }
     }
 
-    /// It had taken place by then.
+    /// The write had taken place by then.
     fn done(&self) -> u64 {
         self.completed.min(self.seen_by)
     }
 
-    /// It took place, or was still there, after that.
+    /// The write took place, or was still there, after that.
     fn current_from(&self) -> u64 {
         self.submitted.max(self.seen_from)
     }
@@ -70,7 +72,7 @@ impl Version {
         !itself && !self.doubtful && self.current_from() > other.done()
     }
 
-    /// Nobody knows whether it took place, unless somebody has seen it.
+    /// The write may have taken place or not, unless a read has seen it.
     fn end_in_doubt(&mut self, now: u64) {
         (self.completed, self.doubtful) = (now, self.seen_by == NEVER);
     }
@@ -79,7 +81,7 @@ impl Version {
 /// A write, discard or zeroing under way.
 #[derive(Debug)]
 pub struct Write {
-    /// Its sectors.
+    /// The sectors of the write.
     pub range: SectorRange,
     submitted: u64,
 }
@@ -332,6 +334,14 @@ impl Model {
             None => format!("what nobody wrote ({:02x?}...)", &found[..8]),
         };
         Violation { sector, found, allowed: format!("{allowed:?}") }
+    }
+
+    /// All drives are cut off in the same way.
+    pub(crate) fn crash(&mut self, cut: Cut) {
+        match cut {
+            Cut::Power => self.power_cut(),
+            Cut::Kill => self.kill(),
+        }
     }
 
     /// The power is cut: nothing is under way any more, and what is there is on the medium.

@@ -1,8 +1,64 @@
 //! A drive as the product opens it: what clients reach takes 512-byte requests, whatever the blocks.
 
-use voltier_drive::filter::FittedDevice;
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_drive::AlignDevice;
 
 use crate::disk::SimDisk;
 
 /// A simulated drive, with what aligns requests in front of it where it needs that.
 pub type SimDrive = FittedDevice<SimDisk>;
+
+/// A device as it is, or made to serve 512-byte blocks: which of them is known when it is opened.
+pub enum FittedDevice<D> {
+    /// With its own blocks.
+    Plain(D),
+    /// With 512-byte blocks over its larger ones.
+    Aligned(Box<AlignDevice<D>>),
+}
+
+impl<D: BlockDevice> FittedDevice<D> {
+    /// Serves any 512-byte request.
+    pub fn any_sector(device: D) -> Self {
+        if device.limits().block_bytes > 512 {
+            Self::Aligned(Box::new(AlignDevice::new(device)))
+        } else {
+            Self::Plain(device)
+        }
+    }
+}
+
+/// Calls the same method of whichever it is.
+macro_rules! either {
+    ($self:ident, $device:ident => $call:expr) => {
+        match $self {
+            FittedDevice::Plain($device) => $call,
+            FittedDevice::Aligned($device) => $call,
+        }
+    };
+}
+
+impl<D: BlockDevice> BlockDevice for FittedDevice<D> {
+    fn limits(&self) -> &Limits {
+        either!(self, device => device.limits())
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        either!(self, device => device.read(at, into).await)
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        either!(self, device => device.write(at, data, durability).await)
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        either!(self, device => device.flush().await)
+    }
+
+    async fn discard(&self, range: SectorRange) -> IoResult<()> {
+        either!(self, device => device.discard(range).await)
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        either!(self, device => device.write_zeroes(range, durability).await)
+    }
+}

@@ -1,4 +1,4 @@
-//! What a run prints: a table of what happened, and one line for scripts.
+//! The print of a run: a table of what happened, and one line for scripts.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use voltier_block::Nanos;
 
 use crate::fault::FaultKind;
 use crate::ledger::Counts;
-use crate::swarm::{Outcome, Story};
+use crate::scenario::Scenario;
+use crate::swarm::Outcome;
 
 /// Sums of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Stories run, runs for comparison not counted.
+    /// Scenarios run, runs for comparison not counted.
     pub seeds: u64,
-    /// What happened in them.
+    /// The counts of everything that happened in them.
     pub counts: Counts,
     /// Broken promises.
     pub violations: u64,
@@ -29,7 +30,7 @@ pub struct Summary {
 pub struct Disks {
     /// How many.
     pub seeds: u64,
-    /// Their virtual time, rest included, in nanoseconds.
+    /// The virtual time of these seeds, rest included, in nanoseconds.
     pub virtual_ns: Nanos,
     /// Virtual time in which somebody waited for the disk, in nanoseconds.
     pub busy_ns: Nanos,
@@ -38,7 +39,7 @@ pub struct Disks {
 }
 
 impl Summary {
-    /// Adds what became of a story, and the time of a core that it took.
+    /// Adds what became of a scenario, and the time of a core that it took.
     pub fn add(&mut self, outcome: &Outcome, core: Duration) {
         self.seeds += 1;
         self.counts.add(&outcome.counts);
@@ -68,7 +69,7 @@ impl Summary {
         )
     }
 
-    /// What happened, in lines of two columns.
+    /// The counts, in lines of two columns.
     pub fn table(&self) -> String {
         let mut table = String::new();
         let mut row = |name: &str, value: String| {
@@ -111,7 +112,7 @@ fn times(time_ns: Nanos, core: Duration) -> f64 {
 }
 
 /// A broken promise, as a person reads it: what happened last, what was seen, how to see it again.
-pub fn failure(story: &Story, outcome: &Outcome) -> String {
+pub fn failure(scenario: &Scenario, outcome: &Outcome) -> String {
     let mut text = String::new();
     let Some(failure) = &outcome.failure else { return text };
     for line in &outcome.tale {
@@ -119,16 +120,16 @@ pub fn failure(story: &Story, outcome: &Outcome) -> String {
     }
     let _ = writeln!(text, "VIOLATION: {}", failure.message);
     let _ = writeln!(text, "  at: {}", failure.place);
-    let _ = writeln!(text, "  again: {}", command(story));
+    let _ = writeln!(text, "  again: {}", command(scenario));
     text
 }
 
-/// The command that runs a story again.
-pub fn command(story: &Story) -> String {
-    let text = story.to_string();
-    let seed = story.seed;
+/// The command that runs a scenario again.
+pub fn command(scenario: &Scenario) -> String {
+    let text = scenario.to_string();
+    let seed = scenario.seed;
     if text == "-" {
         return format!("cargo xtask sim --seed {seed}");
     }
-    format!("cargo xtask sim --seed {seed} --story {text}")
+    format!("cargo xtask sim --seed {seed} --scenario {text}")
 }

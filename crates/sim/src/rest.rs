@@ -1,4 +1,4 @@
-//! What must be left of a life when it is over: nothing. No lock, no pin, no task, no buffer.
+//! Checks that a life leaves nothing in memory when the life is over: no lock, no pin, no task, no buffer.
 
 use voltier_block::BlockDevice;
 use voltier_cache::Cache;

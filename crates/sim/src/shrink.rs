@@ -1,21 +1,22 @@
-//! Makes a failing story shorter: cuts away what it does not need to fail.
+//! Makes a failing scenario shorter: cuts away what it does not need to fail.
 
 use crate::fault::FaultKind;
-use crate::swarm::{Failure, Story};
+use crate::scenario::Scenario;
+use crate::swarm::{Failure, run};
 
 /// Runs that shrinking may take.
 const RUNS_MAX: u32 = 120;
 
-/// The shortest story found that still fails, and how it does.
-pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
-    let (mut best, mut failure) = (story.clone(), failure.clone());
+/// The shortest scenario found that still fails, and how it does.
+pub fn shrink(scenario: &Scenario, failure: &Failure) -> (Scenario, Failure) {
+    let (mut best, mut failure) = (scenario.clone(), failure.clone());
     let drawn = best.draw();
     let managed = (drawn.managed.is_some() && !best.arrays) || best.draw_array_command().is_some();
-    if (best.arrays || drawn.walk || managed) && best.event.is_none() {
+    if (best.arrays || drawn.sweep || managed) && best.event.is_none() {
         // The dice of a crash point are its own: alone it is the same.
         if let Some(event) = failure.event {
-            let alone = Story { event: Some(event), ..best.clone() };
-            if let Some(fails) = alone.run(false).failure {
+            let alone = Scenario { event: Some(event), ..best.clone() };
+            if let Some(fails) = run(&alone, false).failure {
                 (best, failure) = (alone, fails);
             }
         }
@@ -32,7 +33,7 @@ pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
             if runs > RUNS_MAX {
                 return (best, failure);
             }
-            if let Some(fails) = shorter.run(false).failure {
+            if let Some(fails) = run(&shorter, false).failure {
                 (best, failure, improved) = (shorter, fails, true);
                 break;
             }
@@ -43,33 +44,34 @@ pub fn shrink(story: &Story, failure: &Failure) -> (Story, Failure) {
     }
 }
 
-/// Stories of arrays with fewer clients or steps. The events of a shorter one are others.
-fn shorter_arrays(story: &Story) -> Vec<Story> {
-    let setup = story.draw_arrays();
+/// Scenarios of arrays with fewer clients or steps. The events of a shorter one are others.
+fn shorter_arrays(scenario: &Scenario) -> Vec<Scenario> {
+    let setup = scenario.draw_arrays();
     let clients = [1, setup.clients - 1].into_iter().filter(|it| (1..setup.clients).contains(it));
     let fewer =
-        clients.map(|clients| Story { clients: Some(clients), event: None, ..story.clone() });
+        clients.map(|clients| Scenario { clients: Some(clients), event: None, ..scenario.clone() });
     let halves = [setup.steps / 2, setup.steps.saturating_sub(1)];
     let steps = halves.into_iter().filter(|it| (1..setup.steps).contains(it));
-    let shorter = steps.map(|steps| Story { steps: Some(steps), event: None, ..story.clone() });
+    let shorter =
+        steps.map(|steps| Scenario { steps: Some(steps), event: None, ..scenario.clone() });
     fewer.chain(shorter).collect()
 }
 
-/// Stories with one thing less, the largest cuts first.
-fn shorter_than(story: &Story) -> Vec<Story> {
-    if story.arrays {
-        return shorter_arrays(story);
+/// Scenarios with one thing less, the largest cuts first.
+fn shorter_than(scenario: &Scenario) -> Vec<Scenario> {
+    if scenario.arrays {
+        return shorter_arrays(scenario);
     }
-    let drawn = story.draw();
+    let drawn = scenario.draw();
     let profile = &drawn.profile;
     let rates = profile.ssd_faults.rates.iter().chain(&profile.origin_faults.rates);
     let mut kinds: Vec<FaultKind> = rates.map(|rate| rate.0).collect();
     kinds.extend([FaultKind::StaleSsd, FaultKind::WrongOrder]);
-    kinds.retain(|kind| !story.without.contains(kind));
+    kinds.retain(|kind| !scenario.without.contains(kind));
     kinds.sort_unstable();
     kinds.dedup();
     let without = |more: &[FaultKind]| {
-        let mut shorter = story.clone();
+        let mut shorter = scenario.clone();
         shorter.without.extend(more);
         shorter
     };
@@ -77,18 +79,19 @@ fn shorter_than(story: &Story) -> Vec<Story> {
     if kinds.len() > 1 {
         all.push(without(&kinds));
     }
-    if !drawn.walk {
-        let fewer = (1..drawn.lives).map(|lives| Story { lives: Some(lives), ..story.clone() });
+    if !drawn.sweep {
+        let fewer =
+            (1..drawn.lives).map(|lives| Scenario { lives: Some(lives), ..scenario.clone() });
         all.extend(fewer);
     }
     for clients in [1, profile.clients / 2, profile.clients - 1] {
         if clients > 0 && clients < profile.clients {
-            all.push(Story { clients: Some(clients), ..story.clone() });
+            all.push(Scenario { clients: Some(clients), ..scenario.clone() });
         }
     }
     for steps in [profile.steps / 4, profile.steps / 2, profile.steps - profile.steps / 8] {
         if steps < profile.steps {
-            all.push(Story { steps: Some(steps), ..story.clone() });
+            all.push(Scenario { steps: Some(steps), ..scenario.clone() });
         }
     }
     all.extend(kinds.iter().map(|kind| without(&[*kind])));

@@ -15,32 +15,32 @@ use crate::disk::SimDisk;
 use crate::medium::{Cut, Medium};
 use crate::origin::SimDrive;
 use crate::rest;
-use crate::workload::{Bench, Profile, SimCache, open, run_clients};
+use crate::workload::{DeviceUnderTest, Profile, SimCache, open, run_clients};
 use crate::world::World;
 
 /// Bytes of the smallest log: 20 segments of 256 KiB, at the end of the SSD.
 const LOG_BYTES: u64 = 20 * 256 * KIB;
-/// Bits that rot in one trial.
-const ROTTEN_BITS: u64 = 40;
+/// Bits that are flipped in one trial.
+const FLIPPED_BITS: u64 = 40;
 /// Sectors that the ordered trial uses, from the first on.
 const ORDERED_SECTORS: u64 = 1024;
 /// Steps of the ordered trial.
 const ORDERED_STEPS: u64 = 800;
 
-/// Guarantee 4: bits of the SSD rot while it is off; no wrong byte is served, and only dirty lines
+/// Guarantee 4: bits of the SSD flip while it is off; no wrong byte is served, and only dirty lines
 /// fail.
 ///
 /// # Panics
 /// When the promise is broken.
-pub fn rot(profile: &Profile, seed: u64) {
+pub fn bit_rot(profile: &Profile, seed: u64) {
     budget::note_world();
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::new(&executor.handle(), seed);
-    executor.block_on(rotten_life(world.clone(), profile.clone()));
+    executor.block_on(life_with_bit_rot(world.clone(), profile.clone()));
     rest::check_tasks(&world, &mut executor);
 }
 
-async fn rotten_life(world: World, profile: Profile) {
+async fn life_with_bit_rot(world: World, profile: Profile) {
     let (ssd, origin) = profile.format();
     let drives =
         (SimDisk::new(&world, &profile.ssd, ssd), SimDisk::new(&world, &profile.origin, origin));
@@ -49,13 +49,14 @@ async fn rotten_life(world: World, profile: Profile) {
         open(&world, &drives, settings.clone(), 0).await.expect("a new cache opens");
     let model = Rc::new(RefCell::new(profile.model()));
     let windows = profile.windows();
-    let bench = Rc::new(Bench { world: world.clone(), model, device, windows: windows.into() });
-    run_clients(&bench, &profile, profile.steps).await;
-    bench.device.stop().await.expect("a stop works");
+    let dut =
+        Rc::new(DeviceUnderTest { world: world.clone(), model, device, windows: windows.into() });
+    run_clients(&dut, &profile, profile.steps).await;
+    dut.device.stop().await.expect("a stop works");
     let mut ssd = drives.0.medium();
-    for _ in 0..ROTTEN_BITS {
+    for _ in 0..FLIPPED_BITS {
         let byte = profile.ssd.bytes - LOG_BYTES + world.below(LOG_BYTES);
-        ssd.rot(byte, world.below(8) as u8);
+        ssd.flip_bit(byte, world.below(8) as u8);
     }
     let drives = (SimDisk::new(&world, &profile.ssd, ssd), drives.1);
     let device = match open(&world, &drives, settings, generation).await {
@@ -63,43 +64,47 @@ async fn rotten_life(world: World, profile: Profile) {
         Err(OpenError::Damaged(_)) => return,
         Err(error) => panic!("the cache does not come back: {error}"),
     };
-    let bench =
-        Bench { device, model: bench.model.clone(), world: world.clone(), windows: windows.into() };
+    let dut = DeviceUnderTest {
+        device,
+        model: dut.model.clone(),
+        world: world.clone(),
+        windows: windows.into(),
+    };
     let mut failing = Vec::new();
     for piece in windows.iter().flat_map(|window| window.split_at_multiples(8)) {
-        if !served_right(&bench, piece).await {
+        if !served_right(&dut, piece).await {
             failing.push(piece);
         }
     }
-    let damaged = bench.device.damaged_ranges();
+    let damaged = dut.device.damaged_ranges();
     for piece in failing {
         let named = damaged.iter().any(|range| range.overlaps(piece));
         assert!(named, "{piece} fails and is not named as damaged");
     }
-    bench.device.kill();
-    rest::check_cache(&world, &bench.device).await;
+    dut.device.kill();
+    rest::check_cache(&world, &dut.device).await;
 }
 
 /// Whether a read worked; what it returned is held to the model.
-async fn served_right(bench: &Bench<SimCache>, range: SectorRange) -> bool {
-    let read = bench.model.borrow_mut().begin_read();
-    match bench.device.read(range.start, Buf::new(range.bytes() as usize)).await {
+async fn served_right(dut: &DeviceUnderTest<SimCache>, range: SectorRange) -> bool {
+    let read = dut.model.borrow_mut().begin_read();
+    match dut.device.read(range.start, Buf::new(range.bytes() as usize)).await {
         Ok(data) => {
-            let checked = bench.model.borrow_mut().end_read(read, range.start, &data);
+            let checked = dut.model.borrow_mut().end_read(read, range.start, &data);
             if let Err(violation) = checked {
-                panic!("rotten bits were served: {violation}");
+                panic!("flipped bits were served: {violation}");
             }
             true
         }
         Err(IoError::Medium) => {
-            bench.model.borrow_mut().fail_read(read);
+            dut.model.borrow_mut().fail_read(read);
             false
         }
         Err(error) => panic!("reading {range}: {error}"),
     }
 }
 
-/// What was written to each sector, by the number that is its content.
+/// The writes to each sector, by the number that is the content.
 #[derive(Default)]
 struct History {
     /// For each content the flushes before it, and before the next write to its sector.
@@ -255,27 +260,32 @@ async fn settled_life(world: World, profile: Profile, admission: AdmissionKind) 
     let (device, generation) = opened.expect("a new cache opens");
     let model = Rc::new(RefCell::new(profile.model()));
     let windows = profile.windows();
-    let bench = Rc::new(Bench { world: world.clone(), model, device, windows: windows.into() });
-    run_clients(&bench, &profile, profile.steps).await;
-    stream(&bench).await;
+    let dut =
+        Rc::new(DeviceUnderTest { world: world.clone(), model, device, windows: windows.into() });
+    run_clients(&dut, &profile, profile.steps).await;
+    stream(&dut).await;
     for policy in PolicyKind::ALL {
-        bench.device.set_policy(policy);
-        run_clients(&bench, &profile, 8).await;
+        dut.device.set_policy(policy);
+        run_clients(&dut, &profile, 8).await;
     }
     for mode in [Mode::WriteThrough, Mode::ReadOnly, Mode::WriteBack] {
         let changed = Settings { mode, admission: AdmissionKind::Always, ..settings.clone() };
-        bench.device.configure(changed).expect("the settings make sense");
-        stream(&bench).await;
-        run_clients(&bench, &profile, 8).await;
+        dut.device.configure(changed).expect("the settings make sense");
+        stream(&dut).await;
+        run_clients(&dut, &profile, 8).await;
     }
-    bench.check_all("at the end").await;
-    rest::check_checksums(&world, &bench.device);
-    bench.device.stop().await.expect("a stop works");
-    rest::check_cache(&world, &bench.device).await;
+    dut.check_all("at the end").await;
+    rest::check_checksums(&world, &dut.device);
+    dut.device.stop().await.expect("a stop works");
+    rest::check_cache(&world, &dut.device).await;
     let opened = open(&world, &drives, settings, generation).await;
     let (device, _) = opened.expect("the cache comes back");
-    let again =
-        Bench { device, model: bench.model.clone(), world: world.clone(), windows: windows.into() };
+    let again = DeviceUnderTest {
+        device,
+        model: dut.model.clone(),
+        world: world.clone(),
+        windows: windows.into(),
+    };
     again.check_all("after the start").await;
     again.device.drain().await.expect("a drain works");
     again.device.stop().await.expect("a stop works");
@@ -283,21 +293,21 @@ async fn settled_life(world: World, profile: Profile, admission: AdmissionKind) 
 }
 
 /// One window is written and read from its begin to its end.
-async fn stream(bench: &Bench<SimCache>) {
-    for piece in bench.windows[0].split_at_multiples(64) {
+async fn stream(dut: &DeviceUnderTest<SimCache>) {
+    for piece in dut.windows[0].split_at_multiples(64) {
         let mut data = Buf::new(piece.bytes() as usize);
-        bench.world.prng().fill(&mut data);
-        let write = bench.model.borrow_mut().begin_write(piece.start, &data);
-        let written = bench.device.write(piece.start, data.into(), Durability::Cached).await;
+        dut.world.prng().fill(&mut data);
+        let write = dut.model.borrow_mut().begin_write(piece.start, &data);
+        let written = dut.device.write(piece.start, data.into(), Durability::Cached).await;
         written.expect("a write works");
-        bench.model.borrow_mut().end_write(write, false);
+        dut.model.borrow_mut().end_write(write, false);
     }
-    for piece in bench.windows[0].split_at_multiples(64) {
-        bench.check(piece, "in a stream").await;
+    for piece in dut.windows[0].split_at_multiples(64) {
+        dut.check(piece, "in a stream").await;
     }
 }
 
-/// What is no cache of ours, or cannot become one, is refused with a sentence.
+/// A drive that holds no cache of ours, or cannot, is refused with a sentence.
 ///
 /// # Panics
 /// When it is taken.

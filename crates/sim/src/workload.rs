@@ -30,12 +30,12 @@ const CHECK_SECTORS: u64 = 512;
 pub const MODES: [Mode; 5] =
     [Mode::WriteBack, Mode::WriteThrough, Mode::ReadOnly, Mode::WriteOnly, Mode::PassThrough];
 
-/// What kind of cache, drives and clients.
+/// The kind of cache, drives and clients.
 #[derive(Clone, Debug)]
 pub struct Profile {
     /// Bytes of a cache line.
     pub line_bytes: u64,
-    /// Who leaves when the cache is full.
+    /// The replacement policy.
     pub policy: PolicyKind,
     /// The fast drive.
     pub ssd: DiskSpec,
@@ -57,9 +57,9 @@ pub struct Profile {
     pub window_bytes: u64,
     /// All settings but mode and order.
     pub settings: Settings,
-    /// What goes wrong with the fast drive.
+    /// The faults of the fast drive.
     pub ssd_faults: FaultMix,
-    /// What goes wrong with the slow drive.
+    /// The faults of the slow drive.
     pub origin_faults: FaultMix,
 }
 
@@ -178,18 +178,18 @@ pub(crate) async fn open_as(
 }
 
 /// A device under test beside the model it is held to.
-pub struct Bench<D> {
-    /// Where it runs.
+pub struct DeviceUnderTest<D> {
+    /// The world of the device.
     pub world: World,
-    /// What it may hold.
+    /// The contents that the device may have.
     pub model: Rc<RefCell<Model>>,
     /// The device.
     pub device: D,
-    /// What clients use of it.
+    /// The ranges that clients use.
     pub windows: Vec<SectorRange>,
 }
 
-impl<D: BlockDevice> Bench<D> {
+impl<D: BlockDevice> DeviceUnderTest<D> {
     /// Reads a range and holds it to the model.
     pub async fn check(&self, range: SectorRange, when: &str) {
         let read = self.model.borrow_mut().begin_read();
@@ -225,13 +225,13 @@ impl<D: BlockDevice> Bench<D> {
 
 /// One client of a cache: a stream of requests that follows from its seed.
 pub struct Client<S, O> {
-    /// What it talks to.
-    pub bench: Rc<Bench<Cache<S, O>>>,
-    /// Its dice.
+    /// The device that the client uses.
+    pub dut: Rc<DeviceUnderTest<Cache<S, O>>>,
+    /// The dice of the client.
     pub prng: Prng,
     /// Modes it may switch to.
     pub modes: Vec<Mode>,
-    /// Its longest request, in sectors.
+    /// The longest request of the client, in sectors.
     pub sectors_max: u64,
     /// Sectors that half of its requests are aligned to.
     pub align_sectors: u64,
@@ -249,30 +249,30 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
         let range = self.range();
         match self.prng.below(32) {
             0..14 => self.write(range).await,
-            14..22 => self.bench.check(range, "under load").await,
+            14..22 => self.dut.check(range, "under load").await,
             22..25 => self.flush().await,
             25..27 => self.zero(range).await,
             27..29 => self.discard(range).await,
             29 => {
                 let mode = *self.prng.pick(&self.modes);
-                let settings = Settings { mode, ..self.bench.device.settings() };
-                self.bench.device.configure(settings).expect("a mode switch works");
+                let settings = Settings { mode, ..self.dut.device.settings() };
+                self.dut.device.configure(settings).expect("a mode switch works");
             }
             30 => {
-                if let Err(error) = self.bench.device.drain().await {
-                    self.bench.forgive(error, "under load", || "a drain".to_owned());
+                if let Err(error) = self.dut.device.drain().await {
+                    self.dut.forgive(error, "under load", || "a drain".to_owned());
                 }
             }
             // Now and then long enough for the cleaner to find the cache idle.
             _ => {
                 let pause_ns = *self.prng.pick(&[50_000, 3_000_000, 2_500_000_000]);
-                self.bench.world.handle().sleep(pause_ns).await;
+                self.dut.world.handle().sleep(pause_ns).await;
             }
         }
     }
 
     fn range(&mut self) -> SectorRange {
-        let window = *self.prng.pick(&self.bench.windows);
+        let window = *self.prng.pick(&self.dut.windows);
         let longest = *self.prng.pick(&[1, 8, 8, 24, self.sectors_max]);
         let longest = longest.min(self.sectors_max);
         let count = if self.prng.one_in(2) { longest } else { 1 + self.prng.below(longest) };
@@ -297,7 +297,7 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
 
     async fn write(&mut self, range: SectorRange) {
         let (data, durability) = (self.data(range), self.durability());
-        let model = self.bench.model.clone();
+        let model = self.dut.model.clone();
         let write = model.borrow_mut().begin_write(range.start, &data);
         let cut = 512 * self.prng.below(range.count + 1) as usize;
         let payload = if cut > 0 && cut < data.len() && self.prng.one_in(2) {
@@ -305,71 +305,71 @@ impl<S: BlockDevice, O: BlockDevice> Client<S, O> {
         } else {
             Payload::One(data)
         };
-        self.bench.world.tell(|| format!("client: write {range}, {durability:?}"));
-        let written = self.bench.device.write(range.start, payload, durability).await;
+        self.dut.world.tell(|| format!("client: write {range}, {durability:?}"));
+        let written = self.dut.device.write(range.start, payload, durability).await;
         self.end(write, written, durability, "writing");
     }
 
     async fn zero(&mut self, range: SectorRange) {
         let durability = self.durability();
-        let model = self.bench.model.clone();
+        let model = self.dut.model.clone();
         let write = model.borrow_mut().begin_zeroes(range);
-        self.bench.world.tell(|| format!("client: zero {range}, {durability:?}"));
-        let zeroed = self.bench.device.write_zeroes(range, durability).await;
+        self.dut.world.tell(|| format!("client: zero {range}, {durability:?}"));
+        let zeroed = self.dut.device.write_zeroes(range, durability).await;
         self.end(write, zeroed, durability, "zeroing");
     }
 
     async fn discard(&mut self, range: SectorRange) {
-        let model = self.bench.model.clone();
+        let model = self.dut.model.clone();
         let write = model.borrow_mut().begin_discard(range);
-        self.bench.world.tell(|| format!("client: discard {range}"));
-        let discarded = self.bench.device.discard(range).await;
+        self.dut.world.tell(|| format!("client: discard {range}"));
+        let discarded = self.dut.device.discard(range).await;
         self.end(write, discarded, Durability::Cached, "discarding");
     }
 
     fn end(&self, write: Write, done: IoResult<()>, durability: Durability, what: &str) {
         let (range, durable) = (write.range, durability == Durability::Durable);
-        let mut model = self.bench.model.borrow_mut();
-        self.bench.world.tell(|| format!("client: {what} {range} has ended"));
+        let mut model = self.dut.model.borrow_mut();
+        self.dut.world.tell(|| format!("client: {what} {range} has ended"));
         match done {
             Ok(()) => model.end_write(write, durable),
             Err(error) => {
                 model.fail_write(write);
                 drop(model);
-                self.bench.forgive(error, "under load", || format!("{what} {range}"));
+                self.dut.forgive(error, "under load", || format!("{what} {range}"));
             }
         }
     }
 
     async fn flush(&mut self) {
-        let model = self.bench.model.clone();
+        let model = self.dut.model.clone();
         let flush = model.borrow_mut().begin_flush();
-        match self.bench.device.flush().await {
+        match self.dut.device.flush().await {
             Ok(()) => {
                 model.borrow_mut().end_flush(flush);
-                self.bench.world.tell(|| "client: a flush has completed".to_owned());
+                self.dut.world.tell(|| "client: a flush has completed".to_owned());
             }
-            Err(error) => self.bench.forgive(error, "under load", || "a flush".to_owned()),
+            Err(error) => self.dut.forgive(error, "under load", || "a flush".to_owned()),
         }
     }
 }
 
 /// Runs the clients of a profile at once, for `steps` steps each.
 pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
-    bench: &Rc<Bench<Cache<S, O>>>,
+    dut: &Rc<DeviceUnderTest<Cache<S, O>>>,
     profile: &Profile,
     steps: u64,
 ) {
     let clients: Vec<_> = (0..profile.clients)
         .map(|_| {
             let client = Client {
-                bench: bench.clone(),
-                prng: bench.world.prng(),
+                dut: dut.clone(),
+                prng: dut.world.prng(),
                 modes: profile.modes.clone(),
                 sectors_max: profile.sectors_max,
                 align_sectors: profile.align_sectors,
             };
-            bench.world.handle().spawn(client.run(steps))
+            dut.world.handle().spawn(client.run(steps))
         })
         .collect();
     for client in clients {
@@ -377,11 +377,11 @@ pub async fn run_clients<S: BlockDevice, O: BlockDevice>(
     }
 }
 
-/// A bench for a plain drive: what is left when the cache is gone.
-pub fn plain_bench(like: &Bench<SimCache>, drive: SimDisk) -> Bench<SimDrive> {
-    let Bench { world, model, windows, .. } = like;
+/// A dut for a plain drive: what is left when the cache is gone.
+pub fn plain_dut(like: &DeviceUnderTest<SimCache>, drive: SimDisk) -> DeviceUnderTest<SimDrive> {
+    let DeviceUnderTest { world, model, windows, .. } = like;
     let device = SimDrive::any_sector(drive);
-    Bench { world: world.clone(), model: model.clone(), device, windows: windows.clone() }
+    DeviceUnderTest { world: world.clone(), model: model.clone(), device, windows: windows.clone() }
 }
 
 /// Whether one of the ranges has this sector.

@@ -1,4 +1,4 @@
-//! What the drives of one world share: its clock, its dice, and a count of everything that happens.
+//! The world that drives share: a clock, dice, and a count of everything that happens.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -6,14 +6,13 @@ use std::rc::Rc;
 use voltier_block::{Nanos, Prng, SectorRange};
 use voltier_ring::Handle;
 
-use crate::disk::drive_name;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 
 /// Events after which a world is taken for one that runs in circles.
 const EVENTS_MAX: u64 = 4_000_000;
 
-/// What happened to a drive.
+/// Something that happened to a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request was submitted; a write is under way now.
@@ -60,7 +59,7 @@ impl World {
         }))
     }
 
-    /// Where it counts.
+    /// The ledger that the world counts in.
     pub fn ledger(&self) -> &Rc<Ledger> {
         &self.0.ledger
     }
@@ -167,5 +166,15 @@ impl World {
         if let Some(watch) = watch {
             watch(number);
         }
+    }
+}
+
+/// The name of a drive in a tale.
+pub(crate) fn drive_name(number: u64) -> String {
+    match number {
+        0 => "control plane".to_owned(),
+        1 => "ssd".to_owned(),
+        2 => "origin".to_owned(),
+        _ => format!("member {}", number - 3),
     }
 }

@@ -6,7 +6,8 @@
 
 use voltier_array::canary::{Canary, choose};
 use voltier_sim::budget;
-use voltier_sim::swarm::{Story, catch_panics};
+use voltier_sim::scenario::Scenario;
+use voltier_sim::swarm::{self, catch_panics};
 
 /// Seeds in which each must be found.
 const SEEDS: u64 = 1500;
@@ -72,7 +73,7 @@ fn every_canary_of_arrays_is_found_within_its_budget() {
         budget::take_worlds();
         choose(Some(canary));
         let found = (0..SEEDS).find_map(|seed| {
-            let failure = Story::of_array_seed(seed).run(false).failure?;
+            let failure = swarm::run(&Scenario::of_array_seed(seed), false).failure?;
             Some((seed + 1, failure.message))
         });
         choose(None);
@@ -94,7 +95,7 @@ fn every_canary_of_arrays_is_found_within_its_budget() {
 fn nothing_is_found_without_a_canary_of_arrays() {
     catch_panics();
     for seed in 0..QUIET_SEEDS {
-        let outcome = Story::of_array_seed(seed).run(false);
+        let outcome = swarm::run(&Scenario::of_array_seed(seed), false);
         assert!(outcome.failure.is_none(), "seed {seed}: {:?}", outcome.failure);
     }
 }

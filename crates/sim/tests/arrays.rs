@@ -2,21 +2,21 @@
 //! it, and parity fits the data. Method: seeds of `voltier_sim::arrays`; `cargo xtask sim --arrays` runs
 //! as many as there is time for.
 
-use voltier_sim::swarm::Story;
-use voltier_sim::{Counts, report};
+use voltier_sim::scenario::Scenario;
+use voltier_sim::{Counts, report, swarm};
 
 /// Seeds that `cargo test` runs; unoptimized.
 const SEEDS: u64 = 60;
-/// Of those that are given a member for room.
+/// Seeds of arrays that get a member for capacity.
 const ROOM_SEEDS: usize = 16;
 
 #[test]
 fn arrays_of_all_levels_survive_cuts_and_every_choice_of_lost_members() {
     let mut sum = Counts::default();
     for seed in 2_000_000..2_000_000 + SEEDS {
-        let story = Story::of_array_seed(seed);
-        let outcome = story.run(true);
-        assert!(outcome.failure.is_none(), "{}", report::failure(&story, &outcome));
+        let scenario = Scenario::of_array_seed(seed);
+        let outcome = swarm::run(&scenario, true);
+        assert!(outcome.failure.is_none(), "{}", report::failure(&scenario, &outcome));
         sum.add(&outcome.counts);
     }
     assert_eq!(sum.array_seeds, SEEDS);
@@ -25,14 +25,14 @@ fn arrays_of_all_levels_survive_cuts_and_every_choice_of_lost_members() {
 
 #[test]
 fn arrays_that_move_to_wider_stripes_survive_cuts_and_every_choice_of_lost_members() {
-    let stories = (3_000_000..).map(Story::of_array_seed).filter(|story| {
-        let is_plain = story.draw_stack().is_none() && story.draw_array_command().is_none();
-        is_plain && story.draw_arrays().rooms > 0
+    let scenarios = (3_000_000..).map(Scenario::of_array_seed).filter(|scenario| {
+        let is_plain = scenario.draw_stack().is_none() && scenario.draw_array_command().is_none();
+        is_plain && scenario.draw_arrays().expansions > 0
     });
     let mut sum = Counts::default();
-    for story in stories.take(ROOM_SEEDS) {
-        let outcome = story.run(true);
-        assert!(outcome.failure.is_none(), "{}", report::failure(&story, &outcome));
+    for scenario in scenarios.take(ROOM_SEEDS) {
+        let outcome = swarm::run(&scenario, true);
+        assert!(outcome.failure.is_none(), "{}", report::failure(&scenario, &outcome));
         sum.add(&outcome.counts);
     }
     assert!(sum.reshape_points > 10, "{} crashes in a move", sum.reshape_points);
@@ -41,8 +41,8 @@ fn arrays_that_move_to_wider_stripes_survive_cuts_and_every_choice_of_lost_membe
 #[test]
 fn a_seed_of_arrays_does_the_same_twice() {
     for seed in [3, 5, 8, 13] {
-        let story = Story::of_array_seed(seed);
-        let (first, second) = (story.run(false), story.run(true));
+        let scenario = Scenario::of_array_seed(seed);
+        let (first, second) = (swarm::run(&scenario, false), swarm::run(&scenario, true));
         assert_eq!(first.trace_hash, second.trace_hash, "seed {seed}");
         assert_eq!(first.counts, second.counts, "seed {seed}");
     }

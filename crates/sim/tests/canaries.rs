@@ -14,13 +14,14 @@ use voltier_cache::Mode;
 use voltier_cache::canary::{Canary, choose};
 use voltier_sim::crash::{Plan, run_in};
 use voltier_sim::report::command;
-use voltier_sim::swarm::{Kept, Outcome, Story, catch_panics, regressions};
+use voltier_sim::scenario::Scenario;
+use voltier_sim::swarm::{self, Kept, Outcome, catch_panics, regressions};
 use voltier_sim::workload::{MODES, Profile};
 use voltier_sim::{FaultKind, Ledger, budget, trials};
 
 /// What is run, and with how many seeds at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scenario {
+enum Worlds {
     /// Crashes under a write-back load.
     WriteBack,
     /// The same with small requests: records of one size, so that leftovers fit behind new ones.
@@ -39,8 +40,8 @@ enum Scenario {
     Mixed,
     /// Crashes in modes that write past the log.
     Past,
-    /// Bits of the SSD rot.
-    Rot,
+    /// Bits of the SSD flip.
+    BitRot,
     /// Ordered destaging, watched from the origin's side.
     Ordered,
     /// No crash: stripes are completed beside writes past the log.
@@ -51,7 +52,7 @@ enum Scenario {
     Congested,
 }
 
-impl Scenario {
+impl Worlds {
     const ALL: [Self; 14] = [
         Self::WriteBack,
         Self::Small,
@@ -62,7 +63,7 @@ impl Scenario {
         Self::Pinned,
         Self::Mixed,
         Self::Past,
-        Self::Rot,
+        Self::BitRot,
         Self::Ordered,
         Self::Stripes,
         Self::Crowd,
@@ -81,7 +82,7 @@ impl Scenario {
             | Self::Mixed
             | Self::Past => 2,
             Self::Crowd | Self::Congested => 4,
-            Self::Rot | Self::Ordered => 12,
+            Self::BitRot | Self::Ordered => 12,
         }
     }
 
@@ -97,7 +98,7 @@ impl Scenario {
             | Self::Congested => &[Mode::WriteBack],
             Self::Mixed | Self::Spikes | Self::Stripes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
-            Self::Rot => return trials::rot(&Profile::small(&[Mode::WriteBack]), seed),
+            Self::BitRot => return trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
         };
         let mut profile = Profile { steps: 40, ..Profile::small(modes) };
@@ -153,30 +154,30 @@ impl Scenario {
     }
 }
 
-const CANARIES: [(Canary, Scenario); 23] = [
-    (Canary::CongestedUnchecked, Scenario::Congested),
-    (Canary::OverwrittenAnsweredEarly, Scenario::Crowd),
-    (Canary::HolesUnlocked, Scenario::Stripes),
-    (Canary::FlushSkipped, Scenario::WriteBack),
-    (Canary::RecordChecksumIgnored, Scenario::Busy),
-    (Canary::TornDataTaken, Scenario::WriteBack),
-    (Canary::DataChecksumIgnored, Scenario::Rot),
-    (Canary::LabelBeforeBody, Scenario::WriteBack),
-    (Canary::DirtyBitLost, Scenario::WriteBack),
-    (Canary::DropForgotten, Scenario::Mixed),
-    (Canary::MergeTorn, Scenario::WriteBack),
-    (Canary::SegmentReusedEarly, Scenario::LongLog),
-    (Canary::IntentSkipped, Scenario::Past),
-    (Canary::EpochsMixed, Scenario::Ordered),
-    (Canary::LockShared, Scenario::WriteBack),
-    (Canary::AckOutOfOrder, Scenario::Busy),
-    (Canary::CleanBeforeFlush, Scenario::Eager),
-    (Canary::DestageBeforeDurable, Scenario::Eager),
-    (Canary::GenerationIgnored, Scenario::Small),
-    (Canary::PendingRead, Scenario::Spikes),
-    (Canary::PinIgnored, Scenario::Pinned),
-    (Canary::PinLeaked, Scenario::WriteBack),
-    (Canary::BufferLeaked, Scenario::WriteBack),
+const CANARIES: [(Canary, Worlds); 23] = [
+    (Canary::CongestedUnchecked, Worlds::Congested),
+    (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
+    (Canary::HolesUnlocked, Worlds::Stripes),
+    (Canary::FlushSkipped, Worlds::WriteBack),
+    (Canary::RecordChecksumIgnored, Worlds::Busy),
+    (Canary::TornDataTaken, Worlds::WriteBack),
+    (Canary::DataChecksumIgnored, Worlds::BitRot),
+    (Canary::LabelBeforeBody, Worlds::WriteBack),
+    (Canary::DirtyBitLost, Worlds::WriteBack),
+    (Canary::DropForgotten, Worlds::Mixed),
+    (Canary::MergeTorn, Worlds::WriteBack),
+    (Canary::SegmentReusedEarly, Worlds::LongLog),
+    (Canary::IntentSkipped, Worlds::Past),
+    (Canary::EpochsMixed, Worlds::Ordered),
+    (Canary::LockShared, Worlds::WriteBack),
+    (Canary::AckOutOfOrder, Worlds::Busy),
+    (Canary::CleanBeforeFlush, Worlds::Eager),
+    (Canary::DestageBeforeDurable, Worlds::Eager),
+    (Canary::GenerationIgnored, Worlds::Small),
+    (Canary::PendingRead, Worlds::Spikes),
+    (Canary::PinIgnored, Worlds::Pinned),
+    (Canary::PinLeaked, Worlds::WriteBack),
+    (Canary::BufferLeaked, Worlds::WriteBack),
 ];
 
 fn number(name: &str) -> Option<u64> {
@@ -198,7 +199,7 @@ thread_local! {
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Panics that are looked for say nothing; others do, and those of stories are kept for them.
+/// Panics that are looked for say nothing; others do, and those of scenarios are kept for them.
 fn hush() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -213,10 +214,10 @@ fn hush() {
 }
 
 /// Runs one seed with a bug; what was said when it was found.
-fn found(canary: Canary, scenario: Scenario, seed: u64) -> Option<String> {
+fn found(canary: Canary, kind: Worlds, seed: u64) -> Option<String> {
     choose(Some(canary));
     EXPECTED.set(true);
-    let caught = catch_unwind(AssertUnwindSafe(|| scenario.run(seed)));
+    let caught = catch_unwind(AssertUnwindSafe(|| kind.run(seed)));
     EXPECTED.set(false);
     choose(None);
     let payload = caught.err()?;
@@ -245,25 +246,22 @@ fn oracle(said: &str) -> &'static str {
 fn every_canary_is_found_within_its_budget() {
     hush();
     let mut missed = Vec::new();
-    println!("| canary | scenario | seeds | worlds | oracle | what it said |");
+    println!("| canary | kind | seeds | worlds | oracle | what it said |");
     println!("| --- | --- | --- | --- | --- | --- |");
     let only = std::env::var("VOLTIER_SIM_CANARY").ok();
     let chosen = |canary: &Canary| only.as_ref().is_none_or(|only| format!("{canary:?}") == *only);
-    for (canary, scenario) in CANARIES.into_iter().filter(|it| chosen(&it.0)) {
+    for (canary, kind) in CANARIES.into_iter().filter(|it| chosen(&it.0)) {
         budget::take_worlds();
-        let report = (0..scenario.seeds())
-            .find_map(|seed| found(canary, scenario, seed).map(|said| (seed + 1, said)));
+        let report = (0..kind.seeds())
+            .find_map(|seed| found(canary, kind, seed).map(|said| (seed + 1, said)));
         let worlds = budget::take_worlds();
         match report {
             Some((seeds, said)) => {
                 let oracle = oracle(&said);
-                println!("| {canary:?} | {scenario:?} | {seeds} | {worlds} | {oracle} | {said} |");
+                println!("| {canary:?} | {kind:?} | {seeds} | {worlds} | {oracle} | {said} |");
             }
             None => {
-                println!(
-                    "| {canary:?} | {scenario:?} | {} | {worlds} | MISSED |",
-                    scenario.seeds()
-                );
+                println!("| {canary:?} | {kind:?} | {} | {worlds} | MISSED |", kind.seeds());
                 missed.push(canary);
             }
         }
@@ -274,40 +272,40 @@ fn every_canary_is_found_within_its_budget() {
 #[test]
 fn nothing_is_found_without_a_canary() {
     let only = std::env::var("VOLTIER_SIM_CANARY").ok();
-    let chosen = |it: &Scenario| only.as_ref().is_none_or(|only| format!("{it:?}") == *only);
-    for scenario in Scenario::ALL.into_iter().filter(chosen) {
+    let chosen = |it: &Worlds| only.as_ref().is_none_or(|only| format!("{it:?}") == *only);
+    for kind in Worlds::ALL.into_iter().filter(chosen) {
         budget::take_worlds();
-        let seeds = number("VOLTIER_SIM_SEED").map_or(0..scenario.seeds(), |it| it..it + 1);
-        seeds.for_each(|seed| scenario.run(seed));
-        println!("{scenario:?}: {} worlds, nothing found", budget::take_worlds());
+        let seeds = number("VOLTIER_SIM_SEED").map_or(0..kind.seeds(), |it| it..it + 1);
+        seeds.for_each(|seed| kind.run(seed));
+        println!("{kind:?}: {} worlds, nothing found", budget::take_worlds());
     }
 }
 
-/// What a kept story begins with that was drawn for a canary.
+/// What a kept scenario begins with that was drawn for a canary.
 const DRAWN_FOR: &str = "canaries ";
 
-fn run_with(canary: Canary, story: &Story) -> Outcome {
+fn run_with(canary: Canary, scenario: &Scenario) -> Outcome {
     choose(Some(canary));
-    let outcome = story.run(false);
+    let outcome = swarm::run(&scenario, false);
     choose(None);
     outcome
 }
 
 /// Looks for a seed of the swarm that finds a canary, and prints the line to be kept.
 fn draw(canary: Canary, seeds: std::ops::Range<u64>) {
-    let found = seeds.map(Story::of_seed).find_map(|story| {
-        let failure = run_with(canary, &story).failure?;
-        Some((story, failure))
+    let found = seeds.map(Scenario::of_seed).find_map(|scenario| {
+        let failure = run_with(canary, &scenario).failure?;
+        Some((scenario, failure))
     });
     match found {
-        Some((story, failure)) => {
-            println!("{} - {DRAWN_FOR}{canary:?} ({})", story.seed, failure.message);
+        Some((scenario, failure)) => {
+            println!("{} - {DRAWN_FOR}{canary:?} ({})", scenario.seed, failure.message);
         }
         None => println!("{canary:?}: no seed"),
     }
 }
 
-/// The swarm finds canaries too. A story that was kept for one may lose its point when seeds draw
+/// The swarm finds canaries too. A scenario that was kept for one may lose its point when seeds draw
 /// something else than before, so most of them must still find theirs, not all.
 /// `VOLTIER_SIM_DRAW=n` draws new ones, among n seeds for each canary.
 #[test]
@@ -324,13 +322,13 @@ fn stories_of_the_swarm_find_the_canaries_they_are_kept_for() {
             let names = kept.why.strip_prefix(DRAWN_FOR);
             names.is_some_and(|names| names.split(' ').any(|it| it == name))
         };
-        let stories = regressions().expect("the list can be read");
-        for Kept { story, .. } in stories.iter().filter(is_for) {
+        let scenarios = regressions().expect("the list can be read");
+        for Kept { scenario, .. } in scenarios.iter().filter(is_for) {
             kept_for += 1;
-            let failure = run_with(canary, story).failure;
+            let failure = run_with(canary, scenario).failure;
             found += u64::from(failure.is_some());
             let said = failure.map_or("not found any more".to_owned(), |it| it.message);
-            println!("{canary:?}: {}: {said}", command(story));
+            println!("{canary:?}: {}: {said}", command(scenario));
         }
     }
     assert!(2 * found >= kept_for, "{found} of {kept_for}: draw new ones");

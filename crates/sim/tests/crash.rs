@@ -96,7 +96,7 @@ fn ordered_destaging_survives_crashes() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "the cache does not come back")]
 fn an_ssd_that_lies_about_flushes_is_found_out() {
     let mut profile = Profile::small(&[Mode::WriteBack]);
     profile.ssd.lies = true;
@@ -104,7 +104,7 @@ fn an_ssd_that_lies_about_flushes_is_found_out() {
 }
 
 #[test]
-#[should_panic]
+#[should_panic(expected = "; allowed: ")]
 fn an_origin_that_lies_about_flushes_is_found_out() {
     let mut profile = Profile::small(&[Mode::WriteThrough]);
     profile.origin.lies = true;

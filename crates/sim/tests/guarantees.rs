@@ -166,9 +166,9 @@ fn no_flipped_bit_of_the_ssd_is_ever_served() {
             if !prng.one_in(3) {
                 continue;
             }
-            let mut rotten = ssd.clone();
-            rotten.rot(block * 512 + prng.below(512), prng.below(8) as u8);
-            let media = (rotten, origin.clone());
+            let mut damaged = ssd.clone();
+            damaged.flip_bit(block * 512 + prng.below(512), prng.below(8) as u8);
+            let media = (damaged, origin.clone());
             let Ok((again, _)) = stand.on(media, options(Mode::WriteBack, 0)).await else {
                 refused += 1;
                 continue;
@@ -194,7 +194,7 @@ fn damaged_clean_lines_come_from_the_origin_and_damaged_dirty_ones_are_never_rep
         let (mut ssd, origin) = stand.stop().await;
         // A bit of every unit of the log: heads and lines alike.
         for unit in 0..(2 * LINES + 64) {
-            ssd.rot(LOG + unit * 4096 + 77, 5);
+            ssd.flip_bit(LOG + unit * 4096 + 77, 5);
         }
         let opened = stand.on((ssd, origin), options(Mode::WriteBack, 0)).await;
         let (mut again, _) = opened.expect("a clean stop needs no log");
@@ -221,17 +221,17 @@ fn one_whole_copy_of_the_superblock_is_enough_and_none_is_refused() {
         let stand = Stand::filled(world).await;
         let (ssd, origin) = stand.stop().await;
         for offset in SUPERBLOCK_OFFSETS {
-            let mut rotten = ssd.clone();
-            rotten.rot(offset + 100, 1);
-            let opened = stand.on((rotten, origin.clone()), options(Mode::WriteBack, 0)).await;
+            let mut damaged = ssd.clone();
+            damaged.flip_bit(offset + 100, 1);
+            let opened = stand.on((damaged, origin.clone()), options(Mode::WriteBack, 0)).await;
             assert_eq!(
                 opened.expect("the other copy is whole").0.failing_lines().await,
                 [0_u64; 0]
             );
         }
-        let mut rotten = ssd.clone();
-        SUPERBLOCK_OFFSETS.into_iter().for_each(|offset| rotten.rot(offset + 100, 1));
-        let opened = stand.on((rotten, origin), options(Mode::WriteBack, 0)).await;
+        let mut damaged = ssd.clone();
+        SUPERBLOCK_OFFSETS.into_iter().for_each(|offset| damaged.flip_bit(offset + 100, 1));
+        let opened = stand.on((damaged, origin), options(Mode::WriteBack, 0)).await;
         assert!(matches!(opened.err(), Some(OpenError::Damaged(_))));
     });
 }
@@ -243,9 +243,9 @@ fn a_damaged_map_of_the_slots_is_refused() {
         let (ssd, origin) = stand.stop().await;
         let mut refused = 0;
         for area in CHECKPOINT_AREAS {
-            let mut rotten = ssd.clone();
-            rotten.rot(area + 5000, 0);
-            let opened = stand.on((rotten, origin.clone()), options(Mode::WriteBack, 0)).await;
+            let mut damaged = ssd.clone();
+            damaged.flip_bit(area + 5000, 0);
+            let opened = stand.on((damaged, origin.clone()), options(Mode::WriteBack, 0)).await;
             match opened {
                 Err(OpenError::Damaged(_)) => refused += 1,
                 Err(error) => panic!("{error}"),
@@ -261,7 +261,7 @@ fn a_damaged_intent_block_costs_clean_lines_only() {
     in_virtual_time(|world| async move {
         let stand = Stand::filled(world).await;
         let (mut ssd, origin) = stand.kill();
-        ssd.rot(128 * KIB + 64, 0);
+        ssd.flip_bit(128 * KIB + 64, 0);
         let opened = stand.on((ssd, origin), options(Mode::WriteBack, 0)).await;
         let (again, opened) = opened.expect("it opens");
         assert_eq!(opened.suspect_lines, LINES - LINES.div_ceil(3));
@@ -279,7 +279,7 @@ fn a_damaged_record_before_the_last_durable_one_is_refused() {
         stand.cache.flush().await.unwrap();
         stand.write(line_range(2), 1).await.unwrap();
         let (mut ssd, origin) = stand.kill();
-        ssd.rot(LOG + 40, 3);
+        ssd.flip_bit(LOG + 40, 3);
         let opened = stand.on((ssd, origin), options(Mode::WriteBack, 0)).await;
         assert!(matches!(opened.err(), Some(OpenError::Damaged(_))));
     });

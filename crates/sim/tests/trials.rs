@@ -10,8 +10,8 @@ use voltier_sim::workload::Profile;
 #[test]
 fn rotten_bits_are_never_served() {
     for seed in 0..4 {
-        trials::rot(&Profile::small(&[Mode::WriteBack]), seed);
-        trials::rot(&Profile::small(&[Mode::WriteThrough, Mode::WriteBack]), seed);
+        trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed);
+        trials::bit_rot(&Profile::small(&[Mode::WriteThrough, Mode::WriteBack]), seed);
     }
 }
 

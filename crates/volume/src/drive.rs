@@ -3,18 +3,19 @@
 use std::path::PathBuf;
 
 use voltier_array::Array;
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
-use voltier_drive::filter::FittedDevice;
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
+};
 use voltier_drive::model::Profile;
-use voltier_drive::{FileDevice, FileOptions, MemoryDevice, ModelDevice};
+use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
 use voltier_ring::Handle;
 
-/// What a leaf is made of: the resolved form of a device name on the command line.
+/// The make of a leaf: the resolved form of a device name on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriveSpec {
     /// A regular file or a raw block device.
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Memory of this process; gone when it ends.
@@ -64,10 +65,14 @@ pub enum Leaf {
 /// A drive in use. A cache deals with 4096-byte blocks itself; clients of an origin may send any
 /// 512-byte request.
 pub enum Drive {
-    /// A single one.
-    Leaf(FittedDevice<Leaf>),
+    /// A leaf with its own blocks.
+    Leaf(Leaf),
+    /// A leaf of larger blocks, made to serve sectors.
+    AlignedLeaf(Box<AlignDevice<Leaf>>),
     /// An array, which others on this core may hold as well.
-    Array(FittedDevice<Array<Leaf>>),
+    Array(Array<Leaf>),
+    /// An array of leaves with larger blocks, made to serve sectors.
+    AlignedArray(Box<AlignDevice<Array<Leaf>>>),
 }
 
 impl Leaf {
@@ -98,23 +103,36 @@ impl Leaf {
 impl Drive {
     /// A leaf that a volume's clients reach.
     pub fn origin(leaf: Leaf) -> Self {
-        Drive::Leaf(FittedDevice::any_sector(leaf))
+        if serves_sectors(&leaf) {
+            Drive::Leaf(leaf)
+        } else {
+            Drive::AlignedLeaf(Box::new(AlignDevice::new(leaf)))
+        }
     }
 
     /// A leaf for a cache.
     pub fn ssd(leaf: Leaf) -> Self {
-        Drive::Leaf(FittedDevice::Plain(leaf))
+        Drive::Leaf(leaf)
     }
 
     /// An array that a volume's clients reach.
     pub fn origin_array(array: Array<Leaf>) -> Self {
-        Drive::Array(FittedDevice::any_sector(array))
+        if serves_sectors(&array) {
+            Drive::Array(array)
+        } else {
+            Drive::AlignedArray(Box::new(AlignDevice::new(array)))
+        }
     }
 
     /// An array for a cache.
     pub fn ssd_array(array: Array<Leaf>) -> Self {
-        Drive::Array(FittedDevice::Plain(array))
+        Drive::Array(array)
     }
+}
+
+/// Whether a device takes any request of whole sectors.
+fn serves_sectors(device: &impl BlockDevice) -> bool {
+    u64::from(device.limits().block_bytes) <= SECTOR_BYTES
 }
 
 /// Implements [`BlockDevice`] by calling the same method of whichever variant it is.
@@ -171,4 +189,4 @@ macro_rules! delegate {
 }
 
 delegate!(Leaf: Memory, File, Model, ModelOverFile);
-delegate!(Drive: Leaf, Array);
+delegate!(Drive: Leaf, AlignedLeaf, Array, AlignedArray);

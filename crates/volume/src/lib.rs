@@ -1,13 +1,13 @@
 //! The stack that clients see: a volume is an origin, with a cache in front of it or without.
 //!
 //! ```text
-//!   door ──> Volume: range checked, long requests cut, counted
+//!   export ──> Volume: range checked, long requests cut, counted
 //!              │ plain ──────────────> origin
 //!              └ cached ──> Cache ──┬─> SSD
 //!                                   └─> origin
 //! ```
 //!
-//! Doors hold a [`Volume`] and see a block device; whether a cache is in front changes under them,
+//! Exports hold a [`Volume`] and see a block device; whether a cache is in front changes under them,
 //! between two requests. A volume and everything below it belongs to one core.
 
 mod drive;

@@ -16,7 +16,7 @@ use voltier_ring::Handle;
 
 use crate::gate::{Closed, Gate};
 
-/// Longest request that a volume takes from a door, in bytes: the largest of NBD's payloads.
+/// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
 /// Longest piece that goes down the stack at once: as long as the disk likes, short enough that a
 /// long request does not hold every line lock of a neighbour's.
@@ -50,7 +50,7 @@ pub enum VolumeError {
     /// A device failed meanwhile.
     #[error("{what}: {error}")]
     Io {
-        /// What was being done.
+        /// The operation under way.
         what: &'static str,
         /// The device's error.
         error: IoError,
@@ -81,7 +81,7 @@ struct PlainCounts {
     writes: Cell<DirectionCounts>,
 }
 
-/// What a volume tells about itself.
+/// Counters and gauges of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeStatus {
     /// Size, in bytes.
@@ -222,7 +222,7 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     /// Has nothing dirty any more: writes everything back while clients go on, then has them wait
-    /// and writes back the rest. They wait until [`detach`](Self::detach) or
+    /// and writes back the rest. Clients wait until [`detach`](Self::detach) or
     /// [`resume`](Self::resume): meanwhile whoever keeps the books can note that the cache is void.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl<D: BlockDevice> Volume<D> {
         if !cache.settings().ordered {
             cache.drain().await?;
         }
-        // What was under way when the mode changed may be dirty still, or only now.
+        // Writes under way when the mode changed may be dirty still, or only now.
         let closed = self.0.gate.close().await;
         if cache.status().lines_dirty > 0 {
             cache.drain().await?;
@@ -291,7 +291,7 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     /// Stops the volume in order: requests end, the cache is checkpointed and comes back warm.
-    /// Requests that come later wait for ever: the doors are closed before.
+    /// Requests that come later wait for ever: the exports are closed before.
     ///
     /// # Errors
     /// When a device does not take the last writes.

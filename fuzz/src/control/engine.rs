@@ -30,7 +30,7 @@ pub(crate) struct Orders {
 #[derive(Default)]
 struct Open {
     has_cache: bool,
-    doors: BTreeSet<String>,
+    exports: BTreeSet<String>,
 }
 
 /// The engine; clones are the same one.
@@ -43,8 +43,8 @@ pub(crate) struct BookEngine {
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
 }
 
-fn door(export: &ExportSpec) -> String {
-    export.uri(&"door".parse().expect("a name"))
+fn place(export: &ExportSpec) -> String {
+    export.uri(&"export".parse().expect("a name"))
 }
 
 impl BookEngine {
@@ -133,7 +133,7 @@ impl Engine for BookEngine {
             .flatten()
             .filter_map(DeviceSpec::array)
             .for_each(|array| self.array(array));
-        let open = Open { has_cache: cache.is_some(), doors: BTreeSet::new() };
+        let open = Open { has_cache: cache.is_some(), exports: BTreeSet::new() };
         let before = self.open.lock().expect("no call panics").insert(record.name.clone(), open);
         assert!(before.is_none(), "{} is opened twice", record.name);
         let generation = cache.map_or(0, |cache| cache.generation.saturating_add(1));
@@ -211,15 +211,15 @@ impl Engine for BookEngine {
 
     fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
         self.call()?;
-        let fresh = self.volume(name, |open| open.doors.insert(door(export)));
-        assert!(fresh, "{name}: {} is opened twice", door(export));
+        let fresh = self.volume(name, |open| open.exports.insert(place(export)));
+        assert!(fresh, "{name}: {} is opened twice", place(export));
         Ok(export.clone())
     }
 
     fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
         self.call()?;
-        let was_open = self.volume(name, |open| open.doors.remove(&door(export)));
-        assert!(was_open, "{name}: {} is closed and was not open", door(export));
+        let was_open = self.volume(name, |open| open.exports.remove(&place(export)));
+        assert!(was_open, "{name}: {} is closed and was not open", place(export));
         Ok(())
     }
 

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use voltier_lab::fio::{Fio, Job, OLDEST, Outcome, Pattern, Target, Until};
 use voltier_lab::process::{self, Stop};
-use voltier_lab::size::format_bytes;
 use voltier_lab::voltier::{ArraySpec, Instance};
+use voltier_results::size::format_bytes;
 
-use super::Effort;
+use super::programs::Effort;
 use super::report::{self, Measured, Row};
 use crate::{Failure, workspace};
 

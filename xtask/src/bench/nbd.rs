@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use voltier_lab::LabError;
 use voltier_lab::fio::{Fio, Job, OLDEST, Pattern, Target, Until};
 use voltier_lab::process::{Deadline, Running, Stop, pause};
-use voltier_lab::size::format_bytes;
 use voltier_lab::voltier::{CacheSpec, Instance};
+use voltier_results::size::format_bytes;
 
-use super::Effort;
+use super::programs::Effort;
 use super::report::{self, Measured, Row};
 use crate::Failure;
 

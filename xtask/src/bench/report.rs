@@ -1,7 +1,7 @@
 //! Measured cases: read from the lines of an example, reduced to medians, shown, stored.
 
 use serde::{Deserialize, Serialize};
-use voltier_lab::table::{figure, median, render};
+use voltier_results::table::{figure, median, render};
 
 use crate::Failure;
 

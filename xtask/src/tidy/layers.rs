@@ -1,5 +1,6 @@
 //! Which crate may name which: `export -> volume -> {cache, array, drive} -> {ring, parity} ->
-//! block`; the control plane may name the data path, never the reverse; only tests name `sim`.
+//! block`; the control plane may name the data path, never the reverse; the laboratory may name both,
+//! and neither names the laboratory; only tests name `sim`.
 
 use std::fs;
 use std::path::Path;
@@ -15,6 +16,8 @@ enum Layer {
     DataPath(u8),
     /// Beside the data path: may name all of it, and its own kind.
     Control,
+    /// The laboratory and the tools of the repository: may name the data path and the control plane.
+    Laboratory,
     /// Worlds for tests: may name the data path and the control plane; named by tests only.
     Sim,
     /// The fuzz targets: may name everything; named by nobody.
@@ -28,8 +31,10 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(2),
         "voltier-volume" => Layer::DataPath(3),
         "voltier-export" => Layer::DataPath(4),
-        "voltier" | "voltier-control" | "voltier-lab" | "xtask" => Layer::Control,
-        "voltier-sim" => Layer::Sim,
+        "voltier" | "voltier-control" => Layer::Control,
+        "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
+        | "voltier-bench" | "xtask" => Layer::Laboratory,
+        "voltier-sim" | "voltier-filter" => Layer::Sim,
         "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
     })
@@ -47,6 +52,9 @@ fn breach(from: &str, to: &str) -> Option<String> {
         (Layer::Fuzz, _) => return None,
         (_, Layer::Sim) => "only tests may name the simulator: make it a dev-dependency",
         (Layer::DataPath(_), Layer::Control) => "the data path may not name the control plane",
+        (Layer::DataPath(_) | Layer::Control, Layer::Laboratory) => {
+            "the daemon contains no laboratory: `voltier lab` runs the program voltier-lab"
+        }
         (Layer::DataPath(above), Layer::DataPath(below)) if below >= above => {
             "the order is export -> volume -> {cache, array, drive} -> {ring, parity} -> block"
         }
@@ -101,7 +109,10 @@ mod tests {
             ("voltier-array", "voltier-parity"),
             ("voltier-ring", "voltier-block"),
             ("voltier-control", "voltier-export"),
-            ("voltier", "voltier-lab"),
+            ("voltier-lab-cli", "voltier-lab"),
+            ("voltier-lab-cli", "voltier"),
+            ("voltier-trace", "voltier-cache"),
+            ("voltier-bench", "voltier-array"),
             ("xtask", "voltier-lab"),
             ("voltier-sim", "voltier-volume"),
             ("voltier-sim", "voltier-control"),
@@ -119,6 +130,8 @@ mod tests {
             ("voltier-block", "voltier-ring"),
             ("voltier-cache", "voltier-control"),
             ("voltier-export", "voltier-lab"),
+            ("voltier", "voltier-lab"),
+            ("voltier-control", "voltier-results"),
             ("voltier-control", "voltier-sim"),
             ("xtask", "voltier-sim"),
             ("voltier-control", "voltier-fuzz"),

@@ -7,21 +7,28 @@ use std::rc::Rc;
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
 };
+use voltier_ring::Handle;
 
-use crate::array::{ArrayError, Inner};
 use crate::canary::{self, Canary};
-use crate::journal::device::read_long;
-use crate::journal::extents::{Extent, Extents};
-use crate::journal::format::{
+use crate::errors::ArrayError;
+use crate::errors::journal::JournalError;
+use crate::format::journal_place::{
+    JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, batch_blocks_max, journal_sectors_min,
+};
+use crate::format::journal_record::{
     BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, DEVICE_RING, Entry, Label, Owner, Start,
     decode_batch, is_later_batch, length_of_batch,
 };
-use crate::journal::home::JournalError;
+use crate::geometry::chunks::Geometry;
+use crate::journal::extents::{Extent, Extents};
+use crate::journal::ledger::Ledger;
+use crate::journal::placement::Placement;
 use crate::journal::ring::Ring;
-use crate::journal::{
-    Journal, JournalOptions, JournalPlace, JournalStart, ReplayReport, batch_blocks_max,
-};
-use crate::members::{Clear, together};
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
+use crate::members::long_transfer::read_long;
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
 
 /// Writes to one member that a replay has under way.
 const REDO_DEPTH: usize = 16;
@@ -115,17 +122,92 @@ impl Gathered {
     }
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// How an array with a journal begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JournalStart {
+    /// The members are consistent as they are; what is in the rings is void.
+    Create,
+    /// The members are as a stop or a crash left them: the journal is replayed.
+    Replay,
+}
+
+/// What a replay did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// Transactions found that are not known to be in place.
+    pub transactions: u64,
+    /// Of these, those that are not in all rings, so that nothing of them is in place.
+    pub incomplete: u64,
+    /// Sectors of members written again.
+    pub sectors: u64,
+    /// Members whose ring is damaged: they were taken out of service.
+    pub damaged: Vec<usize>,
+}
+
+/// # Errors
+/// When the places do not suit the geometry.
+fn check_places(options: &JournalOptions, geometry: &Geometry) -> Result<(), ArrayError> {
+    let count = geometry.member_count();
+    if count > JOURNAL_MEMBERS_MAX {
+        return Err(ArrayError::JournalMembers { members: count });
+    }
+    let given = options.places.len();
+    if given != count {
+        return Err(ArrayError::MemberCount { given, expected: count });
+    }
+    let needed = journal_sectors_min(geometry);
+    let fits = |place: &JournalPlace| {
+        place.start.0.is_multiple_of(BLOCK_SECTORS) && place.sectors >= needed
+    };
+    match options.places.iter().position(|place| !fits(place)) {
+        Some(member) => {
+            let sectors = options.places[member].sectors;
+            Err(ArrayError::JournalPlace { member, sectors, needed })
+        }
+        None => Ok(()),
+    }
+}
+
+/// A start of the journal.
+pub(crate) struct Replay<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    placement: Rc<Placement<D>>,
+    /// Every transaction below this is in place, and may be for a shape that is gone.
+    settled_below: u64,
+}
+
+impl<D: BlockDevice> Replay<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+        placement: &Rc<Placement<D>>,
+        settled_below: u64,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members: members.clone(),
+            membership: membership.clone(),
+            placement: placement.clone(),
+            settled_below,
+        })
+    }
+
     /// Makes the journal ready to serve.
     ///
     /// # Errors
     /// When the places do not suit the geometry, or too many members fail.
-    pub(crate) async fn begin_journal(
+    pub(crate) async fn run(
         self: &Rc<Self>,
         options: JournalOptions,
         start: JournalStart,
     ) -> Result<ReplayReport, ArrayError> {
-        options.check(&self.geometry)?;
+        check_places(&options, &self.geometry)?;
         match start {
             JournalStart::Create => {
                 self.create_journal(options).await?;
@@ -138,19 +220,14 @@ impl<D: BlockDevice> Inner<D> {
     /// Brings the members to what the journal says, and makes it ready to serve.
     async fn replay(self: &Rc<Self>, options: JournalOptions) -> Result<ReplayReport, ArrayError> {
         let mut report = ReplayReport::default();
-        if self.durable.is_none() && !canary::is(Canary::ReplayBeforeFlush) {
-            // After a mere kill records may be in volatile caches: what is redone must stay there. Members
-            // with superblocks were flushed before anything was said.
-            self.flush_all().await.map_err(ArrayError::Journal)?;
-        }
         self.flush_journal_device().await?;
         let mut found = self.walk_all(&options).await;
         self.lose_damaged(&found, &mut report)?;
-        if self.is_journal_on_device() && found[self.members.len()].is_none() {
+        if self.placement.is_on_device() && found[self.members.len()].is_none() {
             self.lose_damaged_device()?;
         }
         // Older transactions may be for rows that have another shape by now.
-        let settled_below = self.moving.as_ref().map_or(0, |it| it.record().settled_below);
+        let settled_below = self.settled_below;
         let gathered = Gathered::of(&found, self.members.len(), settled_below);
         let damaged = gathered.damaged(self.present());
         for member in (0..self.members.len()).filter(|member| damaged >> member & 1 == 1) {
@@ -158,14 +235,14 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.lose_damaged(&found, &mut report)?;
         // Before anything is redone without a member: it must not come back as it is.
-        self.losses_recorded().await.map_err(ArrayError::Journal)?;
+        self.membership.barrier().await.map_err(ArrayError::Journal)?;
         let present = self.present();
         let known = gathered.transactions.keys();
         let complete = known.filter(|number| gathered.is_complete(**number, present)).count();
         report.transactions = gathered.transactions.len() as u64;
         report.incomplete = report.transactions - complete as u64;
         report.sectors = self.redo_all(&found, &gathered).await.map_err(ArrayError::Journal)?;
-        self.flush_all().await.map_err(ArrayError::Journal)?;
+        self.membership.flush(&self.members).await.map_err(ArrayError::Journal)?;
         let numbers = found.iter().map(|ring| ring.as_ref().map_or(0, |ring| ring.label_number));
         let begun = self.begin_life(options, &gathered, numbers.collect()).await;
         begun.map_err(ArrayError::Journal)?;
@@ -192,7 +269,8 @@ impl<D: BlockDevice> Inner<D> {
     ) -> Result<(), ArrayError> {
         for (member, found) in found.iter().enumerate().take(self.members.len()) {
             if self.members[member].is_online() && found.is_none() {
-                self.settle_now(member, Err(IoError::Medium))
+                self.members
+                    .settle_now(member, Err(IoError::Medium))
                     .map_err(|_| ArrayError::JournalDamaged { member })?;
                 report.damaged.push(member);
             }
@@ -211,7 +289,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     async fn walk(self: Rc<Self>, ring: usize, options: &JournalOptions) -> IoResult<Found> {
-        let device = self.device_of_ring(ring)?;
+        let device = self.placement.device_of_ring(ring)?;
         if self.members.get(ring).is_some_and(|member| !member.is_online()) {
             // One that is being rebuilt takes no part: what is redone it lacks.
             return Err(IoError::Gone);
@@ -318,7 +396,7 @@ impl<D: BlockDevice> Inner<D> {
     ) -> IoResult<u64> {
         let present = self.present();
         let mut redone = Vec::new();
-        let is_on_device = self.is_journal_on_device();
+        let is_on_device = self.placement.is_on_device();
         for member in 0..self.members.len() {
             let mut extents = Extents::default();
             // The members' rings are empty while a device has the records.
@@ -336,8 +414,8 @@ impl<D: BlockDevice> Inner<D> {
         }
         let results = together(&self.handle, redone).await;
         let sectors = results.into_iter().sum::<IoResult<u64>>()?;
-        self.losses_recorded().await?;
-        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))?;
+        self.membership.barrier().await?;
+        (0..self.geometry.group_count()).try_for_each(|group| self.members.check_group(group))?;
         Ok(sectors)
     }
 
@@ -377,24 +455,30 @@ impl<D: BlockDevice> Inner<D> {
         let at = Lba(extent.at);
         let Some(from) = extent.from else {
             let range = SectorRange::new(at, extent.sectors);
-            return self.clear_member(member, range, Clear::Zeroes(Durability::Cached)).await;
+            return self
+                .members
+                .clone()
+                .clear(member, range, Clear::Zeroes(Durability::Cached))
+                .await;
         };
-        let device = match self.device_of_ring(source) {
+        let device = match self.placement.device_of_ring(source) {
             Ok(device) => device,
             Err(error) if source == self.members.len() => return Err(error),
             Err(_) => return Ok(()),
         };
         match read_long(&*device, Lba(from), (extent.sectors * SECTOR_BYTES) as usize).await {
-            Ok(data) => self.write_member(member, at, data.into(), Durability::Cached).await,
+            Ok(data) => {
+                self.members.clone().write(member, at, data.into(), Durability::Cached).await
+            }
             Err(error) if source == self.members.len() => Err(error),
-            Err(error) => self.settle(member, &device, Err(error)),
+            Err(error) => self.members.settle(member, &device, Err(error)),
         }
     }
 
     /// After a kill records may be in its volatile cache: what is redone must stay there.
     async fn flush_journal_device(self: &Rc<Self>) -> Result<(), ArrayError> {
         let ring = self.members.len();
-        let Ok(device) = self.device_of_ring(ring) else { return Ok(()) };
+        let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
         if device.flush().await.is_err() {
             self.lose_damaged_device()?;
         }
@@ -403,17 +487,17 @@ impl<D: BlockDevice> Inner<D> {
 
     /// The ring of the journal's device cannot be used: after a stop in order it is not needed.
     fn lose_damaged_device(&self) -> Result<(), ArrayError> {
-        if self.durable.as_ref().is_none_or(|it| it.is_replay_due()) {
+        if self.membership.durable().is_none_or(|it| it.is_replay_due()) {
             return Err(JournalError::Damaged.into());
         }
-        if let Ok(device) = self.device_of_ring(self.members.len()) {
-            self.lose_journal_device(&device);
+        if let Ok(device) = self.placement.device_of_ring(self.members.len()) {
+            self.placement.lose_device(&device);
         }
         Ok(())
     }
 
     fn ring_place(&self, options: &JournalOptions, ring: usize) -> JournalPlace {
-        let own = self.journal_device.borrow().as_ref().map(|it| it.place);
+        let own = self.placement.device_place();
         options.places.get(ring).copied().or(own).unwrap_or(JournalPlace::NONE)
     }
 
@@ -436,24 +520,26 @@ impl<D: BlockDevice> Inner<D> {
             async move { inner.begin_ring(ring, &options, start).await }
         };
         let begun = if is_left { 0 } else { self.members.len() + 1 };
-        if let Some(durable) = &self.durable {
+        if let Some(durable) = self.membership.durable() {
             // All of it is in place: from here on the journal may leave its device.
             durable.replay_is_done();
         }
         let labels = (0..begun).map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.losses_recorded().await?;
+        self.membership.barrier().await?;
         let ring = |ring: usize| {
             let place = self.ring_place(&options, ring);
-            let limit =
-                self.device_of_ring(ring).map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
+            let limit = self
+                .placement
+                .device_of_ring(ring)
+                .map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
             Ring::new(place, batch_blocks_max(place, limit), life, label_numbers[ring] + 2)
         };
         let rings = (0..self.members.len()).map(ring).collect();
-        let journal = Journal::new((*options).clone(), rings, next_number);
+        let journal = Ledger::new((*options).clone(), rings, next_number);
         journal.device_ring.replace(ring(self.members.len()));
-        assert!(self.journal.set(journal).is_ok(), "an array has one journal");
+        self.placement.begin(journal);
         Ok(())
     }
 
@@ -465,13 +551,37 @@ impl<D: BlockDevice> Inner<D> {
         start: Start,
     ) -> IoResult<()> {
         for number in [start.number, start.number + 1] {
-            let Ok(device) = self.device_of_ring(ring) else { return Ok(()) };
+            let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
             let place = self.ring_place(options, ring);
             let label = Label::encode(options.owner(ring, place), Start { number, ..start });
             let at = place.label_lba(number);
             let written = device.write(at, Payload::One(label), Durability::Durable).await;
-            self.settle_ring(ring, &device, written)?;
+            self.placement.settle_ring(ring, &device, written)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::journal_place::journal_sectors_min;
+    use crate::geometry::level::{Layout, Level};
+
+    #[test]
+    fn places_that_do_not_suit_are_refused() {
+        let geometry =
+            Geometry::new(Level::Raid5, Layout::default(), 3, 65536, 1024).expect("possible");
+        let needed = journal_sectors_min(&geometry);
+        let check = |start, sectors, count| {
+            let place = JournalPlace { start: Lba(start), sectors };
+            let options = JournalOptions { array: [1; 16], places: vec![place; count] };
+            check_places(&options, &geometry)
+        };
+        let unsuited = |sectors| Err(ArrayError::JournalPlace { member: 0, sectors, needed });
+        assert_eq!(check(1024, needed, 3), Ok(()));
+        assert_eq!(check(1024, needed - 1, 3), unsuited(needed - 1));
+        assert_eq!(check(1028, needed, 3), unsuited(needed));
+        assert_eq!(check(1024, needed, 2), Err(ArrayError::MemberCount { given: 2, expected: 3 }));
     }
 }

@@ -7,13 +7,11 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{Lba, Payload, SECTOR_BYTES, SectorRange};
+use voltier_block::{Lba, Payload, SECTOR_BYTES};
 use voltier_ring::Signal;
 
-use crate::journal::JournalPlace;
-use crate::journal::format::{
-    BLOCK_SECTORS, ENTRIES_MAX, Entry, LABEL_COPIES, Start, batch_blocks,
-};
+use crate::format::journal_place::JournalPlace;
+use crate::format::journal_record::{ENTRIES_MAX, Entry, Start, batch_blocks};
 
 /// New content of a run of sectors of a member.
 #[derive(Clone)]
@@ -112,7 +110,7 @@ pub(crate) struct Ring {
     live: VecDeque<Live>,
     queue: VecDeque<Pending>,
     /// Whether a task writes batches.
-    is_pumped: bool,
+    has_writer: bool,
 }
 
 impl Ring {
@@ -132,7 +130,7 @@ impl Ring {
             next_sequence: 1,
             live: VecDeque::new(),
             queue: VecDeque::new(),
-            is_pumped: false,
+            has_writer: false,
         }
     }
 
@@ -140,7 +138,7 @@ impl Ring {
     #[must_use]
     pub(crate) fn push(&mut self, pending: Pending) -> bool {
         self.queue.push_back(pending);
-        !std::mem::replace(&mut self.is_pumped, true)
+        !std::mem::replace(&mut self.has_writer, true)
     }
 
     /// Takes what goes out together next; with nothing left the task ends.
@@ -161,7 +159,7 @@ impl Ring {
             }
             batch.extend(self.queue.drain(..count));
         }
-        self.is_pumped = !batch.is_empty();
+        self.has_writer = !batch.is_empty();
         batch
     }
 
@@ -172,7 +170,7 @@ impl Ring {
 
     /// Whether nothing waits and nothing is on its way.
     pub(crate) fn is_at_rest(&self) -> bool {
-        !self.is_pumped
+        !self.has_writer
     }
 
     /// Where a batch of so many blocks can go now.
@@ -244,31 +242,12 @@ impl Ring {
     }
 }
 
-impl JournalPlace {
-    /// No room at all.
-    pub(crate) const NONE: Self = Self { start: Lba(0), sectors: 0 };
-
-    /// Blocks behind the labels.
-    pub(crate) const fn blocks(self) -> u64 {
-        (self.sectors / BLOCK_SECTORS).saturating_sub(LABEL_COPIES)
-    }
-
-    /// Where the label of this number goes.
-    pub(crate) const fn label_lba(self, number: u64) -> Lba {
-        self.start.plus(number % LABEL_COPIES * BLOCK_SECTORS)
-    }
-
-    /// Some blocks behind the labels.
-    pub(crate) const fn range_of(self, block: u64, blocks: u64) -> SectorRange {
-        let start = self.start.plus((LABEL_COPIES + block) * BLOCK_SECTORS);
-        SectorRange::new(start, blocks * BLOCK_SECTORS)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use voltier_block::Prng;
+
+    use super::*;
+    use crate::format::journal_record::BLOCK_SECTORS;
 
     #[test]
     fn no_batch_lies_over_one_that_a_replay_may_need_and_the_walk_finds_all() {

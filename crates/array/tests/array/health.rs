@@ -8,9 +8,7 @@ use voltier_block::{
     SectorRange,
 };
 use voltier_drive::MemoryDevice;
-use voltier_drive::filter::{
-    Delay, DelayDevice, Fault, FaultDevice, Faults, IoKind, IoLog, LogDevice,
-};
+use voltier_filter::{Delay, DelayDevice, Fault, FaultDevice, Faults, IoKind, IoLog, LogDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 type Drive = LogDevice<DelayDevice<FaultDevice<MemoryDevice>>>;

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, Geometry, JournalOptions, JournalPlace, JournalStart, RecordLosses, Stripe,
+    Array, Consistency, CreateOptions, Geometry, Layout, Level, SUPERBLOCK_BYTES, Stripe,
 };
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, Prng,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
     SECTOR_BYTES, SectorRange,
 };
 use voltier_drive::MemoryDevice;
@@ -132,6 +132,8 @@ pub(crate) struct World {
     pub(crate) array: Array<TestMember>,
     pub(crate) media: Vec<MemoryDevice>,
     pub(crate) watches: Vec<Rc<Watch>>,
+    /// The first sector of the chunks on a member's device.
+    data_start: Lba,
 }
 
 impl World {
@@ -146,7 +148,7 @@ impl World {
         let bytes = geometry.member_sectors() * SECTOR_BYTES;
         let (media, watches, members) = drives(handle, geometry, bytes, block_bytes, lost, seed);
         let array = Array::new(handle, geometry.clone(), members).expect("possible");
-        Self { array, media, watches }
+        Self { array, media, watches, data_start: Lba(0) }
     }
 
     /// A fresh device for a member that is lost: it holds junk.
@@ -177,24 +179,42 @@ impl World {
         self.media[member].write(block, bytes.into(), durability).await.expect("memory");
     }
 
-    /// A new array with a journal of this length behind the data of each member.
+    /// A new array with a journal and 1 MiB of data on each member, all of it written once; nothing is counted
+    /// of that.
     pub(crate) async fn with_journal(
         handle: &Handle,
-        geometry: &Geometry,
-        ring_sectors: u64,
-        lost: &[usize],
+        level: Level,
+        members: usize,
+        chunk_bytes: u64,
     ) -> Self {
-        let start = Lba(geometry.member_sectors().next_multiple_of(8));
-        let bytes = start.plus(ring_sectors).bytes();
-        let (media, watches, members) = drives(handle, geometry, bytes, 512, lost, 1);
-        let place = JournalPlace { start, sectors: ring_sectors };
-        let places = vec![place; geometry.member_count()];
-        let options = JournalOptions { array: [5; 16], places };
-        let (created, geometry) = (JournalStart::Create, geometry.clone());
-        let record: RecordLosses = Rc::new(|_| Box::pin(async { Vec::new() }));
-        let begun = Array::with_journal(handle, geometry, members, options, created, record).await;
-        let (array, _) = begun.expect("possible");
-        Self { array, media, watches }
+        let options = CreateOptions {
+            name: "journalled".to_owned(),
+            level,
+            layout: Layout::default(),
+            chunk_bytes,
+            consistency: Consistency::Journal,
+            uuid: [5; 16],
+            member_uuids: (1..=members as u8).map(|member| [member; 16]).collect(),
+        };
+        // One MiB each of labels, journal and data, and the second label.
+        let bytes = 3 * MIB + SUPERBLOCK_BYTES;
+        let geometry =
+            Geometry::new(level, options.layout, members, chunk_bytes, MIB / SECTOR_BYTES);
+        let geometry = geometry.expect("possible");
+        let (media, watches, drives) = drives(handle, &geometry, bytes, 512, &[], 1);
+        let drives = drives.into_iter().flatten().collect();
+        let array = Array::create(handle, &options, drives).await.expect("possible");
+        assert_eq!(*array.geometry(), geometry);
+        let first = Buf::zeroed(SECTOR_BYTES as usize);
+        array.write(Lba(0), first.into(), Durability::Cached).await.expect("write");
+        array.settle().await.expect("settled");
+        for watch in &watches {
+            watch.writes.set(0);
+            watch.durable_writes.set(0);
+            watch.flushes.set(0);
+        }
+        let data_start = Lba::from_bytes(2 * MIB);
+        Self { array, media, watches, data_start }
     }
 
     /// Holds every stripe, on the media of the members that are online, against the content of the
@@ -215,7 +235,7 @@ impl World {
                 if !self.array.is_online(member) {
                     continue;
                 }
-                let at = geometry.member_lba(stripe, 0);
+                let at = self.data_start.plus(geometry.member_lba(stripe, 0).0);
                 let stored = self.media[member].read(at, Buf::new(chunk_bytes)).await.unwrap();
                 match slot.checked_sub(data_chunks) {
                     None => assert!(&stored[..] == data[slot], "{stripe:?}, data {slot}"),

@@ -13,7 +13,7 @@ use crate::error::ControlResult;
 use crate::name::ArrayName;
 use crate::records::Identity;
 
-/// What is known of an array now.
+/// The status of an array now.
 pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayDetail> {
     let open = table::find(name)?;
     open.place_pending();

@@ -109,7 +109,7 @@ pub(super) async fn assemble(
     let superblocks = candidates.iter().map(|it| &it.superblock);
     let in_service = superblocks.filter(|it| it.array.is_in_service(it.member));
     let newest = in_service.map(|it| it.array.event).max().unwrap_or(0);
-    // What this instance has seen of the array is not newer than these: they are no old half.
+    // This instance has seen nothing newer of the array: these members are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
     let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
@@ -187,7 +187,7 @@ fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
     )
 }
 
-/// What else the user should know of a start.
+/// News for the user about a start.
 fn news(report: &AssembleReport) -> Option<String> {
     let regions = report.regions_in_doubt;
     (regions > 0).then(|| {

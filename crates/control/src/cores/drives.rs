@@ -54,7 +54,7 @@ pub(super) fn open_all(
     Ok((leaves, known))
 }
 
-/// What the superblock of a device says.
+/// The facts in the superblock of a device.
 pub(super) async fn label_of(
     handle: Handle,
     device: DeviceSpec,
@@ -74,7 +74,7 @@ pub(super) async fn label_of(
     }))
 }
 
-/// What the label of a device says, if it has a journal.
+/// The label of a device, if it has a journal.
 pub(super) async fn journal_label_of(
     handle: Handle,
     device: DeviceSpec,

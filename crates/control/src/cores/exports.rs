@@ -13,7 +13,7 @@ use crate::name::VolumeName;
 
 /// An open export.
 pub(super) enum OpenExport {
-    /// Its server is on the core, under the same address.
+    /// An NBD server; the core knows it by the same address.
     Nbd(ExportSpec),
     /// The mounted file.
     Fuse(ExportSpec, FuseFile),
@@ -43,9 +43,9 @@ pub(super) fn open(
             Ok(OpenExport::Nbd(ExportSpec::Nbd(real)))
         }
         ExportSpec::Fuse(path) => {
-            let door =
+            let file =
                 call(remote, move |handle| async move { volumes::serve_file(&handle, &volume) })?;
-            let file = door.mount(path).map_err(ControlError::from_error)?;
+            let file = file.mount(path).map_err(ControlError::from_error)?;
             Ok(OpenExport::Fuse(export.clone(), file))
         }
     }

@@ -18,7 +18,7 @@ pub(super) struct SsdLoss {
     pub(super) recorded: AtomicBool,
 }
 
-/// What a lost SSD goes through before the origin may change.
+/// The gate of a lost SSD: the origin changes only behind it.
 pub(super) struct LossGate {
     pub(super) loss: Arc<SsdLoss>,
     pub(super) waker: Option<Waker>,

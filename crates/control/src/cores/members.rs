@@ -153,13 +153,13 @@ pub(super) fn configure(name: &ArrayName, settings: &ArraySettings) -> ControlRe
     Ok(())
 }
 
-/// Whom to wake when something about an array has changed.
+/// Sets the waker for changes of an array.
 pub(super) fn listen(name: &ArrayName, waker: Waker) -> ControlResult<()> {
     table::find(name)?.array.set_listener(move || waker());
     Ok(())
 }
 
-/// What an array stands on now.
+/// The devices of an array now.
 pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
     let open = table::find(name)?;
     open.place_pending();

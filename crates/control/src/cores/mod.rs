@@ -45,7 +45,7 @@ use exports::OpenExport;
 use loss::{LossGate, SsdLoss};
 use volumes::DeviceNames;
 
-/// What names of core threads begin with.
+/// Prefix of the names of core threads.
 pub(crate) const CORE_THREAD: &str = "core-";
 
 /// The cores of this process, and the volumes and arrays on them.
@@ -58,14 +58,14 @@ pub(crate) struct CoreEngine {
     cores: Vec<Core>,
 }
 
-/// What the control thread keeps of an open array.
+/// The control thread's view of an open array.
 struct ArrayHome {
     core: usize,
-    /// What it is assembled by, on another core too.
+    /// The record by which any core can assemble the array.
     record: RegisteredArray,
 }
 
-/// What the control thread keeps of an open volume.
+/// The control thread's view of an open volume.
 struct Home {
     core: usize,
     remote: Remote,
@@ -156,7 +156,7 @@ impl CoreEngine {
         if let Some(waker) = self.waker.clone() {
             let array = name.clone();
             let listen = move |_| async move { members::listen(&array, waker) };
-            // It was opened a moment ago.
+            // The array was opened a moment ago.
             let _ = self.on_array(&name, listen);
         }
     }
@@ -211,7 +211,7 @@ impl Engine for CoreEngine {
             (DeviceSpec::Model { over: ModelBacking::ProfileSize, .. }, Some(profile)) => {
                 Ok(profile.bytes)
             }
-            // Whoever examined the path knows its size.
+            // The examination of a path tells its size.
             _ => Ok(u64::MAX),
         }
     }

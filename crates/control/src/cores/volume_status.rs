@@ -4,7 +4,7 @@ use voltier_volume::{DirectionCounts, Health, VolumeStatus as Counted};
 
 use crate::status::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
 
-/// What the data path tells about a volume.
+/// Facts of the data path about a volume.
 pub(super) struct Facts {
     pub(super) counted: Counted,
     pub(super) origin_bytes: u64,

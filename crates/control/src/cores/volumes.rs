@@ -1,4 +1,4 @@
-//! What runs on a core: its volumes, and the tasks that open, change and close them.
+//! The volumes of a core, and the tasks that open, change and close them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
-use voltier_export::fuse::FileDoor;
+use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Volume, VolumeError};
@@ -36,7 +36,7 @@ struct Resident {
     giving_up: Signal,
 }
 
-/// What the devices of a volume are called, for messages.
+/// Names of the devices of a volume, for messages.
 #[derive(Clone)]
 pub(super) struct DeviceNames {
     pub(super) origin: String,
@@ -221,7 +221,7 @@ fn origin_errors(volume: &Volume<Drive>) -> u64 {
     volume.cache().map_or(0, |cache| cache.status().origin_errors)
 }
 
-/// Which device stopped the writing back, and what to do about it.
+/// The error of writing back: the device that stopped it, and the way on.
 fn not_written_back(
     name: &VolumeName,
     volume: &Volume<Drive>,
@@ -261,7 +261,7 @@ pub(super) fn dirty_lines(name: &VolumeName) -> u64 {
     cache.map_or(0, |cache| cache.status().lines_dirty)
 }
 
-/// What the data path knows of a volume.
+/// The facts about a volume.
 pub(super) fn facts(name: &VolumeName) -> ControlResult<Facts> {
     let volume = resident(name)?.volume.clone();
     let cache = volume.cache();
@@ -335,6 +335,6 @@ pub(super) fn nbd_clients(name: &VolumeName, at: &StreamAddress) -> u64 {
 }
 
 /// Starts serving a volume as a file; the control thread mounts it.
-pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileDoor> {
-    Ok(FileDoor::open(handle, resident(name)?.volume.clone()))
+pub(super) fn serve_file(handle: &Handle, name: &VolumeName) -> ControlResult<FileExport> {
+    Ok(FileExport::open(handle, resident(name)?.volume.clone()))
 }

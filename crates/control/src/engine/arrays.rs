@@ -1,4 +1,4 @@
-//! What the control plane needs from arrays.
+//! The control plane's view of arrays.
 
 use voltier_array::Consistency;
 
@@ -11,27 +11,27 @@ use crate::protocol::{Growth, Repair};
 use crate::records::{Identity, RegisteredArray};
 use crate::spec::DeviceSpec;
 
-/// What the superblock of an array's member says.
+/// The superblock of an array's member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberLabel {
     /// Identity of the array.
     pub array: Identity,
     /// Name of the array, as it was made.
     pub name: String,
-    /// Its level.
+    /// Level of the array.
     pub level: ArrayLevel,
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// What keeps data and parity together over a crash.
+    /// Protection of parity against a crash.
     pub consistency: Consistency,
 }
 
-/// What making or assembling an array found.
+/// The result of making or assembling an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedArray {
     /// Size of the array, in bytes.
     pub size_bytes: u64,
-    /// Its level: rows may have been added since it was made.
+    /// Level of the array: parity may have been added since it was made.
     pub level: ArrayLevel,
     /// Changes of membership so far, this opening included.
     pub events: u64,
@@ -45,7 +45,7 @@ pub struct OpenedArray {
     pub left_out: Vec<String>,
 }
 
-/// What the label of a journal device says.
+/// The label of a journal device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalDeviceLabel {
     /// Identity of the array.
@@ -54,12 +54,12 @@ pub struct JournalDeviceLabel {
     pub name: String,
 }
 
-/// What an array stands on.
+/// The devices and the state of an open array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayDevices {
-    /// Its level.
+    /// Level of the array.
     pub level: ArrayLevel,
-    /// Its size, in bytes.
+    /// Size of the array, in bytes.
     pub size_bytes: u64,
     /// Changes of membership so far.
     pub events: u64,
@@ -73,7 +73,7 @@ pub struct ArrayDevices {
     pub spares_wanted: usize,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
-    /// What happened to members since this was last asked: a line each.
+    /// News of members since the last question: a line each.
     pub news: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl ArrayDevices {
 pub enum Replaced {
     /// The member is lost: all is computed from the others.
     Rebuild,
-    /// It is the lost member itself: what changed meanwhile is computed.
+    /// The device is the lost member itself: only changes since are computed.
     Return,
     /// The member serves until all is copied.
     Copy,
@@ -107,7 +107,7 @@ pub enum Replaced {
 
 /// The arrays of the data path, as the service uses them. Arrays are known by their names.
 pub trait ArrayEngine {
-    /// What the superblock on a device says; `None` when it is no member of an array. Nothing is
+    /// The superblock on a device; `None` when it is no member of an array. Nothing is
     /// written. The device is not in use.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ pub trait ArrayEngine {
     /// if there is one, and opens it.
     ///
     /// # Errors
-    /// Nothing is open then. What cannot be is told apart before anything is written.
+    /// Nothing is open then. Impossible arrays are refused before anything is written.
     fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray>;
 
     /// Assembles an array of those of its devices that are there, in any order. Members that know
@@ -149,7 +149,7 @@ pub trait ArrayEngine {
     /// When the clean stop could not be written; it is closed all the same.
     fn close_array(&mut self, name: &ArrayName) -> ControlResult<()>;
 
-    /// Erases what says that a device is a member of an array. It is not in use.
+    /// Erases the label of a member. The device is not in use.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -224,7 +224,7 @@ pub trait ArrayEngine {
     /// Gives an open array its settings.
     fn configure_array(&mut self, name: &ArrayName, settings: &ArraySettings);
 
-    /// What an open array stands on now.
+    /// The devices and the state of an open array now.
     fn array_devices(&mut self, name: &ArrayName) -> Option<ArrayDevices>;
 
     /// Fills in what the data path knows: state, members, counters.

@@ -1,4 +1,4 @@
-//! What the control plane needs from the data path, and nothing more.
+//! The control plane's view of the data path, and nothing more.
 //!
 //! The service decides what is to happen and keeps the registry; an engine makes it happen on the
 //! cores. Calls block until the data path has answered, except a drain, which is started and asked
@@ -31,7 +31,7 @@ pub enum CacheStart {
     Load,
 }
 
-/// What opening a volume found.
+/// The result of opening a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedVolume {
     /// Size of the volume, in bytes.
@@ -47,11 +47,11 @@ pub enum Drain {
     Running,
     /// No line that was dirty at the start is dirty now.
     Done,
-    /// It could not go on; the text says why.
+    /// The drain could not go on; the text says why.
     Failed(String),
 }
 
-/// What a client counts on to see on a cache, without stopping to look at the rest.
+/// The figures of a cache that are looked at often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheHealth {
     /// Lines the origin does not have yet.
@@ -65,7 +65,7 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The data path, as the service uses it. Volumes are known by their names.
 pub trait Engine: ArrayEngine + 'static {
-    /// Whom to wake when [`Engine::health`] of some volume has changed for the worse, or
+    /// Sets the waker for a change of [`Engine::health`] of some volume for the worse, or of
     /// [`ArrayEngine::array_devices`] of some array at all.
     fn set_waker(&mut self, waker: Waker);
 
@@ -89,7 +89,7 @@ pub trait Engine: ArrayEngine + 'static {
         safety::examine(machine, path, role)
     }
 
-    /// Which storage a path leads to now; `None` when nothing is there.
+    /// The storage that a path leads to now; `None` when nothing is there.
     fn id_of(&mut self, machine: &Machine, path: &Path) -> Option<DeviceId> {
         DeviceId::of_path(machine, path)
     }
@@ -101,7 +101,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// is written to it.
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
 
-    /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. Its doors are
+    /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. The exports are
     /// closed before.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// The volume serves on without it.
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64>;
 
-    /// Writes everything back, the last of it while requests wait. They wait until `detach` or
+    /// Writes everything back, the last of it while requests wait. Requests wait until `detach` or
     /// `resume`: so the registry can forget the cache while nothing can become dirty in it.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ pub trait Engine: ArrayEngine + 'static {
     /// Where the last drain stands.
     fn drain(&mut self, name: &VolumeName) -> Drain;
 
-    /// What may change by itself.
+    /// The figures that change by themselves.
     fn health(&mut self, name: &VolumeName) -> CacheHealth;
 
     /// Fills in what the data path knows: counters, lines, sizes, device states.
@@ -155,21 +155,21 @@ pub trait Engine: ArrayEngine + 'static {
     /// The loss of an SSD is on record: requests that wait for it may change the origin now.
     fn failure_is_recorded(&mut self, name: &VolumeName);
 
-    /// Opens a door; the answer is where it really is (TCP port 0 asks for a free one).
+    /// Opens an export; the answer is where it really is (TCP port 0 asks for a free one).
     ///
     /// # Errors
-    /// When the address is taken, not permitted, or the kernel has no such door.
+    /// When the address is taken, not permitted, or the kernel has no such export.
     fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec>;
 
-    /// Closes a door; clients on it are cut off.
+    /// Closes an export; clients on it are cut off.
     ///
     /// # Errors
     /// When the kernel does not let go of it (a FUSE file in use).
     fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()>;
 
-    /// Removes what the door of a daemon that was killed left in the file system, if anything.
+    /// Removes what the export of a daemon that was killed left in the file system, if anything.
     fn clear_dead(&mut self, export: &ExportSpec);
 
-    /// Clients connected to a door now.
+    /// Clients connected to an export now.
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
 }

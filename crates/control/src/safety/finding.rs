@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// One reason not to write to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It is mounted there.
+    /// A file system on the device is mounted there.
     Mounted(PathBuf),
     /// The kernel swaps to it.
     Swap,
@@ -18,7 +18,7 @@ pub enum Finding {
     Busy,
     /// The same storage has another part in this command or in another volume.
     SameDevice(String),
-    /// It holds something; the text says what.
+    /// The device holds something; the text says what.
     Content(String),
 }
 

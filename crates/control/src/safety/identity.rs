@@ -1,4 +1,4 @@
-//! Which storage a path stands for, whatever the path is called.
+//! The storage behind a path, whatever the path is called.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

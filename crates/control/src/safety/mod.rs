@@ -1,8 +1,8 @@
-//! What must be known about a device before anything is written to it (guarantee 9).
+//! The checks of a device before anything is written to it (guarantee 9).
 //!
 //! [`examine`] only looks: it opens the device for itself, asks the kernel who uses it, reads its
-//! first bytes, and lets go again: the drive that is opened over it then takes its own lock. What
-//! it finds is a list; content findings can be overridden with `-f`, because the user then knows
+//! first bytes, and lets go again: the drive that is opened over it then takes its own lock. The
+//! result is a list of findings; content findings can be overridden with `-f`, because the user then knows
 //! what would be lost; a device that is mounted or in use is refused always.
 
 mod finding;
@@ -24,23 +24,23 @@ use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
 use signature::Content;
 
-/// What a device is about to become, and so what counts against it.
+/// The part that a device is about to have, and so the findings that count against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Its data stay in place: only use by others, and a cache or a member of ours on it, count.
+    /// The data stay in place: only use by others, and a cache or a member of ours on it, count.
     Origin,
-    /// It will be overwritten.
+    /// The device will be overwritten.
     Cache,
 }
 
 /// A device that was examined.
 #[derive(Clone, Debug)]
 pub struct Examined {
-    /// Which storage it is.
+    /// The storage behind the path.
     pub id: DeviceId,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// What speaks against writing to it, gravest first.
+    /// The findings against writing to the device, gravest first.
     pub findings: Vec<Finding>,
 }
 
@@ -96,7 +96,7 @@ pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
 /// How many of its first bytes say what a device holds.
 pub const HEAD_BYTES: usize = signature::LOOK_BYTES;
 
-/// What the first bytes of a device show that counts against a role. It is for devices that the
+/// The findings in the first bytes of a device that count against a role, for devices that the
 /// system does not know: arrays.
 pub fn findings_in(head: &[u8], role: Role) -> Vec<Finding> {
     counting(signature::own_marks(head), role).collect()

@@ -1,4 +1,4 @@
-//! What a device holds, by the marks that file systems and others leave in known places.
+//! The content of a device, by the signatures of file systems and others in known places.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -16,7 +16,7 @@ pub(super) const LOOK_BYTES: usize = 68 << 10;
 /// Something on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Content {
-    /// What it is, with its article.
+    /// Name of the content, with its article.
     pub(super) what: String,
     /// Whether it is a cache or a member of an array of this program.
     pub(super) is_ours: bool,
@@ -68,7 +68,7 @@ fn array_journal() -> Content {
     Content { what: "the journal of a Voltier array".into(), is_ours: true }
 }
 
-/// What the copy of a superblock at the end says, its start being overwritten.
+/// The content that the copy of a superblock at the end names, when the start is overwritten.
 fn last_copy(mut file: &File) -> std::io::Result<Option<Content>> {
     let sectors = file.seek(SeekFrom::End(0))? / SECTOR_BYTES;
     let [_, last] = MemberLayout::superblock_lbas(sectors);
@@ -81,7 +81,7 @@ fn last_copy(mut file: &File) -> std::io::Result<Option<Content>> {
     })
 }
 
-/// What the first bytes of a device, or of an array, show.
+/// The content that the first bytes of a device, or of an array, show.
 pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
     let mut found = Vec::new();
     if first.starts_with(&ARRAY_MAGIC) {

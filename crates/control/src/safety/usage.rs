@@ -1,4 +1,4 @@
-//! Who uses a device now, as `/proc` and `/sys` tell.
+//! The users of a device now, as `/proc` and `/sys` tell.
 
 use std::path::Path;
 

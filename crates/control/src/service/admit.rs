@@ -11,7 +11,7 @@ use crate::records::{CacheRecord, Identity, PoolRecord, RegisteredArray, VolumeR
 use crate::safety::{self, DeviceId, Finding, Role};
 use crate::spec::DeviceSpec;
 
-/// What else a command uses.
+/// The other devices of a command.
 #[derive(Clone, Copy)]
 pub(super) enum Beside<'a> {
     /// Nothing.
@@ -31,7 +31,7 @@ impl Beside<'_> {
         }
     }
 
-    /// What a device is that is one of them.
+    /// The finding about a device that is one of them.
     fn twice(&self) -> Finding {
         let what = match self {
             Beside::Members(_) => "given twice, or lies on another member",

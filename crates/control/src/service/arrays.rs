@@ -13,9 +13,9 @@ use crate::name::ArrayName;
 use crate::protocol::{ArrayRequest, MemberName, NewArray, Response};
 use crate::records::{Identity, RegisteredArray};
 use crate::safety::Role;
-use crate::size::exact_size;
 use crate::spec::DeviceSpec;
 use crate::suggest;
+use crate::units::exact_size;
 
 impl<E: Engine> Service<E> {
     pub(super) fn array(&mut self, ask: ArrayRequest) -> ControlResult<Response> {
@@ -179,7 +179,7 @@ impl<E: Engine> Service<E> {
         Ok(self.array_response(&name, left_out))
     }
 
-    /// What all these devices say of their array; they are the members of one, and free.
+    /// The label that all these devices share: they are the members of one array, and free.
     fn labels(&mut self, devices: &[DeviceSpec]) -> ControlResult<MemberLabel> {
         let mut found: Option<(MemberLabel, &DeviceSpec)> = None;
         let mut journals = Vec::new();
@@ -290,7 +290,7 @@ impl<E: Engine> Service<E> {
 
     fn erase_label(&mut self, record: &RegisteredArray, member: &DeviceSpec) -> ControlResult<()> {
         self.look_at(member, 0, "member")?;
-        // Whatever stands there now may be somebody else's.
+        // A device that stands there now may be somebody else's.
         match self.engine.label_of(member) {
             Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
             Ok(None) => match self.engine.journal_label_of(member) {
@@ -429,7 +429,7 @@ impl<E: Engine> Service<E> {
     }
 }
 
-/// What an opening tells of an array.
+/// Puts into a record what an opening found.
 fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
     (record.size_bytes, record.events) = (opened.size_bytes, opened.events);
     record.level = opened.level;
@@ -449,7 +449,7 @@ fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
     }
 }
 
-/// What is lost when the smallest member counts.
+/// Notes on members of which only the smallest one's size is used.
 fn unequal(members: &[DeviceSpec], sizes: &[u64]) -> Vec<String> {
     let Some(smallest) = sizes.iter().min() else { return Vec::new() };
     let larger = members.iter().zip(sizes).filter(|(_, size)| *size > smallest);

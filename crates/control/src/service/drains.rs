@@ -78,7 +78,7 @@ impl<E: Engine> Service<E> {
         self.jobs.progress(id, dirty);
         let outcome = match self.engine.drain(name) {
             Drain::Running => return,
-            // What clients dirtied meanwhile is written while they wait: see `forget_cache`.
+            // Lines that clients dirtied meanwhile are written while they wait: see `forget_cache`.
             Drain::Done => self.finish(name, purpose, true),
             Drain::Failed(why) => Err(ControlError::failed(why)),
         };

@@ -9,7 +9,7 @@ use crate::protocol::{JobState, JobStatus};
 /// Finished jobs that are remembered, for clients that ask late.
 const FINISHED_MAX: usize = 64;
 
-/// What a drain is for, and so what happens at its end.
+/// The purpose of a drain, and so the step at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Flush,

@@ -1,14 +1,14 @@
-//! What the service knows of open volumes and arrays beside their records.
+//! The service's knowledge of volumes and arrays beside their records.
 
 use std::time::Instant;
 
 use crate::export_spec::ExportSpec;
 
-/// What the service knows of a volume while the daemon runs, beside its record.
+/// A volume while the daemon runs, beside its record.
 pub(super) struct Live {
     /// Whether the engine has it open.
     pub(super) is_open: bool,
-    /// What is wrong with it; empty when nothing is.
+    /// The volume's error; empty when all is well.
     pub(super) error: String,
     /// Exports of the record that could not be opened, and why.
     pub(super) closed_exports: Vec<(ExportSpec, String)>,
@@ -27,10 +27,10 @@ impl Live {
     }
 }
 
-/// What the service knows of an array while the daemon runs, beside its record.
+/// An array while the daemon runs, beside its record.
 #[derive(Default)]
 pub(super) struct LiveArray {
-    /// Its size in bytes while the engine has it open.
+    /// Size of the array in bytes while the engine has it open.
     pub(super) size_bytes: Option<u64>,
     /// Devices of the record that are not in service, and why.
     pub(super) left_out: Vec<String>,

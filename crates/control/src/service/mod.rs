@@ -62,7 +62,7 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// Whom to wake when an SSD is lost.
+    /// Sets the waker for the loss of an SSD.
     pub fn set_waker(&mut self, waker: Waker) {
         self.engine.set_waker(waker);
     }

@@ -93,7 +93,7 @@ fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
     }
 }
 
-/// What the record alone says.
+/// The status as far as the record alone tells.
 pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     let cache = record.cache.as_ref();
     let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();

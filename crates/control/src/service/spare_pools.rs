@@ -44,7 +44,7 @@ impl<E: Engine> Service<E> {
             self.admit(device, Role::Cache, force, Beside::Members(&devices[..at]))?;
         }
         if force {
-            // What a device was to an array before must not be taken for what it is to one later.
+            // A label that a device has from before must not be taken for one of a later array.
             for device in devices.iter().filter(|device| device.path().is_some()) {
                 if matches!(self.engine.label_of(device), Ok(Some(_))) {
                     self.engine.erase_label(device)?;
@@ -194,7 +194,7 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<()> {
         let device = &spare.device;
         if let Some(path) = device.path() {
-            // It was free when it came to the pool; that may be long ago.
+            // The device was free when it came to the pool, which may be long ago.
             let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
             safety::judge(path, &examined, spare.overwrite)?;
         }

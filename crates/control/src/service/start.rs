@@ -203,7 +203,7 @@ impl<E: Engine> Service<E> {
         let Some(path) = device.path() else { return Ok(()) };
         let examined = self.again(|service| {
             let examined = service.engine.examine(&service.machine, path, Role::Origin)?;
-            // What is on it is the engine's to judge: it knows its own marks.
+            // The engine judges the content of the device: it knows its own labels.
             safety::judge(path, &examined, true).map(|()| examined)
         })?;
         large_enough(device, examined.size_bytes, size_bytes_min, side)

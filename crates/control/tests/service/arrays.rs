@@ -219,7 +219,7 @@ fn a_member_that_is_missing_is_said_and_too_many_stop_the_volume_until_they_are_
     assert_eq!(fixture.state().state, VolumeState::Failed);
     let error = fixture.state().error;
     assert!(error.contains("the array r5 is not assembled: 2 members"), "{error}");
-    // They are back under other names.
+    // The devices are back under other names.
     fixture.calls();
     let labels = |books: &mut super::books::Books, from: PathBuf, to: PathBuf| {
         let label = books.labels.remove(&from).unwrap();

@@ -40,7 +40,7 @@ pub(super) struct Books {
     pub(super) small: Vec<PathBuf>,
     /// The call that the daemon does not survive, counted from now.
     pub(super) dies_in: Option<usize>,
-    /// What arrays begin with.
+    /// The first bytes of every array.
     pub(super) head: Vec<u8>,
 }
 
@@ -214,7 +214,7 @@ impl ArrayEngine for BookEngine {
     ) -> ControlResult<OpenedArray> {
         let how = if force { " by force" } else { "" };
         self.call("assemble", &format!("{} of {}{how}", record.name, devices.len()))?;
-        // What another took the place of has no label any more: it is left out.
+        // A replaced member has no label any more: it is left out.
         let labels = self.books().labels.clone();
         let is_member = |device: &&DeviceSpec| match device.path() {
             _ if record.journal.as_ref() == Some(*device) => false,
@@ -407,7 +407,7 @@ impl Fixture {
         self.dir.path().join(name)
     }
 
-    /// What is on record: the file that the next daemon would load.
+    /// The registry on disk, as the next daemon would load it.
     pub(super) fn registry(&self) -> Registry {
         Registry::load(self.dir.path()).unwrap()
     }

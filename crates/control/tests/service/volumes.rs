@@ -173,7 +173,7 @@ fn a_lost_ssd_stops_a_dirty_volume_and_only_degrades_a_clean_one() {
             fixture.restart(false);
             assert_eq!(fixture.state().state, VolumeState::Running);
         } else {
-            // It served without: the SSD is stale now, also when it comes back.
+            // The volume served without: the SSD is stale now, also when it comes back.
             std::fs::rename(fixture.path("away"), fixture.path("ssd")).unwrap();
             fixture.restart(false);
             assert_eq!(fixture.state().state, VolumeState::Degraded);

@@ -13,8 +13,6 @@ use voltier_block::{
 };
 use voltier_ring::{AllocateMode, Errno, Fd, Handle};
 
-use crate::request::{transfer_range, writable, write_range};
-
 /// Most pieces the kernel takes in one vectored read or write (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 /// Bytes per write where zeroes have to be written by hand.
@@ -65,7 +63,7 @@ impl FileDevice {
         }
     }
 
-    /// What opening found out; nothing for a device made by [`over`](Self::over).
+    /// The facts that opening found out; none for a device made by [`over`](Self::over).
     pub fn facts(&self) -> Option<&FileFacts> {
         self.facts.as_ref()
     }
@@ -163,7 +161,7 @@ impl BlockDevice for FileDevice {
     }
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
-        let range = transfer_range(&self.limits, at, into.len())?;
+        let range = self.limits.checked_transfer(at, into.len())?;
         if range.is_empty() {
             return Ok(into);
         }
@@ -177,7 +175,7 @@ impl BlockDevice for FileDevice {
 
     async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
         let bytes = into.iter().map(|buf| buf.len()).sum();
-        transfer_range(&self.limits, at, bytes)?;
+        self.limits.checked_transfer(at, bytes)?;
         let as_they_are = into.len() <= PIECES_MAX && into.iter().all(|buf| self.is_aligned(buf));
         let mut filled = 0;
         let mut bufs = into;
@@ -186,7 +184,7 @@ impl BlockDevice for FileDevice {
             (bufs, result) = self.handle.read_vectored_at(&self.fd, at.bytes(), bufs).await;
             filled = self.whole_blocks(result)?;
         }
-        // What did not come with it, buffer by buffer.
+        // The bytes that did not come with the vectored read, buffer by buffer.
         let mut end = 0;
         let mut whole = Vec::with_capacity(bufs.len());
         for buf in bufs {
@@ -199,7 +197,7 @@ impl BlockDevice for FileDevice {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let range = write_range(&self.limits, at, &data)?;
+        let range = self.limits.checked_write(at, &data)?;
         if range.is_empty() {
             return Ok(());
         }
@@ -219,7 +217,7 @@ impl BlockDevice for FileDevice {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         if range.is_empty() || self.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
@@ -231,7 +229,7 @@ impl BlockDevice for FileDevice {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         if range.is_empty() {
             return Ok(());
         }

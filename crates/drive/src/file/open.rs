@@ -22,7 +22,7 @@ pub struct FileOptions {
     pub block_bytes: Option<u32>,
 }
 
-/// What was found out about a file when it was opened.
+/// Facts about a file, found out when it was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFacts {
     /// As it was given.
@@ -47,7 +47,7 @@ pub enum OpenError {
     /// The user may not open it.
     #[error("no permission to open {0}: run as root, or as a user who may read and write it")]
     Permission(PathBuf),
-    /// It, or the medium it is on, takes no writes.
+    /// The file or its medium takes no writes.
     #[error("{0} is read-only: remove its write protection, or open it read-only")]
     ReadOnly(PathBuf),
     /// The kernel or another process uses the block device.
@@ -56,15 +56,15 @@ pub enum OpenError {
     /// Another process, or another device of this one, has the file open.
     #[error("{0} is open in another device or process: stop that one first (see 'fuser -v {0}')")]
     Locked(PathBuf),
-    /// It is a directory, a socket, a terminal or the like.
+    /// The path leads to a directory, a socket, a terminal or the like.
     #[error("{path} is a {kind}: give a regular file or a block device")]
     NotADrive {
         /// As it was given.
         path: PathBuf,
-        /// What it is.
+        /// The kind of the file.
         kind: &'static str,
     },
-    /// It does not hold one block.
+    /// The file does not hold one block.
     #[error(
         "{path} has {bytes} bytes, less than one block of {block_bytes}: \
          enlarge it with 'truncate -s SIZE {path}'"
@@ -72,9 +72,9 @@ pub enum OpenError {
     TooSmall {
         /// As it was given.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
-        /// Its block size.
+        /// Block size of the device.
         block_bytes: u32,
     },
     /// Blocks of this size cannot be served.
@@ -187,7 +187,7 @@ fn lock(path: &Path, fd: &OwnedFd, shared: bool) -> Result<(), OpenError> {
     }
 }
 
-/// What transfers must be aligned to.
+/// The alignment that transfers need.
 struct Alignment {
     block_bytes: u32,
     preferred_bytes: u32,

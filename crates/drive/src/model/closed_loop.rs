@@ -1,5 +1,5 @@
 //! A closed loop in virtual time over a model alone: what fio does, without the rest of the world.
-//! It is how profiles are calibrated, and the bare drive beside which a twin's stack is measured.
+//! Profiles are calibrated by it, and a twin's stack is measured beside a bare drive under it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use super::{Completion, Model, ModelOp, Profile, Ticket, Timing, Workload};
 use voltier_block::{Lba, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Bytes per second, without the first fifth of the time, which fills caches and buffers.

@@ -10,7 +10,6 @@ use voltier_block::{
 use voltier_ring::{Handle, OneshotSender, oneshot};
 
 use super::{Completion, Model, ModelOp, Profile, Ticket};
-use crate::request::{transfer_range, writable, write_range};
 
 /// The times of one modelled drive, for a device that keeps the data itself: who makes a request
 /// waits for [`Clockwork::arrive`].
@@ -129,7 +128,7 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        let range = transfer_range(&self.limits, at, into.len())?;
+        let range = self.limits.checked_transfer(at, into.len())?;
         let done = self.clockwork.arrive(ModelOp::Read, range);
         let result = self.store.read(at, into).await;
         done.await;
@@ -137,7 +136,7 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let range = write_range(&self.limits, at, &data)?;
+        let range = self.limits.checked_write(at, &data)?;
         let done = self.clockwork.arrive(write_op(durability), range);
         let result = self.store.write(at, data, durability).await;
         done.await;
@@ -152,7 +151,7 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         let done = self.clockwork.arrive(ModelOp::Discard, range);
         let result = match self.limits.after_discard {
             AfterDiscard::Zeroes => self.store.discard(range).await,
@@ -163,7 +162,7 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        writable(&self.limits, range)?;
+        self.limits.checked_change(range)?;
         let op = match self.limits.after_discard {
             AfterDiscard::Zeroes => ModelOp::Discard,
             AfterDiscard::Anything | AfterDiscard::Unchanged => write_op(durability),

@@ -70,7 +70,7 @@ static IODRIVE_MIXTURES: Interference = Interference {
 };
 
 /// The article's figures of prose; those of one millisecond as the outstanding requests that make it
-/// one. Its test with two sizes at once contradicts the one before it and is not here.
+/// one. The test with two sizes at once contradicts the one before and is not here.
 const IODRIVE_ROWS: [CalibrationRow; 7] = [
     row(small(8 * KIB, 100, 40), iops_8k(40_000.0)),
     row(small(8 * KIB, 100, 475), iops_8k(50_000.0)),

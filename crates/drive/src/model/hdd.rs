@@ -1,15 +1,15 @@
 //! A hard disk: seek curve, rotation, zones, read-ahead, write cache, shortest-positioning queue.
 //!
 //! One coordinate describes the medium: the *track time* of a sector, the time a head that streams
-//! from sector 0 needs to reach it. Its remainder by one revolution is the angle, and its share of
+//! from sector 0 needs to reach it. The remainder by one revolution is the angle, and the share of
 //! the whole is the radius, so zones, seeks and rotation follow from one monotone function.
 
 use std::collections::VecDeque;
 
-use super::{Completion, ModelOp, Ticket, transfer_ns};
+use super::op::{Completion, ModelOp, Ticket, transfer_ns};
 use voltier_block::{Nanos, SECTOR_BYTES, SectorRange};
 
-/// What is known about a disk. All figures are those of one mechanism; see the profiles.
+/// Figures of a disk. All are those of one mechanism; see the profiles.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HddParams {
     /// Size of the real disk in bytes. A smaller model is its outer part.
@@ -75,8 +75,8 @@ struct Job {
     queued_at: Nanos,
 }
 
-/// What the head read on behind a stream: `start..end` is in memory, the last of it from `read_at`
-/// on, and not yet asked for. What a host took is dropped: disks keep little for a second reader.
+/// The read-ahead behind a stream: `start..end` is in memory, the last of it from `read_at`
+/// on, and not yet asked for. Sectors that a host took are dropped: disks keep little for a second reader.
 #[derive(Clone, Debug)]
 struct Segment {
     start: Nanos,

@@ -7,6 +7,7 @@
 //! An SSD answers at once. A hard disk re-orders what it holds, so a request may have to wait until
 //! the disk has chosen it: see [`Completion::Queued`].
 
+mod catalogue;
 pub mod closed_loop;
 mod d3700;
 mod device;
@@ -14,46 +15,20 @@ mod early;
 mod hdd;
 mod interference;
 mod nowhere;
+mod op;
 mod profile;
 mod ssd;
 
+pub use catalogue::PROFILES;
 pub use device::{Clockwork, ModelDevice};
 pub use hdd::{Hdd, HddParams};
 pub use interference::{Interference, InterferenceRow};
 pub use nowhere::Nowhere;
-pub use profile::{CalibrationRow, PROFILES, Profile, Timing, UnknownProfile, Workload};
+pub use op::{Completion, ModelOp, Ticket};
+pub use profile::{CalibrationRow, Profile, Timing, UnknownProfile, Workload};
 pub use ssd::{Ssd, SsdParams};
 
 use voltier_block::{Nanos, SectorRange};
-
-/// What a model is asked to time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModelOp {
-    /// A read.
-    Read,
-    /// A write that may complete from the drive's cache.
-    Write,
-    /// A write that completes when it is on the medium.
-    WriteDurable,
-    /// Everything completed before goes to the medium; the range is ignored.
-    Flush,
-    /// A discard.
-    Discard,
-}
-
-/// A request that waits inside a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
-
-/// When a request completes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
-    /// At this time, whatever comes later.
-    At(Nanos),
-    /// Not known yet: [`Model::advance`] to each [`Model::next_dispatch`] until
-    /// [`Model::resolved`] names the ticket.
-    Queued(Ticket),
-}
 
 /// The timing model of one drive.
 #[derive(Clone, Debug)]
@@ -89,7 +64,7 @@ impl Model {
         }
     }
 
-    /// Tickets whose completion time became known since the last call, and that time. It is in the
+    /// Tickets whose completion time became known since the last call, and that time. The time is in the
     /// past only when the model was advanced late.
     pub fn resolved(&mut self) -> Vec<(Ticket, Nanos)> {
         match self {
@@ -97,10 +72,4 @@ impl Model {
             Model::Ssd(_) => Vec::new(),
         }
     }
-}
-
-/// Time that `bytes` take at `bytes_per_s`, rounded up to a nanosecond.
-fn transfer_ns(bytes: u64, bytes_per_s: u64) -> Nanos {
-    let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s));
-    u64::try_from(ns).expect("a transfer takes less than 500 years")
 }

@@ -7,8 +7,6 @@
 //! `KB/s` counts 1024 bytes. The published tables do not say whether they were converted; here one
 //! MB is 10^6 bytes, which may be 2 to 5 % below what was measured.
 
-use super::d3700::SSD_D3700;
-use super::early::{HDD_ES2, SSD_IODRIVE, SSD_X25E};
 use super::{Hdd, HddParams, Model, Ssd, SsdParams};
 use voltier_block::{AfterDiscard, GIB, KIB, MIB, SECTOR_BYTES};
 
@@ -23,7 +21,7 @@ pub struct Profile {
     pub bytes: u64,
     /// Smallest unit of transfer in bytes.
     pub block_bytes: u32,
-    /// What a discard leaves behind on this kind of drive.
+    /// The content that a discard leaves behind on this kind of drive.
     pub after_discard: AfterDiscard,
     /// How it behaves.
     pub timing: Timing,
@@ -57,7 +55,7 @@ pub struct Workload {
     pub read_percent: u64,
 }
 
-/// What the real drive did under a load.
+/// The rate of the real drive under a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CalibrationRow {
     /// The load.
@@ -72,28 +70,11 @@ pub struct CalibrationRow {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no drive model is named '{name}': use one of {known}")]
 pub struct UnknownProfile {
-    name: String,
-    known: String,
+    pub(super) name: String,
+    pub(super) known: String,
 }
 
 impl Profile {
-    /// The profile of this name.
-    ///
-    /// # Errors
-    /// [`UnknownProfile`], whose message lists the names there are.
-    pub fn find(name: &str) -> Result<&'static Profile, UnknownProfile> {
-        let known = PROFILES.iter().find(|profile| profile.name == name);
-        known.ok_or_else(|| UnknownProfile {
-            name: name.to_owned(),
-            known: PROFILES.iter().map(|each| each.name).collect::<Vec<_>>().join(", "),
-        })
-    }
-
-    /// Every profile's name and description, for messages and listings.
-    pub fn list() -> impl Iterator<Item = (&'static str, &'static str)> {
-        PROFILES.iter().map(|profile| (profile.name, profile.description))
-    }
-
     /// An idle drive of this profile with `bytes` bytes.
     pub fn model(&self, bytes: u64) -> Model {
         let sectors = bytes / SECTOR_BYTES;
@@ -130,17 +111,13 @@ const fn sequential(read_percent: u64) -> Workload {
     Workload { jobs: 4, depth: 16, block_bytes, span_bytes, sequential: true, read_percent }
 }
 
-/// Their random jobs: 4 KiB, four jobs of depth 64 over 100 GiB.
+/// The random jobs of these drives: 4 KiB, four jobs of depth 64 over 100 GiB.
 const fn random(read_percent: u64) -> Workload {
     let (block_bytes, span_bytes) = (4 * KIB, 100 * GIB);
     Workload { jobs: 4, depth: 64, block_bytes, span_bytes, sequential: false, read_percent }
 }
 
-/// Every profile.
-pub static PROFILES: &[Profile] =
-    &[HDD_7200, SSD_SATA, SSD_PCIE, SSD_D3700, SSD_IODRIVE, SSD_X25E, HDD_ES2];
-
-const HDD_7200: Profile = Profile {
+pub(super) const HDD_7200: Profile = Profile {
     name: "hdd-7200",
     description: "Western Digital 7200 rpm 2 TB SATA disk: 107/113 MB/s, 238/233 random IOPS",
     bytes: 2_000_398_934_016,
@@ -177,7 +154,7 @@ const HDD_7200: Profile = Profile {
     ],
 };
 
-const SSD_SATA: Profile = Profile {
+pub(super) const SSD_SATA: Profile = Profile {
     name: "ssd-sata",
     description: "Intel DC S3710 800 GB SATA SSD: 268/279 MB/s, 38092/49687 random IOPS",
     bytes: 800_166_076_416,
@@ -212,7 +189,7 @@ const SSD_SATA: Profile = Profile {
     ],
 };
 
-const SSD_PCIE: Profile = Profile {
+pub(super) const SSD_PCIE: Profile = Profile {
     name: "ssd-pcie",
     description: "Comay BladeDrive E24 800 GB PCIe SSD: 1777/2012 MB/s, 148768/164449 random IOPS",
     bytes: 800_166_076_416,
@@ -246,18 +223,3 @@ const SSD_PCIE: Profile = Profile {
         row(random(75), iops_4k(156_077.0)),
     ],
 };
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn profiles_are_found_by_name_and_an_unknown_one_lists_them() {
-        for profile in PROFILES {
-            assert_eq!(Profile::find(profile.name).unwrap().description, profile.description);
-        }
-        let message = Profile::find("floppy").unwrap_err().to_string();
-        assert!(Profile::list().all(|(name, _)| message.contains(name)), "{message}");
-        assert!(!message.contains('\n'));
-    }
-}

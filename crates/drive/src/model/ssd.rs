@@ -6,7 +6,7 @@
 //! too far behind; programming keeps dies busy, so that reads meet writes as they do in life.
 
 use super::interference::{Interference, RecentMix};
-use super::{ModelOp, transfer_ns};
+use super::op::{ModelOp, transfer_ns};
 use voltier_block::{KIB, Nanos, SectorRange};
 
 /// Bytes of one flash page as a read sees it: one die returns them at once.
@@ -21,7 +21,7 @@ const STREAM_NEAR_SHARE: u64 = 1024;
 /// Write streams followed at a time.
 const STREAMS: usize = 128;
 
-/// What is known about a solid-state drive.
+/// Figures of a solid-state drive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SsdParams {
     /// Flash channels.
@@ -53,7 +53,7 @@ pub struct SsdParams {
     /// Bytes that follow each other before the drive takes them for a sequential stream: shorter runs
     /// cost what random writes do.
     pub stream_bytes_min: u64,
-    /// What reads and writes do to each other; `None`: a mixture costs what its parts cost.
+    /// The interference of reads and writes; `None`: a mixture costs what its parts cost.
     pub interference: Option<&'static Interference>,
     /// Least time from a write's last byte to its acknowledgement.
     pub write_acknowledge_ns: Nanos,

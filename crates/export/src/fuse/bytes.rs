@@ -7,10 +7,10 @@ use voltier_block::{
 };
 
 use super::range_locks::{Mode, RangeLocks};
-use crate::transfer;
+use crate::requests;
 
 /// Byte-granular access to a device. Writers through it never lose each other's bytes, however
-/// they are aligned; writers through another door are the volume's to order, by block.
+/// they are aligned; writers through another export are the volume's to order, by block.
 pub(super) struct ByteDevice<D> {
     device: Rc<D>,
     locks: RangeLocks,
@@ -37,7 +37,7 @@ impl<D: BlockDevice> ByteDevice<D> {
     pub(super) async fn read(&self, offset: u64, length: u64) -> IoResult<Bytes> {
         let cover = self.cover(offset, length);
         let buf = Buf::new(cover.bytes() as usize);
-        let data = transfer::read(&*self.device, cover.start, buf).await?.freeze();
+        let data = requests::read(&*self.device, cover.start, buf).await?.freeze();
         let start = (offset - cover.start.bytes()) as usize;
         Ok(data.slice(start..start + length as usize))
     }
@@ -52,7 +52,7 @@ impl<D: BlockDevice> ByteDevice<D> {
         let cover = self.cover(offset, data.len() as u64);
         if cover.bytes() == data.len() as u64 {
             let _guard = self.locks.lock(cover, Mode::Replace).await;
-            return transfer::write(&*self.device, cover.start, data, durability).await;
+            return requests::write(&*self.device, cover.start, data, durability).await;
         }
         let _guard = self.locks.lock(cover, Mode::Modify).await;
         let block = self.limits().block_bytes as usize;
@@ -69,7 +69,7 @@ impl<D: BlockDevice> ByteDevice<D> {
             whole[last..].copy_from_slice(&self.block(at).await?);
         }
         whole[start..end].copy_from_slice(&data);
-        transfer::write(&*self.device, cover.start, whole.freeze(), durability).await
+        requests::write(&*self.device, cover.start, whole.freeze(), durability).await
     }
 
     async fn block(&self, at: Lba) -> IoResult<Buf> {
@@ -106,7 +106,7 @@ impl<D: BlockDevice> ByteDevice<D> {
         if !keep_space && self.limits().after_discard == AfterDiscard::Zeroes {
             return self.device.discard(range).await;
         }
-        transfer::write_zeroes(&*self.device, range, Durability::Cached, keep_space).await
+        requests::write_zeroes(&*self.device, range, Durability::Cached, keep_space).await
     }
 
     /// Makes completed writes durable.

@@ -16,7 +16,7 @@ use voltier_ring::Handle;
 use super::bytes::ByteDevice;
 use super::mailbox::{FileRequest, Mailbox, Receiver};
 use crate::counters::{CounterCell, ExportCounters, Served};
-use crate::workers::{Service, Workers};
+use crate::requests::{Service, Workers};
 
 /// Requests the kernel may send without a thread that waits for each (readahead, asynchronous
 /// direct I/O): the deepest queue that fio is usually run with, times two.
@@ -33,7 +33,7 @@ const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 
 /// A device opened for one FUSE file: made on the device's core, mounted from another thread with
 /// [`mount`](Self::mount).
-pub struct FileDoor {
+pub struct FileExport {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) counters: Arc<CounterCell>,
     size_bytes: u64,
@@ -41,13 +41,13 @@ pub struct FileDoor {
     pub(super) read_only: bool,
 }
 
-impl FileDoor {
-    /// Starts serving `device` on this core; the door may then be sent to another thread.
+impl FileExport {
+    /// Starts serving `device` on this core; the export may then be sent to another thread.
     pub fn open<D: BlockDevice>(handle: &Handle, device: Rc<D>) -> Self {
         let mailbox = Arc::new(Mailbox::default());
         let counters = Arc::new(CounterCell::default());
         let limits = device.limits();
-        let door = Self {
+        let export = Self {
             mailbox: mailbox.clone(),
             counters: counters.clone(),
             size_bytes: limits.bytes(),
@@ -63,16 +63,16 @@ impl FileDoor {
                 batch.drain(..).for_each(|request| workers.serve(request));
             }
         }));
-        door
+        export
     }
 
-    /// What was served so far.
+    /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.counters.get()
     }
 }
 
-impl Drop for FileDoor {
+impl Drop for FileExport {
     fn drop(&mut self) {
         self.mailbox.close();
     }
@@ -138,7 +138,7 @@ fn answer(result: IoResult<()>, reply: ReplyEmpty) {
 
 /// The file as the kernel sees it, on fuser's thread.
 pub(super) struct File {
-    pub(super) door: FileDoor,
+    pub(super) export: FileExport,
     pub(super) owner: (u32, u32),
     pub(super) mounted_at: SystemTime,
 }
@@ -147,26 +147,26 @@ impl File {
     fn attributes(&self) -> FileAttr {
         FileAttr {
             ino: INodeNo::ROOT,
-            size: self.door.size_bytes,
-            blocks: self.door.size_bytes / SECTOR_BYTES,
+            size: self.export.size_bytes,
+            blocks: self.export.size_bytes / SECTOR_BYTES,
             atime: self.mounted_at,
             mtime: self.mounted_at,
             ctime: self.mounted_at,
             crtime: self.mounted_at,
             kind: FileType::RegularFile,
-            perm: if self.door.read_only { 0o400 } else { 0o600 },
+            perm: if self.export.read_only { 0o400 } else { 0o600 },
             nlink: 1,
             uid: self.owner.0,
             gid: self.owner.1,
             rdev: 0,
-            blksize: self.door.preferred_bytes,
+            blksize: self.export.preferred_bytes,
             flags: 0,
         }
     }
 
     /// How many of `length` bytes at `offset` lie on the device.
     fn clip(&self, offset: u64, length: u64) -> u64 {
-        length.min(self.door.size_bytes.saturating_sub(offset))
+        length.min(self.export.size_bytes.saturating_sub(offset))
     }
 }
 
@@ -211,8 +211,8 @@ impl Filesystem for File {
         reply: ReplyAttr,
     ) {
         match size {
-            Some(size) if size > self.door.size_bytes => return reply.error(Errno::EFBIG),
-            Some(size) if size < self.door.size_bytes => return reply.error(Errno::EPERM),
+            Some(size) if size > self.export.size_bytes => return reply.error(Errno::EFBIG),
+            Some(size) if size < self.export.size_bytes => return reply.error(Errno::EPERM),
             _ if mode.is_some() || uid.is_some() || gid.is_some() => {
                 return reply.error(Errno::EPERM);
             }
@@ -222,7 +222,7 @@ impl Filesystem for File {
     }
 
     fn open(&self, _request: &Request, _inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if self.door.read_only && flags.acc_mode() != OpenAccMode::O_RDONLY {
+        if self.export.read_only && flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(Errno::EROFS);
         }
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
@@ -242,7 +242,7 @@ impl Filesystem for File {
     ) {
         match self.clip(offset, size.into()) {
             0 => reply.data(&[]),
-            length => self.door.mailbox.send(FileRequest::Read { offset, length, reply }),
+            length => self.export.mailbox.send(FileRequest::Read { offset, length, reply }),
         }
     }
 
@@ -272,7 +272,7 @@ impl Filesystem for File {
             Durability::Cached
         };
         let data = Bytes::copy_of(&data[..length]);
-        self.door.mailbox.send(FileRequest::Write { offset, data, durability, reply });
+        self.export.mailbox.send(FileRequest::Write { offset, data, durability, reply });
     }
 
     fn flush(
@@ -295,12 +295,12 @@ impl Filesystem for File {
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.door.mailbox.send(FileRequest::Flush { reply });
+        self.export.mailbox.send(FileRequest::Flush { reply });
     }
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
-        let block = self.door.preferred_bytes;
-        let blocks = self.door.size_bytes / u64::from(block);
+        let block = self.export.preferred_bytes;
+        let blocks = self.export.size_bytes / u64::from(block);
         reply.statfs(blocks, 0, 0, 1, 0, block, 255, block);
     }
 
@@ -316,7 +316,7 @@ impl Filesystem for File {
     ) {
         let mode = FallocateFlags::from_bits_retain(mode as u32);
         let keep_size = FallocateFlags::KEEP_SIZE;
-        let beyond = offset.checked_add(length).is_none_or(|end| end > self.door.size_bytes);
+        let beyond = offset.checked_add(length).is_none_or(|end| end > self.export.size_bytes);
         if beyond && !mode.contains(keep_size) {
             return reply.error(Errno::EFBIG);
         }
@@ -330,7 +330,7 @@ impl Filesystem for File {
         match self.clip(offset, length) {
             0 => reply.ok(),
             length => {
-                self.door.mailbox.send(FileRequest::Zero { offset, length, keep_space, reply });
+                self.export.mailbox.send(FileRequest::Zero { offset, length, keep_space, reply });
             }
         }
     }
@@ -346,12 +346,12 @@ impl Filesystem for File {
     ) {
         const SEEK_DATA: i32 = 3;
         const SEEK_HOLE: i32 = 4;
-        let inside = u64::try_from(offset).is_ok_and(|offset| offset < self.door.size_bytes);
+        let inside = u64::try_from(offset).is_ok_and(|offset| offset < self.export.size_bytes);
         match whence {
             SEEK_DATA | SEEK_HOLE if !inside => reply.error(Errno::ENXIO),
             // One run of data, and the hole that every file ends with.
             SEEK_DATA => reply.offset(offset),
-            SEEK_HOLE => reply.offset(self.door.size_bytes as i64),
+            SEEK_HOLE => reply.offset(self.export.size_bytes as i64),
             _ => reply.error(Errno::EINVAL),
         }
     }

@@ -66,7 +66,7 @@ impl Mailbox {
 pub(super) struct Receiver(pub(super) Arc<Mailbox>);
 
 impl Receiver {
-    /// Swaps what has arrived into `batch`; false when the door is closed.
+    /// Swaps what has arrived into `batch`; false when the export is closed.
     pub(super) async fn receive(&self, batch: &mut Vec<FileRequest>) -> bool {
         poll_fn(|context| {
             let mut state = self.0.lock();

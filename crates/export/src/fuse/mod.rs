@@ -1,4 +1,4 @@
-//! The FUSE door: a regular file whose content is the device.
+//! The FUSE export: a regular file whose content is the device.
 //!
 //! The file itself is the mount point: nothing else appears, and a loop device or a virtual machine
 //! uses the path as it would use an image file. The kernel's requests arrive on a thread of the
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Choices:
-//! - The page cache is bypassed (`FOPEN_DIRECT_IO`): what another door of the volume writes is seen
+//! - The page cache is bypassed (`FOPEN_DIRECT_IO`): what another export of the volume writes is seen
 //!   at once, and a completed write has reached the volume. Writes may run in parallel
 //!   (`FOPEN_PARALLEL_DIRECT_WRITES`); shared memory mappings work where the kernel allows them
 //!   beside direct I/O (Linux 6.6). No writeback cache: durability is the volume's.
@@ -23,5 +23,5 @@ mod mailbox;
 mod mount;
 mod range_locks;
 
-pub use file::FileDoor;
+pub use file::FileExport;
 pub use mount::{FuseFile, clear_dead};

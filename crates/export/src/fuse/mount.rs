@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use fuser::{BackgroundSession, Config, MountOption, Session};
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::file::{File, FileDoor};
+use super::file::{File, FileExport};
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
 
@@ -26,8 +26,8 @@ pub struct FuseFile {
     session: Option<BackgroundSession>,
 }
 
-impl FileDoor {
-    /// Mounts the door over the file at `path`, which is made if it is missing.
+impl FileExport {
+    /// Mounts the export over the file at `path`, which is made if it is missing.
     ///
     /// Must not be called on the device's core: the kernel's first requests may need it.
     ///
@@ -59,7 +59,7 @@ impl FuseFile {
         &self.path
     }
 
-    /// What was served so far.
+    /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.counters.get()
     }
@@ -169,17 +169,17 @@ fn is_fuse(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|facts| facts.f_type as u64 == 0x6573_5546)
 }
 
-fn mount_over(door: FileDoor, path: &Path) -> Result<BackgroundSession, ExportError> {
+fn mount_over(export: FileExport, path: &Path) -> Result<BackgroundSession, ExportError> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("voltier".to_owned()),
         MountOption::NoAtime,
-        if door.read_only { MountOption::RO } else { MountOption::RW },
+        if export.read_only { MountOption::RO } else { MountOption::RW },
     ];
     let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     #[expect(clippy::disallowed_methods, reason = "the date of a file, for people, not for timing")]
     let mounted_at = SystemTime::now();
-    let file = File { door, owner, mounted_at };
+    let file = File { export, owner, mounted_at };
     let session = Session::new(file, path, &config).and_then(Session::spawn);
     session.map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied => ExportError::MountNotPermitted(path.to_owned()),

@@ -1,4 +1,4 @@
-//! Which sectors are being written, so that a read-modify-write loses nobody's bytes.
+//! Locks of the sectors being written, so that a read-modify-write loses nobody's bytes.
 
 use std::cell::RefCell;
 
@@ -26,7 +26,7 @@ struct Table {
     next_number: u64,
 }
 
-/// The ranges under write through one door.
+/// The ranges under write through one export.
 #[derive(Default)]
 pub(super) struct RangeLocks {
     table: RefCell<Table>,

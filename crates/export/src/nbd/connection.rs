@@ -4,24 +4,22 @@
 //! was sent. When the places or the bytes are used up, reading stops: a client that sends and does
 //! not receive fills its own socket, not our memory.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Nanos};
-use voltier_ring::{Errno, Handle, Stream};
+use voltier_ring::{Errno, Handle, Stream, WakerCell};
 
 use super::info::ExportInfo;
-use super::input::{Input, Lent};
-use super::outbox::Outbox;
-use super::request::{Command, Request};
-use super::serve::{Job, Serve};
+use super::serve::{Job, Outbox, Serve};
 use super::session::{Event, Session};
+use super::transmission::{Command, Request};
 use crate::counters::CounterCell;
-use crate::workers::Workers;
+use crate::requests::Workers;
 
 /// Requests in flight for one connection: twice the deepest queue that clients are usually run
 /// with (fio's 128), and replies to that many fit one vectored send.
@@ -41,27 +39,7 @@ const HANDSHAKE_NS: Nanos = 30_000_000_000;
 /// Refusals and negotiation answers that are gathered before they are sent, in bytes.
 const ANSWER_BYTES: usize = 16 << 10;
 
-/// The task to wake when something one task waits for has changed.
-#[derive(Default)]
-pub(super) struct WakerCell(RefCell<Option<Waker>>);
-
-impl WakerCell {
-    pub(super) fn register(&self, context: &Context<'_>) {
-        let mut waker = self.0.borrow_mut();
-        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
-            *waker = Some(context.waker().clone());
-        }
-    }
-
-    pub(super) fn wake(&self) {
-        let waker = self.0.borrow_mut().take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-}
-
-/// What the server holds of a connection.
+/// The server's hold on a connection.
 pub(super) struct Link {
     stream: Stream,
     ending: Cell<bool>,
@@ -108,6 +86,71 @@ impl InFlight {
         self.requests.set(self.requests.get() - requests);
         self.bytes.set(self.bytes.get() - bytes);
     }
+}
+
+/// Room for received bytes: two of the longest writes that are copied out of it, 127 writes of
+/// 4 KiB, or thousands of reads come with one receive.
+const INPUT_BYTES: usize = 512 << 10;
+
+/// Most that is received while large writes come in: their data go straight to their own buffer,
+/// and what was received with the header had to be copied.
+const INPUT_BYTES_BEFORE_LARGE: usize = 4096;
+
+/// A receive buffer with what is unread in it.
+struct Input {
+    /// Absent while the kernel fills it.
+    buf: Option<Buf>,
+    start: usize,
+    end: usize,
+    expects_large: bool,
+}
+
+impl Input {
+    fn new() -> Self {
+        Self { buf: Some(Buf::new(INPUT_BYTES)), start: 0, end: 0, expects_large: false }
+    }
+
+    /// The unread bytes.
+    fn unread(&self) -> &[u8] {
+        self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
+    }
+
+    /// Marks the first `bytes` as read.
+    fn consume(&mut self, bytes: usize) {
+        assert!(bytes <= self.end - self.start, "more consumed than is there");
+        self.start += bytes;
+    }
+
+    /// Says whether the last request was a write too large to wait for in here.
+    fn expect_large(&mut self, large: bool) {
+        self.expects_large = large;
+    }
+
+    /// Takes the buffer for a receive: the part that stays, and the part to be filled.
+    fn lend(&mut self) -> Lent {
+        let mut buf = self.buf.take().expect("lent once at a time");
+        buf.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let unread = buf.split_to(self.end);
+        let most = if self.expects_large { INPUT_BYTES_BEFORE_LARGE } else { buf.len() };
+        let free = buf.split_to(most.min(buf.len()));
+        Lent { unread, free, tail: buf }
+    }
+
+    /// Takes the buffer back with what was received.
+    fn give_back(&mut self, lent: Lent, received_bytes: usize) {
+        self.buf = Some(lent.unread.join(lent.free).join(lent.tail));
+        self.end += received_bytes;
+    }
+}
+
+/// The three parts of a lent buffer, neighbours in memory.
+struct Lent {
+    unread: Buf,
+    /// To be filled by the receive.
+    free: Buf,
+    tail: Buf,
 }
 
 /// The connection is over; nothing more is to be read.

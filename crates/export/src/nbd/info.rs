@@ -1,4 +1,4 @@
-//! What a client is told about an export before it begins.
+//! Facts about an export that a client learns before it begins.
 
 use voltier_block::{AfterDiscard, Limits};
 

@@ -1,27 +1,26 @@
-//! The NBD door: a server of the Network Block Device protocol.
+//! The NBD export: a server of the Network Block Device protocol.
 //!
-//! The protocol itself (`proto`, `negotiate`, `request`, `reply`, joined in [`Session`]) knows no
+//! The protocol itself (`proto`, `negotiate`, `transmission`, joined in [`Session`]) knows no
 //! socket: it turns bytes into events and events into bytes, so that it can be fuzzed. The server
 //! carries those bytes:
 //!
 //! ```text
-//! socket -> input -> session -> workers -> device
+//! socket -> connection -> session -> workers -> device
 //! socket <- outbox (replies gathered) <-----'
 //! ```
 
+mod close_reason;
 mod connection;
 mod info;
-mod input;
 mod negotiate;
-mod outbox;
 pub mod proto;
-mod reply;
-mod request;
 mod serve;
 mod server;
 mod session;
+mod transmission;
 
+pub use close_reason::CloseReason;
 pub use info::ExportInfo;
-pub use request::{Command, Request};
 pub use server::NbdServer;
-pub use session::{CloseReason, Event, Session};
+pub use session::{Event, Session};
+pub use transmission::{Command, Request};

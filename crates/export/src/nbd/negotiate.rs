@@ -1,9 +1,9 @@
 //! The handshake: fixed newstyle negotiation, from the greeting to the transmission phase.
 
+use super::close_reason::CloseReason;
 use super::info::ExportInfo;
 use super::proto;
-use super::request::{be32, be64};
-use super::session::CloseReason;
+use super::transmission::{be32, be64};
 
 /// Longest option data read, in bytes: a name of the protocol's longest length and thousands of
 /// information requests. Longer data are skipped and refused.
@@ -17,7 +17,7 @@ const OPTIONS_MAX: u32 = 128;
 
 const OPTION_HEADER_BYTES: usize = 16;
 
-/// What the negotiation wants next.
+/// The next step of the negotiation.
 pub(super) enum Step {
     /// At least so many bytes of input.
     Need(usize),
@@ -31,7 +31,7 @@ pub(super) enum Step {
     Close(CloseReason),
 }
 
-/// What a client has agreed to so far.
+/// The agreements with a client so far.
 #[derive(Debug, Default)]
 pub(super) struct Negotiation {
     flags_received: bool,

@@ -1,17 +1,19 @@
-//! What a connection's workers do: one request each, from the device to the outbox.
+//! The second half of a request: the device serves it, and its reply goes out with whatever else is
+//! finished, in one vectored send.
 
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_ring::{Errno, Handle, Stream, WakerCell};
 
-use super::outbox::{Outbox, Reply};
-use super::proto::ErrorCode;
-use super::reply::Failure;
-use super::request::{Command, Request};
+use super::proto::{ErrorCode, Failure};
+use super::transmission::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
 use crate::counters::{CounterCell, Served};
-use crate::transfer;
-use crate::workers::Service;
+use crate::requests::{self, Service};
 
 /// A request on its way to the device.
 pub(super) struct Job {
@@ -19,7 +21,7 @@ pub(super) struct Job {
     /// The data of a write.
     pub(super) data: Option<Bytes>,
     pub(super) structured: bool,
-    /// What it holds of the connection's bytes in flight.
+    /// The request's share of the connection's bytes in flight.
     pub(super) cost_bytes: u64,
 }
 
@@ -56,12 +58,12 @@ impl<D: BlockDevice> Serve<D> {
         match (request.command, data) {
             (Command::Read, _) => {
                 let into = Buf::new(request.length as usize);
-                let data = transfer::read(device, Lba::from_bytes(request.offset), into).await?;
+                let data = requests::read(device, Lba::from_bytes(request.offset), into).await?;
                 Ok(Some(data.freeze()))
             }
             (Command::Write, Some(data)) => {
                 let at = Lba::from_bytes(request.offset);
-                transfer::write(device, at, data, durability).await.map(|()| None)
+                requests::write(device, at, data, durability).await.map(|()| None)
             }
             (Command::Write, None) => unreachable!("a write comes with its data"),
             (Command::Flush, _) => device.flush().await.map(|()| None),
@@ -74,7 +76,7 @@ impl<D: BlockDevice> Serve<D> {
             }
             (Command::WriteZeroes, _) => {
                 let range = range_of(request);
-                transfer::write_zeroes(device, range, durability, request.no_hole).await?;
+                requests::write_zeroes(device, range, durability, request.no_hole).await?;
                 Ok(None)
             }
         }
@@ -109,4 +111,208 @@ fn failure_of(error: IoError, request: &Request, device: &impl BlockDevice) -> F
     let one_block = request.length == device.limits().block_bytes;
     let offset = (error == IoError::Medium && one_block).then_some(request.offset);
     Failure { offset, ..Failure::new(ErrorCode::from(error), message) }
+}
+
+/// A reply not yet encoded.
+pub(super) enum Reply {
+    /// A read's data.
+    Data { request: Request, data: Bytes, structured: bool },
+    /// Anything else that went well.
+    Success { cookie: u64 },
+    /// A failure.
+    Error { cookie: u64, failure: Failure, structured: bool },
+    /// Bytes of the session's own: negotiation, refusals.
+    Raw(Bytes),
+}
+
+#[derive(Default)]
+struct Queue {
+    replies: Vec<Reply>,
+    /// The share of these replies in the bytes in flight.
+    cost_bytes: u64,
+}
+
+/// The replies of one connection that wait to be sent.
+#[derive(Default)]
+pub(super) struct Outbox {
+    queue: RefCell<Queue>,
+    sender: WakerCell,
+    closed: Cell<bool>,
+    broken: Cell<bool>,
+}
+
+impl Outbox {
+    /// Queues a reply that holds `cost_bytes` in flight.
+    pub(super) fn push(&self, reply: Reply, cost_bytes: u64) {
+        {
+            let mut queue = self.queue.borrow_mut();
+            queue.replies.push(reply);
+            queue.cost_bytes += cost_bytes;
+        }
+        self.sender.wake();
+    }
+
+    /// Queues bytes of the session's own.
+    pub(super) fn push_raw(&self, bytes: Bytes) {
+        self.push(Reply::Raw(bytes), 0);
+    }
+
+    /// Lets [`send_all`](Self::send_all) end when everything is sent.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+        self.sender.wake();
+    }
+
+    /// Whether the client is gone: replies are dropped from now on.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// Sends replies as they come, until closed; says after each send how many replies went, and
+    /// what they held.
+    pub(super) async fn send_all(
+        &self,
+        handle: &Handle,
+        stream: &Stream,
+        sent: impl Fn(usize, u64),
+    ) {
+        let mut spare = Vec::new();
+        while let Some(batch) = self.next_batch(spare).await {
+            if !self.broken.get() {
+                let pieces = gather(&batch.replies);
+                if send(handle, stream, pieces).await.is_err() {
+                    self.broken.set(true);
+                    // The reader must not wait for a client that does not listen any more.
+                    stream.shutdown();
+                }
+            }
+            let count = batch.replies.len();
+            spare = batch.replies;
+            spare.clear();
+            sent(count, batch.cost_bytes);
+        }
+    }
+
+    /// Everything queued, leaving the `spare` list in its place; `None` when closed and empty.
+    async fn next_batch(&self, spare: Vec<Reply>) -> Option<Queue> {
+        let mut spare = Some(spare);
+        poll_fn(|context| {
+            let mut queue = self.queue.borrow_mut();
+            if !queue.replies.is_empty() {
+                let empty = Queue { replies: spare.take().unwrap_or_default(), cost_bytes: 0 };
+                return Poll::Ready(Some(std::mem::replace(&mut *queue, empty)));
+            }
+            if self.closed.get() {
+                return Poll::Ready(None);
+            }
+            self.sender.register(context);
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Encodes the headers into one buffer, and lists headers and data in order; neighbouring headers
+/// become one piece.
+fn gather(replies: &[Reply]) -> Vec<Bytes> {
+    let mut headers = Buf::new(replies.len() * size_of::<ReplyHeader>());
+    let mut cuts = Vec::with_capacity(replies.len());
+    let mut end = 0;
+    for reply in replies {
+        let (header, data) = match reply {
+            Reply::Data { request, data, structured } => {
+                (read_reply(*structured, request), Some(data))
+            }
+            Reply::Success { cookie } => (success_reply(*cookie), None),
+            Reply::Error { cookie, failure, structured } => {
+                (error_reply(*structured, *cookie, *failure), None)
+            }
+            Reply::Raw(bytes) => {
+                cuts.push((end, bytes));
+                continue;
+            }
+        };
+        let header = header.as_ref();
+        headers[end..end + header.len()].copy_from_slice(header);
+        end += header.len();
+        if let Some(data) = data {
+            cuts.push((end, data));
+        }
+    }
+    let headers = headers.freeze();
+    let mut pieces = Vec::with_capacity(2 * cuts.len() + 1);
+    let mut start = 0;
+    for (cut, data) in cuts {
+        if cut > start {
+            pieces.push(headers.slice(start..cut));
+            start = cut;
+        }
+        pieces.push(data.clone());
+    }
+    if end > start {
+        pieces.push(headers.slice(start..end));
+    }
+    pieces
+}
+
+/// Sends all pieces, in as many sends as the socket needs.
+async fn send(handle: &Handle, stream: &Stream, mut pieces: Vec<Bytes>) -> Result<(), Errno> {
+    while !pieces.is_empty() {
+        let sent = match handle.send(stream, pieces.clone()).await {
+            Ok(0) => return Err(Errno::PIPE),
+            Ok(bytes) => bytes as usize,
+            Err(Errno::INTR | Errno::AGAIN) => 0,
+            Err(error) => return Err(error),
+        };
+        cut_front(&mut pieces, sent);
+    }
+    Ok(())
+}
+
+/// Drops the first `bytes` of the pieces.
+fn cut_front(pieces: &mut Vec<Bytes>, mut bytes: usize) {
+    let whole = pieces
+        .iter()
+        .take_while(|piece| {
+            let gone = piece.len() <= bytes;
+            if gone {
+                bytes -= piece.len();
+            }
+            gone
+        })
+        .count();
+    pieces.drain(..whole);
+    if let Some(first) = pieces.first_mut() {
+        *first = first.slice(bytes..first.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_is_cut_from_the_front() {
+        for bytes in 0..=6 {
+            let mut pieces =
+                vec![Bytes::copy_of(b"ab"), Bytes::copy_of(b"c"), Bytes::copy_of(b"def")];
+            cut_front(&mut pieces, bytes);
+            let rest: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            assert_eq!(rest, b"abcdef"[bytes..]);
+            assert!(pieces.iter().all(|piece| !piece.is_empty()));
+        }
+    }
+
+    #[test]
+    fn headers_without_data_between_them_are_one_piece() {
+        let data = Bytes::copy_of(&[7; 512]);
+        let replies = [
+            Reply::Success { cookie: 1 },
+            Reply::Success { cookie: 2 },
+            Reply::Raw(data.clone()),
+            Reply::Success { cookie: 3 },
+        ];
+        let lengths: Vec<usize> = gather(&replies).iter().map(|piece| piece.len()).collect();
+        assert_eq!(lengths, [32, 512, 16]);
+    }
 }

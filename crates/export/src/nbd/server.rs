@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, Nanos};
-use voltier_ring::{Errno, Handle, Listener, Stream, StreamAddress};
+use voltier_ring::{Errno, Handle, Listener, Stream, StreamAddress, WakerCell};
 
-use super::connection::{Connection, Link, WakerCell};
+use super::connection::{Connection, Link};
 use super::info::ExportInfo;
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
@@ -94,7 +94,7 @@ impl NbdServer {
         }
     }
 
-    /// What was served so far.
+    /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.shared.counters.get()
     }
@@ -106,7 +106,7 @@ impl NbdServer {
         shared.stopping.set(true);
         self.listener.shutdown();
         if let StreamAddress::Unix(path) = self.address() {
-            // Whoever removed it before us did what we want.
+            // A socket that is gone already is what the server wants.
             let _ = fs::remove_file(path);
         }
         let links: Vec<_> = shared.links.borrow().values().cloned().collect();

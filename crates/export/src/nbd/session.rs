@@ -2,38 +2,17 @@
 
 use std::rc::Rc;
 
+use super::close_reason::CloseReason;
 use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
 use super::negotiate::{Negotiation, OPTION_BYTES_MAX, Step};
 use super::proto;
-use super::reply::error_reply;
-use super::request::{RawRequest, Request};
+use super::transmission::{RawRequest, Request, error_reply};
 
 /// Longest data of a refused write that are read and dropped, in bytes. A client that announces
 /// more has lost its place in the stream, or wants ours lost.
 const REFUSED_BYTES_MAX: u32 = 2 * TRANSFER_BYTES_MAX;
 
-/// Why a session ends a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The client said goodbye: finish what is in flight, then close.
-    ClientLeft,
-    /// A wrong magic number: the peer does not speak NBD, or lost its place.
-    BadMagic,
-    /// Handshake flags this server did not offer.
-    UnknownClientFlags,
-    /// An option other than the one an old newstyle client may send.
-    NotFixedNewstyle,
-    /// Option data beyond every bound.
-    OptionTooLong,
-    /// Options without end.
-    TooManyOptions,
-    /// `OPT_EXPORT_NAME` for an export that is not here.
-    UnknownExport,
-    /// A write whose announced data are beyond every bound.
-    WriteTooLong,
-}
-
-/// What a session makes of its input.
+/// The meaning of a session's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing before at least so many bytes of input are there; at most

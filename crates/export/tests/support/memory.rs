@@ -1,4 +1,4 @@
-//! A block device in memory, for tests and for measuring the doors themselves.
+//! A block device in memory, for tests and for measuring the exports themselves.
 
 use std::cell::RefCell;
 

@@ -1,9 +1,10 @@
 //! The report as one page: no script, no network, readable on a phone and on paper.
 
+use voltier_results::chart::{Bar, bars, escape};
+use voltier_results::html::{self, line};
+use voltier_results::table::{figure, percent};
+
 use super::report::{HEADINGS, Report, Row};
-use crate::chart::{Bar, bars, escape};
-use crate::html::{self, line};
-use crate::table::{figure, percent};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--hdd:#9a9a9a;--ssd:#6b9bd1;--accelerated:#2e9e5b;--line:#8884;--page:Canvas}\n\

@@ -6,32 +6,25 @@
 //! else is the document's: see [`jobs`].
 
 pub mod html;
-pub mod jobs;
 pub mod options;
 pub mod report;
 
 use std::fs;
 use std::path::PathBuf;
 
-use jobs::{JOBS, JobSpec};
-pub use options::{Options, Ssd};
+use voltier_results::size::format_bytes;
+use voltier_results::table::median;
+
+use crate::plan::maxio_jobs::{JOBS, JobSpec};
+pub use options::Options;
+use options::{SSD_PER_SIZE, TURNS};
 pub use report::{Figures, Report, Row};
 
 use crate::LabError;
 use crate::fio::{self, Fio, Job, Outcome, Pattern, Target, Until};
 use crate::machine::Machine;
 use crate::process::Stop;
-use crate::size::format_bytes;
-use crate::table::median;
 use crate::voltier::{CacheSpec, Instance};
-
-/// The cache's SSD, in test sizes: the document's proportion (800 GB for a test set of 100 GB). No
-/// more than an eighth of the lines can be dirty then, which is below the threshold of destaging.
-pub(crate) const SSD_PER_SIZE: u64 = 8;
-
-/// How often SSD and accelerated volume are measured, in turns; the median counts. What slows the
-/// machine down for a while meets both.
-pub(crate) const TURNS: usize = 3;
 
 /// Passes over the accelerated volume within which its log must have been around its SSD.
 const PASSES_MAX: u64 = 4 * SSD_PER_SIZE;
@@ -225,7 +218,7 @@ fn said(spec: &JobSpec, volume: &str, outcome: &Outcome) -> String {
     format!(
         "{:<13} {volume:<12} {:>10} {}",
         spec.label,
-        crate::table::figure(spec.figure(outcome)),
+        voltier_results::table::figure(spec.figure(outcome)),
         spec.unit.name()
     )
 }

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use voltier_results::size::parse_bytes;
+
 use crate::LabError;
-use crate::size::parse_bytes;
+use crate::plan::maxio_jobs::Ssd;
 
 /// Eleven of these are in memory: small enough for a laptop, large enough that the models' caches
 /// do not matter.
@@ -15,32 +17,13 @@ const DEFAULT_SECONDS: u32 = 3;
 /// Four sequential threads at depth 16 with 256 KiB requests need room to run.
 const SMALLEST_SIZE_BYTES: u64 = 64 << 20;
 
-/// The document's two SSDs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ssd {
-    /// Intel DC S3710, 800 GB.
-    Sata,
-    /// Comay BladeDrive E24, 800 GB.
-    Pcie,
-}
+/// The cache's SSD, in test sizes: the document's proportion (800 GB for a test set of 100 GB). No
+/// more than an eighth of the lines can be dirty then, which is below the threshold of destaging.
+pub(crate) const SSD_PER_SIZE: u64 = 8;
 
-impl Ssd {
-    /// The profile of the modelled drive.
-    pub fn profile(self) -> &'static str {
-        match self {
-            Ssd::Sata => "ssd-sata",
-            Ssd::Pcie => "ssd-pcie",
-        }
-    }
-
-    /// The drive it models.
-    pub fn drive(self) -> &'static str {
-        match self {
-            Ssd::Sata => "the document's SATA SSD (Intel DC S3710)",
-            Ssd::Pcie => "the document's PCIe SSD (Comay BladeDrive E24)",
-        }
-    }
-}
+/// How often SSD and accelerated volume are measured, in turns; the median counts. What slows the
+/// machine down for a while meets both.
+pub(crate) const TURNS: usize = 3;
 
 /// How to run the demonstration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,9 +92,8 @@ fn refused(name: &'static str, value: String, why: &str) -> LabError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::JOBS;
-    use super::super::{SSD_PER_SIZE, TURNS};
     use super::*;
+    use crate::plan::maxio_jobs::JOBS;
 
     fn with(name: &str, value: &str) -> Result<Options, LabError> {
         Options::from_settings("voltier".into(), "demo".into(), |asked| {

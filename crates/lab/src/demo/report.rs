@@ -1,12 +1,12 @@
 //! What the demonstration measured, as a table and as JSON.
 
 use serde::Serialize;
+use voltier_results::size::format_bytes;
+use voltier_results::table::{figure, percent, render};
 
-use super::jobs::{JobSpec, Published, Unit};
-use super::{Options, SSD_PER_SIZE, TURNS};
+use super::options::{Options, SSD_PER_SIZE, TURNS};
 use crate::machine::Machine;
-use crate::size::format_bytes;
-use crate::table::{figure, percent, render};
+use crate::plan::maxio_jobs::{JobSpec, Published, Unit};
 use crate::voltier::Show;
 
 /// What one job measured on the three volumes, in its unit.
@@ -251,8 +251,8 @@ impl Report {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::demo::Ssd;
-    use crate::demo::jobs::JOBS;
+    use crate::plan::maxio_jobs::JOBS;
+    use crate::plan::maxio_jobs::Ssd;
     use crate::voltier::{Counters, DeviceBytes};
 
     pub(in crate::demo) fn sample() -> Report {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::size::format_bytes;
+use voltier_results::size::format_bytes;
 
 /// What fio reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq)]

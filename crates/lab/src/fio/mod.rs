@@ -3,7 +3,6 @@
 //! Only figures that fio itself measured are used, as fio counts them. Reading route: [`Job`] is
 //! what is asked for, [`Outcome`] what it came to, [`Fio`] the program.
 
-pub(crate) mod flow;
 mod job;
 mod output;
 

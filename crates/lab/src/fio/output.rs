@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use voltier_results::import::fio_flow::{flow, number};
+use voltier_results::result::Flow;
 
-use super::flow::{flow, number};
 use crate::LabError;
-use crate::result::Flow;
 
 /// What one reporting group of jobs measured.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -132,8 +132,8 @@ fn outcome(job: RawJob) -> Outcome {
 mod tests {
     use super::*;
 
-    const MIXED: &str = include_str!("../../tests/data/fio-3.33-randrw.json");
-    const FILL: &str = include_str!("../../tests/data/fio-3.33-write.json");
+    const MIXED: &str = include_str!("../../../results/tests/data/fio-3.33-randrw.json");
+    const FILL: &str = include_str!("../../../results/tests/data/fio-3.33-write.json");
 
     fn one(text: &str) -> Outcome {
         let outcomes = parse(text, "fio").unwrap();

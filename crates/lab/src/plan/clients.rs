@@ -1,12 +1,12 @@
 //! Several clients at once: clients x processes, through fio's server mode.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::{Access, Axes};
 
 use super::jobs::{fill_group, once, random_data, timed};
 use super::step::{Group, Planned, Subject, Work};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::Pattern;
-use crate::result::{Access, Axes};
 
 /// Where the clients run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,10 +72,10 @@ impl Clients {
         check(self.seconds, &[self.block_random, self.block_sequential])?;
         not_empty("access", &self.access)?;
         not_empty("reads", &self.reads)?;
-        super::percentages("reads", &self.reads)?;
-        super::counts("clients", &self.clients)?;
-        super::counts("processes", &self.processes)?;
-        super::counts("depth", &[self.depth])?;
+        super::values::percentages("reads", &self.reads)?;
+        super::values::counts("clients", &self.clients)?;
+        super::values::counts("processes", &self.processes)?;
+        super::values::counts("depth", &[self.depth])?;
         let most = self.clients.iter().copied().max().unwrap_or(0);
         if self.transport == Transport::Hosts && (self.hosts.len() as u32) < most {
             return Err(format!(

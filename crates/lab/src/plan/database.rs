@@ -1,11 +1,11 @@
 //! A database over a file system on the target, its benchmark run again and again.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Axes;
 
 use super::jobs::once;
 use super::step::{DatabaseStep, Group, Planned, Subject, Work};
 use super::values::{Extent, check};
-use crate::result::Axes;
 
 /// Which database and benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,12 +54,16 @@ impl Database {
         check(self.seconds, &[])?;
         for (name, value) in [("runs", self.runs), ("scale", self.scale), ("clients", self.clients)]
         {
-            super::counts(name, &[value])?;
+            super::values::counts(name, &[value])?;
         }
         if self.seconds < 1.0 {
             return Err("seconds: a run of a database has whole seconds, from 1".to_owned());
         }
-        super::known_words("file_system", std::slice::from_ref(&self.file_system), &["ext4", "xfs"])
+        super::values::known_words(
+            "file_system",
+            std::slice::from_ref(&self.file_system),
+            &["ext4", "xfs"],
+        )
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {

@@ -4,12 +4,12 @@
 //! touched exactly once a pass, in order or in a fresh permutation.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::{Access, Axes};
 
 use super::jobs::{once, random_data};
 use super::step::{FilePass, Group, Load, Planned, Subject, Work};
 use super::values::{ByteSize, not_empty};
 use crate::fio::{Job, Pattern, Until};
-use crate::result::{Access, Axes};
 
 /// The plan `hotfiles`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,8 +39,8 @@ impl HotFiles {
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
-        super::counts("files", &[self.files])?;
-        super::counts("passes", &[self.passes])?;
+        super::values::counts("files", &[self.files])?;
+        super::values::counts("passes", &[self.passes])?;
         not_empty("access", &self.access)?;
         if !self.file_size.0.is_multiple_of(4096) || self.file_size.0 > 1 << 30 {
             return Err("file_size: give a multiple of 4096, 1G at most".to_owned());

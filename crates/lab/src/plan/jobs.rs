@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use voltier_results::result::{Access, Axes};
+
 use super::step::{Group, Load, Planned, Repeat, Subject, Work};
 use crate::fio::{Job, Pattern, Until};
-use crate::result::{Access, Axes};
 
 /// Bytes a request of what is written once.
 const FILL_BLOCK_BYTES: u64 = 128 << 10;

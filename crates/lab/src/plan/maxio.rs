@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::jobs::{fill_group, once, point, timed};
+use super::maxio_jobs::{JOBS, NUMJOBS};
 use super::step::{Group, Subject};
 use super::values::{Extent, check, not_empty, time};
-use crate::demo::jobs::{JOBS, NUMJOBS};
 
 /// The plan `maxio`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ impl Maxio {
             return Err("repeats = 0: give 1 or more".to_owned());
         }
         let known: Vec<&str> = JOBS.iter().map(|job| job.key).collect();
-        super::known_words("jobs", &self.jobs, &known)
+        super::values::known_words("jobs", &self.jobs, &known)
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {

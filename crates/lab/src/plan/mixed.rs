@@ -1,12 +1,12 @@
 //! Any sweep: order, block size, share of reads, jobs and depth, 50/50 among them.
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Access;
 
 use super::jobs::{fill_group, once, point, random_data, timed};
 use super::step::{Group, Planned, Subject};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::Pattern;
-use crate::result::Access;
 
 /// The plan `mixed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,10 +53,10 @@ impl Mixed {
         not_empty("access", &self.access)?;
         not_empty("block_sizes", &self.block_sizes)?;
         not_empty("reads", &self.reads)?;
-        super::counts("jobs", &self.jobs)?;
-        super::counts("depths", &self.depths)?;
-        super::counts("repeats", &[self.repeats])?;
-        super::percentages("reads", &self.reads)
+        super::values::counts("jobs", &self.jobs)?;
+        super::values::counts("depths", &self.depths)?;
+        super::values::counts("repeats", &[self.repeats])?;
+        super::values::percentages("reads", &self.reads)
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Vec<Group> {

@@ -12,12 +12,15 @@
 //! Reading route: [`Plan`], then one method ([`Pts`] is the longest), then [`step`] for what they
 //! expand to.
 
+mod cache_model;
 mod clients;
 mod composite;
 mod database;
+mod facts;
 mod hotfiles;
 mod jobs;
 mod maxio;
+pub mod maxio_jobs;
 mod mixed;
 mod orion;
 mod pts;
@@ -25,8 +28,10 @@ pub mod step;
 mod trace;
 mod values;
 
+pub use cache_model::CacheModel;
 pub use clients::{Clients, Transport};
 pub use database::{Database, Engine};
+pub use facts::facts;
 pub use hotfiles::HotFiles;
 pub use maxio::Maxio;
 pub use mixed::Mixed;
@@ -41,7 +46,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use step::{Group, Subject};
-use voltier_control::nearest;
+use values::unknown;
 
 use crate::LabError;
 
@@ -201,39 +206,6 @@ fn settings<T: Serialize + DeserializeOwned>(
     let settings: T = all.try_into().map_err(|error| error.message().replace('\n', " "))?;
     check(&settings)?;
     Ok(settings)
-}
-
-/// `unknown key ...` in one line, with the nearest known word.
-fn unknown(what: &str, word: &str, known: &[&str]) -> String {
-    match nearest(word, known) {
-        Some(near) => format!("unknown {what} `{word}`: did you mean `{near}`?"),
-        None => format!("unknown {what} `{word}`: known are {}", known.join(", ")),
-    }
-}
-
-/// Refuses words that are not known.
-fn known_words(name: &str, words: &[String], known: &[&str]) -> Result<(), String> {
-    match words.iter().find(|word| !known.contains(&word.as_str())) {
-        Some(word) => Err(format!("{name}: {}", unknown("word", word, known))),
-        None => Ok(()),
-    }
-}
-
-/// Refuses an empty list and zeroes in it.
-fn counts(name: &str, counts: &[u32]) -> Result<(), String> {
-    values::not_empty(name, counts)?;
-    match counts.iter().find(|count| !(1..=1 << 20).contains(*count)) {
-        Some(count) => Err(format!("{name}: {count} is none, give whole numbers from 1")),
-        None => Ok(()),
-    }
-}
-
-/// Refuses what is more than 100.
-fn percentages(name: &str, shares: &[u8]) -> Result<(), String> {
-    match shares.iter().find(|share| **share > 100) {
-        Some(share) => Err(format!("{name}: {share} is no percentage")),
-        None => Ok(()),
-    }
 }
 
 impl Plan {

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::{Access, Axes};
 
 use super::jobs::{fill_group, once, timed};
 use super::step::{Group, Load, Planned, Subject, Work};
 use super::values::{ByteSize, Extent, check, time};
 use crate::fio::{Job, Pattern, Until};
-use crate::result::{Access, Axes};
 
 /// Unmeasured random requests before a large sequential point when no cache size is given.
 const WARM_UP: Duration = Duration::from_secs(120);
@@ -92,15 +92,15 @@ impl Orion {
     pub(super) fn check(&self) -> Result<(), String> {
         check(self.seconds, &[self.size_small, self.size_large])?;
         let word = |name: &str, value: &str, known: &[&str]| {
-            super::known_words(name, &[value.to_owned()], known)
+            super::values::known_words(name, &[value.to_owned()], known)
         };
         word("run", &self.run, &["simple", "normal", "advanced", "oltp", "dss"])?;
         word("type", &self.large_type, &["rand", "seq"])?;
         word("simulate", &self.simulate, &["concat", "raid0"])?;
         let matrices = ["basic", "detailed", "point", "col", "row", "max"];
         word("matrix", &self.matrix, &matrices)?;
-        super::percentages("write", &[self.write])?;
-        super::counts("num_stream_io", &[self.num_stream_io])?;
+        super::values::percentages("write", &[self.write])?;
+        super::values::counts("num_stream_io", &[self.num_stream_io])?;
         if self.run != "advanced" {
             return Ok(());
         }
@@ -282,7 +282,7 @@ pub fn settings_of(options: &[String]) -> Result<toml::Table, String> {
             let known: Vec<String> = KNOWN.iter().map(|known| format!("-{known}")).collect();
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             let word = if word.starts_with('-') { word.clone() } else { format!("-{word}") };
-            return Err(super::unknown("Orion option", &word, &known));
+            return Err(super::values::unknown("Orion option", &word, &known));
         }
         if matches!(name, "hugenotneeded" | "verbose") {
             continue;

@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Axes;
 
 use super::composite::{self, composite};
 use super::jobs::{fill, once, point, random_data, timed};
 use super::step::{Group, Load, Pick, Planned, Repeat, Subject, Tracked, Value, Work};
 use super::values::{ByteSize, Extent, check, not_empty, time};
 use crate::fio::{Job, Pattern};
-use crate::result::Axes;
 
 /// The tests, in the order of the specification.
 pub(super) const TESTS: [&str; 9] =
@@ -146,13 +146,13 @@ impl Pts {
         {
             not_empty(name, list)?;
         }
-        super::known_words("tests", &self.tests, &TESTS)?;
-        super::percentages("reads", &self.reads)?;
-        super::percentages("lat_reads", &self.lat_reads)?;
-        super::percentages("dirth_read", &[self.dirth_read])?;
-        super::counts("dirth_loads", &self.dirth_loads)?;
+        super::values::known_words("tests", &self.tests, &TESTS)?;
+        super::values::percentages("reads", &self.reads)?;
+        super::values::percentages("lat_reads", &self.lat_reads)?;
+        super::values::percentages("dirth_read", &[self.dirth_read])?;
+        super::values::counts("dirth_loads", &self.dirth_loads)?;
         let one = [self.threads, self.depth, self.rounds_max, self.samples, self.dirth_samples];
-        super::counts("threads, depth, rounds_max, samples and dirth_samples", &one)?;
+        super::values::counts("threads, depth, rounds_max, samples and dirth_samples", &one)?;
         for (name, list, needed) in [("reads", &self.reads, 0), ("lat_reads", &self.lat_reads, 0)] {
             if !list.contains(&needed) {
                 return Err(format!("{name} must have 0: steady is judged by the writes"));

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use voltier_results::result::Axes;
+use voltier_trace::replay::Replay;
+
 use crate::fio::{Job, Until};
-use crate::result::Axes;
-use crate::trace::replay::Replay;
 
 /// What is written once is assumed to go at this rate when a time is estimated.
 const FILL_BYTES_PER_SECOND: f64 = 200e6;
@@ -323,7 +324,7 @@ pub fn id(axes: &Axes) -> String {
     };
     add("round", axes.round.map(u64::from));
     add("pass", axes.pass.map(u64::from));
-    add("seq", (axes.access == Some(crate::result::Access::Sequential)).then_some(1));
+    add("seq", (axes.access == Some(voltier_results::result::Access::Sequential)).then_some(1));
     add("read", axes.read_percent.map(u64::from));
     add("bs", axes.block_bytes);
     add("clients", axes.clients.map(u64::from));

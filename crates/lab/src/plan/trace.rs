@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use voltier_results::result::Axes;
+use voltier_trace::ReadOptions;
+use voltier_trace::replay::{Fit, Replay, Survey};
 
 use super::jobs::once;
 use super::step::{Group, Planned, Subject, Work};
 use super::values::{ByteSize, Extent};
 use crate::LabError;
-use crate::result::Axes;
-use crate::trace::ReadOptions;
-use crate::trace::replay::{Fit, Replay, Survey};
 
 /// Requests of a quick replay.
 const QUICK_REQUESTS: u64 = 2_000;
@@ -74,7 +74,7 @@ impl Trace {
 
     pub(super) fn check(&self) -> Result<(), String> {
         if self.format != "auto" {
-            self.format.parse::<crate::trace::Format>()?;
+            self.format.parse::<voltier_trace::Format>()?;
         }
         if self.speed != 0.0 && !(1e-3..=1e6).contains(&self.speed) {
             return Err(format!("speed = {}: give a factor, or 0 for the most", self.speed));
@@ -85,7 +85,7 @@ impl Trace {
         if !(1..=4096).contains(&self.depth) {
             return Err(format!("depth = {}: give a number from 1 to 4096", self.depth));
         }
-        crate::run::CacheModel::of(self).map(drop)
+        super::CacheModel::of(self).map(drop)
     }
 
     pub(super) fn groups(&self, subjects: &[Subject]) -> Result<Vec<Group>, LabError> {

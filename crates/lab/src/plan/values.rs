@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::size::{format_bytes, parse_bytes};
+use voltier_control::nearest;
+use voltier_results::size::{format_bytes, parse_bytes};
 
 /// A size that is written "4K" in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -81,4 +82,37 @@ pub(super) fn check(seconds: f64, blocks: &[ByteSize]) -> Result<(), String> {
 /// Refuses an empty list.
 pub(super) fn not_empty<T>(name: &str, list: &[T]) -> Result<(), String> {
     if list.is_empty() { Err(format!("{name} is empty: name at least one")) } else { Ok(()) }
+}
+
+/// `unknown key ...` in one line, with the nearest known word.
+pub(super) fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+    match nearest(word, known) {
+        Some(near) => format!("unknown {what} `{word}`: did you mean `{near}`?"),
+        None => format!("unknown {what} `{word}`: known are {}", known.join(", ")),
+    }
+}
+
+/// Refuses words that are not known.
+pub(super) fn known_words(name: &str, words: &[String], known: &[&str]) -> Result<(), String> {
+    match words.iter().find(|word| !known.contains(&word.as_str())) {
+        Some(word) => Err(format!("{name}: {}", unknown("word", word, known))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses an empty list and zeroes in it.
+pub(super) fn counts(name: &str, counts: &[u32]) -> Result<(), String> {
+    not_empty(name, counts)?;
+    match counts.iter().find(|count| !(1..=1 << 20).contains(*count)) {
+        Some(count) => Err(format!("{name}: {count} is none, give whole numbers from 1")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what is more than 100.
+pub(super) fn percentages(name: &str, shares: &[u8]) -> Result<(), String> {
+    match shares.iter().find(|share| **share > 100) {
+        Some(share) => Err(format!("{name}: {share} is no percentage")),
+        None => Ok(()),
+    }
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use voltier_results::result::{ClientResult, Point, Status};
+
 use super::load::{Bench, counting, file_name};
 use super::merge;
 use super::meter::{self, Meter};
@@ -14,7 +16,6 @@ use crate::LabError;
 use crate::fio::{self, Job, Outcome};
 use crate::plan::{Clients, Transport};
 use crate::process::{self, Running, Stop};
-use crate::result::{ClientResult, Point, Status};
 
 /// fio's port.
 const PORT: u16 = 8765;

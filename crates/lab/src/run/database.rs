@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use voltier_results::result::{Point, Sample};
+
 use super::meter::{self, Meter};
 use super::target::{Kind, Target};
 use crate::LabError;
 use crate::plan::step::DatabaseStep;
 use crate::plan::{Database, Engine};
 use crate::process::{self, Finished, Running, Stop};
-use crate::result::{Point, Sample};
 
 /// What a step beside the benchmark may take.
 const STEP_LIMIT: Duration = Duration::from_secs(3600);

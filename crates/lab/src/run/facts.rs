@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use voltier_control::VolumeStatus;
+use voltier_results::result::Environment;
 
 use crate::LabError;
 use crate::machine::Machine;
-use crate::result::Environment;
 
 type Facts = BTreeMap<String, String>;
 

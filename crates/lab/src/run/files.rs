@@ -2,20 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use voltier_block::{Buf, Prng};
+use voltier_results::result::{Flow, Histogram, Latency, Point, Status};
 
 use super::merge;
 use super::meter::{self, Meter};
-use super::target::{Kind, Target};
+use super::target::{FILES_FOLDER, Kind, Target};
 use crate::LabError;
 use crate::plan::step::FilePass;
 use crate::process::Stop;
-use crate::result::{Flow, Histogram, Latency, Point, Status};
-
-/// Folder of the files in the target.
-const FOLDER: &str = "voltier-lab-files";
 
 /// Bytes of a request; a file is read in pieces of this.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -31,7 +28,7 @@ pub(super) fn pass(
     point: &mut Point,
 ) -> Result<(), LabError> {
     let Kind::Folder(folder) = &target.kind else { return Ok(()) };
-    let folder = folder.join(FOLDER);
+    let folder = folder.join(FILES_FOLDER);
     fs::create_dir_all(&folder).map_err(LabError::file(&folder))?;
     let order = order(pass);
     let meter = Meter::begin(target);
@@ -60,11 +57,6 @@ pub(super) fn pass(
     point.cpu = meter.cpu(0.0, taken.len() as u64);
     point.cache = meter.cache(target);
     Ok(())
-}
-
-/// Removes what passes have left in a target.
-pub(super) fn remove(folder: &Path) {
-    fs::remove_dir_all(folder.join(FOLDER)).ok();
 }
 
 fn order(pass: FilePass) -> Vec<u32> {

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use rustix::fs::SeekFrom;
 use voltier_control::safety::{self, Finding, Machine, Role};
+use voltier_results::size::format_bytes;
 
 use super::facts;
 use super::target::{Kind, Target};
 use crate::LabError;
 use crate::plan::step::Estimate;
-use crate::size::format_bytes;
 
 /// Lets a run write to its targets, or refuses. What will be lost comes back, a line each.
 ///

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use voltier_results::result::{Flow, Part, Point, Sample, Status};
+
 use super::merge::{self, PERCENTILES};
 use super::meter::{self, Meter};
 use super::target::Target;
@@ -10,7 +12,6 @@ use crate::LabError;
 use crate::fio::{self, Fio, Job, Outcome, Until};
 use crate::plan::step::Load;
 use crate::process::{self, Stop};
-use crate::result::{Flow, Part, Point, Sample, Status};
 
 /// Points of this length and more have a time line.
 const TIMELINE_FROM: Duration = Duration::from_secs(2);

@@ -1,7 +1,8 @@
 //! Flows of several jobs or clients as one, without loss: bins are added, never percentiles.
 
+use voltier_results::result::{Flow, Histogram, Latency};
+
 use crate::fio::Outcome;
-use crate::result::{Flow, Histogram, Latency};
 
 /// The percentiles that every flow of a run has, as fio names them.
 pub(super) const PERCENTILES: [&str; 8] = [

@@ -3,8 +3,9 @@
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use voltier_results::result::{CacheWindow, CpuCost};
+
 use super::target::Target;
-use crate::result::{CacheWindow, CpuCost};
 use voltier_control::VolumeStatus;
 
 /// A tick of `/proc/stat`: the kernel's USER_HZ is 100 everywhere.

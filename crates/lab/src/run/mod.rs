@@ -22,19 +22,19 @@ mod target;
 mod timeline;
 
 pub use facts::environment;
-pub use replay_model::CacheModel;
 pub use target::{Daemon, Target};
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use voltier_results::result::{Manifest, Run, RunWriter};
+
 use crate::LabError;
 use crate::fio::{Fio, OLDEST_FOR_PLANS};
 use crate::plan::step::{self, Estimate, Group};
 use crate::plan::{self, Extent, Plan};
 use crate::process::Stop;
-use crate::result::{Manifest, Run, RunWriter};
 use session::Session;
 use target::Kind;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use voltier_block::{Lba, Nanos, Prng, SECTOR_BYTES, SectorRange};
 use voltier_drive::model::{Clockwork, ModelOp};
+use voltier_results::result::{Flow, Histogram, Latency, Part, Point, Sample};
 use voltier_ring::{Executor, Handle, NoFiles, join_all};
 
 use super::merge;
@@ -17,7 +18,6 @@ use super::target::{Kind, Target};
 use crate::LabError;
 use crate::fio::{Job, Pattern, Until};
 use crate::plan::step::{Load, Work};
-use crate::result::{Flow, Histogram, Latency, Part, Point, Sample};
 
 /// Samples of a point's time line, about.
 const SAMPLES: u32 = 60;

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
+use voltier_results::result::Point;
 
 use super::load::Bench;
 use super::target::{Kind, Target};
@@ -14,7 +15,6 @@ use crate::LabError;
 use crate::fio::{Job, Pattern, Until};
 use crate::plan::step::Load;
 use crate::process::{self, Stop};
-use crate::result::Point;
 
 /// A discard of a large drive takes minutes at most.
 const DISCARD_LIMIT: Duration = Duration::from_secs(1800);
@@ -76,6 +76,6 @@ fn overwrite(
     };
     bench.measure(&Load::of(job), target, point)?;
     // Discards are counted as neither reads nor writes.
-    point.status = crate::result::Status::Ok;
+    point.status = voltier_results::result::Status::Ok;
     Ok(())
 }

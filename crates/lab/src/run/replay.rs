@@ -8,6 +8,11 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
+use voltier_results::result::{Point, Sample, Status};
+use voltier_trace::Op;
+use voltier_trace::convert::{self, Writer};
+use voltier_trace::replay::Replay;
+
 use super::load::{Bench, counting, file_name, requests};
 use super::merge;
 use super::meter::{self, Meter};
@@ -15,10 +20,6 @@ use super::target::Target;
 use crate::LabError;
 use crate::fio::{self, Job, Pattern, Until};
 use crate::plan::step::Planned;
-use crate::result::{Point, Sample, Status};
-use crate::trace::Op;
-use crate::trace::convert::{self, Writer};
-use crate::trace::replay::Replay;
 
 /// fio's options that say where requests go.
 const PLACE_OPTIONS: [&str; 6] = ["ioengine", "uri", "filename", "clientname", "pool", "rbdname"];

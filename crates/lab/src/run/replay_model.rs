@@ -4,22 +4,20 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, GIB, Lba, SECTOR_BYTES, SectorRange};
-use voltier_cache::policy::PolicyKind;
-use voltier_cache::{FormatOptions, LineSize, Mode, OpenOptions, Settings, Status};
+use voltier_cache::{FormatOptions, OpenOptions, Settings, Status};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
+use voltier_results::result::{CacheWindow, Point};
 use voltier_ring::{Executor, Handle, NoFiles, Semaphore};
+use voltier_trace::Op;
+use voltier_trace::replay::Replay;
 use voltier_volume::Volume;
 
 use super::model::Sums;
 use super::replay::{Completed, finish};
 use crate::LabError;
-use crate::plan::Trace;
-use crate::result::{CacheWindow, Point};
-use crate::size::parse_bytes;
-use crate::trace::Op;
-use crate::trace::replay::Replay;
-use crate::twin::store::ZeroesAside;
+use crate::plan::CacheModel;
+use crate::zeroes_aside::ZeroesAside;
 
 type Drive = ModelDevice<ZeroesAside>;
 
@@ -28,41 +26,6 @@ const BLOCK_BYTES: u64 = 4096;
 
 /// The longest request of a volume.
 const PIECE_BYTES: u64 = 1 << 20;
-
-/// A modelled cache before a modelled drive.
-#[derive(Clone, Copy, Debug)]
-pub struct CacheModel {
-    ssd: &'static Profile,
-    bytes: u64,
-    mode: Mode,
-    policy: PolicyKind,
-    line: LineSize,
-}
-
-impl CacheModel {
-    /// What a plan says of it; `None` when it names no cache.
-    ///
-    /// # Errors
-    /// One line: no such profile, mode, policy or line.
-    pub fn of(plan: &Trace) -> Result<Option<CacheModel>, String> {
-        let mode: Mode = plan.mode.parse()?;
-        let policy = plan.policy.parse::<PolicyKind>().map_err(|error| error.to_string())?;
-        let line = LineSize::new(plan.line.0)?;
-        if plan.cache.is_empty() {
-            return Ok(None);
-        }
-        let unusable = |why: String| format!("cache = {}: {why}", plan.cache);
-        let rest = plan.cache.strip_prefix("model:");
-        let rest =
-            rest.ok_or_else(|| unusable("write model:PROFILE or model:PROFILE:SIZE".into()))?;
-        let (name, size) = rest.split_once(':').unwrap_or((rest, ""));
-        let ssd = Profile::find(name).map_err(|error| unusable(error.to_string()))?;
-        let bytes = if size.is_empty() { Some(ssd.bytes) } else { parse_bytes(size) };
-        let bytes = bytes.filter(|bytes| (64 << 20..=64 << 40).contains(bytes));
-        let bytes = bytes.ok_or_else(|| unusable("give a size from 64M".to_owned()))?;
-        Ok(Some(CacheModel { ssd, bytes, mode, policy, line }))
-    }
-}
 
 /// What the requests of a replay leave behind.
 #[derive(Default)]
@@ -148,7 +111,7 @@ async fn volume(
 async fn all(
     handle: &Handle,
     volume: &Rc<Volume<Drive>>,
-    mut requests: crate::trace::replay::Requests,
+    mut requests: voltier_trace::replay::Requests,
     depth: u32,
     tally: &Rc<RefCell<Tally>>,
 ) -> Result<Option<Status>, LabError> {

@@ -3,23 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use voltier_results::import::export_orion;
+use voltier_results::report;
+use voltier_results::result::{Axes, Point, Run, RunWriter, Status};
+
 use super::clients::Crowd;
 use super::database::Server;
 use super::load::Bench;
 use super::model::Worlds;
 use super::steady::{WINDOW, are_steady};
 use super::target::{Kind, Target};
-use super::{
-    CacheModel, Ended, Progress, RAW_FOLDER, files, out_of_space, purge, replay, replay_model,
-};
+use super::{Ended, Progress, RAW_FOLDER, files, out_of_space, purge, replay, replay_model};
 use crate::LabError;
 use crate::fio::Fio;
-use crate::import::export_orion;
 use crate::plan::step::{self, Group, Load, Pick, Planned, Repeat, Work};
-use crate::plan::{Method, Plan};
+use crate::plan::{self, CacheModel, Method, Plan};
 use crate::process::Stop;
-use crate::report;
-use crate::result::{Axes, Point, Run, RunWriter, Status};
 
 /// Mean latency up to which a point of a demand curve may be chosen.
 const DEMAND_LATENCY_NS: f64 = 5e6;
@@ -121,7 +120,8 @@ impl<'a> Session<'a> {
         if self.run.points.is_empty() {
             return Ok(PathBuf::new());
         }
-        report::write(&self.run, &[], &self.folder).map(|written| written.html)
+        report::write(&self.run, plan::facts(&self.run).as_ref(), &[], &self.folder)
+            .map(|written| written.html)
     }
 
     /// A run that ends with an error still has a report of what it has.

@@ -1,10 +1,11 @@
 //! Whether the rounds so far are steady, asked while a group is measured.
 
-use crate::analysis::steady;
-use crate::plan::step::{Tracked, Value};
-use crate::result::Point;
+use voltier_results::analysis::steady;
+use voltier_results::result::Point;
 
-pub(super) use crate::analysis::steady::WINDOW;
+use crate::plan::step::{Tracked, Value};
+
+pub(super) use voltier_results::analysis::steady::WINDOW;
 
 /// The value of a point that is watched.
 pub(super) fn value(point: &Point, value: Value) -> Option<f64> {
@@ -32,7 +33,7 @@ pub(super) fn are_steady(rounds: &[Vec<Point>], tracked: &[Tracked]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Flow;
+    use voltier_results::result::Flow;
 
     fn rounds(values: &[f64]) -> Vec<Vec<Point>> {
         let point = |iops: &f64| {

@@ -10,6 +10,8 @@ use std::time::Duration;
 use voltier_control::protocol::Request;
 use voltier_control::{Client, ExportSpec, StateDir, VolumeName, VolumeStatus};
 use voltier_drive::model::Profile;
+use voltier_results::result::TargetInfo;
+use voltier_results::size::{format_bytes, parse_bytes};
 
 use super::facts;
 use crate::LabError;
@@ -17,8 +19,9 @@ use crate::fio::{self, Fio};
 use crate::plan::Extent;
 use crate::plan::step::Subject;
 use crate::process::{self, Stop};
-use crate::result::TargetInfo;
-use crate::size::{format_bytes, parse_bytes};
+
+/// Folder of the files that passes over a folder leave in their target.
+pub(super) const FILES_FOLDER: &str = "voltier-lab-files";
 
 /// What `nbdinfo` may take.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
@@ -398,7 +401,7 @@ impl Target {
         if let Kind::Folder(folder) = &self.kind
             && is_complete
         {
-            super::files::remove(folder);
+            fs::remove_dir_all(folder.join(FILES_FOLDER)).ok();
         }
         if is_complete {
             for path in self.made.drain(..) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::result::Sample;
+use voltier_results::result::Sample;
 
 /// What a window of the three logs comes to.
 #[derive(Clone, Copy, Default)]

@@ -72,7 +72,11 @@ impl Work {
 fn works() -> [Work; 4] {
     macro_rules! table {
         ($name:literal) => {
-            Table::read(include_str!(concat!("../../tables/cubefs_", $name, "_bandwidth_mbps.csv")))
+            Table::read(include_str!(concat!(
+                "../../../results/tables/cubefs_",
+                $name,
+                "_bandwidth_mbps.csv"
+            )))
         };
     }
     let work = |name, bytes, is_read, sequential, bandwidth| Work {

@@ -11,6 +11,7 @@ use voltier_array::{Array, Consistency, CreateOptions, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::{Nowhere, Profile};
+use voltier_results::table::figure;
 use voltier_ring::{Executor, Handle, NoFiles};
 
 use super::Extent;
@@ -18,7 +19,6 @@ use super::calibration::Calibration;
 use super::load::{Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
-use crate::table::figure;
 
 const DRIVES: usize = 12;
 const DATA: u64 = 10;
@@ -65,8 +65,9 @@ fn cells(extent: Extent) -> Vec<Cell> {
 }
 
 pub(super) fn run(extent: Extent) -> Report {
-    let single = Table::read(include_str!("../../tables/raidix_1_1_single_nvme_iops.csv"));
-    let era = Table::read(include_str!("../../tables/raidix_4_1_era_raid6_iops.csv"));
+    let single =
+        Table::read(include_str!("../../../results/tables/raidix_1_1_single_nvme_iops.csv"));
+    let era = Table::read(include_str!("../../../results/tables/raidix_4_1_era_raid6_iops.csv"));
     let calibration = Calibration::of(&["ssd-d3700"]);
     let drives = Raw { calibration: &calibration };
     let cells = cells(extent);

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use voltier_block::KIB;
 use voltier_drive::ModelDevice;
 use voltier_drive::model::{Nowhere, Profile, Workload, closed_loop};
+use voltier_results::analysis::knee::{LoadPoint, judge};
 use voltier_ring::{Executor, NoFiles};
 use voltier_volume::Volume;
 
@@ -16,7 +17,6 @@ use super::calibration::Calibration;
 use super::load::{Load, Places, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
-use crate::analysis::knee::{LoadPoint, judge};
 
 /// A test of the article.
 struct Test {
@@ -69,7 +69,7 @@ struct Point {
 }
 
 pub(super) fn run(extent: Extent) -> Report {
-    let published = Table::read(include_str!("../../tables/fusionio_orion_tests.csv"));
+    let published = Table::read(include_str!("../../../results/tables/fusionio_orion_tests.csv"));
     let profile = Profile::find("ssd-iodrive").expect("a profile");
     let calibration = Calibration::of(&["ssd-iodrive"]);
     let tests = &TESTS[..if extent == Extent::Full { TESTS.len() } else { 2 }];

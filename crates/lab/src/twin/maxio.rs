@@ -10,6 +10,7 @@ use voltier_cache::{
 };
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
+use voltier_results::table::percent;
 use voltier_ring::{Executor, Handle, NoFiles};
 use voltier_volume::Volume;
 
@@ -18,8 +19,7 @@ use super::calibration::Calibration;
 use super::load::{Edge, Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
-use super::store::ZeroesAside;
-use crate::table::percent;
+use crate::zeroes_aside::ZeroesAside;
 
 type Drive = ModelDevice<ZeroesAside>;
 
@@ -56,8 +56,8 @@ const SEQUENTIAL_JOBS: usize = 2;
 const RANDOM_WRITE_AIM: f64 = 1.5;
 
 pub(super) fn run(extent: Extent) -> Report {
-    let results = Table::read(include_str!("../../tables/maxio_results.csv"));
-    let settings = Table::read(include_str!("../../tables/maxio_fio_jobs.csv"));
+    let results = Table::read(include_str!("../../../results/tables/maxio_results.csv"));
+    let settings = Table::read(include_str!("../../../results/tables/maxio_fio_jobs.csv"));
     let calibration = Calibration::of(&["hdd-7200", "ssd-sata", "ssd-pcie"]);
     let mut loads: Vec<Load> = JOBS.iter().map(|job| load(&settings, job)).collect();
     // The sequential jobs once more, each with a part of its own.

@@ -12,14 +12,14 @@ use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
+use voltier_results::table::figure;
 use voltier_ring::{Executor, Handle, JoinHandle, NoFiles};
 
 use super::Extent;
 use super::calibration::{Calibration, Cell as Calibrated};
 use super::published::Table;
 use super::report::{Figures, Report, Row};
-use super::store::ZeroesAside;
-use crate::table::figure;
+use crate::zeroes_aside::ZeroesAside;
 
 const FILE_BYTES: u64 = MIB;
 /// From one file to the next on the array: chosen so that passes in order are as much faster than
@@ -37,7 +37,7 @@ const HOST_NS: Nanos = 400_000;
 type Drive = ModelDevice<ZeroesAside>;
 
 pub(super) fn run(extent: Extent) -> Report {
-    let published = Table::read(include_str!("../../tables/maxiq_hot_file_test.csv"));
+    let published = Table::read(include_str!("../../../results/tables/maxiq_hot_file_test.csv"));
     let mut calibration = Calibration::of(&["ssd-x25e", "hdd-es2"]);
     let (files, passes) = match extent {
         Extent::Full => (published.figure("file_count", "value") as u64, 8),

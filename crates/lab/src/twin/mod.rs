@@ -11,17 +11,18 @@
 pub mod calibration;
 mod cubefs;
 mod era;
+mod extent;
 mod fusionio;
 pub mod load;
 mod maxio;
 mod maxiq;
 pub mod published;
 pub mod report;
-pub mod store;
 
 use std::fmt;
 use std::str::FromStr;
 
+pub use extent::Extent;
 pub use report::Report;
 
 /// A published test bed.
@@ -81,13 +82,4 @@ impl FromStr for Twin {
             format!("no twin is named '{name}': use one of {}", names.join(", "))
         })
     }
-}
-
-/// How much of it is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
-    /// Every case, for as long as a steady rate takes.
-    Full,
-    /// A few cases for a short time: shows that it works, and is near the full figures.
-    Quick,
 }

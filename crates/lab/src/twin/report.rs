@@ -1,9 +1,9 @@
 //! The table a twin ends in: published product, published hardware, twin hardware, Voltier.
 
 use serde::Serialize;
+use voltier_results::table::{figure, render};
 
 use super::calibration::Calibration;
-use crate::table::{figure, render};
 
 /// What a row comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

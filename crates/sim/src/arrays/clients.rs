@@ -5,14 +5,14 @@ use std::rc::Rc;
 use voltier_array::Stripe;
 use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
+use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::merge::burst;
-use crate::arrays::rig::Rig;
 
 /// Runs so many steps of each client at once.
-pub(crate) async fn run_clients(rig: &Rc<Rig>, steps: u64) {
-    let clients = (0..rig.setup.clients).map(|_| {
-        let (rig, dice) = (rig.clone(), rig.world.prng());
-        rig.world.handle().clone().spawn(Client { rig, dice }.run(steps))
+pub(crate) async fn run_clients(fixture: &Rc<ArrayFixture>, steps: u64) {
+    let clients = (0..fixture.setup.clients).map(|_| {
+        let (fixture, dice) = (fixture.clone(), fixture.world.prng());
+        fixture.world.handle().clone().spawn(Client { fixture, dice }.run(steps))
     });
     let clients: Vec<_> = clients.collect();
     for client in clients {
@@ -21,13 +21,13 @@ pub(crate) async fn run_clients(rig: &Rc<Rig>, steps: u64) {
 }
 
 /// Writes one after the other, small ones: they take the rings of a journal round.
-pub(crate) async fn age(rig: &Rc<Rig>, writes: u64) {
-    let mut client = Client { rig: rig.clone(), dice: rig.world.prng() };
+pub(crate) async fn age(fixture: &Rc<ArrayFixture>, writes: u64) {
+    let mut client = Client { fixture: fixture.clone(), dice: fixture.world.prng() };
     for _ in 0..writes {
         let range = client.pick_in(1);
         client.write(range, Durability::Cached).await;
     }
-    let whole = client.rig.whole();
+    let whole = client.fixture.whole();
     if client.dice.one_in(2) {
         // Something everywhere.
         for range in whole {
@@ -37,17 +37,17 @@ pub(crate) async fn age(rig: &Rc<Rig>, writes: u64) {
 }
 
 struct Client {
-    rig: Rc<Rig>,
+    fixture: Rc<ArrayFixture>,
     dice: Prng,
 }
 
 /// A request that is under way, until dropped.
-struct UnderWay<'a>(&'a Rig, SectorRange);
+struct UnderWay<'a>(&'a ArrayFixture, SectorRange);
 
 impl<'a> UnderWay<'a> {
-    fn new(rig: &'a Rig, range: SectorRange) -> Self {
-        rig.under_way.borrow_mut().push(range);
-        Self(rig, range)
+    fn new(fixture: &'a ArrayFixture, range: SectorRange) -> Self {
+        fixture.under_way.borrow_mut().push(range);
+        Self(fixture, range)
     }
 }
 
@@ -62,12 +62,17 @@ impl Drop for UnderWay<'_> {
 impl Client {
     /// A range that is no part of a stripe which is closed.
     fn pick(&mut self) -> SectorRange {
-        let block = self.rig.setup.block_sectors();
-        let stripe = self.rig.setup.geometry.stripe_sectors();
+        let block = self.fixture.setup.block_sectors();
+        let stripe = self.fixture.setup.geometry.stripe_sectors();
         loop {
             let longest = *self.dice.pick(&[1, 1, 8 / block.min(8), 2 * stripe / block]);
             let range = self.pick_in(longest);
-            let closed = self.rig.closed.get().map(|stripe| self.rig.setup.sectors_of(stripe));
+            let closed = self
+                .fixture
+                .bit_rot
+                .closed
+                .get()
+                .map(|stripe| self.fixture.setup.sectors_of(stripe));
             if closed.is_none_or(|closed| !closed.overlaps(range)) {
                 return range;
             }
@@ -75,9 +80,10 @@ impl Client {
     }
 
     fn pick_in(&mut self, longest: u64) -> SectorRange {
-        let rig = self.rig.clone();
-        let (block, stripe) = (rig.setup.block_sectors(), rig.setup.geometry.stripe_sectors());
-        let window = *self.dice.pick(&rig.windows());
+        let fixture = self.fixture.clone();
+        let (block, stripe) =
+            (fixture.setup.block_sectors(), fixture.setup.geometry.stripe_sectors());
+        let window = *self.dice.pick(&fixture.windows());
         if longest > 1 && self.dice.one_in(4) {
             // Whole stripes.
             let stripes = window.count / stripe;
@@ -95,43 +101,43 @@ impl Client {
 
     async fn run(mut self, steps: u64) {
         for _ in 0..steps {
-            if self.rig.setup.merges() && self.dice.one_in(3) {
+            if self.fixture.setup.merges() && self.dice.one_in(3) {
                 self.write_burst().await;
             }
             let range = self.pick();
-            let rig = self.rig.clone();
-            let under_way = UnderWay::new(&rig, range);
+            let fixture = self.fixture.clone();
+            let under_way = UnderWay::new(&fixture, range);
             let durability = *self.dice.pick(&[Durability::Cached, Durability::Durable]);
             match self.dice.below(16) {
                 0..4 => self.read(range).await,
-                4 | 5 => flush(&self.rig).await,
+                4 | 5 => flush(&self.fixture).await,
                 6 => self.zero(range, durability).await,
                 7 => self.discard(range).await,
                 _ => self.write(range, durability).await,
             }
             drop(under_way);
             if self.dice.one_in(8) {
-                self.rig.world.handle().sleep(self.dice.below(3_000_000)).await;
+                self.fixture.world.handle().sleep(self.dice.below(3_000_000)).await;
             }
         }
     }
 
     /// Small writes at once, one behind the other.
     async fn write_burst(&mut self) {
-        let rig = self.rig.clone();
+        let fixture = self.fixture.clone();
         let first = self.pick_in(1);
-        let window = rig.windows().into_iter().find(|window| window.contains(first));
+        let window = fixture.windows().into_iter().find(|window| window.contains(first));
         let end = window.expect("it was picked in one").end().0;
-        let closed = rig.closed.get().map(|stripe| rig.setup.sectors_of(stripe));
-        let ranges = burst(&mut self.dice, rig.setup.block_sectors(), first, end);
+        let closed = fixture.bit_rot.closed.get().map(|stripe| fixture.setup.sectors_of(stripe));
+        let ranges = burst(&mut self.dice, fixture.setup.block_sectors(), first, end);
         let is_open = |range: &SectorRange| closed.is_none_or(|closed| !closed.overlaps(*range));
         let writes = ranges.into_iter().filter(is_open).map(|range| {
-            let (rig, dice) = (rig.clone(), Prng::new(self.dice.next_u64()));
+            let (fixture, dice) = (fixture.clone(), Prng::new(self.dice.next_u64()));
             let durability =
                 if self.dice.one_in(8) { Durability::Durable } else { Durability::Cached };
-            rig.world.handle().clone().spawn(async move {
-                let _under_way = UnderWay::new(&rig, range);
-                Client { rig: rig.clone(), dice }.write(range, durability).await;
+            fixture.world.handle().clone().spawn(async move {
+                let _under_way = UnderWay::new(&fixture, range);
+                Client { fixture: fixture.clone(), dice }.write(range, durability).await;
             })
         });
         for write in writes.collect::<Vec<_>>() {
@@ -140,12 +146,12 @@ impl Client {
     }
 
     async fn read(&self, range: SectorRange) {
-        let read = self.rig.model.borrow_mut().begin_read();
+        let read = self.fixture.model.borrow_mut().begin_read();
         let into = Buf::new(range.bytes() as usize);
-        match self.rig.array().read(range.start, into).await {
+        match self.fixture.array().read(range.start, into).await {
             Ok(data) => {
-                self.rig.note_use(range);
-                let seen = self.rig.model.borrow_mut().end_read(read, range.start, &data);
+                self.fixture.note_use(range);
+                let seen = self.fixture.model.borrow_mut().end_read(read, range.start, &data);
                 if let Err(violation) = seen {
                     panic!("{violation}, reading {range}");
                 }
@@ -155,51 +161,51 @@ impl Client {
     }
 
     fn is_durable(&self, durability: Durability) -> bool {
-        durability == Durability::Durable || self.rig.setup.has_journal()
+        durability == Durability::Durable || self.fixture.setup.has_journal()
     }
 
     async fn write(&mut self, range: SectorRange, durability: Durability) {
         let mut data = Buf::new(range.bytes() as usize);
         self.dice.fill(&mut data);
-        let write = self.rig.model.borrow_mut().begin_write(range.start, &data);
-        let journal = self.rig.journal_before();
-        let open = self.rig.open.borrow_mut().begin(range);
-        let result = self.rig.array().write(range.start, data.into(), durability).await;
+        let write = self.fixture.model.borrow_mut().begin_write(range.start, &data);
+        let journal = self.fixture.journal_before();
+        let open = self.fixture.uncovered.borrow_mut().begin(range);
+        let result = self.fixture.array().write(range.start, data.into(), durability).await;
         expect(result, "writing", range);
-        self.rig.note_journal(journal);
-        self.rig.note_use(range);
-        self.rig.open.borrow_mut().end(open);
+        self.fixture.note_journal(journal);
+        self.fixture.note_use(range);
+        self.fixture.uncovered.borrow_mut().end(open);
         let durable = self.is_durable(durability);
-        self.rig.model.borrow_mut().end_write(write, durable);
-        let stripe = self.rig.setup.geometry.stripe_sectors();
-        let mut written = self.rig.written.borrow_mut();
+        self.fixture.model.borrow_mut().end_write(write, durable);
+        let stripe = self.fixture.setup.geometry.stripe_sectors();
+        let mut written = self.fixture.written.borrow_mut();
         for first in range.split_at_multiples(stripe) {
-            written.insert(self.rig.setup.region_of(Stripe(first.start.0 / stripe)));
+            written.insert(self.fixture.setup.region_of(Stripe(first.start.0 / stripe)));
         }
     }
 
     async fn zero(&self, range: SectorRange, durability: Durability) {
-        let write = self.rig.model.borrow_mut().begin_zeroes(range);
-        let open = self.rig.open.borrow_mut().begin(range);
-        let result = self.rig.array().write_zeroes(range, durability).await;
+        let write = self.fixture.model.borrow_mut().begin_zeroes(range);
+        let open = self.fixture.uncovered.borrow_mut().begin(range);
+        let result = self.fixture.array().write_zeroes(range, durability).await;
         expect(result, "zeroing", range);
-        self.rig.open.borrow_mut().end(open);
+        self.fixture.uncovered.borrow_mut().end(open);
         let durable = self.is_durable(durability);
-        self.rig.model.borrow_mut().end_write(write, durable);
+        self.fixture.model.borrow_mut().end_write(write, durable);
     }
 
     async fn discard(&self, range: SectorRange) {
-        let write = match self.rig.limits().after_discard {
-            AfterDiscard::Zeroes => Some(self.rig.model.borrow_mut().begin_zeroes(range)),
-            AfterDiscard::Anything => Some(self.rig.model.borrow_mut().begin_discard(range)),
+        let write = match self.fixture.limits().after_discard {
+            AfterDiscard::Zeroes => Some(self.fixture.model.borrow_mut().begin_zeroes(range)),
+            AfterDiscard::Anything => Some(self.fixture.model.borrow_mut().begin_discard(range)),
             AfterDiscard::Unchanged => None,
         };
-        let open = self.rig.open.borrow_mut().begin(range);
-        expect(self.rig.array().discard(range).await, "discarding", range);
-        self.rig.open.borrow_mut().end(open);
+        let open = self.fixture.uncovered.borrow_mut().begin(range);
+        expect(self.fixture.array().discard(range).await, "discarding", range);
+        self.fixture.uncovered.borrow_mut().end(open);
         if let Some(write) = write {
-            let durable = self.rig.setup.has_journal();
-            self.rig.model.borrow_mut().end_write(write, durable);
+            let durable = self.fixture.setup.has_journal();
+            self.fixture.model.borrow_mut().end_write(write, durable);
         }
     }
 }
@@ -212,11 +218,11 @@ fn expect(result: IoResult<()>, what: &str, range: SectorRange) {
 }
 
 /// Flushes the volume.
-pub(crate) async fn flush(rig: &Rig) {
-    let is_settled = !rig.is_in_doubt();
-    let flush = rig.model.borrow_mut().begin_flush();
-    let open = rig.open.borrow_mut().begin_flush();
-    expect(rig.array().flush().await, "flush of", SectorRange::default());
-    rig.model.borrow_mut().end_flush(flush);
-    rig.open.borrow_mut().end_flush(open, is_settled);
+pub(crate) async fn flush(fixture: &ArrayFixture) {
+    let is_settled = !fixture.is_in_doubt();
+    let flush = fixture.model.borrow_mut().begin_flush();
+    let open = fixture.uncovered.borrow_mut().begin_flush();
+    expect(fixture.array().flush().await, "flush of", SectorRange::default());
+    fixture.model.borrow_mut().end_flush(flush);
+    fixture.uncovered.borrow_mut().end_flush(open, is_settled);
 }

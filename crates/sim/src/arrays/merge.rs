@@ -3,8 +3,6 @@
 use voltier_array::{MergeMode, MergePolicy};
 use voltier_block::{Lba, Nanos, Prng, SectorRange};
 
-use crate::arrays::setup::Setup;
-
 /// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
 const MERGE: u64 = 0x6d65_7267_0000_cf8f;
 /// One seed in so many merges small writes.
@@ -23,19 +21,6 @@ pub(super) fn merge_of(seed: u64) -> MergePolicy {
         mode: *prng.pick(&[MergeMode::Adaptive, MergeMode::Adaptive, MergeMode::Always]),
         wait_ns,
         max_ns: wait_ns * *prng.pick::<Nanos>(&[1, 4, 40]),
-    }
-}
-
-impl Setup {
-    /// Whether small writes wait for each other.
-    pub(crate) fn merges(&self) -> bool {
-        self.merge.mode != MergeMode::Off
-    }
-
-    /// With small writes merged, if the seed draws it.
-    pub(super) fn with_merging(mut self, seed: u64) -> Self {
-        self.merge = merge_of(seed);
-        self
     }
 }
 

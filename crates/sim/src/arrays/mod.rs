@@ -10,37 +10,44 @@
 //! parity by an arithmetic of its own; the array serves and is taken care of again, and is cut off once
 //! more.
 //!
-//! - `setup`: what a seed draws.
-//! - `left`: what is on the media, and what must come of it, without the array's help.
-//! - `rig`: drives, an array, a model; the checks.
-//! - `bay`: which drive is which member.
-//! - `clients`, `operator`, `rot`: what is done.
-//! - `journal`: the journal on a device of its own.
-//! - `growth`: rows that are added.
-//! - `merge`: small writes that wait for each other.
-//! - `room`: a member that is added for room: stripes get wider while all goes on.
-//! - `open`: what nobody knows without a journal.
+//! - `setup`, `draw`: what a seed is, and how it is drawn; `merge`: small writes that are merged.
+//! - `sets`: sets of drives and of members.
+//! - `known`, `rows`, `parity`, `bit_rot`, `uncovered`: what must be so, computed without the array's help.
+//! - `left`: what a crash leaves.
+//! - `fixture`: drives, an array, a model; `members`: which drive is which member.
+//! - `checks`: holds the array to model and parity.
+//! - `clients`, `operator`, `growth`, `expansion`, `journal`, `scrubbing`: what is done meanwhile.
+//! - `trial`, `start`: how a start is tried, and what may be refused.
+//! - `crash`: the crash-point sweep.
 //! - `stacked`: a cache over two arrays.
-//! - `scrub`: parity by another arithmetic.
 
-mod bay;
+mod bit_rot;
+mod checks;
 mod clients;
 mod crash;
+mod draw;
+mod expansion;
+mod fixture;
 mod growth;
 mod journal;
+mod known;
 mod left;
+mod members;
 mod merge;
-mod open;
 mod operator;
-mod rig;
-mod room;
-mod rot;
-mod scrub;
+mod parity;
+mod rows;
+mod scrubbing;
+mod sets;
 mod setup;
 mod stacked;
+mod start;
+mod trial;
+mod uncovered;
 
 pub use crash::run;
-pub use scrub::parity;
+pub use draw::draw_setup;
+pub use parity::parity;
 pub(crate) use setup::uuid;
 pub use setup::{Care, Drive, Setup};
 pub use stacked::{Stack, run as run_stack};

@@ -1,4 +1,5 @@
-//! What somebody does to members while clients go on: takes them out, replaces and copies them, adds
+//! The operator of an array does things to members while clients go on: takes them out, replaces and copies
+//! them, adds
 //! spares, changes paces, does them harm. Never more than the level can lose.
 
 use std::rc::Rc;
@@ -7,18 +8,21 @@ use voltier_array::{
     ArrayError, BackgroundTask, MAP_START_BYTES, MemberLayout, MemberState, Pace, Priority,
     ReplaceError, ScrubRepair,
 };
-use voltier_block::{BlockDevice, Lba, Nanos, Prng, SectorRange};
+use voltier_block::{Lba, Nanos, Prng, SectorRange};
 use voltier_ring::JoinHandle;
 
-use crate::arrays::bay::Bay;
-use crate::arrays::rig::Rig;
-use crate::arrays::room::end_move;
-use crate::arrays::rot::scrub_for_rot;
+use crate::arrays::checks::check_refused;
+use crate::arrays::expansion::{add_member, finish_reshape};
+use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::growth::grow;
+use crate::arrays::journal::handle_journal;
+use crate::arrays::members::MemberMap;
+use crate::arrays::scrubbing::scrub_for_bit_rot;
 use crate::arrays::setup::Care;
 
 const SECOND_NS: Nanos = 1_000_000_000;
 
-/// What happens to a drive while it serves.
+/// A harm that happens to a drive while the drive serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harm {
     /// Every request fails.
@@ -29,7 +33,7 @@ enum Harm {
     RingWrites,
     /// A copy of its superblock cannot be written.
     SuperblockWrites,
-    /// Its region map cannot be written.
+    /// The region map cannot be written.
     MapWrites,
     /// Flushes fail.
     Flushes,
@@ -48,28 +52,30 @@ const HARMS: [Harm; 7] = [
 ];
 
 /// Does what the care of a life is.
-pub(crate) async fn take_care(rig: Rc<Rig>, care: Care, acts: u64) {
-    let mut operator = Operator { dice: rig.world.prng(), rig, under_way: Vec::new() };
+pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) {
+    let mut operator = Operator { dice: fixture.world.prng(), fixture, under_way: Vec::new() };
     match care {
         Care::Rest => {}
-        Care::Scrub => scrub_for_rot(&operator.rig, &mut operator.dice).await,
+        Care::Scrub => scrub_for_bit_rot(&operator.fixture, &mut operator.dice).await,
         Care::Members => {
-            // What is in doubt goes with any member that is lost.
-            operator.rig.until("nothing is in doubt", |rig| !rig.is_in_doubt()).await;
+            // Regions in doubt go with any member that is lost.
+            operator.fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
             for act in 0..acts {
-                let latency_ns = operator.rig.setup.latency_ns;
+                let latency_ns = operator.fixture.setup.latency_ns;
                 let pause_ns = operator.dice.below(20) * latency_ns;
-                operator.rig.world.handle().sleep(pause_ns).await;
+                operator.fixture.world.handle().sleep(pause_ns).await;
                 let (grows, has_journal) = {
-                    let setup = &operator.rig.setup;
+                    let setup = &operator.fixture.setup;
                     (setup.grows, setup.has_journal_device)
                 };
-                if operator.rig.setup.gains_room() && (act == 0 || operator.dice.one_in(4)) {
-                    operator.add_room().await;
+                if operator.fixture.setup.expands() && (act == 0 || operator.dice.one_in(4)) {
+                    let task = add_member(&operator.fixture, &mut operator.dice).await;
+                    operator.keep(task).await;
                 } else if grows && (act == 0 || operator.dice.one_in(6)) {
-                    operator.grow().await;
+                    let task = grow(&operator.fixture, &mut operator.dice);
+                    operator.keep(task).await;
                 } else if has_journal && operator.dice.one_in(3) {
-                    operator.handle_journal().await;
+                    handle_journal(&operator.fixture, &mut operator.dice).await;
                 } else {
                     operator.act().await;
                 }
@@ -82,57 +88,47 @@ pub(crate) async fn take_care(rig: Rc<Rig>, care: Care, acts: u64) {
 }
 
 /// Lets everything come to its end: what can be rebuilt is.
-pub(crate) async fn finish(rig: &Rc<Rig>) {
-    let array = rig.array();
+pub(crate) async fn finish(fixture: &Rc<ArrayFixture>) {
+    let array = fixture.array();
     let fast = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
     array.set_pace(BackgroundTask::Rebuild, fast);
     array.set_pace(BackgroundTask::Scrub, fast);
-    if rig.bay.is_whole() {
-        let is_done = |rig: &Rig| {
-            let array = rig.array();
-            // One that was cancelled is told to go on.
+    if fixture.members.is_whole() {
+        let is_done = |fixture: &ArrayFixture| {
+            let array = fixture.array();
+            // A rebuild that was cancelled is told to go on.
             let is_ended = !array.rebuild_status().progress.is_running;
             let is_left = is_ended && array.rebuild().is_ok();
             let status = array.status().expect("an array with superblocks");
             let is_place = status.members.iter().any(|it| it.state == MemberState::Lost);
             is_ended && !is_left && !(is_place && status.spares > 0)
         };
-        rig.until("the rebuild ends", is_done).await;
+        fixture.until("the rebuild ends", is_done).await;
         assert!(
-            Bay::members(&array, MemberState::Rebuilding).is_empty(),
+            MemberMap::members(&array, MemberState::Rebuilding).is_empty(),
             "a member is rebuilt for ever"
         );
     } else {
         array.ended(BackgroundTask::Rebuild).await;
     }
-    end_move(rig).await;
+    finish_reshape(fixture).await;
     array.ended(BackgroundTask::Scrub).await;
-    if !rig.was_rotten.get() {
+    if !fixture.bit_rot.was_there.get() {
         assert_eq!(array.scrub_status().mismatched_blocks, 0, "the scrub finds what is not");
     }
 }
 
-impl Rig {
-    /// A drive is refused: its blocks must be larger than those of the members that are there.
-    pub(crate) fn check_refused(&self, drive: usize, error: &ArrayError) {
-        let is_refused = matches!(error, ArrayError::Replace(ReplaceError::Blocks { .. }));
-        let block_bytes = self.disks[drive].limits().block_bytes;
-        let has_larger = block_bytes > self.limits().block_bytes;
-        assert!(is_refused && has_larger, "drive {drive} does not come: {error}");
-    }
-}
-
-pub(crate) struct Operator {
-    pub(crate) rig: Rc<Rig>,
-    pub(crate) dice: Prng,
+struct Operator {
+    fixture: Rc<ArrayFixture>,
+    dice: Prng,
     /// Drives that are coming.
-    pub(crate) under_way: Vec<JoinHandle<()>>,
+    under_way: Vec<JoinHandle<()>>,
 }
 
 impl Operator {
     async fn act(&mut self) {
-        let rig = self.rig.clone();
-        let array = rig.array();
+        let fixture = self.fixture.clone();
+        let array = fixture.array();
         match self.dice.below(16) {
             0..3 => self.fail(),
             3..6 => self.harm(),
@@ -140,15 +136,15 @@ impl Operator {
             10 | 11 => self.replace(MemberState::InService).await,
             12 => {
                 if let Some(drive) = self.pick_free() {
-                    let uuid = rig.come(drive);
-                    rig.world.tell(|| format!("care: drive {drive} is a spare"));
-                    let added = array.add_spare(rig.disks[drive].clone(), uuid);
-                    added.unwrap_or_else(|error| rig.check_refused(drive, &error));
+                    let uuid = fixture.come(drive);
+                    fixture.world.tell(|| format!("care: drive {drive} is a spare"));
+                    let added = array.add_spare(fixture.disks[drive].clone(), uuid);
+                    added.unwrap_or_else(|error| check_refused(&fixture, drive, &error));
                 }
             }
             13 => {
                 let task = *self.dice.pick(&[BackgroundTask::Rebuild, BackgroundTask::Scrub]);
-                rig.world.tell(|| format!("care: {task:?} is cancelled"));
+                fixture.world.tell(|| format!("care: {task:?} is cancelled"));
                 array.cancel(task);
             }
             14 => {
@@ -161,45 +157,48 @@ impl Operator {
                 let pace = Pace { priority, floor_bytes_per_second };
                 array.set_pace(BackgroundTask::Rebuild, pace);
                 let rest_ns = *self.dice.pick(&[1, SECOND_NS / 100, 6 * SECOND_NS]);
-                rig.world.handle().sleep(rest_ns).await;
+                fixture.world.handle().sleep(rest_ns).await;
             }
         }
     }
 
     fn pick_free(&mut self) -> Option<usize> {
-        let free = self.rig.bay.free(&self.rig.setup);
+        let free = self.fixture.members.free(&self.fixture.setup);
         (!free.is_empty()).then(|| *self.dice.pick(&free))
     }
 
     fn pick_in(&mut self, state: MemberState) -> Option<usize> {
-        let members = Bay::members(&self.rig.array(), state);
+        let members = MemberMap::members(&self.fixture.array(), state);
         (!members.is_empty()).then(|| *self.dice.pick(&members))
     }
 
     /// Whether a member may be lost, or is counted as such already.
     fn may_lose(&self, member: usize) -> bool {
-        let (rig, array) = (&self.rig, self.rig.array());
+        let (fixture, array) = (&self.fixture, self.fixture.array());
         let geometry = array.geometry();
         let group = geometry.group_of_member(member);
         let is_counted = !array.is_online(member)
-            || rig.bay.drive_of(&array, member).is_some_and(|drive| rig.bay.is_harmed(drive));
-        let exposed = rig.bay.exposed(&array, group) + usize::from(!is_counted);
+            || fixture
+                .members
+                .drive_of(&array, member)
+                .is_some_and(|drive| fixture.members.is_harmed(drive));
+        let exposed = fixture.members.exposed(&array, group) + usize::from(!is_counted);
         exposed <= geometry.parity_chunks()
     }
 
     fn pick_to_lose(&mut self) -> Option<usize> {
-        let members = self.rig.geometry().member_count() as u64;
+        let members = self.fixture.geometry().member_count() as u64;
         let member = self.dice.below(members) as usize;
         self.may_lose(member).then_some(member)
     }
 
-    /// Somebody takes a member out of service.
+    /// Takes a member out of service.
     fn fail(&mut self) {
         let Some(member) = self.pick_to_lose() else { return };
-        let (rig, array) = (&self.rig, self.rig.array());
-        rig.world.tell(|| format!("care: member {member} is taken out"));
-        if let Some(drive) = rig.bay.drive_of(&array, member) {
-            rig.bay.note_former(member, drive);
+        let (fixture, array) = (&self.fixture, self.fixture.array());
+        fixture.world.tell(|| format!("care: member {member} is taken out"));
+        if let Some(drive) = fixture.members.drive_of(&array, member) {
+            fixture.members.note_former(member, drive);
         }
         array.fail(member).expect("as many as can be lost");
     }
@@ -207,16 +206,16 @@ impl Operator {
     fn harm(&mut self) {
         let Some(member) = self.pick_to_lose() else { return };
         let harm = *self.dice.pick(&HARMS);
-        let rig = self.rig.clone();
-        let Some(drive) = rig.bay.drive_of(&rig.array(), member) else { return };
-        let disk = &rig.disks[drive];
-        let layout = rig.setup.layout();
-        let stripes = rig.setup.stripes();
-        let chunk = rig.setup.geometry.member_lba(*self.dice.pick(&stripes), 0);
-        let chunks = rig.on_device(chunk);
+        let fixture = self.fixture.clone();
+        let Some(drive) = fixture.members.drive_of(&fixture.array(), member) else { return };
+        let disk = &fixture.disks[drive];
+        let layout = fixture.setup.layout();
+        let stripes = fixture.setup.stripes();
+        let chunk = fixture.setup.geometry.member_lba(*self.dice.pick(&stripes), 0);
+        let chunks = fixture.on_device(chunk);
         let some = SectorRange::new(chunks.plus(self.dice.below(4) * 8 % 8), 8);
-        rig.world.tell(|| format!("care: harm to member {member}, drive {drive}: {harm:?}"));
-        rig.bay.note_harm(drive);
+        fixture.world.tell(|| format!("care: harm to member {member}, drive {drive}: {harm:?}"));
+        fixture.members.note_harm(drive);
         match harm {
             Harm::Gone => disk.lose(),
             Harm::DataWrites => disk.fail_writes(some),
@@ -226,7 +225,7 @@ impl Operator {
                 disk.fail_writes(SectorRange::new(at, 8));
             }
             Harm::SuperblockWrites => {
-                let bytes = rig.setup.drives[drive].bytes;
+                let bytes = fixture.setup.drives[drive].bytes;
                 let copies = MemberLayout::superblock_lbas(bytes / 512);
                 disk.fail_writes(SectorRange::new(*self.dice.pick(&copies), 8));
             }
@@ -241,18 +240,18 @@ impl Operator {
     /// Puts another drive in the place of a member that is lost, or beside one in service.
     async fn replace(&mut self, state: MemberState) {
         let Some(member) = self.pick_in(state) else { return };
-        let rig = self.rig.clone();
+        let fixture = self.fixture.clone();
         let is_copy = state == MemberState::InService;
         let is_back = !is_copy && self.dice.one_in(2);
-        let former = if is_back { rig.bay.take_former(member) } else { None };
+        let former = if is_back { fixture.members.take_former(member) } else { None };
         let Some(drive) = former.or_else(|| self.pick_free()) else { return };
-        let uuid = rig.come(drive);
+        let uuid = fixture.come(drive);
         if is_copy {
-            rig.bay.note_successor(member, drive);
+            fixture.members.note_successor(member, drive);
         }
-        rig.world.tell(|| format!("care: drive {drive} for member {member}, {state:?}"));
-        let replacing = rig.clone();
-        let replaced = rig.world.handle().spawn(async move {
+        fixture.world.tell(|| format!("care: drive {drive} for member {member}, {state:?}"));
+        let replacing = fixture.clone();
+        let replaced = fixture.world.handle().spawn(async move {
             let array = replacing.array();
             let disk = replacing.disks[drive].clone();
             let replaced = array.replace(member, disk, uuid).await;
@@ -261,13 +260,19 @@ impl Operator {
                 Ok(_) => {}
                 // A spare was faster, or it was lost on the way.
                 Err(ArrayError::Replace(ReplaceError::Busy { .. } | ReplaceError::Device(_))) => {}
-                Err(error) => replacing.check_refused(drive, &error),
+                Err(error) => check_refused(&replacing, drive, &error),
             }
         });
+        self.keep(Some(replaced)).await;
+    }
+
+    /// Waits for a task now, or at the end.
+    async fn keep(&mut self, task: Option<JoinHandle<()>>) {
+        let Some(task) = task else { return };
         if self.dice.one_in(2) {
-            replaced.await;
+            task.await;
         } else {
-            self.under_way.push(replaced);
+            self.under_way.push(task);
         }
     }
 }

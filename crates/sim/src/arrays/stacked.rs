@@ -12,19 +12,20 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
-use voltier_drive::filter::FittedDevice;
 use voltier_ring::{Executor, NoFiles};
 
 use crate::arrays::merge::merge_of;
+use crate::arrays::sets::MemberSet;
 use crate::arrays::setup::uuid;
 use crate::budget;
+use crate::crash_points::CrashPoints;
 use crate::disk::{DiskSpec, SimDisk};
-use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::model::Model;
+use crate::origin::FittedDevice;
 use crate::rest;
-use crate::workload::{Bench, Profile, UUID, run_clients};
+use crate::workload::{DeviceUnderTest, Profile, UUID, run_clients};
 use crate::world::World;
 
 type StackedOrigin = FittedDevice<Array<SimDisk>>;
@@ -73,7 +74,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// What a seed draws, if it is one of these.
+    /// Draws a stack, if the seed is one of these.
     pub fn draw(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Option<Self> {
         let mut prng = Prng::new(seed ^ DICE);
         if !prng.one_in(ONE_IN) {
@@ -162,7 +163,7 @@ impl Shape {
     }
 }
 
-/// What is left of a life.
+/// Everything that is left of a life.
 #[derive(Clone)]
 struct Left {
     origin: Vec<Medium>,
@@ -177,7 +178,7 @@ struct Left {
 }
 
 /// Drives, arrays, a cache.
-struct Tower {
+struct StackFixture {
     world: World,
     stack: Rc<Stack>,
     disks: [Vec<SimDisk>; 2],
@@ -187,13 +188,13 @@ struct Tower {
     generation: Cell<u64>,
     is_dissolving: Cell<bool>,
     /// Members that are given to the next start.
-    given: [u64; 2],
+    given: [MemberSet; 2],
 }
 
 const SIDES: [Side; 2] = [Side::Origin, Side::Ssd];
 
-impl Tower {
-    fn new(world: &World, stack: &Rc<Stack>, left: Left, given: [u64; 2]) -> Rc<Self> {
+impl StackFixture {
+    fn new(world: &World, stack: &Rc<Stack>, left: Left, given: [MemberSet; 2]) -> Rc<Self> {
         let disks = |side: Side, media: Vec<Medium>| {
             let shape = stack.shape(side);
             let disk = |(member, medium)| SimDisk::new(world, &shape.disk(member), medium);
@@ -222,18 +223,8 @@ impl Tower {
         };
         let (origin, ssd) = (media(Side::Origin), media(Side::Ssd));
         let mut model = self.model.borrow().clone();
-        let kind = match cut {
-            Cut::Power => {
-                model.power_cut();
-                FaultKind::PowerCut
-            }
-            Cut::Kill => {
-                model.kill();
-                FaultKind::DaemonKill
-            }
-        };
-        self.world.ledger().fault(kind);
-        self.world.ledger().count(|counts| counts.crash_points += 1);
+        model.crash(cut);
+        self.world.ledger().count_crash(cut);
         let was_whole = SIDES.map(|side| {
             let members = self.stack.shape(side).members;
             let array = self.arrays[side as usize].borrow();
@@ -266,7 +257,7 @@ impl Tower {
     async fn assemble(&self) {
         for side in SIDES {
             let own = side as usize;
-            let given = (0..self.disks[own].len()).filter(|at| self.given[own] >> at & 1 == 1);
+            let given = (0..self.disks[own].len()).filter(|at| self.given[own].has(*at));
             let disks = given.rev().map(|member| self.disks[own][member].clone()).collect();
             let options = AssembleOptions { degraded: true, force: false };
             let assembled = Array::assemble(self.world.handle(), disks, options).await;
@@ -280,7 +271,7 @@ impl Tower {
     }
 
     /// Opens the cache; none if it was being taken away.
-    async fn open(&self) -> Option<Rc<Bench<StackedCache>>> {
+    async fn open(&self) -> Option<Rc<DeviceUnderTest<StackedCache>>> {
         let profile = &self.stack.profile;
         let options = OpenOptions {
             uuid: Some(UUID),
@@ -300,7 +291,7 @@ impl Tower {
         self.generation.set(opened.generation);
         self.cache.replace(Some(device.clone()));
         let (world, model) = (self.world.clone(), self.model.clone());
-        Some(Rc::new(Bench { world, model, device, windows: self.windows().into() }))
+        Some(Rc::new(DeviceUnderTest { world, model, device, windows: self.windows().into() }))
     }
 
     /// As of a profile whose origin is the array.
@@ -329,7 +320,7 @@ impl Tower {
         if dice.one_in(2) {
             let excused = self.world.is_excused();
             disks[member].lose();
-            // Nobody may see an error of it.
+            // No client may see an error of the loss.
             self.world.excuse(excused);
         } else {
             array.fail(member).expect("one may go");
@@ -366,76 +357,78 @@ pub fn run(seed: u64, stack: Stack, only: Option<u64>, ledger: &Rc<Ledger>) {
         was_whole: [true; 2],
         is_dissolving: false,
     };
-    let tower = Tower::new(&world, &stack, left, [u64::MAX; 2]);
-    executor.block_on(record(tower.clone(), seed, only));
-    finish(world, executor, tower);
+    let fixture = StackFixture::new(&world, &stack, left, [MemberSet::ALL; 2]);
+    executor.block_on(record(fixture.clone(), seed, only));
+    finish(world, executor, fixture);
 }
 
-fn finish(world: World, mut executor: Executor, tower: Rc<Tower>) {
+fn finish(world: World, mut executor: Executor, fixture: Rc<StackFixture>) {
     world.unwatch();
-    tower.end();
+    fixture.end();
     world.close();
     rest::check_tasks(&world, &mut executor);
 }
 
-async fn record(tower: Rc<Tower>, seed: u64, only: Option<u64>) {
-    tower.make().await;
-    let bench = tower.open().await.expect("a new cache opens");
-    let profile = &tower.stack.profile;
-    run_clients(&bench, profile, profile.steps / 2).await;
-    watch(&tower, seed, only);
-    serve(&tower, &bench, &mut tower.world.prng()).await;
-    bench.check_all("at the end of the recorded life").await;
-    tower.world.unwatch();
-    take_apart(&tower, &bench).await;
+async fn record(fixture: Rc<StackFixture>, seed: u64, only: Option<u64>) {
+    fixture.make().await;
+    let dut = fixture.open().await.expect("a new cache opens");
+    let profile = &fixture.stack.profile;
+    run_clients(&dut, profile, profile.steps / 2).await;
+    watch(&fixture, seed, only);
+    serve(&fixture, &dut, &mut fixture.world.prng()).await;
+    dut.check_all("at the end of the recorded life").await;
+    fixture.world.unwatch();
+    take_apart(&fixture, &dut).await;
 }
 
 /// Clients at work while members go.
-async fn serve(tower: &Rc<Tower>, bench: &Rc<Bench<StackedCache>>, dice: &mut Prng) {
-    let (handle, profile) = (tower.world.handle(), &tower.stack.profile);
-    let (beside, mut own_dice) = (tower.clone(), Prng::new(dice.next_u64()));
+async fn serve(
+    fixture: &Rc<StackFixture>,
+    dut: &Rc<DeviceUnderTest<StackedCache>>,
+    dice: &mut Prng,
+) {
+    let (handle, profile) = (fixture.world.handle(), &fixture.stack.profile);
+    let (beside, mut own_dice) = (fixture.clone(), Prng::new(dice.next_u64()));
     let operator = handle.spawn(async move {
         for _ in 0..own_dice.below(3) {
             beside.world.handle().sleep(own_dice.below(30_000_000)).await;
             beside.lose_one(&mut own_dice);
         }
     });
-    run_clients(bench, profile, profile.steps).await;
+    run_clients(dut, profile, profile.steps).await;
     operator.await;
 }
 
 /// Sets the crash points of the recorded life.
-fn watch(tower: &Rc<Tower>, seed: u64, only: Option<u64>) {
-    let (weak, ledger) = (Rc::downgrade(tower), tower.world.ledger().clone());
-    tower.world.watch(move |event| {
-        let Some(tower) = weak.upgrade() else { return };
-        let mut prng = Prng::new(seed.wrapping_mul(0x1_0000_01b3) ^ event);
-        if !prng.one_in(tower.stack.one_in) || only.is_some_and(|only| only != event) {
-            return;
-        }
-        let cut = if prng.one_in(4) { Cut::Kill } else { Cut::Power };
-        let contents = tower.model.borrow().contents();
+fn watch(fixture: &Rc<StackFixture>, seed: u64, only: Option<u64>) {
+    let points = CrashPoints { seed, one_in: fixture.stack.one_in, only };
+    let (weak, ledger) = (Rc::downgrade(fixture), fixture.world.ledger().clone());
+    fixture.world.watch(move |event| {
+        let Some(fixture) = weak.upgrade() else { return };
+        let Some(mut prng) = points.dice_at(event) else { return };
+        let cut = Cut::draw(&mut prng);
+        let contents = fixture.model.borrow().contents();
         ledger.at(format!("seed {seed}, event {event}, {cut:?}"), Some(event));
         ledger.count(|counts| counts.array_points += 1);
-        let left = tower.left_by(cut, &mut prng);
-        verify(&tower.stack, left, prng, &ledger, 0);
-        tower.model.borrow().forget_contents_since(contents);
+        let left = fixture.left_by(cut, &mut prng);
+        verify(&fixture.stack, left, prng, &ledger, 0);
+        fixture.model.borrow().forget_contents_since(contents);
         ledger.at(format!("seed {seed}, recording"), None);
     });
 }
 
 /// The members of each array that a start is given: some stay away where all were there.
-fn pick_members(stack: &Stack, left: &Left, prng: &mut Prng) -> [u64; 2] {
+fn pick_members(stack: &Stack, left: &Left, prng: &mut Prng) -> [MemberSet; 2] {
     SIDES.map(|side| {
         let shape = stack.shape(side);
-        // What is in doubt goes with any member, where there is no journal.
+        // Without a journal, regions in doubt go with any member.
         let may_lose = left.was_whole[side as usize] && shape.consistency == Consistency::Journal;
-        let mut given = (1 << shape.members) - 1;
+        let mut given: MemberSet = (0..shape.members).collect();
         if may_lose && prng.one_in(2) {
-            given &= !(1 << prng.below(shape.members as u64));
+            given = given - MemberSet::one(prng.below(shape.members as u64) as usize);
         }
         if may_lose && shape.parities > 1 && prng.one_in(2) {
-            given &= !(1 << prng.below(shape.members as u64));
+            given = given - MemberSet::one(prng.below(shape.members as u64) as usize);
         }
         given
     })
@@ -447,66 +440,66 @@ fn verify(stack: &Rc<Stack>, left: Left, mut prng: Prng, ledger: &Rc<Ledger>, de
     let given = pick_members(stack, &left, &mut prng);
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::in_ledger(&executor.handle(), prng.next_u64(), ledger);
-    let tower = Tower::new(&world, stack, left, given);
+    let fixture = StackFixture::new(&world, stack, left, given);
     let next: Rc<RefCell<Option<Left>>> = Rc::default();
     if depth < DEPTH_MAX && prng.one_in(2) {
-        let (weak, next) = (Rc::downgrade(&tower), next.clone());
+        let (weak, next) = (Rc::downgrade(&fixture), next.clone());
         let dice = RefCell::new(Prng::new(prng.next_u64()));
         let cut_at = prng.below(NEXT_CUT_EVENTS);
         world.watch(move |event| {
-            let Some(tower) = weak.upgrade().filter(|_| event == cut_at) else { return };
+            let Some(fixture) = weak.upgrade().filter(|_| event == cut_at) else { return };
             let mut dice = dice.borrow_mut();
-            let cut = if dice.one_in(4) { Cut::Kill } else { Cut::Power };
-            next.replace(Some(tower.left_by(cut, &mut dice)));
+            let cut = Cut::draw(&mut dice);
+            next.replace(Some(fixture.left_by(cut, &mut dice)));
         });
     }
-    executor.block_on(recover(tower.clone(), Prng::new(prng.next_u64())));
-    finish(world, executor, tower);
+    executor.block_on(recover(fixture.clone(), Prng::new(prng.next_u64())));
+    finish(world, executor, fixture);
     if let Some(left) = next.take() {
         verify(stack, left, prng, ledger, depth + 1);
     }
 }
 
 /// The life after a cut.
-async fn recover(tower: Rc<Tower>, mut dice: Prng) {
-    tower.assemble().await;
-    let Some(bench) = tower.open().await else { return check_origin(&tower).await };
-    bench.check_all("after the crash").await;
+async fn recover(fixture: Rc<StackFixture>, mut dice: Prng) {
+    fixture.assemble().await;
+    let Some(dut) = fixture.open().await else { return check_origin(&fixture).await };
+    dut.check_all("after the crash").await;
     if dice.one_in(2) {
-        serve(&tower, &bench, &mut dice).await;
-        bench.check_all("later").await;
+        serve(&fixture, &dut, &mut dice).await;
+        dut.check_all("later").await;
     }
-    rest::check_checksums(&tower.world, &bench.device);
+    rest::check_checksums(&fixture.world, &dut.device);
     if dice.one_in(2) {
-        take_apart(&tower, &bench).await;
+        take_apart(&fixture, &dut).await;
     }
 }
 
 /// Everything goes to the origin, and the cache goes away.
-async fn take_apart(tower: &Rc<Tower>, bench: &Rc<Bench<StackedCache>>) {
-    let settings = voltier_cache::Settings { mode: Mode::PassThrough, ..bench.device.settings() };
-    bench.device.configure(settings).expect("a mode switch works");
-    bench.device.drain().await.expect("a drain works");
-    assert_eq!(bench.device.status().lines_dirty, 0, "dirty lines after a drain");
-    tower.is_dissolving.set(true);
-    bench.device.dissolve().await.expect("a dissolve works");
-    rest::check_cache(&tower.world, &bench.device).await;
-    tower.cache.take();
-    check_origin(tower).await;
+async fn take_apart(fixture: &Rc<StackFixture>, dut: &Rc<DeviceUnderTest<StackedCache>>) {
+    let settings = voltier_cache::Settings { mode: Mode::PassThrough, ..dut.device.settings() };
+    dut.device.configure(settings).expect("a mode switch works");
+    dut.device.drain().await.expect("a drain works");
+    assert_eq!(dut.device.status().lines_dirty, 0, "dirty lines after a drain");
+    fixture.is_dissolving.set(true);
+    dut.device.dissolve().await.expect("a dissolve works");
+    rest::check_cache(&fixture.world, &dut.device).await;
+    fixture.cache.take();
+    check_origin(fixture).await;
 }
 
 /// The origin has everything alone, and neither array has anything wrong.
-async fn check_origin(tower: &Rc<Tower>) {
-    let (world, model) = (tower.world.clone(), tower.model.clone());
-    let device = StackedOrigin::any_sector(tower.array(Side::Origin));
-    let plain = Bench { world, model, device, windows: tower.windows().into() };
+async fn check_origin(fixture: &Rc<StackFixture>) {
+    let (world, model) = (fixture.world.clone(), fixture.model.clone());
+    let device = StackedOrigin::any_sector(fixture.array(Side::Origin));
+    let plain = DeviceUnderTest { world, model, device, windows: fixture.windows().into() };
     plain.check_all("the plain origin").await;
     for side in SIDES {
-        let array = tower.array(side);
+        let array = fixture.array(side);
         let fast = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
         array.set_pace(BackgroundTask::Scrub, fast);
         while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
-            tower.world.handle().sleep(2_000_000).await;
+            fixture.world.handle().sleep(2_000_000).await;
         }
         array.scrub(ScrubRepair::Nothing).expect("none is running");
         array.ended(BackgroundTask::Scrub).await;

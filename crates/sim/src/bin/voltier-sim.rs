@@ -6,14 +6,15 @@ use std::str::FromStr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use voltier_sim::array_walk::ArrayCommand;
-use voltier_sim::manage::Command;
 use voltier_sim::report::{Summary, failure};
+use voltier_sim::scenario::Scenario;
 use voltier_sim::shrink::shrink;
-use voltier_sim::swarm::{Story, catch_panics, regressions};
+use voltier_sim::swarm::{self, catch_panics, regressions};
+use voltier_sim::sweep::arrays::ArrayCommand;
+use voltier_sim::sweep::volumes::Command;
 
 const USAGE: &str = "\
-usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story TEXT]]
+usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--scenario TEXT]]
        cargo xtask sim --manage N
   --arrays       worlds of arrays instead of caches
   --seeds N      so many seeds (default 1000), after the kept regressions
@@ -21,10 +22,10 @@ usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story T
   --manage N     every management command, crashed at every event, with N seeds each
                  (four have all pairs of block sizes)
   --seed S       one seed again, and what happened last in it
-  --story TEXT   with --seed: what is cut away, as a violation prints it
+  --scenario TEXT   with --seed: what is cut away, as a violation prints it
   --from F       the first seed (default 1)
   --twice N      so many of the seeds run twice, and must do the same (default 50)
-  --traces FILE  the trace hash of every story, one line each in the order of the seeds:
+  --traces FILE  the trace hash of every scenario, one line each in the order of the seeds:
                  the same file before and after a change says that it changed no behaviour
   --threads T    threads (default: one a core)";
 
@@ -32,6 +33,9 @@ usage: cargo xtask sim [--arrays] [--seeds N | --minutes M | --seed S [--story T
 const VIOLATIONS_MAX: u64 = 20;
 /// How often a line tells how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
+
+/// The name of `--scenario` in earlier releases.
+const OLD_SCENARIO: &str = "--story";
 
 #[derive(Default)]
 struct Arguments(BTreeMap<String, String>);
@@ -43,7 +47,7 @@ impl Arguments {
         "--minutes",
         "--manage",
         "--seed",
-        "--story",
+        "--scenario",
         "--from",
         "--twice",
         "--traces",
@@ -54,13 +58,14 @@ impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut found = Self::default();
         while let Some(name) = words.next() {
-            if !Self::NAMES.contains(&name.as_str()) {
+            if !Self::NAMES.contains(&name.as_str()) && name != OLD_SCENARIO {
                 return Err(format!("'{name}' is not an option"));
             }
             if name == "--arrays" {
                 found.0.insert(name, String::new());
                 continue;
             }
+            let name = if name == OLD_SCENARIO { "--scenario".to_owned() } else { name };
             let value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             found.0.insert(name, value);
         }
@@ -68,8 +73,8 @@ impl Arguments {
         if Self::KINDS.iter().filter(|kind| has(kind)).count() > 1 {
             return Err(format!("give one of {}", Self::KINDS.join(", ")));
         }
-        if has("--story") && !has("--seed") {
-            return Err("--story needs --seed".to_owned());
+        if has("--scenario") && !has("--seed") {
+            return Err("--scenario needs --seed".to_owned());
         }
         Ok(found)
     }
@@ -91,37 +96,38 @@ fn core_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Run {
     next: u64,
     end: u64,
     until: Option<Instant>,
     twice_until: u64,
     /// Run first, the last one first.
-    first: Vec<Story>,
+    first: Vec<Scenario>,
     arrays: bool,
     summary: Summary,
-    /// Of each story so far: its seed, what is cut away of it, and its trace hash.
+    /// Of each scenario so far: its seed, what is cut away of it, and its trace hash.
     traces: Vec<(u64, String, u64)>,
     told: Instant,
     begun: Instant,
 }
 
 impl Run {
-    fn next_story(&mut self) -> Option<(Story, bool)> {
+    fn next_scenario(&mut self) -> Option<(Scenario, bool)> {
         if self.summary.violations >= VIOLATIONS_MAX {
             return None;
         }
-        if let Some(story) = self.first.pop() {
-            return Some((story, false));
+        if let Some(scenario) = self.first.pop() {
+            return Some((scenario, false));
         }
         if self.next >= self.end || self.until.is_some_and(|until| now() >= until) {
             return None;
         }
         self.next += 1;
         let seed = self.next - 1;
-        let story = if self.arrays { Story::of_array_seed(seed) } else { Story::of_seed(seed) };
-        Some((story, seed < self.twice_until))
+        let scenario =
+            if self.arrays { Scenario::of_array_seed(seed) } else { Scenario::of_seed(seed) };
+        Some((scenario, seed < self.twice_until))
     }
 
     fn progress(&mut self) {
@@ -134,62 +140,62 @@ impl Run {
     }
 }
 
-/// One thread: story after story.
+/// One thread: scenario after scenario.
 fn work(run: &Mutex<Run>) {
     loop {
-        let next = run.lock().expect("no thread dies with it").next_story();
-        let Some((story, twice)) = next else { return };
+        let next = run.lock().expect("no thread dies with it").next_scenario();
+        let Some((scenario, twice)) = next else { return };
         let begun = core_time();
-        let mut outcome = story.run(false);
+        let mut outcome = swarm::run(&scenario, false);
         let spent = core_time() - begun;
         if twice && outcome.failure.is_none() {
-            let again = story.run(false);
+            let again = swarm::run(&scenario, false);
             if again.trace_hash != outcome.trace_hash || again.counts != outcome.counts {
                 outcome.failure = again.failure.or_else(|| {
-                    Some(voltier_sim::swarm::Failure {
+                    Some(swarm::Failure {
                         message: "the same seed did not do the same twice".to_owned(),
-                        place: format!("seed {}", story.seed),
+                        place: format!("seed {}", scenario.seed),
                         event: None,
                     })
                 });
             }
         }
         if let Some(found) = &outcome.failure {
-            let (short, _) = shrink(&story, found);
-            let told = short.run(true);
+            let (short, _) = shrink(&scenario, found);
+            let told = swarm::run(&short, true);
             let text = if told.failure.is_some() {
                 failure(&short, &told)
             } else {
-                failure(&story, &outcome)
+                failure(&scenario, &outcome)
             };
-            println!("seed {}:\n{text}", story.seed);
+            println!("seed {}:\n{text}", scenario.seed);
         }
         let mut run = run.lock().expect("no thread dies with it");
         run.summary.add(&outcome, spent);
-        run.traces.push((story.seed, story.to_string(), outcome.trace_hash));
+        run.traces.push((scenario.seed, scenario.to_string(), outcome.trace_hash));
         run.progress();
     }
 }
 
 fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
-    let mut story = Story::parse(seed, text)?;
-    story.arrays |= arrays;
-    if let Some(plan) = story.draw_array_command() {
+    let mut scenario = Scenario::parse(seed, text)?;
+    scenario.arrays |= arrays;
+    if let Some(plan) = scenario.draw_array_command() {
         println!("{plan:#?}");
-    } else if let Some(stack) = story.draw_stack() {
+    } else if let Some(stack) = scenario.draw_stack() {
         println!("{stack:#?}");
-    } else if story.arrays {
-        println!("{:#?}", story.draw_arrays());
+    } else if scenario.arrays {
+        println!("{:#?}", scenario.draw_arrays());
     } else {
-        println!("{:#?}", story.draw());
+        println!("{:#?}", scenario.draw());
     }
     let begun = core_time();
-    let outcome = story.run(true);
+    let outcome = swarm::run(&scenario, true);
     let spent = core_time() - begun;
     for line in &outcome.tale {
         println!("  {line}");
     }
-    let again = story.run(false);
+    let again = swarm::run(&scenario, false);
     let same = again.trace_hash == outcome.trace_hash;
     let mut summary = Summary::default();
     summary.add(&outcome, spent);
@@ -205,21 +211,23 @@ fn run_one(seed: u64, text: &str, arrays: bool) -> Result<u64, String> {
 }
 
 /// Every management command with so many seeds.
-fn every_command(seeds: u64) -> Vec<Story> {
+fn every_command(seeds: u64) -> Vec<Scenario> {
     let commands = (0..).zip(Command::all());
-    let of_volumes = commands
-        .flat_map(|(at, command)| (at..at + seeds).map(move |it| Story::of_command(command, it)));
+    let of_volumes = commands.flat_map(|(at, command)| {
+        (at..at + seeds).map(move |it| Scenario::of_command(command, it))
+    });
     let commands = (0..).zip(ArrayCommand::ALL);
     let of_arrays = commands.flat_map(|(at, command)| {
-        (at..at + seeds).map(move |it| Story::of_array_command(command, it))
+        (at..at + seeds).map(move |it| Scenario::of_array_command(command, it))
     });
     of_volumes.chain(of_arrays).collect()
 }
 
-/// One line a story, sorted: the threads finish stories in any order.
+/// One line a scenario, sorted: the threads finish scenarios in any order.
 fn write_traces(path: &str, traces: &mut [(u64, String, u64)]) -> Result<(), String> {
     traces.sort_unstable();
-    let lines = traces.iter().map(|(seed, story, hash)| format!("{seed} {story} {hash:016x}\n"));
+    let lines =
+        traces.iter().map(|(seed, scenario, hash)| format!("{seed} {scenario} {hash:016x}\n"));
     std::fs::write(path, lines.collect::<String>())
         .map_err(|error| format!("--traces: {path} cannot be written: {error}"))
 }
@@ -236,13 +244,13 @@ fn run_many(arguments: &Arguments) -> Result<u64, String> {
     let (mut first, count) = match arguments.number("--manage")? {
         Some(seeds) => (every_command(seeds), 0),
         None => {
-            let kept = regressions()?.into_iter().map(|kept| kept.story);
-            let kept = kept.filter(|story| story.arrays == arrays).collect();
+            let kept = regressions()?.into_iter().map(|kept| kept.scenario);
+            let kept = kept.filter(|scenario| scenario.arrays == arrays).collect();
             (kept, seeds.unwrap_or(if minutes.is_some() { u64::MAX - from } else { 1_000 }))
         }
     };
     let then = if count > 0 { format!(", then seeds from {from} on") } else { String::new() };
-    println!("{} stories{then}, {threads} threads", first.len());
+    println!("{} scenarios{then}, {threads} threads", first.len());
     first.reverse();
     let run = Mutex::new(Run {
         next: from,
@@ -276,7 +284,7 @@ fn main() -> ExitCode {
         match arguments.number("--seed")? {
             Some(seed) => {
                 let arrays = arguments.0.contains_key("--arrays");
-                let text = arguments.0.get("--story").map_or("-", |text| text);
+                let text = arguments.0.get("--scenario").map_or("-", |text| text);
                 run_one(seed, text, arrays)
             }
             None => run_many(&arguments),

@@ -1,0 +1,535 @@
+//! The region map in service: marks are durable before what they speak of is written.
+//!
+//! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is
+//! first made zero on all members, durably; what must be marked is marked; then the write may begin.
+//! One task stores marks, everything that came up meanwhile at once.
+//!
+//! A mark is taken back by a round every few seconds, when nobody wrote to the region since the round
+//! before and all members were flushed in between. While a member is out no mark is taken back.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::{Rc, Weak};
+
+use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_ring::Handle;
+
+use crate::bitmap::marks::Marks;
+use crate::canary::{self, Canary};
+use crate::format::bits::Bits;
+use crate::format::consistency::Consistency;
+use crate::format::member_layout::MAP_START_BYTES;
+use crate::format::region_map::MAP_BLOCK_BYTES;
+use crate::geometry::chunks::{Geometry, Stripe};
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
+use crate::members::member::Member;
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
+
+/// Between two rounds that take marks back.
+const ROUND_NS: Nanos = 5_000_000_000;
+
+/// The write-intent bitmap of an array in service; a bare array has none, and all of it counts as written.
+pub(crate) struct Bitmap<D> {
+    handle: Handle,
+    geometry: Geometry,
+    consistency: Consistency,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    marks: Option<Rc<Marks>>,
+    /// Regions of members that were filled, and not flushed: a power cut may take them away again.
+    filled: RefCell<Vec<u64>>,
+    /// Those of them that a flush covers which is under way.
+    being_flushed: RefCell<Vec<u64>>,
+}
+
+/// A write that is in its region, until dropped.
+pub(crate) struct RegionGuard(Option<(Rc<Marks>, usize)>);
+
+impl Drop for RegionGuard {
+    fn drop(&mut self) {
+        let Some((marks, turn)) = &self.0 else { return };
+        let in_flight = &marks.in_flight[*turn];
+        in_flight.set(in_flight.get() - 1);
+        if in_flight.get() == 0 {
+            marks.turn_ended.notify();
+        }
+    }
+}
+
+impl<D: BlockDevice> Bitmap<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        consistency: Consistency,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+        marks: Option<Rc<Marks>>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            consistency,
+            members: members.clone(),
+            membership: membership.clone(),
+            marks,
+            filled: RefCell::default(),
+            being_flushed: RefCell::default(),
+        }
+    }
+
+    /// The marks, for a bitmap that takes over: its rounds are its own.
+    pub(crate) fn hand_over(&self) -> Option<Rc<Marks>> {
+        if let Some(marks) = &self.marks {
+            marks.leave_rounds();
+        }
+        self.marks.clone()
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.marks.is_some()
+    }
+
+    pub(crate) fn consistency(&self) -> Consistency {
+        self.consistency
+    }
+
+    /// The region of a stripe. A bare array has them too; all of them count as written.
+    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
+        self.members.region_at(self.geometry.member_lba(stripe, 0))
+    }
+
+    pub(crate) fn region_count(&self) -> u64 {
+        self.geometry.member_sectors().div_ceil(self.members.region_sectors())
+    }
+
+    /// The sectors of a region on a member.
+    pub(crate) fn region_range(&self, region: u64) -> SectorRange {
+        let (sectors, start) =
+            (self.members.region_sectors(), region * self.members.region_sectors());
+        SectorRange::new(Lba(start), sectors.min(self.geometry.member_sectors() - start))
+    }
+
+    /// Whether a stripe was never written: it reads as zeroes then.
+    pub(crate) fn is_blank(&self, stripe: Stripe) -> bool {
+        let Some(marks) = &self.marks else { return false };
+        !marks.is_written(self.region_of(stripe))
+    }
+
+    /// Whether the parity of a stripe may not match.
+    pub(crate) fn is_in_doubt(&self, stripe: Stripe) -> bool {
+        let Some(marks) = &self.marks else { return false };
+        marks.is_in_doubt(self.region_of(stripe))
+    }
+
+    pub(crate) fn is_written(&self, region: u64) -> bool {
+        self.marks.as_ref().is_none_or(|marks| marks.is_written(region))
+    }
+
+    /// The first region that was written and is not below `from`.
+    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
+        match &self.marks {
+            Some(marks) => marks.next_written(from),
+            None => (from < self.region_count()).then_some(from),
+        }
+    }
+
+    pub(crate) fn written_count(&self) -> u64 {
+        self.marks.as_ref().map_or(self.region_count(), |marks| marks.written_count())
+    }
+
+    /// The first region that needs a resync and is not below `from`.
+    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
+        self.marks.as_ref()?.next_in_doubt(from)
+    }
+
+    /// The parity of a region is right now; its mark goes when all members are flushed.
+    pub(crate) fn end_doubt(&self, region: u64) {
+        if let Some(marks) = &self.marks {
+            marks.end_doubt(region);
+        }
+    }
+
+    /// What a new member lacks: all that was written; of one that comes back what is dirty.
+    pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits> {
+        self.marks.as_ref().map(|marks| marks.lacking(is_back))
+    }
+
+    /// Regions: all, written, dirty, in need of a resync.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        self.marks.as_ref().map_or([0; 4], |marks| marks.counts())
+    }
+
+    fn must_be_dirty(&self) -> bool {
+        let has_parity = self.geometry.parity_chunks() > 0;
+        has_parity && (self.consistency == Consistency::Bitmap || self.members.is_degraded())
+    }
+
+    /// A region of a member was filled; the next flush of its members makes that durable.
+    pub(crate) fn note_filled(&self, region: u64) {
+        self.filled.borrow_mut().push(region);
+    }
+
+    /// Regions that were filled since the last flush: a power cut may take them away again.
+    fn unflushed(&self) -> BTreeSet<u64> {
+        let (filled, flushing) = (self.filled.borrow(), self.being_flushed.borrow());
+        filled.iter().chain(flushing.iter()).copied().collect()
+    }
+
+    /// Makes durable which regions were filled: first what was filled, then that it is; with this bug nothing
+    /// is flushed.
+    pub(crate) async fn store_filled(self: &Rc<Self>, bug: Canary) {
+        let filled = self.filled.take();
+        if self.marks.is_none() || filled.is_empty() {
+            return;
+        }
+        self.being_flushed.borrow_mut().extend(&filled);
+        for member in 0..self.members.len() {
+            let is_due = !canary::is(bug);
+            let own = &self.members[member];
+            if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
+                // One that fails is lost, and lacks everything.
+                let _ = self.members.clone().flush_one(member).await;
+            }
+        }
+        self.being_flushed.borrow_mut().retain(|region| !filled.contains(region));
+        self.store_rebuilt(filled).await;
+    }
+
+    /// Enters the region of a stripe: what is to be marked of it is, durably, until the mark is
+    /// dropped. Before the stripe is locked.
+    ///
+    /// # Errors
+    /// When the marks cannot be stored.
+    pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<RegionGuard> {
+        let Some(marks) = &self.marks else { return Ok(RegionGuard(None)) };
+        let region = self.region_of(stripe);
+        while !marks.is_ready(region, self.must_be_dirty()) {
+            self.membership.settled().await?;
+            self.store_mark_of(marks, region).await?;
+        }
+        marks.touched.borrow_mut().put(region, true);
+        marks.recent.borrow_mut().put(region, true);
+        let turn = marks.turn.get();
+        marks.in_flight[turn].set(marks.in_flight[turn].get() + 1);
+        self.begin_rounds();
+        Ok(RegionGuard(Some((marks.clone(), turn))))
+    }
+
+    /// Marks all that a member which was just lost may not have: what was written and not flushed.
+    pub(crate) async fn mark_what_may_be_missing(self: &Rc<Self>) -> IoResult<()> {
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
+        if self.geometry.parity_chunks() == 0 || canary::is(Canary::MarksForgotten) {
+            return Ok(());
+        }
+        let missing: Vec<u64> = {
+            let (recent, in_doubt) = (marks.recent.borrow(), marks.in_doubt.borrow());
+            recent.iter().chain(in_doubt.iter()).filter(|it| !marks.is_ready(*it, true)).collect()
+        };
+        // All of them together: the first one takes the others along.
+        self.want_marks(missing.iter().copied());
+        for region in missing {
+            while !marks.is_ready(region, true) {
+                self.store_mark_of(marks, region).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the next batch of marks, and has this region in it or in the one behind it.
+    async fn store_mark_of(self: &Rc<Self>, marks: &Marks, region: u64) -> IoResult<()> {
+        let failures = marks.failures.get();
+        let wait = marks.stored.wait();
+        self.want_marks([region]);
+        wait.await;
+        let was_tried = !marks.wanted.borrow().contains(&region);
+        let has_failed = marks.failures.get() != failures && was_tried;
+        if has_failed { Err(marks.last_error.get()) } else { Ok(()) }
+    }
+
+    fn want_marks(self: &Rc<Self>, regions: impl IntoIterator<Item = u64>) {
+        let Some(marks) = self.marks.as_deref() else { return };
+        marks.wanted.borrow_mut().extend(regions);
+        if !marks.is_storing.replace(true) {
+            let inner = self.clone();
+            drop(self.handle.spawn(async move { inner.store_marks().await }));
+        }
+    }
+
+    async fn store_marks(self: Rc<Self>) {
+        let Some(marks) = self.marks.as_deref() else { return };
+        loop {
+            let wanted = marks.wanted.take();
+            let unwanted = marks.unwanted.take();
+            let is_whole = marks.is_whole_wanted.replace(false);
+            let is_more = is_whole || !marks.rebuilt.borrow().is_empty();
+            if wanted.is_empty() && unwanted.is_empty() && !is_more {
+                break;
+            }
+            if let Err(error) = self.store_batch(marks, wanted, unwanted, is_whole).await {
+                marks.last_error.set(error);
+                marks.failures.set(marks.failures.get() + 1);
+            }
+            marks.stored.notify();
+        }
+        marks.is_storing.set(false);
+        marks.stored.notify();
+    }
+
+    async fn store_batch(
+        self: &Rc<Self>,
+        marks: &Marks,
+        mut wanted: BTreeSet<u64>,
+        unwanted: Vec<u64>,
+        is_whole: bool,
+    ) -> IoResult<()> {
+        // Asked for again while they were on their way. Storing them once more would have those wait
+        // who are about to see that they are there.
+        wanted.retain(|region| !marks.is_ready(*region, self.must_be_dirty()));
+        let mut zeroed = marks.to_zero(&wanted);
+        if !zeroed.is_empty() {
+            self.zero_regions(marks, &zeroed).await?;
+        }
+        if self.membership.has_unrecorded_loss(&self.members) {
+            // A member that came back now would be believed, and does not have the zeroes. Who waits
+            // for these regions has the loss recorded, and asks again.
+            wanted.retain(|region| !zeroed.contains(region));
+            zeroed.clear();
+        }
+        let is_degraded = self.members.is_degraded();
+        let must_be_dirty = self.must_be_dirty();
+        let mut blocks = BTreeSet::new();
+        {
+            let mut map = marks.map.borrow_mut();
+            for &region in zeroed.iter().chain(&wanted) {
+                map.written.put(region, true);
+                // A member that is out does not have the zeroes either.
+                let is_dirty = if wanted.contains(&region) { must_be_dirty } else { is_degraded };
+                if is_dirty {
+                    map.dirty.put(region, true);
+                }
+                marks.unstored.borrow_mut().insert(region);
+                blocks.insert(map.block_of(region));
+            }
+            let touched = marks.touched.borrow();
+            let may_go = |region: &&u64| !is_degraded && !touched.has(**region);
+            for &region in unwanted.iter().filter(may_go) {
+                marks.recent.borrow_mut().put(region, false);
+                if map.dirty.has(region) && !wanted.contains(&region) {
+                    map.dirty.put(region, false);
+                    blocks.insert(map.block_of(region));
+                }
+            }
+        }
+        blocks.extend(self.change_missing(marks, is_whole));
+        self.write_map_blocks(marks, blocks).await?;
+        marks.unstored.borrow_mut().retain(|it| !zeroed.contains(it) && !wanted.contains(it));
+        Ok(())
+    }
+
+    /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
+    fn change_missing(&self, marks: &Marks, is_whole: bool) -> BTreeSet<u64> {
+        let (mut map, rebuilt) = (marks.map.borrow_mut(), marks.rebuilt.take());
+        // A member that was lost while it was filled may be on record as one that is: what it lacks
+        // stays in the map until it is not.
+        let is_kept = self.membership.has_unrecorded_loss(&self.members);
+        let is_missing = |region| {
+            let lacks = |member: &Member<D>| {
+                member.missing().borrow().as_ref().is_some_and(|it| it.regions.has(region))
+            };
+            self.members.iter().any(lacks)
+        };
+        if is_whole {
+            // One that takes the place of the member it was a copy of was not on record, and what it was
+            // given since the last flush goes with the power.
+            let unflushed = self.unflushed();
+            for region in 0..map.count() {
+                let is_in_map = is_kept && map.missing.has(region);
+                let may_go = unflushed.contains(&region);
+                map.missing.put(region, is_in_map || may_go || is_missing(region));
+            }
+            return (0..map.block_count()).collect();
+        }
+        let is_there = |region: &u64| !is_kept && !is_missing(*region);
+        let gone: Vec<u64> = rebuilt.into_iter().filter(is_there).collect();
+        gone.iter().for_each(|region| map.missing.put(*region, false));
+        gone.iter().map(|region| map.block_of(*region)).collect()
+    }
+
+    /// Writes the whole map to all members, with what those lack that are being rebuilt.
+    pub(crate) async fn store_whole_map(self: &Rc<Self>) -> IoResult<()> {
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
+        let failures = marks.failures.get();
+        marks.is_whole_wanted.set(true);
+        let mut wait = marks.stored.wait();
+        self.want_marks([]);
+        loop {
+            wait.await;
+            if !marks.is_whole_wanted.get() {
+                break;
+            }
+            wait = marks.stored.wait();
+        }
+        if marks.failures.get() == failures { Ok(()) } else { Err(marks.last_error.get()) }
+    }
+
+    /// Takes out of the map what no member lacks any more, durably.
+    pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<u64>) {
+        let Some(marks) = self.marks.as_deref() else { return };
+        marks.rebuilt.borrow_mut().extend(regions);
+        let wait = marks.stored.wait();
+        self.want_marks([]);
+        wait.await;
+    }
+
+    /// Waits until regions that are being made zero now are: without a member that came meanwhile.
+    pub(crate) async fn zeroing_ended(&self) {
+        let Some(marks) = self.marks.as_deref() else { return };
+        if marks.is_storing.get() {
+            marks.stored.wait().await;
+        }
+    }
+
+    /// Makes regions read as zeroes on all members, whatever happens to them then.
+    async fn zero_regions(self: &Rc<Self>, marks: &Marks, zero: &BTreeSet<u64>) -> IoResult<()> {
+        let mut ranges: Vec<SectorRange> = Vec::new();
+        for range in zero.iter().map(|region| marks.sectors_of(*region)) {
+            match ranges.last_mut().filter(|last| last.end() == range.start) {
+                Some(last) => last.count += range.count,
+                None => ranges.push(range),
+            }
+        }
+        let all = 0..self.members.len();
+        for range in ranges {
+            let clear = Clear::Zeroes(Durability::Cached);
+            let clears = all.clone().map(|member| self.members.clone().clear(member, range, clear));
+            let results = together(&self.handle, clears.collect()).await;
+            results.into_iter().collect::<IoResult<()>>()?;
+        }
+        self.members.flush().await
+    }
+
+    /// Writes blocks of the map to all members.
+    ///
+    /// # Errors
+    /// When too many members do not take them.
+    pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[u64]) -> IoResult<()> {
+        match &self.marks {
+            Some(marks) => self.write_map_blocks(marks, blocks.iter().copied()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn write_map_blocks(
+        self: &Rc<Self>,
+        marks: &Marks,
+        blocks: impl IntoIterator<Item = u64>,
+    ) -> IoResult<()> {
+        let mut writes = Vec::new();
+        for block in blocks {
+            let bytes = {
+                let mut map = marks.map.borrow_mut();
+                map.count_up(block);
+                Bytes::copy_of(&map.encode(block))
+            };
+            let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
+            let all = 0..self.members.len();
+            writes.extend(
+                all.map(|member| self.members.clone().write_meta(member, at, bytes.clone())),
+            );
+        }
+        let results = together(&self.handle, writes).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.members.check_groups()
+    }
+
+    /// Starts the rounds that take marks back, unless there are some or nothing is to be taken back.
+    pub(crate) fn begin_rounds(self: &Rc<Self>) {
+        let Some(marks) = self.marks.as_deref() else { return };
+        if marks.recent.borrow().is_empty()
+            || self.members.is_degraded()
+            || marks.has_rounds.replace(true)
+        {
+            return;
+        }
+        let (handle, inner) = (self.handle.clone(), Rc::downgrade(self));
+        drop(self.handle.spawn(async move {
+            let round = |inner: Weak<Self>| async move {
+                let inner = inner.upgrade().filter(|it| !it.members.is_superseded());
+                let Some(inner) = inner else { return false };
+                inner.clear_idle_marks().await
+            };
+            loop {
+                handle.sleep(ROUND_NS).await;
+                if !round(inner.clone()).await {
+                    return;
+                }
+            }
+        }));
+    }
+
+    /// Takes all marks back, of an array in which nothing is under way or in doubt and all members are
+    /// flushed; none while a member is out.
+    pub(crate) async fn clear_all_marks(self: &Rc<Self>) -> IoResult<()> {
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
+        if self.members.is_degraded() {
+            return Ok(());
+        }
+        marks.stored.until(|| !marks.is_storing.get()).await;
+        let blocks: BTreeSet<u64> = {
+            let mut map = marks.map.borrow_mut();
+            let blocks = map.dirty.iter().map(|region| map.block_of(region)).collect();
+            map.dirty.clear();
+            blocks
+        };
+        marks.recent.borrow_mut().clear();
+        self.write_map_blocks(marks, blocks).await
+    }
+
+    /// Has regions from one on called never written, durably. Nothing is under way.
+    pub(crate) async fn forget_written_from(self: &Rc<Self>, first: u64) -> IoResult<()> {
+        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
+        marks.stored.until(|| !marks.is_storing.get()).await;
+        let blocks: BTreeSet<u64> = {
+            let mut map = marks.map.borrow_mut();
+            let written: Vec<u64> = map.written.iter().filter(|it| *it >= first).collect();
+            for &region in &written {
+                map.written.put(region, false);
+                map.dirty.put(region, false);
+                marks.recent.borrow_mut().put(region, false);
+                marks.touched.borrow_mut().put(region, false);
+            }
+            written.into_iter().map(|region| map.block_of(region)).collect()
+        };
+        self.write_map_blocks(marks, blocks).await
+    }
+
+    /// One round; whether there is to be another one.
+    pub(crate) async fn clear_idle_marks(self: &Rc<Self>) -> bool {
+        let Some(marks) = self.marks.as_deref() else { return false };
+        if self.members.is_degraded() || self.membership.is_closed() {
+            marks.has_rounds.set(false);
+            return false;
+        }
+        let idle: Vec<u64> = {
+            let (recent, mut touched) = (marks.recent.borrow(), marks.touched.borrow_mut());
+            let in_doubt = marks.in_doubt.borrow();
+            let is_idle = |region: &u64| !touched.has(*region) && !in_doubt.has(*region);
+            let idle = recent.iter().filter(is_idle).collect();
+            touched.clear();
+            idle
+        };
+        let turn = marks.turn.replace(1 - marks.turn.get());
+        marks.turn_ended.until(|| marks.in_flight[turn].get() == 0).await;
+        if self.members.flush().await.is_ok() && !idle.is_empty() {
+            marks.unwanted.borrow_mut().extend(idle);
+            let wait = marks.stored.wait();
+            self.want_marks([]);
+            wait.await;
+        }
+        let is_more = !marks.recent.borrow().is_empty();
+        marks.has_rounds.set(is_more);
+        is_more
+    }
+}

@@ -1,0 +1,162 @@
+//! The bitmap in memory: what is on the members, what is on its way, and who is in which region.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use voltier_block::{IoError, Lba, SECTOR_BYTES, SectorRange};
+use voltier_ring::Signal;
+
+use crate::format::bits::Bits;
+use crate::format::region_map::{RegionMap, region_sectors};
+
+/// Longest stretch of a member that is made zero ahead of a writer that goes on and on, in bytes.
+const AHEAD_BYTES_MAX: u64 = 16 << 20;
+
+/// The map and what is known of it in memory.
+pub(crate) struct Marks {
+    pub(super) region_sectors: u64,
+    pub(super) member_sectors: u64,
+    /// What is on the members; of the regions in `unstored`, what will be.
+    pub(super) map: RefCell<RegionMap>,
+    /// Regions whose marks are on their way, or did not get through.
+    pub(super) unstored: RefCell<BTreeSet<u64>>,
+    /// Regions with writes that may not be durable on all members: the marked ones, and in a journal's
+    /// care also others.
+    pub(super) recent: RefCell<Bits>,
+    /// Regions that were entered since the last round began.
+    pub(super) touched: RefCell<Bits>,
+    /// Regions whose parity is to be made anew.
+    pub(super) in_doubt: RefCell<Bits>,
+    /// Writes under way by the turn in which they began: a round ends a turn and waits for it.
+    pub(super) in_flight: [Cell<u64>; 2],
+    pub(super) turn: Cell<usize>,
+    pub(super) turn_ended: Signal,
+    /// Regions that wait for their marks.
+    pub(super) wanted: RefCell<BTreeSet<u64>>,
+    /// Regions whose marks may be taken back.
+    pub(super) unwanted: RefCell<Vec<u64>>,
+    /// Regions that no member lacks any more, durably.
+    pub(super) rebuilt: RefCell<Vec<u64>>,
+    /// Whether the whole map is to be written, with what members lack.
+    pub(super) is_whole_wanted: Cell<bool>,
+    pub(super) is_storing: Cell<bool>,
+    pub(super) stored: Signal,
+    pub(super) failures: Cell<u64>,
+    pub(super) last_error: Cell<IoError>,
+    pub(super) has_rounds: Cell<bool>,
+}
+
+impl Marks {
+    /// The marks of a map as it is on all members, some regions of which are in doubt. With `unflushed`
+    /// there may be writes anywhere that not all members hold durably.
+    pub(crate) fn new(
+        map: RegionMap,
+        member_sectors: u64,
+        in_doubt: Bits,
+        unflushed: bool,
+    ) -> Self {
+        let count = map.count();
+        let recent = if unflushed { &map.written } else { &map.dirty };
+        Self {
+            region_sectors: region_sectors(member_sectors),
+            member_sectors,
+            recent: RefCell::new(recent.clone()),
+            map: RefCell::new(map),
+            unstored: RefCell::default(),
+            touched: RefCell::new(Bits::new(count)),
+            in_doubt: RefCell::new(in_doubt),
+            in_flight: Default::default(),
+            turn: Cell::new(0),
+            turn_ended: Signal::new(),
+            wanted: RefCell::default(),
+            unwanted: RefCell::default(),
+            rebuilt: RefCell::default(),
+            is_whole_wanted: Cell::new(false),
+            is_storing: Cell::new(false),
+            stored: Signal::new(),
+            failures: Cell::new(0),
+            last_error: Cell::new(IoError::Gone),
+            has_rounds: Cell::new(false),
+        }
+    }
+
+    /// The rounds belong to an array that is superseded; the next one begins its own.
+    pub(crate) fn leave_rounds(&self) {
+        self.has_rounds.set(false);
+    }
+
+    /// The sectors of a region.
+    pub(crate) fn sectors_of(&self, region: u64) -> SectorRange {
+        let start = region * self.region_sectors;
+        SectorRange::new(Lba(start), self.region_sectors.min(self.member_sectors - start))
+    }
+
+    pub(crate) fn is_written(&self, region: u64) -> bool {
+        self.map.borrow().written.has(region)
+    }
+
+    /// What a new member lacks: all that was written; of one that comes back what is marked.
+    pub(crate) fn lacking(&self, is_back: bool) -> Bits {
+        let map = self.map.borrow();
+        if is_back {
+            let mut lacking = map.dirty.clone();
+            self.unstored.borrow().iter().for_each(|region| lacking.put(*region, true));
+            lacking
+        } else {
+            map.written.clone()
+        }
+    }
+
+    /// The first region that was written and is not below `from`.
+    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
+        self.map.borrow().written.next(from)
+    }
+
+    pub(crate) fn written_count(&self) -> u64 {
+        self.map.borrow().written.count()
+    }
+
+    pub(crate) fn is_in_doubt(&self, region: u64) -> bool {
+        let in_doubt = self.in_doubt.borrow();
+        !in_doubt.is_empty() && in_doubt.has(region)
+    }
+
+    /// The first region in doubt that is not below `from`.
+    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
+        self.in_doubt.borrow().iter().find(|region| *region >= from)
+    }
+
+    /// The parity of a region is right now; its mark goes when all members are flushed.
+    pub(crate) fn end_doubt(&self, region: u64) {
+        self.in_doubt.borrow_mut().put(region, false);
+        self.recent.borrow_mut().put(region, true);
+        self.touched.borrow_mut().put(region, true);
+    }
+
+    /// Regions: all, written, marked, in doubt.
+    pub(crate) fn counts(&self) -> [u64; 4] {
+        let map = self.map.borrow();
+        [map.count(), map.written.count(), map.dirty.count(), self.in_doubt.borrow().count()]
+    }
+
+    pub(super) fn is_ready(&self, region: u64, must_be_dirty: bool) -> bool {
+        let map = self.map.borrow();
+        map.written.has(region)
+            && (!must_be_dirty || map.dirty.has(region))
+            && !self.unstored.borrow().contains(&region)
+    }
+
+    /// Regions that these need to be zero and are not, and some ahead of those that follow a row of
+    /// written ones.
+    pub(super) fn to_zero(&self, wanted: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let map = self.map.borrow();
+        let ahead_max = (AHEAD_BYTES_MAX / (self.region_sectors * SECTOR_BYTES)).max(1);
+        let ahead = |&region: &u64| {
+            let before = (0..region).rev().take(ahead_max as usize);
+            let written = before.take_while(|before| map.written.has(*before)).count() as u64;
+            region..(region + written.max(1)).min(map.count())
+        };
+        let missing = wanted.iter().filter(|region| !map.written.has(**region));
+        missing.flat_map(ahead).filter(|region| !map.written.has(*region)).collect()
+    }
+}

@@ -1,0 +1,12 @@
+//! What is on the media, byte by byte. Pure.
+
+pub(crate) mod bits;
+pub(crate) mod checksum;
+pub(crate) mod consistency;
+pub(crate) mod journal_label;
+pub(crate) mod journal_place;
+pub(crate) mod journal_record;
+pub(crate) mod member_layout;
+pub(crate) mod region_map;
+pub(crate) mod reshape_record;
+pub(crate) mod superblock;

@@ -1,0 +1,506 @@
+//! What every member says of the array: the superblock. Pure.
+//!
+//! Everything is checked before anything is believed; the tables are in `docs/formats/array.md`.
+
+use std::fmt;
+
+use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::format::checksum::{COUNTER_MAX, crc_without};
+use crate::format::consistency::Consistency;
+use crate::format::journal_label::{JournalRecord, JournalState};
+use crate::format::journal_place::{JournalOptions, JournalPlace};
+use crate::format::member_layout::{
+    AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES,
+};
+use crate::format::region_map::region_sectors;
+use crate::format::reshape_record::ReshapeRecord;
+use crate::geometry::chunks::Geometry;
+use crate::geometry::level::{Layout, Level};
+use crate::geometry::shapes::Shapes;
+
+/// First bytes of every member of an array.
+pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"VOLTARRY";
+/// Readers refuse a newer version. The lowest that says all is written, for programs from before the others.
+pub const SUPERBLOCK_VERSION: u32 = 3;
+/// Most members of an array with durable state.
+pub const MEMBERS_MAX: usize = 64;
+/// Longest name of an array, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
+const CRC_AT: usize = 12;
+/// Where it is said which device has the journal.
+const JOURNAL_AT: usize = 3968;
+
+/// A uuid as people write it.
+pub(crate) struct Uuid<'a>(pub(crate) &'a [u8; 16]);
+
+impl fmt::Display for Uuid<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(index, 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(out, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What a member is to the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It holds all that was acknowledged, and is read and written.
+    InService,
+    /// It was given up: others went on without it.
+    Lost,
+    /// It is written and not read, until a rebuild is through.
+    Rebuilding,
+    /// Nothing was ever in its place.
+    Absent,
+}
+
+impl MemberState {
+    const ALL: [Self; 4] = [Self::InService, Self::Lost, Self::Rebuilding, Self::Absent];
+
+    fn code(self) -> u32 {
+        self as u32 + 1
+    }
+}
+
+/// A member, as the table of all members has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberRecord {
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// What it is to the array.
+    pub state: MemberState,
+    /// The event with which it came to be that.
+    pub since_event: u64,
+}
+
+/// Whether an array is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// It is being made; not all members may have a superblock.
+    Making,
+    /// It is in use, or was when the power went.
+    InUse,
+    /// It was stopped: nothing is in doubt.
+    Clean,
+}
+
+impl Usage {
+    const ALL: [Self; 3] = [Self::Making, Self::InUse, Self::Clean];
+
+    fn code(self) -> u32 {
+        self as u32 + 1
+    }
+}
+
+/// What all members say alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayRecord {
+    /// The uuid of the array.
+    pub uuid: [u8; 16],
+    /// Its name: 1 to 64 bytes.
+    pub name: String,
+    /// Where the chunks are.
+    pub geometry: Geometry,
+    /// Where everything is on a member.
+    pub places: MemberLayout,
+    /// What closes the write hole.
+    pub consistency: Consistency,
+    /// Raised whenever a member comes or goes, and when the array is taken into use or stopped.
+    pub event: u64,
+    /// Whether it is in use.
+    pub usage: Usage,
+    /// All members, in the order of their numbers.
+    pub members: Vec<MemberRecord>,
+    /// The device that has the journal; none while it is on the members.
+    pub journal_device: Option<JournalRecord>,
+    /// Whether the parity of what is marked may not match although there is a journal: it was started
+    /// without its device.
+    pub is_in_doubt: bool,
+    /// Set while the array moves to this geometry from one with a member less.
+    pub reshape: Option<ReshapeRecord>,
+}
+
+/// A superblock: what is said of the array, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// What all members say alike.
+    pub array: ArrayRecord,
+    /// The number of the member it is on.
+    pub member: usize,
+    /// The size of its device, in sectors.
+    pub device_sectors: u64,
+}
+
+/// Why a block is not a superblock that can be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejected {
+    /// It does not begin as one.
+    Absent,
+    /// It begins as one; the checksum, or what is in it, is wrong.
+    Damaged,
+    /// It is whole and of a newer version.
+    Newer(u32),
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Entry {
+    uuid: [u8; 16],
+    state: U32,
+    reserved: U32,
+    since_event: U64,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Raw {
+    magic: [u8; 8],
+    version: U32,
+    crc: U32,
+    array_uuid: [u8; 16],
+    member_uuid: [u8; 16],
+    event: U64,
+    device_sectors: U64,
+    copy: U32,
+    usage: U32,
+    consistency: U32,
+    level: U32,
+    /// Members of a group, or chunks of data, for levels that have them.
+    level_first: U32,
+    /// Chunks of parity, for the level that has them.
+    level_second: U32,
+    layout: U32,
+    chunk_bytes: U32,
+    member_count: U32,
+    member: U32,
+    map_start: U64,
+    map_sectors: U64,
+    journal_start: U64,
+    journal_sectors: U64,
+    data_start: U64,
+    data_sectors: U64,
+    region_sectors: U64,
+    name: [u8; NAME_BYTES_MAX],
+    table: [Entry; MEMBERS_MAX],
+    reserved: [u8; JOURNAL_AT - 2272],
+    /// From here on since version 2.
+    journal_uuid: [u8; 16],
+    journal_since: U64,
+    journal_state: U32,
+    in_doubt: U32,
+    /// From here on since version 3.
+    is_reshaping: U32,
+    reserved_reshape: U32,
+    reshape_position: U64,
+    reshape_moved: U64,
+    reshape_staged: U64,
+    reshape_settled: U64,
+    reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
+}
+
+const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
+
+/// The code of a level, and its numbers.
+fn level_code(level: Level) -> (u32, usize, usize) {
+    match level {
+        Level::Raid0 => (0, 0, 0),
+        Level::Raid1 => (1, 0, 0),
+        Level::Raid10 => (10, 0, 0),
+        Level::Raid5 => (5, 0, 0),
+        Level::Raid6 => (6, 0, 0),
+        Level::Raid7_3 => (7, 0, 0),
+        Level::Raid50 { group } => (50, group, 0),
+        Level::Raid60 { group } => (60, group, 0),
+        Level::Raid70 { group } => (70, group, 0),
+        Level::NPlusM { data, parity } => (100, data, parity),
+    }
+}
+
+fn level_of((code, first, second): (u32, usize, usize)) -> Option<Level> {
+    let level = match code {
+        0 => Level::Raid0,
+        1 => Level::Raid1,
+        10 => Level::Raid10,
+        5 => Level::Raid5,
+        6 => Level::Raid6,
+        7 => Level::Raid7_3,
+        50 => Level::Raid50 { group: first },
+        60 => Level::Raid60 { group: first },
+        70 => Level::Raid70 { group: first },
+        100 => Level::NPlusM { data: first, parity: second },
+        _ => return None,
+    };
+    // What a level does not have is zero.
+    (level_code(level) == (code, first, second)).then_some(level)
+}
+
+/// The one of `all` with this code: they are numbered from 1.
+fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
+    all.get((code.get() as usize).checked_sub(1)?).copied()
+}
+
+/// The first version that has what this array needs.
+fn version_of(array: &ArrayRecord) -> u32 {
+    if array.reshape.is_some() {
+        return 3;
+    }
+    let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
+    if has_rows || array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
+}
+
+const CONSISTENCIES: [Consistency; 3] =
+    [Consistency::Journal, Consistency::Bitmap, Consistency::None];
+
+/// Whether the name is one that an array can have.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|letter: char| letter.is_control())
+}
+
+impl ArrayRecord {
+    /// The number of the member with this uuid.
+    pub fn member_with(&self, uuid: &[u8; 16]) -> Option<usize> {
+        self.members.iter().position(|member| member.uuid == *uuid)
+    }
+
+    /// The journal's rings, if there are any.
+    pub(crate) fn journal(&self) -> Option<JournalOptions> {
+        let MemberLayout { journal, .. } = self.places;
+        let place = JournalPlace { start: journal.start, sectors: journal.count };
+        let places = vec![place; self.members.len()];
+        (!journal.is_empty()).then_some(JournalOptions { array: self.uuid, places })
+    }
+
+    /// The size of the volume, in sectors: while it moves to more members what it was before.
+    pub fn sectors(&self) -> u64 {
+        let before = self.reshape.and_then(|_| self.geometry.without_member());
+        before.as_ref().unwrap_or(&self.geometry).sectors()
+    }
+
+    /// Whether a member is in service.
+    pub fn is_in_service(&self, member: usize) -> bool {
+        self.members[member].state == MemberState::InService
+    }
+
+    /// Whether a member is being rebuilt.
+    pub fn is_rebuilding(&self, member: usize) -> bool {
+        self.members[member].state == MemberState::Rebuilding
+    }
+}
+
+impl Superblock {
+    /// The block for copy `copy`, 0 or 1.
+    pub(crate) fn encode(&self, copy: u32) -> [u8; BLOCK_BYTES] {
+        let array = &self.array;
+        let geometry = &array.geometry;
+        let (level, first, second) = level_code(geometry.level());
+        let position = |found: Option<usize>| found.map_or(0, |index| index as u32 + 1).into();
+        let mut raw = Raw::new_zeroed();
+        raw.magic = SUPERBLOCK_MAGIC;
+        raw.version = version_of(array).into();
+        raw.array_uuid = array.uuid;
+        raw.member_uuid = array.members[self.member].uuid;
+        raw.event = array.event.into();
+        raw.device_sectors = self.device_sectors.into();
+        raw.copy = copy.into();
+        raw.usage = array.usage.code().into();
+        raw.consistency = position(CONSISTENCIES.iter().position(|it| *it == array.consistency));
+        raw.level = level.into();
+        raw.level_first = (first as u32).into();
+        raw.level_second = (second as u32).into();
+        raw.layout = geometry.layout().code().into();
+        raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
+        raw.member_count = (array.members.len() as u32).into();
+        raw.member = (self.member as u32).into();
+        let MemberLayout { map, journal, data } = array.places;
+        raw.map_start = map.start.0.into();
+        raw.map_sectors = map.count.into();
+        raw.journal_start = journal.start.0.into();
+        raw.journal_sectors = journal.count.into();
+        raw.data_start = data.start.0.into();
+        raw.data_sectors = data.count.into();
+        raw.region_sectors = region_sectors(data.count).into();
+        raw.name[..array.name.len()].copy_from_slice(array.name.as_bytes());
+        for (entry, member) in raw.table.iter_mut().zip(&array.members) {
+            entry.uuid = member.uuid;
+            entry.state = member.state.code().into();
+            entry.since_event = member.since_event.into();
+        }
+        if let Some(journal) = &array.journal_device {
+            raw.journal_uuid = journal.uuid;
+            raw.journal_since = journal.since_event.into();
+            raw.journal_state = journal.state.code().into();
+        }
+        raw.in_doubt = u32::from(array.is_in_doubt).into();
+        if let Some(reshape) = array.reshape {
+            raw.is_reshaping = 1.into();
+            raw.reshape_position = reshape.position.into();
+            raw.reshape_moved = reshape.moved_sectors.into();
+            raw.reshape_staged = reshape.staged_sectors.into();
+            raw.reshape_settled = reshape.settled_below.into();
+        }
+        let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
+        let crc = crc_without(&block, CRC_AT);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    /// The superblock in `block`, if it is copy `copy` of one and everything in it makes sense.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
+        let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
+        if raw.magic != SUPERBLOCK_MAGIC {
+            return Err(Rejected::Absent);
+        }
+        if raw.crc != crc_without(block, CRC_AT) {
+            return Err(Rejected::Damaged);
+        }
+        // Place and meaning of magic, version and CRC are the same in every version.
+        match raw.version.get() {
+            newer if newer > SUPERBLOCK_VERSION => Err(Rejected::Newer(newer)),
+            version => {
+                let read = raw.checked(copy).filter(|read| version_of(&read.array) == version);
+                read.ok_or(Rejected::Damaged)
+            }
+        }
+    }
+}
+
+impl Raw {
+    fn checked(&self, copy: u32) -> Option<Superblock> {
+        let count = self.member_count.get() as usize;
+        let member = self.member.get() as usize;
+        let event = self.event.get();
+        let is_possible = self.copy == copy
+            && (1..=MEMBERS_MAX).contains(&count)
+            && member < count
+            && (1..COUNTER_MAX).contains(&event);
+        if !is_possible {
+            return None;
+        }
+        let members: Vec<MemberRecord> = self.table[..count]
+            .iter()
+            .map(|entry| {
+                let since_event = entry.since_event.get();
+                let state = coded(&MemberState::ALL, entry.state)?;
+                (since_event <= event).then_some(MemberRecord {
+                    uuid: entry.uuid,
+                    state,
+                    since_event,
+                })
+            })
+            .collect::<Option<_>>()?;
+        let mut uuids: Vec<&[u8; 16]> = members.iter().map(|member| &member.uuid).collect();
+        uuids.sort();
+        let are_all_different = uuids.windows(2).all(|pair| pair[0] != pair[1]);
+        if !are_all_different || members[member].uuid != self.member_uuid {
+            return None;
+        }
+        let places = self.places()?;
+        let numbers = [self.level_first, self.level_second].map(|number| number.get() as usize);
+        let level = level_of((self.level.get(), numbers[0], numbers[1]))?;
+        let layout = Layout::of_code(self.layout.get())?;
+        let chunk_bytes = self.chunk_bytes.get().into();
+        let geometry = Geometry::new(level, layout, count, chunk_bytes, places.data.count).ok()?;
+        let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');
+        let consistency = coded(&CONSISTENCIES, self.consistency)?;
+        let has_ring = !places.journal.is_empty();
+        let (journal_device, is_in_doubt) = self
+            .journal()
+            .filter(|(device, in_doubt)| has_ring || (device.is_none() && !in_doubt))?;
+        let usage = coded(&Usage::ALL, self.usage)?;
+        let reshape = self.reshape(&geometry)?;
+        let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
+        is_whole.then(|| Superblock {
+            array: ArrayRecord {
+                uuid: self.array_uuid,
+                name: name.to_owned(),
+                geometry,
+                places,
+                consistency,
+                event,
+                usage,
+                members,
+                journal_device,
+                is_in_doubt,
+                reshape,
+            },
+            member,
+            device_sectors: self.device_sectors.get(),
+        })
+    }
+
+    /// Which device has the journal, and whether parity is in doubt nevertheless.
+    fn journal(&self) -> Option<(Option<JournalRecord>, bool)> {
+        if self.version.get() < 2 {
+            return Some((None, false));
+        }
+        let is_in_doubt = match self.in_doubt.get() {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let since_event = self.journal_since.get();
+        let is_none = self.journal_state.get() == 0;
+        if is_none && (since_event, self.journal_uuid) == (0, [0; 16]) {
+            return Some((None, is_in_doubt));
+        }
+        let state = coded(&JournalState::ALL, self.journal_state)?;
+        let uuid = self.journal_uuid;
+        (since_event <= self.event.get())
+            .then_some((Some(JournalRecord { uuid, state, since_event }), is_in_doubt))
+    }
+
+    /// Where a move to this geometry is; none inside if there is none.
+    fn reshape(&self, geometry: &Geometry) -> Option<Option<ReshapeRecord>> {
+        match self.is_reshaping.get() {
+            _ if self.version.get() < 3 => return Some(None),
+            1 => {}
+            _ => return None,
+        }
+        let record = ReshapeRecord {
+            position: self.reshape_position.get(),
+            moved_sectors: self.reshape_moved.get(),
+            staged_sectors: self.reshape_staged.get(),
+            settled_below: self.reshape_settled.get(),
+        };
+        let shapes = Shapes::of(geometry)?;
+        let is_possible = record.is_possible(&shapes) && record.settled_below < COUNTER_MAX;
+        is_possible.then_some(Some(record))
+    }
+
+    /// The places, if they are where this version puts them and the device has room for them.
+    fn places(&self) -> Option<MemberLayout> {
+        let area_sectors = AREA_ALIGN_BYTES / SECTOR_BYTES;
+        let journal_sectors = self.journal_sectors.get();
+        let data_start = area_sectors.checked_add(journal_sectors)?;
+        let data_sectors = self.data_sectors.get();
+        let [_, second_copy] = MemberLayout::superblock_lbas(self.device_sectors.get());
+        let fits = data_start.checked_add(data_sectors)? <= second_copy.0;
+        let map = SectorRange::from_bytes(MAP_START_BYTES, AREA_ALIGN_BYTES - MAP_START_BYTES);
+        let journal = SectorRange::new(Lba(area_sectors), journal_sectors);
+        let data = SectorRange::new(Lba(data_start), data_sectors);
+        let same = |range: SectorRange, start: U64, sectors: U64| {
+            (range.start.0, range.count) == (start.get(), sectors.get())
+        };
+        let are_ours = same(map, self.map_start, self.map_sectors)
+            && same(journal, self.journal_start, self.journal_sectors)
+            && same(data, self.data_start, self.data_sectors)
+            && journal_sectors.is_multiple_of(area_sectors)
+            && self.device_sectors.get() <= u64::MAX / SECTOR_BYTES
+            && data_sectors > 0
+            && self.region_sectors.get() == region_sectors(data_sectors);
+        (fits && are_ours).then_some(MemberLayout { map, journal, data })
+    }
+}
+
+#[cfg(test)]
+mod tests;

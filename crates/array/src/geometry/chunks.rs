@@ -1,0 +1,405 @@
+//! Where everything is: pure functions between the volume and the members.
+//!
+//! The volume is a sequence of stripes; a stripe is as many chunks of the volume, its *columns*, as
+//! it has chunks of data. Stripes go round the groups: stripe s is on group s mod g, in *row* s / g
+//! of its members, so a stripe is one chunk at the same offset of every member of a group.
+//!
+//! Inside a stripe the chunks have *slots*: the members of the parity code, data first, then the
+//! parities. With [`Layout::LeftSymmetric`] the slot of a column is its number.
+
+use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
+
+use crate::geometry::level::{
+    CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
+};
+
+/// The number of a stripe, in the order of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stripe(pub u64);
+
+/// A sector of the volume, as a place in its stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The stripe it is in.
+    pub stripe: Stripe,
+    /// The chunk of the stripe, in the order of the volume.
+    pub column: usize,
+    /// Sectors from the start of the chunk.
+    pub offset: u64,
+}
+
+/// A sector of a member, as a place in its stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberPlace {
+    /// The stripe it is in.
+    pub stripe: Stripe,
+    /// The slot: below [`Geometry::data_chunks`] data, else that parity or copy.
+    pub slot: usize,
+    /// Sectors from the start of the chunk.
+    pub offset: u64,
+}
+
+/// A run of sectors inside the chunks of a stripe: `start .. end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First sector, from the start of the chunk.
+    pub start: u64,
+    /// One past the last sector.
+    pub end: u64,
+}
+
+impl Span {
+    /// Number of sectors.
+    pub const fn count(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Length in bytes.
+    pub const fn bytes(self) -> usize {
+        (self.count() * SECTOR_BYTES) as usize
+    }
+
+    /// Whether nothing is in it.
+    pub const fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+
+    /// Whether the two have a sector in common.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// The shortest run that has both in it.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        Self { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+
+    /// Where `inner`, a part of this run, is in a buffer that holds all of it, in bytes.
+    pub(crate) fn place_of(self, inner: Self) -> std::ops::Range<usize> {
+        let first = ((inner.start - self.start) * SECTOR_BYTES) as usize;
+        first..first + inner.bytes()
+    }
+}
+
+/// The part of a request that is in one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The stripe it is in.
+    pub stripe: Stripe,
+    /// The slot that has it.
+    pub slot: usize,
+    /// Where in the chunk.
+    pub span: Span,
+}
+
+/// Everything that follows from level, layout, members and chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    level: Level,
+    layout: Layout,
+    shape: Shape,
+    chunk_sectors: u64,
+    /// Rows of chunks on each member.
+    member_rows: u64,
+}
+
+impl Geometry {
+    /// The geometry of `members` members, the smallest of which has `member_sectors` sectors; what
+    /// is beyond the last whole chunk of it is not used, on any member.
+    ///
+    /// # Errors
+    /// When no such array is possible: one line that says what is.
+    pub fn new(
+        level: Level,
+        layout: Layout,
+        members: usize,
+        chunk_bytes: u64,
+        member_sectors: u64,
+    ) -> Result<Self, GeometryError> {
+        let shape = level.shape(members)?;
+        layout.check(shape)?;
+        let in_range = (CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk_bytes);
+        if !in_range || !chunk_bytes.is_power_of_two() {
+            return Err(GeometryError::Chunk { chunk_bytes });
+        }
+        let chunk_sectors = chunk_bytes / SECTOR_BYTES;
+        let size_error = |what| GeometryError::MemberSize { member_sectors, chunk_bytes, what };
+        let member_rows = member_sectors / chunk_sectors;
+        if member_rows == 0 {
+            return Err(size_error("small"));
+        }
+        // Bytes of all members must be countable: every product below is then safe.
+        let all_bytes = member_sectors.checked_mul(members as u64 * SECTOR_BYTES);
+        all_bytes.ok_or_else(|| size_error("large"))?;
+        Ok(Self { level, layout, shape, chunk_sectors, member_rows })
+    }
+
+    /// The level.
+    pub const fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The layout.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// All members.
+    pub const fn member_count(&self) -> usize {
+        self.shape.groups * self.shape.width
+    }
+
+    /// Groups of members that protect each other.
+    pub const fn group_count(&self) -> usize {
+        self.shape.groups
+    }
+
+    /// Chunks in a stripe, parities included: the members of a group.
+    pub const fn width(&self) -> usize {
+        self.shape.width
+    }
+
+    /// Chunks of data in a stripe.
+    pub const fn data_chunks(&self) -> usize {
+        self.shape.width - self.shape.rows
+    }
+
+    /// Parities or further copies in a stripe: so many members of a group may be lost.
+    pub const fn parity_chunks(&self) -> usize {
+        self.shape.rows
+    }
+
+    /// Whether the members of a group are copies of each other.
+    pub const fn is_mirror(&self) -> bool {
+        self.shape.rows > 0 && self.data_chunks() == 1
+    }
+
+    /// The chunk, in sectors.
+    pub const fn chunk_sectors(&self) -> u64 {
+        self.chunk_sectors
+    }
+
+    /// What a stripe holds of the volume, in sectors.
+    pub const fn stripe_sectors(&self) -> u64 {
+        self.chunk_sectors * self.data_chunks() as u64
+    }
+
+    /// Stripes in the volume.
+    pub const fn stripe_count(&self) -> u64 {
+        self.member_rows * self.shape.groups as u64
+    }
+
+    /// Size of the volume, in sectors.
+    pub const fn sectors(&self) -> u64 {
+        self.stripe_count() * self.stripe_sectors()
+    }
+
+    /// What is used of each member, in sectors.
+    pub const fn member_sectors(&self) -> u64 {
+        self.member_rows * self.chunk_sectors
+    }
+
+    /// Where a sector of the volume is.
+    pub const fn place_of(&self, at: Lba) -> Place {
+        let stripe = at.0 / self.stripe_sectors();
+        let inside = at.0 % self.stripe_sectors();
+        Place {
+            stripe: Stripe(stripe),
+            column: (inside / self.chunk_sectors) as usize,
+            offset: inside % self.chunk_sectors,
+        }
+    }
+
+    /// The sector of the volume at a place.
+    pub const fn lba_of(&self, place: Place) -> Lba {
+        let column = place.column as u64 * self.chunk_sectors;
+        Lba(place.stripe.0 * self.stripe_sectors() + column + place.offset)
+    }
+
+    /// The group a stripe is on.
+    pub const fn group_of(&self, stripe: Stripe) -> usize {
+        (stripe.0 % self.shape.groups as u64) as usize
+    }
+
+    /// The row of chunks that a stripe is on its members.
+    pub const fn row_of(&self, stripe: Stripe) -> u64 {
+        stripe.0 / self.shape.groups as u64
+    }
+
+    /// The members of a group, ascending: all stripes of the group are on these.
+    pub fn members_of(&self, group: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
+        let added = (groups * base + group..self.member_count()).step_by(groups);
+        (group * base..(group + 1) * base).chain(added)
+    }
+
+    /// The group of a member.
+    pub const fn group_of_member(&self, member: usize) -> usize {
+        self.place_in_group(member).0
+    }
+
+    /// Whether a member has data, and not parities alone.
+    pub const fn holds_data(&self, member: usize) -> bool {
+        let is_shared = self.is_mirror() || self.shape.rows == 0;
+        is_shared || self.place_in_group(member).1 < self.rotating()
+    }
+
+    /// Rows that were added, each whole on a member of its own behind all others.
+    const fn added(&self) -> usize {
+        match self.layout {
+            Layout::AddedRows { rotating } => self.shape.rows - rotating,
+            Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 0,
+        }
+    }
+
+    /// The member, of all, that has this place in its group.
+    const fn member_at(&self, group: usize, index: usize) -> usize {
+        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
+        match index.checked_sub(base) {
+            None => group * base + index,
+            Some(added) => groups * base + added * groups + group,
+        }
+    }
+
+    /// The group of a member and its place in it.
+    const fn place_in_group(&self, member: usize) -> (usize, usize) {
+        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
+        match member.checked_sub(groups * base) {
+            None => (member / base, member % base),
+            Some(added) => (added % groups, base + added / groups),
+        }
+    }
+
+    /// Members over which the first parity rotates; one if it does not.
+    const fn rotating(&self) -> usize {
+        if self.shape.rows == 0 || self.data_chunks() == 1 {
+            return 1;
+        }
+        match self.layout {
+            Layout::LeftSymmetric | Layout::AddedRows { .. } => self.shape.width - self.added(),
+            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.rows - 1),
+        }
+    }
+
+    /// Whether the code numbers data as the members stand, not as the data go on.
+    const fn numbers_by_member(&self) -> bool {
+        self.rotating() > 1 && matches!(self.layout, Layout::LeftSymmetricFixedRows)
+    }
+
+    /// The place of the first parity in the group.
+    fn first_parity(&self, stripe: Stripe) -> usize {
+        let rotating = self.rotating();
+        rotating - 1 - (self.row_of(stripe) % rotating as u64) as usize
+    }
+
+    /// The slot that holds a column.
+    pub fn slot_of_column(&self, stripe: Stripe, column: usize) -> usize {
+        if !self.numbers_by_member() {
+            return column;
+        }
+        let rotating = self.rotating();
+        let parity = self.first_parity(stripe);
+        let index = (parity + 1 + column) % rotating;
+        if index < parity { index } else { index - 1 }
+    }
+
+    /// The column in a slot, which must be one of data.
+    pub fn column_of_slot(&self, stripe: Stripe, slot: usize) -> usize {
+        if !self.numbers_by_member() {
+            return slot;
+        }
+        let rotating = self.rotating();
+        let parity = self.first_parity(stripe);
+        let index = if slot < parity { slot } else { slot + 1 };
+        (index + rotating - parity - 1) % rotating
+    }
+
+    /// The member, of all, that has a slot of a stripe.
+    pub fn member_of(&self, stripe: Stripe, slot: usize) -> usize {
+        self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
+    }
+
+    /// The place in the group of a slot of a stripe.
+    fn index_of(&self, stripe: Stripe, slot: usize) -> usize {
+        let rotating = self.rotating();
+        if rotating == 1 {
+            return slot;
+        }
+        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
+        let parity = self.first_parity(stripe);
+        match (self.numbers_by_member(), slot.checked_sub(data)) {
+            (false, None) => (parity + turning + slot) % rotating,
+            (false, Some(row)) if row < turning => (parity + row) % rotating,
+            (false, Some(row)) => rotating + row - turning,
+            (true, None) if slot < parity => slot,
+            (true, None) => slot + 1,
+            (true, Some(0)) => parity,
+            (true, Some(_)) => slot,
+        }
+    }
+
+    /// The slot that a member has of a stripe; none if the stripe is on another group.
+    pub fn slot_of(&self, stripe: Stripe, member: usize) -> Option<usize> {
+        let (group, index) = self.place_in_group(member);
+        if group != self.group_of(stripe) || index >= self.shape.width {
+            return None;
+        }
+        let rotating = self.rotating();
+        if rotating == 1 {
+            return Some(index);
+        }
+        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
+        let parity = self.first_parity(stripe);
+        Some(if self.numbers_by_member() {
+            match index {
+                _ if index == parity => data,
+                _ if index > data => index,
+                _ => index - usize::from(index > parity),
+            }
+        } else if index >= rotating {
+            data + turning + (index - rotating)
+        } else {
+            let behind = (index + rotating - parity) % rotating;
+            if behind < turning { data + behind } else { behind - turning }
+        })
+    }
+
+    /// The sector of its members where a stripe has `offset` sectors of a chunk before it.
+    pub const fn member_lba(&self, stripe: Stripe, offset: u64) -> Lba {
+        Lba(self.row_of(stripe) * self.chunk_sectors + offset)
+    }
+
+    /// What a sector of a member is; none if it is not used.
+    pub fn member_place(&self, member: usize, at: Lba) -> Option<MemberPlace> {
+        if member >= self.member_count() || at.0 >= self.member_sectors() {
+            return None;
+        }
+        let group = self.group_of_member(member) as u64;
+        let row = at.0 / self.chunk_sectors;
+        let stripe = Stripe(row * self.shape.groups as u64 + group);
+        let slot = self.slot_of(stripe, member)?;
+        Some(MemberPlace { stripe, slot, offset: at.0 % self.chunk_sectors })
+    }
+
+    /// The range as a part of a chunk, if it is in one chunk alone and not empty.
+    pub fn only_part(&self, range: SectorRange) -> Option<Part> {
+        let place = self.place_of(range.start);
+        let is_in_one = (1..=self.chunk_sectors - place.offset).contains(&range.count);
+        is_in_one.then(|| {
+            let slot = self.slot_of_column(place.stripe, place.column);
+            let span = Span { start: place.offset, end: place.offset + range.count };
+            Part { stripe: place.stripe, slot, span }
+        })
+    }
+
+    /// Cuts a range of the volume into its parts in single chunks, in the order of the volume.
+    pub fn parts(&self, range: SectorRange) -> impl Iterator<Item = Part> + '_ {
+        range.split_at_multiples(self.chunk_sectors).map(|piece| {
+            let place = self.place_of(piece.start);
+            let slot = self.slot_of_column(place.stripe, place.column);
+            let span = Span { start: place.offset, end: place.offset + piece.count };
+            Part { stripe: place.stripe, slot, span }
+        })
+    }
+}

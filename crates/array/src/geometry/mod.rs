@@ -1,0 +1,7 @@
+//! Where everything is: levels, shapes and the plan of a write. Pure.
+
+pub(crate) mod added_parity;
+pub(crate) mod chunks;
+pub(crate) mod level;
+pub(crate) mod plan;
+pub(crate) mod shapes;

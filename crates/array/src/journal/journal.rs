@@ -1,0 +1,449 @@
+//! The journal of an array: begin and end of a transaction, pauses, rings of members that come, and the move
+//! to another device.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Payload};
+use voltier_ring::Handle;
+
+use crate::canary::{self, Canary};
+use crate::errors::ArrayError;
+use crate::errors::journal::JournalError;
+use crate::format::journal_label::JournalLabel;
+use crate::format::journal_place::{JournalPlace, batch_blocks_max};
+use crate::format::journal_record::{Label, Owner, Start};
+use crate::journal::ledger::Ledger;
+use crate::journal::placement::{JournalDevice, Placement, label_for};
+use crate::journal::ring::{Outstanding, Pending, Piece, Ring};
+use crate::journal::writer::JournalWriter;
+use crate::members::label_copies::{erase_label, write_label};
+use crate::members::member_set::MemberSet;
+use crate::membership::membership::Membership;
+
+/// A transaction that is in the journal; it is to be ended.
+#[must_use]
+pub(crate) struct Transaction(Option<u64>);
+
+impl Transaction {
+    /// What in-place writes need: what is in the rings is durable already.
+    pub(crate) fn in_place(&self, asked: Durability) -> Durability {
+        if self.0.is_some() { Durability::Cached } else { asked }
+    }
+}
+
+/// Transactions stand still until this is dropped.
+pub(crate) struct Pause<'a>(Option<&'a Ledger>);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        if let Some(journal) = self.0 {
+            journal.pauses.set(journal.pauses.get() - 1);
+            journal.notify();
+        }
+    }
+}
+
+/// The journal of an array; without redundancy, or when none was asked for, it has no rings and does nothing.
+pub(crate) struct Journal<D> {
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    placement: Rc<Placement<D>>,
+    writer: Rc<JournalWriter<D>>,
+    handle: Handle,
+}
+
+impl<D: BlockDevice> Journal<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+    ) -> Self {
+        let placement = Rc::new(Placement::new(members, membership));
+        Self {
+            members: members.clone(),
+            membership: membership.clone(),
+            writer: Rc::new(JournalWriter::new(handle, members, membership, &placement)),
+            placement,
+            handle: handle.clone(),
+        }
+    }
+
+    /// The journal of an array that takes over, with further members; the first of them may have a ring.
+    /// Nothing is under way in this one, and nothing is left of it.
+    pub(crate) fn grown(&self, members: &Rc<MemberSet<D>>, ring: Option<Ring>) -> Self {
+        let grown = Self::new(&self.handle, members, &self.membership);
+        if let Some(ledger) = self.placement.ledger() {
+            grown.placement.begin(ledger.grown(members.len(), ring));
+        }
+        grown
+    }
+
+    /// Whether changes are journalled.
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.placement.ledger().is_some()
+    }
+
+    /// Where its rings are.
+    pub(crate) fn placement(&self) -> &Rc<Placement<D>> {
+        &self.placement
+    }
+
+    /// The most sectors that one transaction should bring to each member of a group of so many; none
+    /// without a journal.
+    pub(crate) fn run_sectors_max(&self, width: usize) -> Option<u64> {
+        self.placement.ledger().map(|ledger| ledger.run_sectors_max(width))
+    }
+
+    /// # Errors
+    /// Why nothing can be journalled any more.
+    pub(crate) fn check(&self) -> IoResult<()> {
+        self.placement.ledger().map_or(Ok(()), Ledger::check)
+    }
+
+    /// A member has come or gone: a task that waits looks again.
+    pub(crate) fn notify(&self) {
+        if let Some(ledger) = self.placement.ledger() {
+            ledger.notify();
+        }
+    }
+
+    /// How many hold the parts of the journal.
+    pub(crate) fn holders(&self) -> [usize; 2] {
+        [Rc::strong_count(&self.placement), Rc::strong_count(&self.writer)]
+    }
+
+    /// Puts what will be written to the members of a group into their rings. When it returns, that is
+    /// durable, and in-place writes may begin; they end with [`end`](Self::end).
+    ///
+    /// The caller holds the sectors of the stripe, so that transactions over the same sectors have
+    /// the order of their numbers.
+    ///
+    /// # Errors
+    /// When a ring cannot be written and its member cannot be lost, or too many are lost. In-place
+    /// writes must not begin then.
+    pub(crate) async fn begin(&self, group: usize, pieces: Vec<Piece>) -> IoResult<Transaction> {
+        let Some(journal) = self.placement.ledger() else { return Ok(Transaction(None)) };
+        // A record names the members that have a part of it. If one is left out that a replay takes
+        // to be in service, the replay would leave it as it was.
+        let mut pieces = Some(pieces);
+        loop {
+            loop {
+                if !canary::is(Canary::LossNotRecorded) {
+                    self.membership.barrier().await?;
+                }
+                if journal.pauses.get() == 0 {
+                    break;
+                }
+                journal.progress.until(|| journal.pauses.get() == 0).await;
+            }
+            journal.check()?;
+            self.members.check_group(group)?;
+            // A device may be lost with the records, the members' rings only with their members.
+            let is_on_device = self.placement.is_on_device();
+            let epoch = journal.epoch.get();
+            let own = if is_on_device { pieces.clone() } else { pieces.take() };
+            let own = own.expect("records in the members' rings are never given up");
+            // Nothing waits from here to the queues: who is in service now has the record, and numbers
+            // ascend in every ring.
+            let (number, outstanding) = self.queue_pieces(journal, own);
+            if !canary::is(Canary::CommitBeforeRecord) {
+                outstanding.wait().await;
+            }
+            let result = self.membership.barrier().await;
+            let result = result.and_then(|()| self.members.check_group(group));
+            let result = result.and_then(|()| journal.check());
+            match result {
+                Ok(()) if journal.epoch.get() == epoch => {
+                    journal.transactions.borrow_mut().unrecorded.remove(&number);
+                    journal.committing.set(journal.committing.get() + 1);
+                    return Ok(Transaction(Some(number)));
+                }
+                Ok(()) => {
+                    // Nobody looks any more where it is recorded, and nothing of it is in place.
+                    journal.transactions.borrow_mut().forget(number);
+                    journal.notify();
+                }
+                Err(error) => {
+                    journal.fail(error);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Hands pieces to the rings of the members in service, or to that of the device.
+    fn queue_pieces(&self, journal: &Ledger, mut pieces: Vec<Piece>) -> (u64, Rc<Outstanding>) {
+        pieces.retain(|piece| self.members[piece.member].is_online());
+        let participants = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.member);
+        let outstanding = Outstanding::of(pieces.len());
+        let number = journal.transactions.borrow_mut().begin();
+        for Piece { member, at, content } in pieces {
+            let outstanding = outstanding.clone();
+            let is_on_device = self.placement.is_on_device();
+            let ring = if is_on_device { self.members.len() } else { member };
+            let member = is_on_device.then_some(member);
+            let pending = Pending { number, member, participants, at, content, outstanding };
+            if journal.ring(ring).borrow_mut().push(pending) {
+                self.handle.spawn(self.writer.clone().write_queue(ring));
+            }
+        }
+        (number, outstanding)
+    }
+
+    /// In-place writes of a transaction are over, with this result; what the client is told. A member
+    /// lost in them is on record before.
+    pub(crate) async fn end(&self, transaction: Transaction, result: IoResult<()>) -> IoResult<()> {
+        let (Some(journal), Some(number)) = (self.placement.ledger(), transaction.0) else {
+            return match result {
+                Ok(()) => self.membership.barrier().await,
+                Err(error) => Err(error),
+            };
+        };
+        if let Err(error) = result {
+            journal.fail(error);
+        }
+        // What is in place is flushed when the journal leaves its device, which is news: waited for below.
+        journal.committing.set(journal.committing.get() - 1);
+        journal.notify();
+        let result = match result {
+            Ok(()) => self.membership.barrier().await,
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => {
+                journal.transactions.borrow_mut().open.remove(&number);
+                journal.notify();
+            }
+            Err(error) => journal.fail(error),
+        }
+        result
+    }
+
+    /// Brings all that was acknowledged in place and says so in the labels, so that the next start has
+    /// nothing to redo. No request may be under way.
+    ///
+    /// # Errors
+    /// When a member that cannot be lost does not take it.
+    pub(crate) async fn empty(&self) -> IoResult<()> {
+        let Some(journal) = self.placement.ledger() else { return Ok(()) };
+        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
+        journal.check()?;
+        let candidate = journal.transactions.borrow().candidate();
+        self.membership.flush(&self.members).await?;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
+        for ring in self.placement.rings_in_use() {
+            let Ok(device) = self.placement.device_of_ring(ring) else { continue };
+            let start = journal.ring(ring).borrow_mut().free_below(candidate);
+            let written = self.writer.write_label(ring, start).await;
+            self.placement.settle_ring(ring, &device, written)?;
+        }
+        self.membership.barrier().await
+    }
+
+    /// Keeps transactions from beginning, and waits until all are durable in place.
+    ///
+    /// # Errors
+    /// When the journal has failed, or too many members are lost.
+    pub(crate) async fn pause(&self) -> IoResult<Pause<'_>> {
+        let Some(journal) = self.placement.ledger() else { return Ok(Pause(None)) };
+        journal.pauses.set(journal.pauses.get() + 1);
+        let pause = Pause(Some(journal));
+        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
+        journal.check()?;
+        let candidate = journal.transactions.borrow().candidate();
+        self.membership.flush(&self.members).await?;
+        journal.transactions.borrow_mut().raise_watermark(candidate);
+        Ok(pause)
+    }
+
+    /// Makes an empty ring on a device that is to come to the array with the next number, in service at
+    /// once. Nothing is under way.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) async fn make_first_ring(&self, device: &Rc<D>) -> IoResult<Option<Ring>> {
+        let Some(journal) = self.placement.ledger() else { return Ok(None) };
+        let (member, place) = (journal.rings.len(), journal.options.places[0]);
+        let life = journal.rings[0].borrow().life();
+        Ok(Some(self.write_ring_labels(journal, device, member, place, life).await?))
+    }
+
+    /// Waits until all transactions so far have ended: those behind have this number or a higher one.
+    ///
+    /// # Errors
+    /// When the journal has failed.
+    pub(crate) async fn drain(&self) -> IoResult<u64> {
+        let Some(journal) = self.placement.ledger() else { return Ok(0) };
+        let next_number = journal.transactions.borrow().next_number;
+        let is_drained = || journal.transactions.borrow().candidate() >= next_number;
+        journal.progress.until(|| journal.check().is_err() || is_drained()).await;
+        journal.check().map(|()| next_number)
+    }
+
+    /// All members were flushed since the transactions below a number had ended.
+    pub(crate) fn note_flushed(&self, below: u64) {
+        if let Some(journal) = self.placement.ledger() {
+            journal.transactions.borrow_mut().raise_watermark(below);
+            journal.notify();
+        }
+    }
+
+    /// Makes an empty ring on a device that is to be a member in service. The journal is paused.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) async fn make_ring(&self, member: usize, device: &Rc<D>) -> IoResult<()> {
+        let Some(journal) = self.placement.ledger() else { return Ok(()) };
+        if canary::is(Canary::RingNotMade) {
+            return Ok(());
+        }
+        let place = journal.options.places[member];
+        let life = journal.rings[member].borrow().life();
+        let ring = self.write_ring_labels(journal, device, member, place, life).await?;
+        journal.rings[member].replace(ring);
+        Ok(())
+    }
+
+    async fn write_ring_labels(
+        &self,
+        journal: &Ledger,
+        device: &Rc<D>,
+        member: usize,
+        place: JournalPlace,
+        life: u64,
+    ) -> IoResult<Ring> {
+        let watermark = journal.transactions.borrow().watermark;
+        for number in [1, 2] {
+            let start = Start { life, number, tail: (0, 1), watermark };
+            let owner = Owner { array: journal.options.array, member, blocks: place.blocks() };
+            let label = Payload::One(Label::encode(owner, start));
+            self.members.counters().add(|counts| counts.journal_writes += 1);
+            device.write(place.label_lba(number), label, Durability::Durable).await?;
+        }
+        let blocks = batch_blocks_max(place, device.limits().max_transfer_bytes);
+        Ok(Ring::new(place, blocks, life, 2))
+    }
+
+    /// Has the journal leave a device that failed. What the device had is in place and flushed then, or was
+    /// never begun; the members are still to be told, which is news.
+    ///
+    /// # Errors
+    /// When what it had cannot be brought in place: it is needed at the next start.
+    pub(crate) async fn leave_failing_device(&self) -> IoResult<()> {
+        let is_failing = self.placement.is_device_failing();
+        let Some(durable) = self.membership.durable().filter(|_| is_failing) else { return Ok(()) };
+        match self.placement.ledger() {
+            Some(journal) => {
+                // Nothing new begins: whoever would waits for the news.
+                journal.progress.until(|| journal.committing.get() == 0).await;
+                journal.check()?;
+                self.members.flush().await?;
+                // Their labels must be true also if the news is never told, and the device is there at the
+                // next start: a member that is lost just now, and not on record, lacks what is settled here.
+                let watermark = journal.transactions.borrow().watermark;
+                self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
+                journal.transactions.borrow_mut().settle_all();
+                journal.epoch.set(journal.epoch.get() + 1);
+            }
+            // Before anything was redone only a stop in order leaves nothing on it.
+            None if durable.is_replay_due() => return Err(IoError::Gone),
+            None => {}
+        }
+        self.placement.replace_device(None);
+        durable.lose_journal();
+        if let Some(journal) = self.placement.ledger() {
+            journal.notify();
+        }
+        Ok(())
+    }
+
+    /// Puts the journal on another device, or back on the members.
+    pub(crate) async fn move_to(
+        &self,
+        new: Option<(D, [u8; 16])>,
+        block_bytes: u32,
+    ) -> Result<(), ArrayError> {
+        let (Some(durable), Some(journal)) = (self.membership.durable(), self.placement.ledger())
+        else {
+            return Err(JournalError::NoJournal.into());
+        };
+        self.membership.settled().await.map_err(ArrayError::Io)?;
+        let new = match new {
+            Some((device, uuid)) => {
+                let label = label_for(&durable.record(), &device, uuid, block_bytes)?;
+                Some((JournalDevice::new(device, &label), label))
+            }
+            None => None,
+        };
+        let _pause = self.pause().await.map_err(ArrayError::Io)?;
+        let ring = loop {
+            let epoch = journal.epoch.get();
+            let ring = self.begin_life_on(durable, journal, new.as_ref()).await?;
+            if journal.epoch.get() == epoch && !self.placement.is_device_failing() {
+                break ring;
+            }
+            // The device before has failed meanwhile. That it is left, too, begins a life, and must not
+            // take away what comes after it.
+            self.membership.settled().await.map_err(ArrayError::Io)?;
+        };
+        let moved_to = new.as_ref().map(|(new, _)| new.uuid);
+        if let Some(ring) = ring {
+            journal.device_ring.replace(ring);
+        }
+        journal.epoch.set(journal.epoch.get() + 1);
+        let old = self.placement.replace_device(new.map(|(new, _)| new));
+        durable.set_journal(moved_to);
+        self.membership.settled().await.map_err(ArrayError::Io)?;
+        if let Some(old) = old {
+            // If that fails it is a stale one: nobody takes it for more.
+            let _ = erase_label(&*old.device).await;
+        }
+        if moved_to.is_some() && !self.placement.is_on_device() {
+            return Err(JournalError::Device(IoError::Gone).into());
+        }
+        Ok(())
+    }
+
+    /// Makes all rings empty, with that of a new device, if there is one: above all lives, so that what is
+    /// left anywhere of an earlier use is void. Nothing is under way.
+    async fn begin_life_on(
+        &self,
+        durable: &Membership,
+        journal: &Ledger,
+        new: Option<&(JournalDevice<D>, JournalLabel)>,
+    ) -> Result<Option<Ring>, ArrayError> {
+        let watermark = journal.transactions.borrow().watermark;
+        let life = journal.next_life();
+        let ring = match new {
+            Some((new, label)) => {
+                let device_failed = |error| ArrayError::from(JournalError::Device(error));
+                let made = self.make_device_ring(journal, new, life, watermark).await;
+                let ring = made.map_err(device_failed)?;
+                let label = JournalLabel { event: durable.record().event, ..label.clone() };
+                write_label(&*new.device, &label).await.map_err(device_failed)?;
+                Some(ring)
+            }
+            None => None,
+        };
+        self.writer.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
+        Ok(ring)
+    }
+
+    async fn make_device_ring(
+        &self,
+        journal: &Ledger,
+        new: &JournalDevice<D>,
+        life: u64,
+        watermark: u64,
+    ) -> IoResult<Ring> {
+        let owner = journal.options.owner(self.members.len(), new.place);
+        for number in [1, 2] {
+            let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
+            self.members.counters().add(|counts| counts.journal_writes += 1);
+            let at = new.place.label_lba(number);
+            new.device.write(at, label.into(), voltier_block::Durability::Durable).await?;
+        }
+        let blocks = batch_blocks_max(new.place, new.device.limits().max_transfer_bytes);
+        Ok(Ring::new(new.place, blocks, life, 2))
+    }
+}

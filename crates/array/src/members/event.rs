@@ -1,0 +1,21 @@
+//! What members tell the floors above, and ask of them.
+
+/// What happened to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberEvent {
+    /// A member is out, in memory: nothing may be acknowledged before that is on record.
+    Lost,
+    /// A member was lost by choice: the record is to be stored although no request waits for that.
+    GivenUp,
+}
+
+/// What members tell the floors above, and ask of them. Called when something fails, never on the way of a
+/// request that succeeds.
+pub(crate) trait Above {
+    /// Takes note of an event, at once.
+    fn on(&self, event: MemberEvent);
+    /// Whether all parity of a group matches its data.
+    fn is_consistent(&self, group: usize) -> bool;
+    /// Whether a rebuild reads some members more than others.
+    fn is_load_uneven(&self) -> bool;
+}

@@ -1,0 +1,339 @@
+//! How well members do: their errors, and whether one is slower than the others.
+//!
+//! # Errors
+//!
+//! A read that fails is made good from the others and rewritten, and counted; a write that fails is
+//! tried once more, and counted. The count halves with every window that passes. A member that passes the
+//! limit is given up, if its group can lose it.
+//!
+//! # Slowness
+//!
+//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the window
+//! the means of the members are held against each other. Who was slower than the median of the others
+//! by the factor five times in a row is *slow*. Nobody is asked while nothing is timed, so an array at rest
+//! does nothing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use voltier_block::Nanos;
+
+use crate::geometry::chunks::Geometry;
+use crate::members::latency::Latency;
+use crate::members::member::Member;
+use crate::members::watch::{ROUNDS, Timed};
+
+const SECOND_NS: Nanos = 1_000_000_000;
+/// Samples of a member without which a round says nothing of it.
+const SAMPLES_MIN: u32 = 4;
+/// A mean below this is not slow, whatever the others do.
+const SLOW_NS_MIN: Nanos = 500_000;
+/// News that nobody has fetched yet; more replace the oldest.
+const NEWS_MAX: usize = 64;
+
+/// What is done about a member that is slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SlowAction {
+    /// It is shown; of copies, the others are read.
+    #[default]
+    Show,
+    /// What would be read from it is computed from the others, too, where there is parity.
+    Avoid,
+    /// It is given up, if that leaves the group redundancy; until then it is avoided.
+    Fail,
+}
+
+impl SlowAction {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Show, Self::Avoid, Self::Fail];
+
+    /// The word of the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Show => "show",
+            Self::Avoid => "avoid",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// When a member has done too badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthPolicy {
+    /// A member with more errors than this of late is given up, if its group can lose it; 0 for never.
+    pub max_errors: u32,
+    /// The time in which errors count half, in nanoseconds; not 0.
+    pub error_window_ns: Nanos,
+    /// A member that takes more than so many times as long as the others is slow; 0 for never.
+    pub slow_factor: u32,
+    /// For how long it must be that, in nanoseconds; not 0.
+    pub slow_window_ns: Nanos,
+    /// What is done about it.
+    pub slow_action: SlowAction,
+}
+
+impl Default for HealthPolicy {
+    fn default() -> Self {
+        Self {
+            max_errors: 20,
+            error_window_ns: 3600 * SECOND_NS,
+            slow_factor: 5,
+            slow_window_ns: 30 * SECOND_NS,
+            slow_action: SlowAction::Show,
+        }
+    }
+}
+
+/// How well a member does, since it came or the array was assembled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberHealth {
+    /// Reads that failed.
+    pub errors_read: u64,
+    /// Writes and flushes that failed.
+    pub errors_write: u64,
+    /// Chunks, or parts, that were rewritten after a read that failed.
+    pub repaired: u64,
+    /// Errors of late: half as many with every window that has passed.
+    pub errors_recent: u32,
+    /// Whether these are too many; the group cannot lose it, then.
+    pub has_too_many_errors: bool,
+    /// Whether it is slower than the others.
+    pub is_slow: bool,
+    /// How long reads take.
+    pub reads: Latency,
+    /// How long writes take.
+    pub writes: Latency,
+}
+
+/// Something about a member that somebody should hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthNews {
+    /// It has passed the limit of errors. Given up, or kept because the group cannot lose it.
+    TooManyErrors {
+        /// The member.
+        member: usize,
+        /// Its errors of late.
+        errors: u32,
+        /// Whether it was given up.
+        is_failed: bool,
+    },
+    /// It is slow.
+    Slow {
+        /// The member.
+        member: usize,
+        /// What it takes on the mean, in nanoseconds.
+        mean_ns: Nanos,
+        /// What the others take, in nanoseconds.
+        others_ns: Nanos,
+    },
+    /// It was given up because it is slow.
+    SlowFailed {
+        /// The member.
+        member: usize,
+    },
+    /// It is not slow any more.
+    NotSlow {
+        /// The member.
+        member: usize,
+    },
+}
+
+/// What is known of all members together.
+#[derive(Default)]
+pub(crate) struct HealthWatch {
+    policy: Cell<HealthPolicy>,
+    round_ends_ns: Cell<Nanos>,
+    news: RefCell<VecDeque<HealthNews>>,
+    /// Whom to tell that something has changed.
+    listener: RefCell<Option<Rc<dyn Fn()>>>,
+}
+
+impl HealthWatch {
+    /// The same in an array that takes over.
+    pub(crate) fn moved(&self) -> HealthWatch {
+        HealthWatch {
+            policy: self.policy.clone(),
+            round_ends_ns: self.round_ends_ns.clone(),
+            news: RefCell::new(self.news.take()),
+            listener: self.listener.clone(),
+        }
+    }
+
+    /// Has the listener look at the array.
+    pub(crate) fn tell(&self) {
+        let listener = self.listener.borrow().clone();
+        listener.iter().for_each(|listener| listener());
+    }
+
+    pub(crate) fn say(&self, news: HealthNews) {
+        let mut queue = self.news.borrow_mut();
+        if queue.len() == NEWS_MAX {
+            queue.pop_front();
+        }
+        queue.push_back(news);
+        drop(queue);
+        self.tell();
+    }
+}
+
+/// What members took in a round, of one kind of I/O; none of those of whom nothing is known.
+struct Means(Vec<Option<Nanos>>);
+
+impl Means {
+    /// The median of the others with which a member is compared: those of its group, or of all groups if
+    /// there are not two others in its own.
+    fn of_others(&self, member: usize, group: impl Iterator<Item = usize>) -> Option<Nanos> {
+        let mut others: Vec<usize> = group.filter(|other| *other != member).collect();
+        if others.len() < 2 {
+            others = (0..self.0.len()).filter(|other| *other != member).collect();
+        }
+        let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self.0[other]).collect();
+        means.sort_unstable();
+        // Of an even number the slower one: when in doubt, nobody is blamed.
+        means.get(means.len() / 2).copied()
+    }
+}
+
+/// What a round says of a member.
+pub(crate) struct Slowness {
+    pub(crate) is_slow: bool,
+    pub(crate) mean_ns: Nanos,
+    pub(crate) others_ns: Nanos,
+}
+
+impl Means {
+    /// What the members took in this round.
+    fn of<D>(members: &[Member<D>], timed: Timed, now: Nanos, round_ns: Nanos) -> Self {
+        let mean = |member: &Member<D>| {
+            let watch = member.watch();
+            let under_way = watch.under_way_ns(timed, now).filter(|took| *took >= round_ns / 2);
+            let samples = watch.samples(timed).borrow();
+            member.is_online().then(|| samples.mean_ns(SAMPLES_MIN, under_way)).flatten()
+        };
+        Self(members.iter().map(mean).collect())
+    }
+
+    /// Whether a member has samples in this round.
+    fn has(&self, member: usize) -> bool {
+        self.0[member].is_some()
+    }
+}
+
+/// A round in which members are held against each other.
+pub(crate) struct HealthRound {
+    means: [Means; 2],
+    slow_factor: u32,
+}
+
+impl HealthRound {
+    /// What the round says of a member; none if nothing.
+    pub(crate) fn verdict<D>(
+        &self,
+        geometry: &Geometry,
+        number: usize,
+        member: &Member<D>,
+    ) -> Option<Slowness> {
+        let is_slow_now = member.watch().is_slow();
+        let mut verdict: Option<Slowness> = None;
+        for means in &self.means {
+            let group = geometry.members_of(geometry.group_of_member(number));
+            let (Some(mean_ns), Some(others_ns)) =
+                (means.0[number], means.of_others(number, group))
+            else {
+                continue;
+            };
+            let limit_ns = others_ns.saturating_mul(self.slow_factor.into()).max(SLOW_NS_MIN);
+            let is_slow = mean_ns > limit_ns;
+            // A slow member must become better by more than a hair.
+            let is_between = is_slow_now && !is_slow && mean_ns > limit_ns / 2;
+            if is_between {
+                return None;
+            }
+            if is_slow || verdict.is_none() {
+                verdict = Some(Slowness { is_slow, mean_ns, others_ns });
+            }
+        }
+        verdict
+    }
+
+    /// Whether the round had samples of a member.
+    pub(crate) fn has(&self, member: usize) -> bool {
+        self.means.iter().any(|means| means.has(member))
+    }
+}
+
+impl HealthWatch {
+    pub(crate) fn policy(&self) -> HealthPolicy {
+        self.policy.get()
+    }
+
+    /// Sets the policy and begins the rounds anew.
+    pub(crate) fn set_policy(&self, policy: HealthPolicy) {
+        assert!(policy.error_window_ns > 0 && policy.slow_window_ns > 0, "windows are not 0");
+        self.policy.set(policy);
+        self.round_ends_ns.set(0);
+    }
+
+    pub(crate) fn is_round_over(&self, now: Nanos) -> bool {
+        now >= self.round_ends_ns.get()
+    }
+
+    /// Ends a round; none if the members cannot be held against each other. Members that others are filled
+    /// from (`is_uneven`) have more to do than their peers.
+    pub(crate) fn end_round<D>(
+        &self,
+        members: &[Member<D>],
+        now: Nanos,
+        is_uneven: bool,
+    ) -> Option<HealthRound> {
+        let policy = self.policy.get();
+        let round_ns = (policy.slow_window_ns / Nanos::from(ROUNDS)).max(1);
+        let is_first = self.round_ends_ns.replace(now + round_ns) == 0;
+        if is_first || is_uneven || policy.slow_factor == 0 {
+            return None;
+        }
+        let means = [Timed::Read, Timed::Write].map(|it| Means::of(members, it, now, round_ns));
+        Some(HealthRound { means, slow_factor: policy.slow_factor })
+    }
+
+    /// What a member's record says under the policy.
+    pub(crate) fn health_of<D>(&self, member: &Member<D>, now: Nanos) -> MemberHealth {
+        let (watch, policy) = (member.watch(), self.policy.get());
+        let errors_recent = watch.recent(now, policy.error_window_ns);
+        MemberHealth {
+            errors_read: watch.errors_read(),
+            errors_write: watch.errors_write(),
+            repaired: watch.repaired(),
+            errors_recent,
+            has_too_many_errors: policy.max_errors > 0 && errors_recent > policy.max_errors,
+            is_slow: watch.is_slow(),
+            reads: watch.samples(Timed::Read).borrow().latency(),
+            writes: watch.samples(Timed::Write).borrow().latency(),
+        }
+    }
+
+    /// The news since the last call, the oldest first.
+    pub(crate) fn take_news(&self) -> Vec<HealthNews> {
+        self.news.take().into()
+    }
+
+    pub(crate) fn set_listener(&self, listener: impl Fn() + 'static) {
+        self.listener.replace(Some(Rc::new(listener)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_the_others_is_of_the_group_or_of_all_if_that_is_a_pair() {
+        let means = Means([1, 9, 5, 4, 100, 6].map(Some).into());
+        assert_eq!(means.of_others(0, 0..3), Some(9));
+        assert_eq!(means.of_others(4, 3..6), Some(6));
+        assert_eq!(means.of_others(4, 4..6), Some(5));
+        assert_eq!(means.of_others(1, [1, 3, 5].into_iter()), Some(6));
+        assert_eq!(Means(vec![Some(1), None]).of_others(0, 0..2), None);
+    }
+}

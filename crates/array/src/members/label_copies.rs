@@ -1,0 +1,143 @@
+//! The two copies of a superblock on a device.
+//!
+//! They are written one after the other, each durable before the next begins: a power cut tears one
+//! at most. The first is the newer one.
+
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult};
+
+use crate::errors::metadata::DeviceError;
+use crate::format::journal_label::JournalLabel;
+use crate::format::journal_record::BLOCK_BYTES;
+use crate::format::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
+use crate::format::superblock::{MemberRecord, MemberState, Rejected, Superblock};
+
+/// A superblock that was read.
+pub(crate) struct Found {
+    pub(crate) superblock: Superblock,
+    /// Whether one of the copies was missing, damaged, or older.
+    pub(crate) is_one_copy: bool,
+}
+
+/// What two copies on a device say, the second if `is_behind` says that the first one is; whether they
+/// are not the same is the second. None if neither begins as a copy.
+///
+/// # Errors
+/// When there are copies, and none that can be believed.
+pub(crate) async fn read_copies<D: BlockDevice, T: PartialEq>(
+    device: &D,
+    decode: impl Fn(&[u8], u32) -> Result<T, Rejected>,
+    is_behind: impl Fn(&T, &T) -> bool,
+) -> Result<Option<(T, bool)>, DeviceError> {
+    if device.limits().bytes() < 2 * SUPERBLOCK_BYTES {
+        return Ok(None);
+    }
+    let mut copies = Vec::new();
+    let mut io_error = None;
+    let places = MemberLayout::superblock_lbas(device.limits().sectors);
+    for (copy, at) in places.into_iter().enumerate() {
+        copies.push(match device.read(at, Buf::new(SUPERBLOCK_BYTES as usize)).await {
+            Ok(block) => decode(&block, copy as u32),
+            Err(error) => {
+                io_error.get_or_insert(error);
+                Err(Rejected::Absent)
+            }
+        });
+    }
+    let second = copies.pop().expect("there are two");
+    let first = copies.pop().expect("there are two");
+    match (first, second) {
+        (Ok(first), Ok(second)) => {
+            let is_one_copy = first != second;
+            let is_behind = is_behind(&first, &second);
+            Ok(Some((if is_behind { second } else { first }, is_one_copy)))
+        }
+        (Err(Rejected::Newer(version)), _) => Err(DeviceError::Newer(version)),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(Some((one, true))),
+        (Err(_), Err(Rejected::Newer(version))) => Err(DeviceError::Newer(version)),
+        (Err(Rejected::Absent), Err(Rejected::Absent)) => {
+            io_error.map_or(Ok(None), |error| Err(DeviceError::Io(error)))
+        }
+        (Err(_), Err(_)) => Err(DeviceError::Damaged),
+    }
+}
+
+/// Writes two copies, each durable before the next begins.
+pub(crate) async fn write_copies<D: BlockDevice>(
+    device: &D,
+    encode: impl Fn(u32) -> [u8; SUPERBLOCK_BYTES as usize],
+) -> IoResult<()> {
+    let places = MemberLayout::superblock_lbas(device.limits().sectors);
+    for (copy, at) in places.into_iter().enumerate() {
+        let block = Bytes::copy_of(&encode(copy as u32));
+        device.write(at, block.into(), Durability::Durable).await?;
+    }
+    Ok(())
+}
+
+/// The superblock of a device, held against its size; none if nothing says it is a member.
+///
+/// # Errors
+/// When it is or was one, and cannot be used.
+pub(crate) async fn read_superblock<D: BlockDevice>(
+    device: &D,
+) -> Result<Option<Found>, DeviceError> {
+    // Behind the end of one array another one's copy may stand: the first is the truth then.
+    let is_behind = |first: &Superblock, second: &Superblock| {
+        let is_same = first.array.uuid == second.array.uuid && first.member == second.member;
+        is_same && second.array.event > first.array.event
+    };
+    let found = read_copies(device, Superblock::decode, is_behind).await?;
+    let Some((superblock, is_one_copy)) = found else { return Ok(None) };
+    let (had, has) = (superblock.device_sectors, device.limits().sectors);
+    if had > has {
+        return Err(DeviceError::Truncated { had, has });
+    }
+    Ok(Some(Found { superblock, is_one_copy }))
+}
+
+/// Makes both copies say this.
+pub(crate) async fn write_superblock<D: BlockDevice>(
+    device: &D,
+    superblock: &Superblock,
+) -> IoResult<()> {
+    write_copies(device, |copy| superblock.encode(copy)).await
+}
+
+/// Tells a device whose place another one has that it is out, beside what it says. By that nobody would be
+/// missing: with others that were lost since it would be started as it was.
+pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
+    let since_event = said.array.event;
+    let own = &mut said.array.members[said.member];
+    *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
+    // One that does not take it is no good: nothing depends on it.
+    let _ = write_superblock(device, &said).await;
+}
+
+/// The label of a device, held against its size; none if nothing says that it is a journal. Whether one
+/// of the copies was missing, damaged, or older, is the second.
+///
+/// # Errors
+/// When it is or was one, and cannot be used.
+pub(crate) async fn read_label<D: BlockDevice>(
+    device: &D,
+) -> Result<Option<(JournalLabel, bool)>, DeviceError> {
+    let is_behind = |first: &JournalLabel, second: &JournalLabel| {
+        first.uuid == second.uuid && second.event > first.event
+    };
+    let found = read_copies(device, JournalLabel::decode, is_behind).await?;
+    let (had, has) = match &found {
+        Some((label, _)) => (label.device_sectors, device.limits().sectors),
+        None => return Ok(None),
+    };
+    if had > has { Err(DeviceError::Truncated { had, has }) } else { Ok(found) }
+}
+
+/// Makes both copies say this.
+pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel) -> IoResult<()> {
+    write_copies(device, |copy| label.encode(copy)).await
+}
+
+/// Makes a plain device of it.
+pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
+    write_copies(device, |_| [0; BLOCK_BYTES]).await
+}

@@ -1,0 +1,51 @@
+//! Transfers of any length: what a device does not take at once goes in parts.
+
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
+
+use crate::format::journal_record::BLOCK_BYTES;
+
+/// A durable write of any length: more than the device takes at once goes in parts, at once.
+pub(crate) async fn write_long<D: BlockDevice>(
+    device: &D,
+    at: Lba,
+    payload: Payload,
+    durability: Durability,
+) -> IoResult<()> {
+    let longest = longest_transfer(device);
+    if payload.len() <= longest {
+        return device.write(at, payload, durability).await;
+    }
+    let mut whole = Buf::new(payload.len());
+    let mut filled = 0;
+    for piece in payload.pieces() {
+        whole[filled..filled + piece.len()].copy_from_slice(piece);
+        filled += piece.len();
+    }
+    let whole: Bytes = whole.freeze();
+    for start in (0..whole.len()).step_by(longest) {
+        let part = whole.slice(start..(start + longest).min(whole.len()));
+        let at = at.plus(start as u64 / SECTOR_BYTES);
+        device.write(at, Payload::One(part), durability).await?;
+    }
+    Ok(())
+}
+
+/// A read of any length.
+pub(crate) async fn read_long<D: BlockDevice>(device: &D, at: Lba, bytes: usize) -> IoResult<Buf> {
+    let longest = longest_transfer(device);
+    if bytes <= longest {
+        return device.read(at, Buf::new(bytes)).await;
+    }
+    let mut whole = Buf::new(bytes);
+    for part in whole.chunks_mut(longest).enumerate() {
+        let (index, part) = part;
+        let at = at.plus((index * longest) as u64 / SECTOR_BYTES);
+        part.copy_from_slice(&device.read(at, Buf::new(part.len())).await?);
+    }
+    Ok(whole)
+}
+
+fn longest_transfer<D: BlockDevice>(device: &D) -> usize {
+    let most = device.limits().max_transfer_bytes as usize;
+    (most / BLOCK_BYTES * BLOCK_BYTES).max(BLOCK_BYTES)
+}

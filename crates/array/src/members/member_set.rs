@@ -1,0 +1,588 @@
+//! The members of an array: what is sent to them, and when they are given up.
+//!
+//! Everything that reads, writes or flushes members goes through here: one place counts it, times it, tries a
+//! write once more, and decides what a failure means. What the floors above have to do about a lost member they
+//! are told by a [`MemberEvent`](crate::members::event::MemberEvent).
+
+use std::cell::{Cell, OnceCell};
+use std::future::Future;
+use std::ops::{Deref, Range};
+use std::rc::Rc;
+
+use voltier_block::{
+    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload,
+    SECTOR_BYTES, SectorRange,
+};
+use voltier_ring::{Handle, JoinHandle};
+
+use crate::canary::{self, Canary};
+use crate::format::region_map::region_sectors;
+use crate::format::superblock::ArrayRecord;
+use crate::geometry::chunks::Geometry;
+use crate::members::at_once::together;
+use crate::members::clear::{Clear, clear_device};
+use crate::members::counts::Counters;
+use crate::members::event::{Above, MemberEvent};
+use crate::members::health::{
+    HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
+};
+use crate::members::member::Member;
+use crate::members::watch::{ReadUnderWay, Timed};
+
+/// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
+const RUN_SECTORS_MAX: u64 = 2048;
+
+/// The members of an array in service.
+pub(crate) struct MemberSet<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Vec<Member<D>>,
+    /// The first sector of the chunks on a member's device.
+    data_start: u64,
+    region_sectors: u64,
+    counters: Rc<Counters>,
+    health: HealthWatch,
+    /// Grows with every member that comes or goes.
+    changes: Cell<u64>,
+    /// Whether another set has taken over: this one has no devices any more.
+    is_superseded: Cell<bool>,
+    above: OnceCell<Box<dyn Above>>,
+}
+
+impl<D> Deref for MemberSet<D> {
+    type Target = [Member<D>];
+
+    fn deref(&self) -> &[Member<D>] {
+        &self.members
+    }
+}
+
+impl<D: BlockDevice> MemberSet<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: Vec<Member<D>>,
+        data_start: u64,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members,
+            data_start,
+            region_sectors: region_sectors(geometry.member_sectors()),
+            counters: Rc::default(),
+            health: HealthWatch::default(),
+            changes: Cell::new(0),
+            is_superseded: Cell::new(false),
+            above: OnceCell::new(),
+        }
+    }
+
+    /// The same members, and further ones, in another geometry. Nothing is left in this set.
+    pub(crate) fn moved(&self, geometry: &Geometry, added: Vec<Member<D>>) -> Self {
+        let mut members: Vec<Member<D>> = self.members.iter().map(Member::moved).collect();
+        members.extend(added);
+        Self {
+            counters: Rc::new(Counters::of(self.counters.get())),
+            health: self.health.moved(),
+            ..Self::new(&self.handle, geometry, members, self.data_start)
+        }
+    }
+
+    /// Says who is told of events. Once.
+    pub(crate) fn report_to(&self, above: Box<dyn Above>) {
+        assert!(self.above.set(above).is_ok(), "members report to one array");
+    }
+
+    /// The longest request that is put together for any of these members, in sectors.
+    pub(crate) fn longest_run(&self, members: Range<usize>) -> u64 {
+        let devices = self.members[members].iter().filter_map(|member| member.device().ok());
+        let transfers =
+            devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
+        transfers.fold(RUN_SECTORS_MAX, u64::min)
+    }
+
+    /// Tells the members who they are.
+    pub(crate) fn name(&self, record: &ArrayRecord) {
+        for (member, record) in self.members.iter().zip(&record.members) {
+            member.set_uuid(record.uuid);
+        }
+    }
+
+    pub(crate) fn supersede(&self) {
+        self.is_superseded.set(true);
+    }
+
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.is_superseded.get()
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The region of a sector of a member.
+    pub(crate) fn region_at(&self, at: Lba) -> u64 {
+        at.0 / self.region_sectors
+    }
+
+    /// Sectors of a region on a member.
+    pub(crate) fn region_sectors(&self) -> u64 {
+        self.region_sectors
+    }
+
+    pub(crate) async fn read(self: Rc<Self>, member: usize, at: Lba, into: Buf) -> IoResult<Buf> {
+        let device = self.members[member].device()?;
+        // Since it was chosen it may have made place for one that is to be filled.
+        if !self.members[member].has_region(self.region_at(at)) {
+            return Err(IoError::Gone);
+        }
+        self.counters.add(|counts| counts.member_reads += 1);
+        let under_way = self.begin_read(member);
+        let result = device.read(self.on_device(at), into).await;
+        self.end_read(member, under_way);
+        if let Err(error) = result {
+            self.read_failed(member, &device, error);
+        }
+        result
+    }
+
+    /// Fills buffers with what lies behind one another on a member. A failure says nothing of any one of
+    /// them, and does not count.
+    pub(crate) async fn read_run(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        into: Vec<Buf>,
+    ) -> IoResult<Vec<Buf>> {
+        let device = self.members[member].device()?;
+        let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
+        let last = at.plus(bytes / SECTOR_BYTES - 1);
+        let mut regions = self.region_at(at)..=self.region_at(last);
+        // Since it was chosen it may have made place for one that is to be filled.
+        if !regions.all(|region| self.members[member].has_region(region)) {
+            return Err(IoError::Gone);
+        }
+        self.counters.add(|counts| counts.member_reads += 1);
+        let under_way = self.begin_read(member);
+        let result = device.read_vectored(self.on_device(at), into).await;
+        self.end_read(member, under_way);
+        result
+    }
+
+    pub(crate) async fn write(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        // What a lost member would have held is in the others.
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.counters.add(|counts| counts.member_writes += 1);
+        let at = self.on_device(at);
+        let beside = self.beside(member, |device: Rc<D>| {
+            let data = data.clone();
+            async move { device.write(at, data, durability).await }
+        });
+        let since = self.begin_write(member);
+        let mut result = device.write(at, data.clone(), durability).await;
+        self.end_write(member, since);
+        if let Err(error) = result
+            && self.may_try_again(member, &device, error)
+        {
+            // In a box: seldom, and else every write would carry its room along.
+            result = Box::pin(device.write(at, data, durability)).await;
+        }
+        self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
+    }
+
+    pub(crate) async fn clear(
+        self: Rc<Self>,
+        member: usize,
+        range: SectorRange,
+        clear: Clear,
+    ) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.counters.add(|counts| counts.member_writes += 1);
+        let range = SectorRange::new(self.on_device(range.start), range.count);
+        let suited = self.members[member].succeeding().map(|device| self.suited(&device, clear));
+        let beside = self.beside(member, move |device: Rc<D>| async move {
+            clear_device(&*device, range, suited.unwrap_or(clear)).await
+        });
+        let own = self.suited(&device, clear);
+        let mut result = clear_device(&*device, range, own).await;
+        if let Err(error) = result
+            && self.may_try_again(member, &device, error)
+        {
+            result = Box::pin(clear_device(&*device, range, own)).await;
+        }
+        self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
+    }
+
+    /// A discard goes into parity as zeroes: a device that came later and does not return them is
+    /// written zeroes.
+    fn suited(&self, device: &Rc<D>, clear: Clear) -> Clear {
+        let returns_zeroes = device.limits().after_discard == AfterDiscard::Zeroes;
+        match clear {
+            Clear::Discard if self.geometry.parity_chunks() > 0 && !returns_zeroes => {
+                Clear::Zeroes(Durability::Cached)
+            }
+            clear => clear,
+        }
+    }
+
+    /// Flushes every member; one that fails is lost.
+    pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
+        let flushes = (0..self.members.len()).map(|member| self.clone().flush_one(member));
+        // To its end also when nobody waits: who could not flush is lost, and says so once.
+        let inner = self.clone();
+        let flushes: Vec<_> = flushes.collect();
+        let flushed = async move { together(&inner.handle, flushes).await };
+        let results = self.handle.finish(flushed).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.check_groups()
+    }
+
+    pub(crate) async fn flush_one(self: Rc<Self>, member: usize) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
+        let result = device.flush().await;
+        self.finish_beside(member, beside).await;
+        self.settle(member, &device, result)
+    }
+
+    /// A durable write of something that is not a chunk, at its sector of the device.
+    pub(crate) async fn write_meta(
+        self: Rc<Self>,
+        member: usize,
+        at: Lba,
+        data: Bytes,
+    ) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.counters.add(|counts| counts.metadata_writes += 1);
+        let durability = Durability::Durable;
+        let result = self.write_device(member, &device, at, data.into(), durability).await;
+        self.settle(member, &device, result)
+    }
+
+    /// Does the same to the successor of a member, if it has one.
+    fn beside<F: Future<Output = IoResult<()>> + 'static>(
+        &self,
+        member: usize,
+        change: impl FnOnce(Rc<D>) -> F,
+    ) -> Option<(Rc<D>, JoinHandle<IoResult<()>>)> {
+        let device = self.members[member].succeeding()?;
+        if canary::is(Canary::CopyMissesWrites) {
+            return None;
+        }
+        Some((device.clone(), self.handle.spawn(change(device))))
+    }
+
+    /// A successor that does not take a change is none any more.
+    async fn finish_beside(
+        &self,
+        member: usize,
+        beside: Option<(Rc<D>, JoinHandle<IoResult<()>>)>,
+    ) {
+        let Some((device, result)) = beside else { return };
+        if result.await.is_err() {
+            self.give_successor_up(member, &device);
+        }
+    }
+
+    /// Writes to a device that is being filled. One that does not take it is given up.
+    pub(crate) async fn write_target(&self, member: usize, device: &Rc<D>, at: Lba, data: Bytes) {
+        self.counters().add(|counts| counts.member_writes += 1);
+        let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
+        if result.is_err() {
+            self.give_successor_up(member, device);
+        }
+    }
+
+    pub(crate) fn give_successor_up(&self, member: usize, device: &Rc<D>) {
+        if self.members[member].drop_successor(device) {
+            self.counters.add(|counts| counts.members_lost += 1);
+            self.change();
+        } else if self.members[member].is_device(device) {
+            // It has taken its place meanwhile.
+            self.lose(member);
+        }
+    }
+
+    /// The sector of a device that has this sector of the member's chunks.
+    pub(crate) fn on_device(&self, at: Lba) -> Lba {
+        at.plus(self.data_start)
+    }
+
+    /// What a change of a member means for the request: a member that did not take it is lost, if
+    /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
+    /// for [`Membership::barrier`.
+    pub(crate) fn settle(
+        &self,
+        member: usize,
+        device: &Rc<D>,
+        result: IoResult<()>,
+    ) -> IoResult<()> {
+        let Err(error) = result else { return Ok(()) };
+        let group = self.geometry.group_of_member(member);
+        let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
+        if !self.members[member].is_device(device) {
+            return Ok(());
+        }
+        self.note_failed_change(member);
+        if self.members[member].is_rebuilding() {
+            // Nobody counts on it yet.
+            self.lose(member);
+            return Ok(());
+        }
+        if error == IoError::Gone || others_have_it {
+            self.lose(member);
+        }
+        if others_have_it { Ok(()) } else { Err(error) }
+    }
+
+    /// The same for whatever is the device of a member.
+    pub(crate) fn settle_now(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.settle(member, &device, result)
+    }
+
+    /// Gives a member up: at once in memory, and on record before the next acknowledgement.
+    pub(crate) fn lose(&self, member: usize) {
+        if self.members[member].lose() {
+            self.counters.add(|counts| counts.members_lost += 1);
+            self.change();
+            self.health.tell();
+            self.emit(MemberEvent::Lost);
+        }
+    }
+
+    /// Takes note that a member has come or gone: what was begun with the members of before is of no use.
+    pub(crate) fn change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    /// How often members have come or gone.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    /// Members of a group that are lost, or do not have all of it yet.
+    pub(crate) fn lost_in(&self, group: usize) -> usize {
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        members.filter(|member| !member.is_online()).count()
+    }
+
+    /// # Errors
+    /// When more members of the group are lost than it can lose.
+    pub(crate) fn check_group(&self, group: usize) -> IoResult<()> {
+        let stands = self.lost_in(group) <= self.geometry.parity_chunks();
+        if stands { Ok(()) } else { Err(IoError::Gone) }
+    }
+
+    /// # Errors
+    /// When more members of any group are lost than it can lose.
+    pub(crate) fn check_groups(&self) -> IoResult<()> {
+        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
+    }
+
+    /// Whether a member is out, or does not have all of it yet: what is written now must be known
+    /// when it comes back.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.members.iter().any(|member| !member.is_online())
+    }
+
+    /// A read of a member begins.
+    #[inline]
+    pub(crate) fn begin_read(&self, member: usize) -> ReadUnderWay<'_> {
+        self.members[member].watch().begin_read(|| self.handle.now())
+    }
+
+    /// A write of a member begins; when, if it is timed, or 0. It runs to its end.
+    #[inline]
+    pub(crate) fn begin_write(&self, member: usize) -> Nanos {
+        self.members[member].watch().begin(Timed::Write, || self.handle.now())
+    }
+
+    pub(crate) fn note_repair(&self, member: usize) {
+        self.counters.add(|counts| counts.repairs += 1);
+        self.members[member].watch().note_repair();
+    }
+
+    /// A write or a flush has failed.
+    pub(crate) fn note_failed_change(&self, member: usize) {
+        self.members[member].watch().note_failed_change();
+    }
+
+    fn set_avoided(&self, member: usize) {
+        let watch = self.members[member].watch();
+        let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
+        let may_avoid = self.geometry.is_mirror() || !is_shown_only;
+        watch.set_avoided(watch.is_slow() && may_avoid);
+    }
+
+    pub(crate) fn health_of(&self, member: usize) -> MemberHealth {
+        self.health.health_of(&self.members[member], self.handle.now())
+    }
+
+    pub(crate) fn health(&self) -> &HealthWatch {
+        &self.health
+    }
+
+    /// Judges all members anew by another policy.
+    pub(crate) fn set_health_policy(&self, policy: HealthPolicy) {
+        self.health.set_policy(policy);
+        for (number, member) in self.members.iter().enumerate() {
+            member.watch().judge_anew(policy.slow_factor > 0);
+            self.set_avoided(number);
+        }
+    }
+
+    /// A read has ended.
+    #[inline]
+    pub(crate) fn end_read(self: &Rc<Self>, member: usize, under_way: ReadUnderWay<'_>) {
+        let since = under_way.end();
+        if since != 0 {
+            self.end_timed(member, Timed::Read, since);
+        }
+    }
+
+    /// A write has ended that began then.
+    #[inline]
+    pub(crate) fn end_write(self: &Rc<Self>, member: usize, since: Nanos) {
+        if since != 0 {
+            self.members[member].watch().end();
+            self.end_timed(member, Timed::Write, since);
+        }
+    }
+
+    #[cold]
+    fn end_timed(self: &Rc<Self>, member: usize, timed: Timed, since: Nanos) {
+        let now = self.handle.now();
+        let took_ns = now.saturating_sub(since);
+        self.members[member].watch().add(timed, took_ns);
+        if self.health.is_round_over(now) {
+            self.end_round(now);
+        }
+    }
+
+    fn end_round(&self, now: Nanos) {
+        let is_uneven = self.above.get().is_some_and(|above| above.is_load_uneven());
+        let Some(round) = self.health.end_round(&self.members, now, is_uneven) else {
+            return self.forget_means(|_| true);
+        };
+        let slow_action = self.health.policy().slow_action;
+        for (number, member) in self.members.iter().enumerate() {
+            let Some(verdict) = round.verdict(&self.geometry, number, member) else { continue };
+            if member.watch().judge(verdict.is_slow) {
+                self.set_avoided(number);
+                let Slowness { is_slow, mean_ns, others_ns } = verdict;
+                self.health.say(if is_slow {
+                    HealthNews::Slow { member: number, mean_ns, others_ns }
+                } else {
+                    HealthNews::NotSlow { member: number }
+                });
+            }
+            let is_slow = member.watch().is_slow();
+            if is_slow && slow_action == SlowAction::Fail && self.can_spare(number, 1) {
+                self.give_up(number);
+                self.health.say(HealthNews::SlowFailed { member: number });
+            }
+        }
+        self.forget_means(|member| round.has(member));
+    }
+
+    fn forget_means(&self, is_done: impl Fn(usize) -> bool) {
+        for member in (0..self.members.len()).filter(|member| is_done(*member)) {
+            self.members[member].watch().forget_means();
+        }
+    }
+
+    /// Whether a member in service can be given up by choice, so that its group can lose `more` after
+    /// that: never while some of its parity may not match.
+    fn can_spare(&self, member: usize, more: usize) -> bool {
+        let group = self.geometry.group_of_member(member);
+        self.members[member].is_online()
+            && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
+            && self.above.get().is_none_or(|above| above.is_consistent(group))
+    }
+
+    fn give_up(&self, member: usize) {
+        self.lose(member);
+        self.emit(MemberEvent::GivenUp);
+    }
+
+    fn emit(&self, event: MemberEvent) {
+        if let Some(above) = self.above.get() {
+            above.on(event);
+        }
+    }
+
+    /// A read has failed; it is made good from the others, if there are any.
+    #[cold]
+    pub(crate) fn read_failed(self: &Rc<Self>, member: usize, device: &Rc<D>, error: IoError) {
+        if !self.members[member].is_device(device) {
+            return;
+        }
+        if error == IoError::Gone {
+            self.lose(member);
+            return;
+        }
+        self.members[member].watch().note_failed_read();
+        self.note_error(member);
+    }
+
+    /// A write has failed; whether to try once more. A drive that remaps a block does so when it is
+    /// written, and a path that was lost for a moment is back.
+    #[cold]
+    pub(crate) fn may_try_again(
+        self: &Rc<Self>,
+        member: usize,
+        device: &Rc<D>,
+        error: IoError,
+    ) -> bool {
+        if error != IoError::Medium || !self.members[member].is_device(device) {
+            return false;
+        }
+        self.note_failed_change(member);
+        self.note_error(member);
+        self.members[member].is_device(device)
+    }
+
+    /// Writes to a member; what fails with a medium error is written once more.
+    pub(crate) async fn write_device(
+        self: &Rc<Self>,
+        member: usize,
+        device: &Rc<D>,
+        at: Lba,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        match device.write(at, data.clone(), durability).await {
+            Err(error) if self.may_try_again(member, device, error) => {
+                Box::pin(device.write(at, data, durability)).await
+            }
+            result => result,
+        }
+    }
+
+    fn note_error(self: &Rc<Self>, member: usize) {
+        let policy = self.health.policy();
+        let watch = self.members[member].watch();
+        let errors = watch.add_error(self.handle.now(), policy.error_window_ns);
+        if policy.max_errors == 0 || errors <= policy.max_errors {
+            return;
+        }
+        let is_failed = self.can_spare(member, 0);
+        if is_failed {
+            self.give_up(member);
+        }
+        // Once for each time that it passes the limit.
+        if is_failed || errors == policy.max_errors + 1 {
+            self.health.say(HealthNews::TooManyErrors { member, errors, is_failed });
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The members: devices, what is sent to them, and how well they do.
+
+pub(crate) mod at_once;
+pub(crate) mod clear;
+pub(crate) mod counts;
+pub(crate) mod event;
+pub(crate) mod health;
+pub(crate) mod label_copies;
+pub(crate) mod latency;
+pub(crate) mod long_transfer;
+pub(crate) mod member;
+pub(crate) mod member_set;
+pub(crate) mod watch;

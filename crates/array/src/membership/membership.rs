@@ -1,0 +1,263 @@
+//! What the members say of the array, kept true while it is in use.
+//!
+//! A member that is given up is out at once, in memory. No change is acknowledged before all others say
+//! so durably, with a higher event count ([`barrier`](Membership::barrier)): a member that comes back without
+//! the changes can be told from those who have everything. Many requests that meet one loss share one update.
+//!
+//! The next event is written only when all members in service have the one before it; a start tells that one
+//! first to those that lack it. So a member that is one event behind the newest, and in service by it, has
+//! everything that was acknowledged.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_ring::Signal;
+
+use crate::canary::{self, Canary};
+use crate::format::journal_label::{JournalRecord, JournalState};
+use crate::format::superblock::{ArrayRecord, Usage};
+use crate::members::member::Member;
+use crate::members::member_set::MemberSet;
+
+/// Begins an update of the record, by a task of its own; false if the array is gone.
+pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
+
+/// Who is in the array, and what else its members say of it. A bare array says nothing, and waits for nothing.
+pub(crate) struct Membership {
+    /// What the members say; none of a bare array.
+    record: Option<RefCell<ArrayRecord>>,
+    /// What the record is to say of its use.
+    usage: Cell<Usage>,
+    /// And of the journal's device; the event of a change is the record's.
+    journal: Cell<Option<JournalRecord>>,
+    /// Whether members may not be what the journal says they are to be.
+    is_replay_due: Cell<bool>,
+    /// Whether parity may not match although there is a journal.
+    needs_resync: bool,
+    /// Grows with everything the record does not say yet.
+    changes: Cell<u64>,
+    /// The changes that it says durably.
+    stored: Cell<u64>,
+    is_updating: Cell<bool>,
+    progress: Signal,
+    /// Too many members are lost, or one took no superblock and could not be left out.
+    broken: Cell<Option<IoError>>,
+    /// Whether the record is to be stored even if it says nothing new.
+    is_due: Cell<bool>,
+    /// Whether the array was stopped.
+    is_closed: Cell<bool>,
+    /// Of the array in service.
+    begin_update: RefCell<Option<BeginUpdate>>,
+}
+
+impl Membership {
+    /// The membership that a record says; that of a bare array without one.
+    pub(crate) fn new(record: Option<ArrayRecord>) -> Self {
+        let own = record.as_ref();
+        let usage = own.map_or(Usage::InUse, |record| record.usage);
+        Self {
+            usage: Cell::new(usage),
+            journal: Cell::new(own.and_then(|record| record.journal_device)),
+            is_replay_due: Cell::new(usage == Usage::InUse),
+            needs_resync: own.is_some_and(|record| record.is_in_doubt),
+            record: record.map(RefCell::new),
+            changes: Cell::new(0),
+            stored: Cell::new(0),
+            is_updating: Cell::new(false),
+            progress: Signal::new(),
+            broken: Cell::new(None),
+            is_due: Cell::new(false),
+            is_closed: Cell::new(false),
+            begin_update: RefCell::default(),
+        }
+    }
+
+    /// Says who updates the record from now on.
+    pub(crate) fn set_update(&self, begin_update: BeginUpdate) {
+        self.begin_update.replace(Some(begin_update));
+    }
+
+    /// Itself, unless the array is a bare one.
+    pub(crate) fn durable(&self) -> Option<&Self> {
+        self.is_durable().then_some(self)
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// What the members say.
+    ///
+    /// # Panics
+    /// Of a bare array.
+    pub(crate) fn record(&self) -> ArrayRecord {
+        self.now().clone()
+    }
+
+    fn now(&self) -> Ref<'_, ArrayRecord> {
+        self.record.as_ref().expect("an array with durable state").borrow()
+    }
+
+    /// What the record is to say of the journal's device.
+    pub(crate) fn journal(&self) -> Option<JournalRecord> {
+        self.journal.get()
+    }
+
+    /// What the record is to say of the array's use.
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage.get()
+    }
+
+    /// Whether parity may not match although there is a journal, as the start found it.
+    pub(crate) fn needs_resync(&self) -> bool {
+        self.needs_resync
+    }
+
+    /// Says that something is true which the record does not say.
+    pub(crate) fn note_change(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    pub(crate) fn set_usage(&self, usage: Usage) {
+        self.usage.set(usage);
+        self.note_change();
+    }
+
+    /// The journal is on this device from now on, or on the members.
+    pub(crate) fn set_journal(&self, device: Option<[u8; 16]>) {
+        let state = JournalState::InService;
+        let record = |uuid| JournalRecord { uuid, state, since_event: 0 };
+        self.journal.set(device.map(record));
+        self.note_change();
+    }
+
+    /// The journal was on a device, and is on the members from now on.
+    pub(crate) fn lose_journal(&self) {
+        let lost = |it| JournalRecord { state: JournalState::Lost, ..it };
+        self.journal.set(self.journal.get().map(lost));
+        self.note_change();
+    }
+
+    pub(crate) fn is_replay_due(&self) -> bool {
+        self.is_replay_due.get()
+    }
+
+    pub(crate) fn replay_is_done(&self) {
+        self.is_replay_due.set(false);
+    }
+
+    /// Has the record stored whatever it says: a member may be an event behind, or have one copy.
+    pub(crate) fn must_store(&self) {
+        self.is_due.set(true);
+        self.note_change();
+    }
+
+    pub(crate) fn close(&self) {
+        self.is_closed.set(true);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    /// Waits until all members in service say durably what is true now: which of them are lost. To be
+    /// awaited between a change of members and its acknowledgement, and before anything that relies on
+    /// a member being out. Costs nothing when there is no news.
+    ///
+    /// # Errors
+    /// When a member does not take its superblock and cannot be left out.
+    pub(crate) async fn settled(&self) -> IoResult<()> {
+        if self.record.is_none() {
+            return Ok(());
+        }
+        loop {
+            if let Some(error) = self.broken.get() {
+                return Err(error);
+            }
+            // Also what became news while it waited: a transaction is begun without waiting again.
+            if self.stored.get() >= self.changes.get() {
+                return Ok(());
+            }
+            let wait = self.progress.wait();
+            if !self.begin_update() {
+                // Nobody is there to record the loss: what waits for that does not happen.
+                return Err(IoError::Gone);
+            }
+            wait.await;
+        }
+    }
+
+    /// The barrier before an acknowledgement, and before anything that a lost member misses: every loss so far
+    /// is durable when it returns.
+    ///
+    /// # Errors
+    /// As [`settled`](Self::settled).
+    pub(crate) async fn barrier(&self) -> IoResult<()> {
+        if canary::is(Canary::AnswerBeforeRecord) {
+            return Ok(());
+        }
+        self.settled().await
+    }
+
+    /// Has the news stored by a task, also when nobody waits for that; false if the array is gone.
+    pub(crate) fn begin_update(&self) -> bool {
+        let begin_update = self.begin_update.borrow().clone();
+        begin_update.is_some_and(|begin_update| begin_update())
+    }
+
+    /// Takes the right to update the record; false if somebody has it.
+    pub(crate) fn claim_update(&self) -> bool {
+        self.is_durable() && !self.is_updating.replace(true)
+    }
+
+    /// The changes that an update would make durable; none if there are none, or no update is possible.
+    pub(crate) fn news(&self) -> Option<u64> {
+        let changes = self.changes.get();
+        (self.broken.get().is_none() && self.stored.get() < changes).then_some(changes)
+    }
+
+    /// Tells all who wait what became of an update up to a change.
+    pub(crate) fn end_update(&self, changes: u64, result: IoResult<()>) {
+        match result {
+            Ok(()) => self.stored.set(changes),
+            Err(error) => self.broken.set(Some(error)),
+        }
+        self.progress.notify();
+    }
+
+    /// Gives the right to update back.
+    pub(crate) fn release_update(&self) {
+        self.is_updating.set(false);
+        self.progress.notify();
+    }
+
+    /// Whether the record is to be stored whatever it says; asked once.
+    pub(crate) fn take_due(&self) -> bool {
+        self.is_due.replace(false)
+    }
+
+    /// All members in service have this record.
+    pub(crate) fn stored(&self, record: ArrayRecord) {
+        if let Some(own) = &self.record {
+            own.replace(record);
+        }
+    }
+
+    /// Members that are lost, and not on record as such.
+    pub(crate) fn has_unrecorded_loss<D>(&self, members: &[Member<D>]) -> bool {
+        if self.record.is_none() {
+            return false;
+        }
+        let record = self.now();
+        let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
+        (0..record.members.len()).any(|member| is_used(member) && !members[member].has_device())
+    }
+
+    /// Flushes every member; one that fails is lost, and on record as lost, or this fails.
+    pub(crate) async fn flush<D: BlockDevice>(&self, members: &Rc<MemberSet<D>>) -> IoResult<()> {
+        members.flush().await?;
+        self.barrier().await?;
+        members.check_groups()
+    }
+}

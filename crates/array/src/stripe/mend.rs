@@ -1,0 +1,151 @@
+//! Stripes of which a part cannot be read: it is computed, and written where it belongs.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
+
+use crate::bitmap::bitmap::Bitmap;
+use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::plan::{SlotState, unusable};
+use crate::members::member_set::MemberSet;
+use crate::stripe::stripes::Stripes;
+
+/// Sectors of the pieces of a chunk that are computed each for itself when the whole cannot be.
+const PIECE_SECTORS: u64 = 8;
+
+/// All slots of a stripe, over a span.
+struct Slots {
+    states: Vec<SlotState>,
+    bytes: Vec<Buf>,
+}
+
+/// Mends stripes for tasks.
+pub(crate) struct Mender<D> {
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+}
+
+impl<D: BlockDevice> Mender<D> {
+    pub(crate) fn new(
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        bitmap: &Rc<Bitmap<D>>,
+        stripes: &Rc<Stripes<D>>,
+    ) -> Self {
+        Self {
+            geometry: geometry.clone(),
+            members: members.clone(),
+            bitmap: bitmap.clone(),
+            stripes: stripes.clone(),
+        }
+    }
+
+    /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
+    /// `copies` also those that could be read. The stripe is locked.
+    ///
+    /// # Errors
+    /// When a part of it cannot be computed: what could be is written.
+    pub(crate) async fn mend_stripe(
+        &self,
+        stripe: Stripe,
+        span: Span,
+        copies: &[(usize, Rc<D>)],
+    ) -> IoResult<Vec<Buf>> {
+        match self.mend_span(stripe, span, copies).await {
+            Err(IoError::Medium) => {}
+            result => return result,
+        }
+        let width = self.stripes.shape(stripe).width();
+        let mut slots: Vec<Buf> = (0..width).map(|_| Buf::new(span.bytes())).collect();
+        let mut result = Ok(());
+        for start in (span.start..span.end).step_by(PIECE_SECTORS as usize) {
+            let part = Span { start, end: (start + PIECE_SECTORS).min(span.end) };
+            match self.mend_span(stripe, part, copies).await {
+                Ok(pieces) => {
+                    for (slot, piece) in slots.iter_mut().zip(pieces) {
+                        slot[span.place_of(part)].copy_from_slice(&piece);
+                    }
+                }
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| slots)
+    }
+
+    async fn mend_span(
+        &self,
+        stripe: Stripe,
+        span: Span,
+        copies: &[(usize, Rc<D>)],
+    ) -> IoResult<Vec<Buf>> {
+        let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
+        let at = self.geometry.member_lba(stripe, span.start);
+        let region = self.bitmap.region_of(stripe);
+        for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
+            let member = self.stripes.shape(stripe).member_of(stripe, slot);
+            let data = || Bytes::copy_of(bytes);
+            match state {
+                SlotState::Unreadable => {
+                    if self.members[member].has_region(region) {
+                        self.members.note_repair(member);
+                    }
+                    let write =
+                        self.members.clone().write(member, at, data().into(), Durability::Cached);
+                    write.await?;
+                }
+                SlotState::Online => {
+                    for (_, device) in copies.iter().filter(|(copied, _)| *copied == member) {
+                        self.members.write_target(member, device, at, data()).await;
+                    }
+                }
+                SlotState::Lost => {}
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn read_or_compute(&self, stripe: Stripe, span: Span) -> IoResult<Slots> {
+        let mut unreadable = Vec::new();
+        loop {
+            let states = self.stripes.slot_states(stripe, &unreadable)?;
+            let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
+            let reads: Vec<(usize, Span)> = online.map(|slot| (slot, span)).collect();
+            let read = match self.stripes.read_slots(stripe, &reads).await {
+                Ok(read) => read,
+                Err(failed) if self.geometry.parity_chunks() == 0 => {
+                    let is_lost = |slot: &usize| {
+                        !self.members[self.stripes.shape(stripe).member_of(stripe, *slot)]
+                            .has_device()
+                    };
+                    let is_lost = failed.iter().any(is_lost);
+                    return Err(if is_lost { IoError::Gone } else { IoError::Medium });
+                }
+                Err(failed) => {
+                    unreadable.extend(failed);
+                    continue;
+                }
+            };
+            let mut slots: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
+            for ((slot, _), buf) in reads.into_iter().zip(read) {
+                slots[slot] = Some(buf);
+            }
+            let unusable = unusable(&states);
+            if !unusable.is_empty() {
+                let decoder = self.stripes.decoder(stripe, &unusable);
+                let source = |slot: &usize| &slots[*slot].as_ref().expect("it is online")[..];
+                let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+                let mut targets: Vec<Buf> =
+                    unusable.iter().map(|_| Buf::new(span.bytes())).collect();
+                let mut slices: Vec<&mut [u8]> =
+                    targets.iter_mut().map(|buf| &mut buf[..]).collect();
+                decoder.decode(&sources, &mut slices);
+                for (slot, buf) in unusable.iter().zip(targets) {
+                    slots[*slot] = Some(buf);
+                }
+            }
+            return Ok(Slots { states, bytes: slots.into_iter().flatten().collect() });
+        }
+    }
+}

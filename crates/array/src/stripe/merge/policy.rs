@@ -1,0 +1,46 @@
+//! Which small writes are merged, and how long they wait.
+
+use voltier_block::Nanos;
+
+/// Which writes of less than a stripe wait for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MergeMode {
+    /// None.
+    #[default]
+    Off,
+    /// Those of sequential streams with several writes under way, as long as that pays.
+    Adaptive,
+    /// All.
+    Always,
+}
+
+impl MergeMode {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Adaptive, Self::Always];
+
+    /// The word of the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Adaptive => "adaptive",
+            Self::Always => "always",
+        }
+    }
+}
+
+/// How small writes are merged. For levels with parity; copies and RAID 0 have nothing to gain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergePolicy {
+    /// Which writes wait.
+    pub mode: MergeMode,
+    /// How long for the next one, in nanoseconds.
+    pub wait_ns: Nanos,
+    /// How long in all, in nanoseconds.
+    pub max_ns: Nanos,
+}
+
+impl Default for MergePolicy {
+    fn default() -> Self {
+        Self { mode: MergeMode::Off, wait_ns: 100_000, max_ns: 10_000_000 }
+    }
+}

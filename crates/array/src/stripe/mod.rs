@@ -1,0 +1,15 @@
+//! Stripes: locks, reads, writes, clears, and parity.
+
+pub(crate) mod clear;
+pub(crate) mod fence;
+pub(crate) mod foreground;
+pub(crate) mod locks;
+pub(crate) mod mend;
+pub(crate) mod merge;
+pub(crate) mod new_data;
+pub(crate) mod read;
+pub(crate) mod runs;
+pub(crate) mod stripe_writer;
+pub(crate) mod stripes;
+pub(crate) mod two_shapes;
+pub(crate) mod write;

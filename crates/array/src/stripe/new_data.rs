@@ -1,0 +1,22 @@
+//! New data of stripes, on their way to a write.
+
+use voltier_block::{Bytes, Durability, SectorRange};
+
+use crate::geometry::chunks::{Span, Stripe};
+
+/// New data of a slot.
+pub(crate) struct NewData {
+    pub(crate) slot: usize,
+    pub(crate) span: Span,
+    pub(crate) data: Bytes,
+}
+
+/// New data of one stripe, less than all of it.
+pub(crate) struct SmallWrite {
+    pub(crate) stripe: Stripe,
+    /// Where in the volume.
+    pub(crate) range: SectorRange,
+    /// One part of each chunk.
+    pub(crate) parts: Vec<NewData>,
+    pub(crate) durability: Durability,
+}

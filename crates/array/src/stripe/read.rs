@@ -1,0 +1,373 @@
+//! Reads: each part from its member, those that lie behind one another there as one; what cannot be read
+//! is computed from the others, and a medium error repaired with the result.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_ring::Handle;
+
+use crate::bitmap::bitmap::Bitmap;
+use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::plan::{SlotState, unusable};
+use crate::members::at_once::{at_once, together};
+use crate::members::member_set::MemberSet;
+use crate::stripe::locks::Access;
+use crate::stripe::stripes::Stripes;
+
+/// A part of a chunk, and where it goes.
+struct Wanted {
+    /// Its number among the parts of the request.
+    number: usize,
+    slot: usize,
+    span: Span,
+    into: Buf,
+}
+
+/// What is read at once.
+enum Unit {
+    /// Never written: nothing is read.
+    Blank(Vec<Wanted>),
+    /// Parts that lie behind one another on a member, which is online.
+    Direct(Vec<(Stripe, Wanted)>),
+    /// Parts of one stripe that cannot all be had from their members.
+    Computed(Stripe, Vec<Wanted>),
+}
+
+/// The parts of a request that are read where they are.
+#[derive(Default)]
+struct Runs {
+    runs: Vec<Vec<(Stripe, Wanted)>>,
+    /// For each member its last run, and what of the member that is.
+    last: Vec<Option<(usize, SectorRange)>>,
+}
+
+impl Runs {
+    /// Adds a part at this place of a member to what lies in front of it, if that is not too long then.
+    fn add(
+        &mut self,
+        (member, at): (usize, Lba),
+        stripe: Stripe,
+        wanted: Wanted,
+        sectors_max: impl FnOnce() -> u64,
+    ) {
+        if self.last.len() <= member {
+            self.last.resize(member + 1, None);
+        }
+        let count = wanted.span.count();
+        let in_front = self.last[member].filter(|(_, before)| before.end() == at);
+        let open = in_front.filter(|(_, before)| before.count + count <= sectors_max());
+        let (run, range) = match open {
+            Some((run, before)) => (run, SectorRange::new(before.start, before.count + count)),
+            None => {
+                self.runs.push(Vec::new());
+                (self.runs.len() - 1, SectorRange::new(at, count))
+            }
+        };
+        self.runs[run].push((stripe, wanted));
+        self.last[member] = Some((run, range));
+    }
+}
+
+/// What was read of the slots of a stripe.
+struct Chunks {
+    states: Vec<SlotState>,
+    /// For each slot what is known of it.
+    known: Vec<Option<(Span, Buf)>>,
+}
+
+/// Reads for requests.
+pub(crate) struct Reader<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+}
+
+impl<D: BlockDevice> Reader<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        bitmap: &Rc<Bitmap<D>>,
+        stripes: &Rc<Stripes<D>>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members: members.clone(),
+            bitmap: bitmap.clone(),
+            stripes: stripes.clone(),
+        }
+    }
+
+    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
+        if let Some(mut part) = self.stripes.only_part(range) {
+            if self.bitmap.is_blank(part.stripe) {
+                into.fill(0);
+                return Ok(into);
+            }
+            if self.geometry.is_mirror() {
+                part.slot = self.copy_to_read(part.stripe);
+            }
+            let wanted = Wanted { number: 0, slot: part.slot, span: part.span, into };
+            return self.read_part(part.stripe, wanted).await;
+        }
+        let mut parts: Vec<Part> = self.stripes.parts(range);
+        let mut rest = into;
+        let (mut units, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
+        for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
+            let stripe = parts[0].stripe;
+            if self.geometry.is_mirror() {
+                parts[0].slot = self.copy_to_read(stripe);
+            }
+            let wanted = parts.iter().zip(number..).map(|(part, number)| Wanted {
+                number,
+                slot: part.slot,
+                span: part.span,
+                into: rest.split_to(part.span.bytes()),
+            });
+            number += parts.len();
+            if self.bitmap.is_blank(stripe) {
+                units.push(Unit::Blank(wanted.collect()));
+            } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
+                for wanted in wanted {
+                    let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
+                    let at = self.geometry.member_lba(stripe, wanted.span.start);
+                    runs.add((member, at), stripe, wanted, || self.run_sectors_max(member));
+                }
+            } else {
+                units.push(Unit::Computed(stripe, wanted.collect()));
+            }
+        }
+        units.extend(runs.runs.into_iter().map(Unit::Direct));
+        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit));
+        let mut pieces = Vec::with_capacity(parts.len());
+        for unit in at_once(&self.handle, reads).await {
+            pieces.extend(unit?);
+        }
+        pieces.sort_unstable_by_key(|(number, _)| *number);
+        Ok(Buf::put_together(pieces.into_iter().map(|(_, piece)| piece).collect()))
+    }
+
+    /// How much of a member is read at once. Copies are held one by one, against writers.
+    fn run_sectors_max(&self, member: usize) -> u64 {
+        if self.geometry.is_mirror() { 0 } else { self.members.longest_run(member..member + 1) }
+    }
+
+    fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
+        self.members[self.stripes.shape(stripe).member_of(stripe, slot)]
+            .has_region(self.bitmap.region_of(stripe))
+    }
+
+    /// Whether a slot is read where it is: its member has it, and is not avoided.
+    fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
+        let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
+        // Which copy is read was chosen before.
+        let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
+        member.has_region(self.bitmap.region_of(stripe)) && !is_avoided
+    }
+
+    /// The copy with the fewest reads under way; rows take turns where they are equal. While the
+    /// copies may differ it is the one that the others will be made like.
+    fn copy_to_read(&self, stripe: Stripe) -> usize {
+        let width = self.geometry.width();
+        let row = self.geometry.row_of(stripe) as usize;
+        let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
+        if self.bitmap.is_in_doubt(stripe) {
+            return online.next().unwrap_or(0);
+        }
+        let load = |&slot: &usize| {
+            let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
+            let watch = member.watch();
+            (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
+        };
+        online.min_by_key(load).unwrap_or(0)
+    }
+
+    /// What was read, with the numbers of the parts.
+    async fn read_unit(self: Rc<Self>, unit: Unit) -> IoResult<Vec<(usize, Buf)>> {
+        match unit {
+            Unit::Blank(wanted) => {
+                let zeroes = |mut part: Wanted| {
+                    part.into.fill(0);
+                    (part.number, part.into)
+                };
+                Ok(wanted.into_iter().map(zeroes).collect())
+            }
+            Unit::Direct(run) => self.read_run(run).await,
+            Unit::Computed(stripe, wanted) => {
+                let numbers: Vec<usize> = wanted.iter().map(|part| part.number).collect();
+                let computed = self.compute(stripe, wanted, Vec::new()).await?;
+                Ok(numbers.into_iter().zip(computed).collect())
+            }
+        }
+    }
+
+    /// Parts that lie behind one another on a member, as one read; if that fails, each for itself.
+    async fn read_run(
+        self: &Rc<Self>,
+        mut run: Vec<(Stripe, Wanted)>,
+    ) -> IoResult<Vec<(usize, Buf)>> {
+        if run.len() > 1 {
+            let (first, part) = &run[0];
+            let member = self.stripes.shape(*first).member_of(*first, part.slot);
+            let at = self.geometry.member_lba(*first, part.span.start);
+            let taken =
+                run.iter_mut().map(|(_, part)| std::mem::replace(&mut part.into, Buf::new(0)));
+            let result = self.members.clone().read_run(member, at, taken.collect()).await;
+            if let Ok(bufs) = result {
+                let numbers = run.iter().map(|(_, part)| part.number);
+                return Ok(numbers.zip(bufs).collect());
+            }
+            run.iter_mut().for_each(|(_, part)| part.into = Buf::new(part.span.bytes()));
+        }
+        let mut read = Vec::with_capacity(run.len());
+        for (stripe, part) in run {
+            read.push((part.number, self.read_part(stripe, part).await?));
+        }
+        Ok(read)
+    }
+
+    /// One part, from its member if that has it.
+    async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
+        let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
+        let mut unreadable = Vec::new();
+        if self.is_slot_read(stripe, wanted.slot) {
+            let at = self.geometry.member_lba(stripe, wanted.span.start);
+            // Copies change one after the other: without a lock a read of one may return what is being
+            // written, and a later one of another copy what was there before.
+            let guard = if self.geometry.is_mirror() {
+                Some(self.stripes.lock(stripe, wanted.span, Access::Shared).await)
+            } else {
+                None
+            };
+            let read = self.members.clone().read(member, at, wanted.into).await;
+            drop(guard);
+            match read {
+                Ok(buf) => return Ok(buf),
+                Err(error) if self.geometry.parity_chunks() == 0 => return Err(error),
+                Err(_) => unreadable.push(wanted.slot),
+            }
+            wanted.into = Buf::new(wanted.span.bytes());
+        }
+        let computed = self.compute(stripe, vec![wanted], unreadable).await?;
+        Ok(Buf::put_together(computed))
+    }
+
+    async fn compute(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        wanted: Vec<Wanted>,
+        unreadable: Vec<usize>,
+    ) -> IoResult<Vec<Buf>> {
+        if self.geometry.parity_chunks() == 0 {
+            return Err(IoError::Gone);
+        }
+        // A repair is finished also when nobody waits for the read any more.
+        self.handle.finish(self.clone().reconstruct(stripe, wanted, unreadable)).await
+    }
+
+    /// Reads parts of a stripe, some of which cannot be had from their members.
+    async fn reconstruct(
+        self: Rc<Self>,
+        stripe: Stripe,
+        wanted: Vec<Wanted>,
+        mut unreadable: Vec<usize>,
+    ) -> IoResult<Vec<Buf>> {
+        self.members.counters().add(|counts| counts.degraded_reads += 1);
+        let hull = wanted.iter().map(|part| part.span).reduce(Span::hull);
+        let hull = hull.expect("something is wanted");
+        let mut may_avoid = true;
+        loop {
+            let access = if unreadable.is_empty() { Access::Shared } else { Access::Exclusive };
+            let _guard = self.stripes.lock(stripe, hull, access).await;
+            match self.read_chunks(stripe, &wanted, &unreadable, may_avoid).await? {
+                Err(failed) => {
+                    unreadable.extend(failed);
+                    may_avoid = false;
+                }
+                Ok(chunks) => {
+                    let fill = |mut part: Wanted| {
+                        let (span, buf) = chunks.known[part.slot].as_ref().expect("it was wanted");
+                        part.into.copy_from_slice(&buf[span.place_of(part.span)]);
+                        part.into
+                    };
+                    let filled = wanted.into_iter().map(fill).collect();
+                    self.repair(stripe, chunks).await;
+                    return Ok(filled);
+                }
+            }
+        }
+    }
+
+    /// One try: the slots that turned out to be unreadable, or all that is wanted.
+    async fn read_chunks(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        wanted: &[Wanted],
+        unreadable: &[usize],
+        may_avoid: bool,
+    ) -> IoResult<Result<Chunks, Vec<usize>>> {
+        let mut states = self.stripes.slot_states(stripe, unreadable)?;
+        if may_avoid && unreadable.is_empty() {
+            self.stripes.avoid_slow(stripe, &mut states);
+        }
+        let unusable = unusable(&states);
+        let own_span = |slot| wanted.iter().find(|part| part.slot == slot).map(|part| part.span);
+        // Every unusable slot is computed over what is wanted of any of them.
+        let computed = unusable.iter().filter_map(|&slot| own_span(slot)).reduce(Span::hull);
+        let decoder = computed.map(|span| (span, self.stripes.decoder(stripe, &unusable)));
+        let mut reads = Vec::new();
+        for slot in (0..states.len()).filter(|&slot| states[slot] == SlotState::Online) {
+            let is_source = |span| {
+                let (_, decoder) = decoder.as_ref()?;
+                decoder.sources().contains(&slot).then_some(span)
+            };
+            let spans = [own_span(slot), computed.and_then(is_source)];
+            let span = spans.into_iter().flatten().reduce(Span::hull);
+            reads.extend(span.map(|span| (slot, span)));
+        }
+        let read = match self.stripes.read_slots(stripe, &reads).await {
+            Ok(read) => read,
+            Err(failed) => return Ok(Err(failed)),
+        };
+        let mut known: Vec<Option<(Span, Buf)>> = states.iter().map(|_| None).collect();
+        for ((slot, span), buf) in reads.into_iter().zip(read) {
+            known[slot] = Some((span, buf));
+        }
+        if let Some((computed, decoder)) = decoder {
+            let source = |slot: &usize| {
+                let (span, buf) = known[*slot].as_ref().expect("every source was read");
+                &buf[span.place_of(computed)]
+            };
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+            let mut targets: Vec<Buf> =
+                decoder.targets().iter().map(|_| Buf::new(computed.bytes())).collect();
+            let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
+            decoder.decode(&sources, &mut slices);
+            for (slot, buf) in decoder.targets().iter().zip(targets) {
+                known[*slot] = Some((computed, buf));
+            }
+        }
+        Ok(Ok(Chunks { states, known }))
+    }
+
+    /// Writes what was computed in place of medium errors where it belongs.
+    async fn repair(self: &Rc<Self>, stripe: Stripe, chunks: Chunks) {
+        let mut writes = Vec::new();
+        for (slot, (state, known)) in chunks.states.into_iter().zip(chunks.known).enumerate() {
+            let (SlotState::Unreadable, Some((span, buf))) = (state, known) else { continue };
+            if !self.is_slot_online(stripe, slot) {
+                // Of a member that is being rebuilt.
+                continue;
+            }
+            let member = self.stripes.shape(stripe).member_of(stripe, slot);
+            self.members.note_repair(member);
+            let at = self.geometry.member_lba(stripe, span.start);
+            writes.push(self.members.clone().write(member, at, buf.into(), Durability::Cached));
+        }
+        // The data are right whether the member takes them or not; it is lost if it does not.
+        together(&self.handle, writes).await;
+    }
+}

@@ -1,0 +1,308 @@
+//! The stripes of an array: their shape and code, locks, slots that can be read, and reads of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, SectorRange};
+use voltier_parity::{Code, Decoder};
+use voltier_ring::Handle;
+
+use crate::bitmap::bitmap::Bitmap;
+use crate::canary::{self, Canary};
+use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::plan::{SlotState, unusable};
+use crate::members::at_once::{at_once, together};
+use crate::members::member_set::MemberSet;
+use crate::stripe::foreground::Foreground;
+use crate::stripe::locks::{Access, StripeGuard, StripeLocks};
+use crate::stripe::two_shapes::TwoShapes;
+
+/// Plans of reconstruction that are kept: enough for every rotation of a few losses.
+const DECODERS_MAX: usize = 256;
+
+/// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
+type DecoderKey = (usize, Vec<usize>, Vec<usize>);
+
+/// What all who read and write stripes share.
+pub(crate) struct Stripes<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    locks: StripeLocks,
+    /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
+    half_written: RefCell<BTreeSet<(Stripe, usize)>>,
+    /// Set while stripes have two shapes: `geometry` is the one that comes.
+    two_shapes: Option<Rc<TwoShapes>>,
+    /// None without redundancy.
+    code: Option<Code>,
+    decoders: RefCell<BTreeMap<DecoderKey, Rc<Decoder>>>,
+    /// Whether a device is filled beside a member in service: then all writes lock their stripes.
+    is_copying: Cell<bool>,
+    /// Writes under way that did not.
+    unlocked: Foreground,
+}
+
+impl<D: BlockDevice> Stripes<D> {
+    pub(crate) fn new(
+        handle: &Handle,
+        geometry: &Geometry,
+        members: &Rc<MemberSet<D>>,
+        bitmap: &Rc<Bitmap<D>>,
+        two_shapes: Option<Rc<TwoShapes>>,
+        code: Option<Code>,
+    ) -> Self {
+        Self {
+            handle: handle.clone(),
+            geometry: geometry.clone(),
+            members: members.clone(),
+            bitmap: bitmap.clone(),
+            locks: StripeLocks::default(),
+            half_written: RefCell::default(),
+            two_shapes,
+            code,
+            decoders: RefCell::default(),
+            is_copying: Cell::new(false),
+            unlocked: Foreground::default(),
+        }
+    }
+
+    /// Waits until no earlier request to these sectors is under way.
+    pub(crate) async fn lock(&self, stripe: Stripe, span: Span, access: Access) -> StripeGuard {
+        self.locks.lock(stripe, span, access).await
+    }
+
+    /// Whether writes lock their stripes. While a member is copied, a copy must not overtake what is written
+    /// beside it.
+    pub(crate) fn must_lock(&self) -> bool {
+        self.geometry.parity_chunks() > 0 || self.is_copying.get()
+    }
+
+    pub(crate) fn set_copying(&self, is_copying: bool) {
+        self.is_copying.set(is_copying);
+    }
+
+    /// Writes under way that hold no lock.
+    pub(crate) fn unlocked(&self) -> &Foreground {
+        &self.unlocked
+    }
+
+    /// Whether a write failed and stands anywhere.
+    pub(crate) fn has_any_half_written(&self) -> bool {
+        !self.half_written.borrow().is_empty()
+    }
+
+    /// The parity code; asked only where there is redundancy.
+    pub(crate) fn code(&self) -> &Code {
+        self.code.as_ref().expect("a level with parity has a code")
+    }
+
+    /// A plan to compute these unusable slots of a stripe, ascending, from the others.
+    pub(crate) fn decoder(&self, stripe: Stripe, unusable: &[usize]) -> Rc<Decoder> {
+        self.decoder_of(stripe, unusable, unusable)
+    }
+
+    /// A plan to compute some of these unusable slots.
+    pub(crate) fn decoder_of(
+        &self,
+        stripe: Stripe,
+        unusable: &[usize],
+        wanted: &[usize],
+    ) -> Rc<Decoder> {
+        let mut decoders = self.decoders.borrow_mut();
+        let key = (self.shape(stripe).width(), unusable.to_vec(), wanted.to_vec());
+        if let Some(decoder) = decoders.get(&key) {
+            return decoder.clone();
+        }
+        let plan = self.code_of(stripe).decoder(unusable, wanted);
+        let decoder = Rc::new(plan.expect("no more slots are unusable than there are parities"));
+        if decoders.len() == DECODERS_MAX {
+            decoders.clear();
+        }
+        decoders.insert(key, decoder.clone());
+        decoder
+    }
+
+    /// The shape of a stripe: of one that holds nothing it does not matter.
+    pub(crate) fn shape(&self, stripe: Stripe) -> &Geometry {
+        let Some(moving) = &self.two_shapes else { return &self.geometry };
+        let shape = moving.shapes().of_row(moving.position(), stripe.0);
+        shape.unwrap_or(&moving.shapes().before)
+    }
+
+    /// The code of a stripe; asked only where there is redundancy.
+    pub(crate) fn code_of(&self, stripe: Stripe) -> &Code {
+        match &self.two_shapes {
+            Some(moving) if std::ptr::eq(self.shape(stripe), &moving.shapes().before) => {
+                moving.code()
+            }
+            _ => self.code(),
+        }
+    }
+
+    /// Whether a stripe is none at this moment: its row holds nothing, or is between two shapes.
+    pub(crate) fn is_idle(&self, stripe: Stripe) -> bool {
+        self.two_shapes.as_ref().is_some_and(|moving| moving.is_idle_row(stripe.0))
+    }
+
+    /// Whether some rows are between two shapes: nothing may be computed from them.
+    pub(crate) fn has_rows_between(&self, rows: &Range<u64>) -> bool {
+        let Some(moving) = &self.two_shapes else { return false };
+        let unit = moving.shapes().window(moving.position(), 1);
+        let between = unit.new_rows.start..unit.old_rows.end;
+        moving.record().is_between() && rows.start < between.end && between.start < rows.end
+    }
+
+    /// The parts of a range of the volume, in its order.
+    pub(crate) fn parts(&self, range: SectorRange) -> Vec<Part> {
+        match &self.two_shapes {
+            None => self.geometry.parts(range).collect(),
+            Some(moving) => {
+                let missed = u64::from(canary::is(Canary::MovedPartMissed));
+                moving.shapes().parts(moving.position().saturating_sub(missed), range)
+            }
+        }
+    }
+
+    /// The range as a part of a chunk, if it is known to be in one chunk alone.
+    pub(crate) fn only_part(&self, range: SectorRange) -> Option<Part> {
+        if self.two_shapes.is_some() { None } else { self.geometry.only_part(range) }
+    }
+
+    /// The size of the volume, in sectors.
+    pub(crate) fn volume_sectors(&self) -> u64 {
+        self.two_shapes.as_ref().map_or(&self.geometry, |moving| &moving.shapes().before).sectors()
+    }
+
+    /// A member that could not be given up failed a write to these sectors, and the others have the new
+    /// content of their stripes: nothing that is computed from both is right.
+    pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
+        let mut half_written = self.half_written.borrow_mut();
+        for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
+            // Two shapes are of one group, whose stripes are its rows.
+            let row = Stripe(piece.start.0 / self.geometry.chunk_sectors());
+            if let Some(place) = self.shape(row).member_place(member, piece.start) {
+                half_written.insert((place.stripe, place.slot));
+            }
+        }
+    }
+
+    /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
+    pub(crate) fn has_half_written(&self, group: usize, rows: std::ops::Range<u64>) -> bool {
+        let half_written = self.half_written.borrow();
+        let is_in = |(stripe, _): &(Stripe, usize)| {
+            self.geometry.group_of(*stripe) == group
+                && rows.contains(&self.geometry.row_of(*stripe))
+        };
+        half_written.iter().any(is_in)
+    }
+
+    /// The slots of a stripe, some of which gave medium errors.
+    ///
+    /// # Errors
+    /// When more of them cannot be read than there are parities.
+    pub(crate) fn slot_states(
+        &self,
+        stripe: Stripe,
+        unreadable: &[usize],
+    ) -> IoResult<Vec<SlotState>> {
+        let region = self.bitmap.region_of(stripe);
+        let half_written = self.half_written.borrow();
+        let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
+        let state = |slot| match self.members[self.shape(stripe).member_of(stripe, slot)]
+            .slot_state(region)
+        {
+            SlotState::Online if is_bad(slot) => SlotState::Unreadable,
+            state => state,
+        };
+        let states: Vec<SlotState> = (0..self.shape(stripe).width()).map(state).collect();
+        let count = |wanted| states.iter().filter(|state| **state == wanted).count();
+        let (lost, unreadable) = (count(SlotState::Lost), count(SlotState::Unreadable));
+        if lost > self.geometry.parity_chunks() {
+            Err(IoError::Gone)
+        } else if lost + unreadable > self.geometry.parity_chunks() {
+            Err(IoError::Medium)
+        } else {
+            Ok(states)
+        }
+    }
+
+    /// Reads spans of slots, all at once. The slots that could not be read, if there are any.
+    pub(crate) async fn read_slots(
+        &self,
+        stripe: Stripe,
+        reads: &[(usize, Span)],
+    ) -> Result<Vec<Buf>, Vec<usize>> {
+        let read = |(slot, span): &(usize, Span)| {
+            let member = self.shape(stripe).member_of(stripe, *slot);
+            let at = self.geometry.member_lba(stripe, span.start);
+            self.members.clone().read(member, at, Buf::new(span.bytes()))
+        };
+        let results = at_once(&self.handle, reads.iter().map(read)).await;
+        let mut failed = Vec::new();
+        let mut read = Vec::with_capacity(results.len());
+        for ((slot, _), result) in reads.iter().zip(results) {
+            match result {
+                Ok(buf) => read.push(buf),
+                Err(_) => failed.push(*slot),
+            }
+        }
+        if failed.is_empty() { Ok(read) } else { Err(failed) }
+    }
+
+    /// Has slots of slow members not read, as far as the others have all they hold.
+    pub(crate) fn avoid_slow(&self, stripe: Stripe, states: &mut [SlotState]) {
+        if self.bitmap.is_in_doubt(stripe) {
+            return;
+        }
+        let mut left = self.geometry.parity_chunks() - unusable(states).len();
+        for (slot, state) in states.iter_mut().enumerate() {
+            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
+            let is_avoided = *state == SlotState::Online && member.watch().is_avoided();
+            if is_avoided && left > 0 {
+                *state = SlotState::Lost;
+                left -= 1;
+            }
+        }
+    }
+
+    /// The stripe that is a row of a group's members.
+    pub(crate) fn stripe_of(&self, group: usize, row: u64) -> Stripe {
+        Stripe(row * self.geometry.group_count() as u64 + group as u64)
+    }
+
+    /// Locks whole stripes, which are rows of a group.
+    pub(crate) async fn lock_rows(
+        &self,
+        group: usize,
+        rows: Range<u64>,
+        access: Access,
+    ) -> Vec<StripeGuard> {
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut guards = Vec::with_capacity((rows.end - rows.start) as usize);
+        // Ascending, as everybody does who holds several: no two wait for each other.
+        for row in rows {
+            guards.push(self.locks.lock(self.stripe_of(group, row), whole, access).await);
+        }
+        guards
+    }
+
+    /// Reads rows of some members, all at once.
+    ///
+    /// # Errors
+    /// The first that came up.
+    pub(crate) async fn read_rows(
+        &self,
+        members: &[usize],
+        rows: &Range<u64>,
+    ) -> IoResult<Vec<Buf>> {
+        let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let at = Lba(rows.start * chunk.end);
+        let bytes = (rows.end - rows.start) as usize * chunk.bytes();
+        let read = |member: &usize| self.members.clone().read(*member, at, Buf::new(bytes));
+        let results = together(&self.handle, members.iter().map(read).collect()).await;
+        results.into_iter().collect()
+    }
+}

@@ -1,0 +1,68 @@
+//! Two shapes of one array at once, and the checkpoint between them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use voltier_parity::{Code, CodeError};
+
+use crate::format::reshape_record::ReshapeRecord;
+use crate::geometry::shapes::Shapes;
+use crate::stripe::fence::Fence;
+
+/// The shapes of an array during a capacity expansion.
+pub(crate) struct TwoShapes {
+    shapes: Shapes,
+    /// The code of the old one.
+    code: Code,
+    /// Units that requests find in the new one.
+    position: Cell<u64>,
+    /// What the members are to say.
+    record: Cell<ReshapeRecord>,
+    fence: Rc<Fence>,
+}
+
+impl TwoShapes {
+    /// # Errors
+    /// When there is no code for the old shape.
+    pub(crate) fn new(shapes: Shapes, record: ReshapeRecord) -> Result<Self, CodeError> {
+        let code = Code::new(shapes.before.data_chunks(), shapes.before.parity_chunks())?;
+        let (position, record) = (Cell::new(record.position), Cell::new(record));
+        Ok(Self { shapes, code, position, record, fence: Rc::default() })
+    }
+
+    pub(crate) fn shapes(&self) -> &Shapes {
+        &self.shapes
+    }
+
+    /// The code of the old shape.
+    pub(crate) fn code(&self) -> &Code {
+        &self.code
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position.get()
+    }
+
+    pub(crate) fn set_position(&self, position: u64) {
+        self.position.set(position);
+    }
+
+    pub(crate) fn record(&self) -> ReshapeRecord {
+        self.record.get()
+    }
+
+    pub(crate) fn set_record(&self, record: ReshapeRecord) {
+        self.record.set(record);
+    }
+
+    pub(crate) fn fence(&self) -> &Rc<Fence> {
+        &self.fence
+    }
+
+    /// Whether a row holds nothing, or is of a unit that has neither shape.
+    pub(crate) fn is_idle_row(&self, row: u64) -> bool {
+        let position = self.position.get();
+        let next = if self.record.get().is_between() { position + 1 } else { position };
+        (self.shapes.new_rows(position)..self.shapes.old_rows(next)).contains(&row)
+    }
+}

@@ -1,0 +1,424 @@
+//! Rebuild: fills members that were replaced, or came back, and copies of members in service that are to
+//! be replaced.
+//!
+//! A member that is filled lacks regions. Such a region is not read from it and counts as lost for the
+//! stripes in it; while it is being filled, it is written like any other. The most exposed regions come
+//! first: those that the most members of a group lack. Never-written ones are no work.
+//!
+//! Every few seconds the members that are filled are flushed, and what they have then is taken out of
+//! the region map on all members: a restart goes on from there. When nothing is lacking, the member is
+//! flushed once more, and the superblocks say that it is in service.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
+
+use crate::array::{Array, Inner};
+use crate::canary::{self, Canary};
+use crate::errors::ArrayError;
+use crate::errors::replace::ReplaceError;
+use crate::format::bits::Bits;
+use crate::geometry::chunks::Span;
+use crate::members::member::{Member, Missing, Successor};
+use crate::stripe::locks::Access;
+use crate::tasks::background::{BackgroundTask, Run, Unit};
+use crate::tasks::pace::Progress;
+
+/// Between two moments at which the position is made durable.
+const STORE_NS: Nanos = 5_000_000_000;
+
+/// What the rebuild remembers.
+#[derive(Default)]
+pub(crate) struct RebuildState {
+    /// For an exposure and a group the region where to go on looking.
+    cursors: RefCell<BTreeMap<(usize, usize), u64>>,
+    /// The members for which these are right.
+    generation: Cell<u64>,
+    /// Groups and regions that could not be computed.
+    stuck: RefCell<BTreeSet<(usize, u64)>>,
+    last_error: Cell<Option<IoError>>,
+    stored_at_ns: Cell<Nanos>,
+    rebuilt_members: Cell<u64>,
+}
+
+/// A rebuild, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RebuildStatus {
+    /// How far it is. What a member has, from wherever, is done.
+    pub progress: Progress,
+    /// Regions that could not be computed, because too much of their stripes cannot be read. Their
+    /// members stay as they are until a rebuild that is started again gets through.
+    pub stuck_regions: u64,
+    /// Why the last of these could not be.
+    pub last_error: Option<IoError>,
+    /// Members that were put in service since the start.
+    pub rebuilt_members: u64,
+}
+
+/// What is lacking to a device that is being filled, whichever it is of a member.
+fn with_missing<D, T>(
+    member: &Member<D>,
+    device: &Rc<D>,
+    change: impl FnOnce(&mut Missing) -> T,
+) -> Option<T> {
+    let is_same = |own: &Rc<D>| Rc::ptr_eq(own, device);
+    if member.device().is_ok_and(|own| is_same(&own)) {
+        return member.missing().borrow_mut().as_mut().map(change);
+    }
+    let mut successor = member.successor().borrow_mut();
+    let successor = successor.as_mut().filter(|it| is_same(&it.device))?;
+    Some(change(&mut successor.missing))
+}
+
+/// Devices of a member that are being filled: at most one, and what they lack.
+fn filling<D, T>(member: &Member<D>, look: impl Fn(&Rc<D>, &Missing) -> T) -> Option<T> {
+    if let (Some(missing), Ok(device)) = (&*member.missing().borrow(), member.device()) {
+        return Some(look(&device, missing));
+    }
+    member.successor().borrow().as_ref().map(|it| look(&it.device, &it.missing))
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Starts the rebuild if there is something to fill; what was stuck is tried again.
+    pub(crate) fn begin_rebuild(self: &Rc<Self>) {
+        let state = &self.background.rebuild;
+        if self.members.iter().any(|member| filling(member, |_, _| ()).is_some()) {
+            state.stuck.borrow_mut().clear();
+            state.last_error.set(None);
+            state.cursors.borrow_mut().clear();
+            state.stored_at_ns.set(self.handle.now());
+            self.begin_task(BackgroundTask::Rebuild);
+        }
+    }
+
+    /// The next region to fill: of those that the most members of a group lack.
+    pub(crate) fn next_rebuild_unit(&self) -> Option<Unit<D>> {
+        let state = &self.background.rebuild;
+        let generation = self.members.changes();
+        let mut cursors = state.cursors.borrow_mut();
+        if state.generation.replace(generation) != generation {
+            cursors.clear();
+        }
+        for exposure in (0..=self.geometry.parity_chunks()).rev() {
+            for group in 0..self.geometry.group_count() {
+                let cursor = cursors.entry((exposure, group)).or_insert(0);
+                while let Some(region) = self.next_lacking(group, *cursor) {
+                    *cursor = region + 1;
+                    let is_stuck = state.stuck.borrow().contains(&(group, region));
+                    if self.exposure(group, region) == exposure && !is_stuck {
+                        return Some(self.begin_rebuild_unit(group, region));
+                    }
+                }
+                *cursor = self.bitmap.region_count();
+            }
+        }
+        None
+    }
+
+    /// The first region not below `from` that a member of a group lacks which is being filled.
+    fn next_lacking(&self, group: usize, from: u64) -> Option<u64> {
+        let next = |missing: &Missing| {
+            let mut from = from;
+            loop {
+                let region = missing.regions.next(from)?;
+                // One that comes lacks all regions for a moment; what was never written is no work,
+                // and may be made zero without a lock at any time.
+                if !missing.under_way.contains(&region) && self.bitmap.is_written(region) {
+                    return Some(region);
+                }
+                from = region + 1;
+            }
+        };
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        members.filter_map(|member| filling(member, |_, it| next(it)).flatten()).min()
+    }
+
+    /// Members of a group that do not have a region.
+    fn exposure(&self, group: usize, region: u64) -> usize {
+        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        members.filter(|member| !member.has_region(region)).count()
+    }
+
+    fn begin_rebuild_unit(&self, group: usize, region: u64) -> Unit<D> {
+        let target = |member: usize| {
+            let lacks = |device: &Rc<D>, missing: &Missing| {
+                let is_free = !missing.under_way.contains(&region);
+                (missing.regions.has(region) && is_free).then(|| device.clone())
+            };
+            Some((member, filling(&self.members[member], lacks)??))
+        };
+        let targets: Vec<_> = self.geometry.members_of(group).filter_map(target).collect();
+        for (member, device) in &targets {
+            with_missing(&self.members[*member], device, |it| it.under_way.insert(region));
+        }
+        self.unit(group, region, targets)
+    }
+
+    pub(crate) fn end_rebuild_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
+        let state = &self.background.rebuild;
+        let error = unit.error.get();
+        for (member, device) in &unit.targets {
+            with_missing(&self.members[*member], device, |missing| {
+                missing.under_way.remove(&unit.region);
+                if error.is_none() {
+                    missing.regions.put(unit.region, false);
+                }
+            });
+        }
+        if error.is_none() {
+            self.bitmap.note_filled(unit.region);
+        } else if unit.generation == self.members.changes() && !is_cancelled {
+            state.last_error.set(error);
+            state.stuck.borrow_mut().insert((unit.group, unit.region));
+        }
+    }
+
+    /// Fills some rows of a region.
+    pub(crate) async fn rebuild_run(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+        let unit = &run.unit;
+        // Degraded readers may go on: nobody reads what is written here.
+        let _guards = self.stripes.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
+        // Stripe by stripe the data come first, of which a parity in doubt is made anew.
+        let is_in_doubt =
+            self.bitmap.is_in_doubt(self.stripes.stripe_of(unit.group, run.rows.start));
+        let is_whole = !is_in_doubt
+            && !self.stripes.has_half_written(unit.group, run.rows.clone())
+            && self.moving.is_none();
+        if is_whole && self.fill_rows(run).await.is_ok() {
+            return Ok(());
+        }
+        self.members.check_group(unit.group)?;
+        let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
+        if self.stripes.has_rows_between(&run.rows) {
+            return Err(IoError::Medium);
+        }
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut result = Ok(());
+        for row in run.rows.clone() {
+            let stripe = self.stripes.stripe_of(unit.group, row);
+            if self.stripes.is_idle(stripe) {
+                continue;
+            }
+            let mended = self.mender.mend_stripe(stripe, whole, &copies).await;
+            result = result.and(mended.map(drop));
+        }
+        result
+    }
+
+    /// Whether a device is filled beside a member in service.
+    fn is_copy(&self, (member, device): &(usize, Rc<D>)) -> bool {
+        self.members[*member].succeeding().is_some_and(|own| Rc::ptr_eq(&own, device))
+    }
+
+    /// The members to read for rows of a group: those that are copied, and, if something is to be
+    /// computed, enough of all, which take turns.
+    fn sources(&self, run: &Run<D>, copied: &[usize], is_computed: bool) -> IoResult<Vec<usize>> {
+        if !is_computed {
+            return Ok(copied.to_vec());
+        }
+        let unit = &run.unit;
+        let members = self.geometry.members_of(unit.group);
+        let mut usable: Vec<usize> =
+            members.filter(|member| self.members[*member].has_region(unit.region)).collect();
+        let needed = self.geometry.data_chunks();
+        if usable.len() < needed {
+            return Err(IoError::Gone);
+        }
+        let turn = run.rows.start / (run.rows.end - run.rows.start) % usable.len() as u64;
+        usable.rotate_left(turn as usize);
+        usable.sort_by_key(|member| !copied.contains(member));
+        usable.truncate(needed.max(copied.len()));
+        Ok(usable)
+    }
+
+    /// Reads long runs, computes row by row, writes long runs.
+    async fn fill_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+        // One that came back may have turned out to have the region.
+        let lacks = |(member, device): &(usize, Rc<D>)| {
+            let region = run.unit.region;
+            with_missing(&self.members[*member], device, |it| it.regions.has(region))
+                .unwrap_or(false)
+        };
+        let targets: Vec<_> = run.unit.targets.iter().filter(|it| lacks(it)).cloned().collect();
+        let is_copied = |it: &&(usize, Rc<D>)| self.is_copy(it);
+        let copied: Vec<usize> = targets.iter().filter(is_copied).map(|it| it.0).collect();
+        let computed: Vec<usize> =
+            targets.iter().filter(|it| !is_copied(it)).map(|it| it.0).collect();
+        let reads = self.sources(run, &copied, !computed.is_empty())?;
+        let bufs = self.stripes.read_rows(&reads, &run.rows).await?;
+        let known: BTreeMap<usize, Buf> = reads.iter().copied().zip(bufs).collect();
+        let mut filled = self.compute_rows(run, &known, &computed);
+        let at = Lba(run.rows.start * self.geometry.chunk_sectors());
+        for (member, bytes) in known.into_iter().filter(|(member, _)| copied.contains(member)) {
+            filled.insert(member, bytes);
+        }
+        let mut writes = Vec::new();
+        for (member, device) in targets {
+            let Some(bytes) = filled.remove(&member) else { continue };
+            let inner = self.clone();
+            writes.push(self.handle.spawn(async move {
+                inner.members.write_target(member, &device, at, bytes.freeze()).await;
+            }));
+        }
+        for write in writes {
+            write.await;
+        }
+        Ok(())
+    }
+
+    /// The rows of some members from those of others.
+    fn compute_rows(
+        &self,
+        run: &Run<D>,
+        known: &BTreeMap<usize, Buf>,
+        computed: &[usize],
+    ) -> BTreeMap<usize, Buf> {
+        if computed.is_empty() {
+            return BTreeMap::new();
+        }
+        let group = run.unit.group;
+        let chunk_bytes = (self.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as usize;
+        let count = (run.rows.end - run.rows.start) as usize;
+        let new = |member: &usize| (*member, Buf::new(count * chunk_bytes));
+        let mut filled: BTreeMap<usize, Buf> = computed.iter().map(new).collect();
+        for (index, row) in run.rows.clone().enumerate() {
+            let stripe = self.stripes.stripe_of(group, row);
+            let place = index * chunk_bytes..(index + 1) * chunk_bytes;
+            let slot = |member| self.geometry.slot_of(stripe, member).expect("of its group");
+            let others = self.geometry.members_of(group).filter(|it| !known.contains_key(it));
+            let mut lost: Vec<usize> = others.map(slot).collect();
+            lost.sort_unstable();
+            let wanted: Vec<usize> = filled.keys().map(|member| slot(*member)).collect();
+            let decoder = self.stripes.decoder_of(stripe, &lost, &wanted);
+            let source =
+                |slot: &usize| &known[&self.geometry.member_of(stripe, *slot)][place.clone()];
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+            let mut slices: Vec<&mut [u8]> =
+                filled.values_mut().map(|buf| &mut buf[place.clone()]).collect();
+            decoder.decode(&sources, &mut slices);
+        }
+        filled
+    }
+
+    pub(crate) async fn store_progress_if_due(self: &Rc<Self>, now: Nanos) -> bool {
+        let state = &self.background.rebuild;
+        let is_due = now >= state.stored_at_ns.get() + STORE_NS;
+        if is_due {
+            self.store_progress(Canary::PositionBeforeFlush).await;
+        }
+        is_due
+    }
+
+    /// Makes the position durable; with this bug nothing is flushed before.
+    pub(crate) async fn store_progress(self: &Rc<Self>, bug: Canary) {
+        self.bitmap.store_filled(bug).await;
+        self.background.rebuild.stored_at_ns.set(self.handle.now());
+    }
+
+    /// Puts in service what lacks nothing; whether there is more to fill.
+    pub(crate) async fn finish_rebuild(self: &Rc<Self>) -> bool {
+        self.store_progress(Canary::ServiceBeforeFlush).await;
+        for member in 0..self.members.len() {
+            self.put_in_service(member).await;
+        }
+        let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
+        self.stripes.set_copying(is_copying);
+        let state = &self.background.rebuild;
+        state.cursors.borrow_mut().clear();
+        let stuck = state.stuck.borrow();
+        (0..self.geometry.group_count()).any(|group| {
+            let mut from = 0;
+            while let Some(region) = self.next_lacking(group, from) {
+                if !stuck.contains(&(group, region)) {
+                    return true;
+                }
+                from = region + 1;
+            }
+            false
+        })
+    }
+
+    async fn put_in_service(self: &Rc<Self>, member: usize) {
+        let is_full =
+            |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
+        let Some(device) = filling(&self.members[member], is_full).flatten() else { return };
+        if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
+            return self.members.give_successor_up(member, &device);
+        }
+        // A journal that has failed puts nothing in service: the next start settles it.
+        let Ok(_pause) = self.journal.pause().await else { return };
+        if self.journal.make_ring(member, &device).await.is_err() {
+            return self.members.give_successor_up(member, &device);
+        }
+        let own = &self.members[member];
+        let is_still = filling(own, is_full).flatten().is_some_and(|it| Rc::ptr_eq(&it, &device));
+        if !is_still {
+            // The ring is that of the member as it is: one in service begins anew like its successor.
+            if own.is_online()
+                && let Ok(device) = own.device()
+                && self.journal.make_ring(member, &device).await.is_err()
+            {
+                self.members.lose(member);
+            }
+            return;
+        }
+        if own.is_rebuilding() {
+            own.missing().take();
+        } else {
+            own.succeed();
+        }
+        let state = &self.background.rebuild;
+        state.rebuilt_members.set(state.rebuilt_members.get() + 1);
+        self.members.change();
+        self.membership.note_change();
+        // A member that does not take the news is lost, or the array is; requests will tell.
+        let _ = self.membership.settled().await;
+        self.bitmap.begin_rounds();
+    }
+
+    fn lacking_bytes(&self, lacking: &Bits) -> u64 {
+        self.region_bytes(lacking.count(), lacking.has(self.bitmap.region_count() - 1))
+    }
+
+    pub(crate) fn rebuild_status(&self) -> RebuildStatus {
+        let state = &self.background.rebuild;
+        let lacks = |member: &Member<D>| filling(member, |_, it| self.lacking_bytes(&it.regions));
+        let lacking: Vec<u64> = self.members.iter().filter_map(lacks).collect();
+        let total = self.written_bytes() * lacking.len() as u64;
+        let done = total.saturating_sub(lacking.iter().sum());
+        RebuildStatus {
+            progress: self.progress(BackgroundTask::Rebuild, done, total),
+            stuck_regions: state.stuck.borrow().len() as u64,
+            last_error: state.last_error.get(),
+            rebuilt_members: state.rebuilt_members.get(),
+        }
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Starts the rebuild, if there is something to fill and it is not running. [`replace`](Self::replace)
+    /// and [`assemble`](Self::assemble) do that by themselves: this is for a rebuild that was cancelled, or
+    /// is stuck.
+    ///
+    /// # Errors
+    /// When nothing is to be rebuilt.
+    pub fn rebuild(&self) -> Result<(), ArrayError> {
+        if !self.0.members.iter().any(|member| filling(member, |_, _| ()).is_some()) {
+            return Err(ReplaceError::NothingToRebuild.into());
+        }
+        self.0.begin_rebuild();
+        Ok(())
+    }
+
+    /// How far the rebuild is.
+    pub fn rebuild_status(&self) -> RebuildStatus {
+        self.0.rebuild_status()
+    }
+}
+
+/// A device that is filled beside a member in service.
+pub(crate) fn successor<D>(device: Rc<D>, uuid: [u8; 16], lacking: Bits) -> Successor<D> {
+    Successor { device, uuid, missing: Missing::new(lacking) }
+}

@@ -1,0 +1,220 @@
+//! Units that lie over what they are moved to: every member keeps what it will have of them, in an area
+//! of its own, until that is in place. Tables in `docs/formats/array.md`.
+
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES,
+};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::array::Inner;
+use crate::format::checksum::crc_without;
+use crate::format::member_layout::BACKUP_START_BYTES;
+use crate::format::reshape_record::ReshapeRecord;
+use crate::geometry::chunks::Span;
+use crate::members::at_once::together;
+use crate::members::long_transfer::{read_long, write_long};
+use crate::tasks::reshape::Moving;
+use crate::tasks::reshape::strips::Filled;
+
+/// First bytes of what is kept.
+const MAGIC: [u8; 8] = *b"VOLTSTAG";
+const HEAD_BYTES: usize = 4096;
+const CRC_AT: usize = 8;
+/// Room for content on a member.
+const ROOM_BYTES: u64 = MIB - BACKUP_START_BYTES - HEAD_BYTES as u64;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 8],
+    crc: U32,
+    member: U32,
+    array: [u8; 16],
+    position: U64,
+    start: U64,
+    sectors: U64,
+    rows: U64,
+    reserved: [u8; HEAD_BYTES - 64],
+}
+
+const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
+
+/// What is kept of which member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    array: [u8; 16],
+    member: usize,
+}
+
+/// So many sectors of a chunk fit, of each row of a unit.
+pub(crate) fn sectors_at_once(unit_rows: u64, chunk_sectors: u64) -> u64 {
+    let sectors = ROOM_BYTES / unit_rows / HEAD_BYTES as u64 * HEAD_BYTES as u64 / SECTOR_BYTES;
+    sectors.min(chunk_sectors)
+}
+
+fn encode(owner: Owner, position: u64, span: Span, rows: u64, data: &[u8]) -> Bytes {
+    let mut head = Head::new_zeroed();
+    head.magic = MAGIC;
+    head.member = (owner.member as u32).into();
+    head.array = owner.array;
+    head.position = position.into();
+    head.start = span.start.into();
+    head.sectors = span.count().into();
+    head.rows = rows.into();
+    let mut whole = Buf::new(HEAD_BYTES + data.len());
+    whole[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+    whole[HEAD_BYTES..].copy_from_slice(data);
+    let crc = crc_without(&whole, CRC_AT);
+    whole[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    whole.freeze()
+}
+
+/// The content, if it is just this.
+fn decode(whole: Bytes, owner: Owner, position: u64, span: Span, rows: u64) -> Option<Bytes> {
+    let head = Head::ref_from_bytes(whole.get(..HEAD_BYTES)?).ok()?;
+    let is_it = head.magic == MAGIC
+        && head.member.get() as usize == owner.member
+        && head.array == owner.array
+        && head.position.get() == position
+        && (head.start.get(), head.sectors.get(), head.rows.get())
+            == (span.start, span.count(), rows)
+        && whole.len() == HEAD_BYTES + rows as usize * span.bytes()
+        && head.crc == crc_without(&whole, CRC_AT);
+    is_it.then(|| whole.slice(HEAD_BYTES..whole.len()))
+}
+
+impl<D: BlockDevice> Inner<D> {
+    fn backup_owner(&self, member: usize) -> Owner {
+        let array = self.membership.durable().map_or([0; 16], |durable| durable.record().uuid);
+        Owner { array, member }
+    }
+
+    /// Has all members keep what they will have, durably.
+    ///
+    /// # Errors
+    /// When a member does not take it that cannot be lost.
+    pub(super) async fn stage(self: &Rc<Self>, position: u64, filled: &Filled) -> IoResult<()> {
+        let rows = filled.rows.end - filled.rows.start;
+        let write = |(member, data): (usize, &Bytes)| {
+            let whole = encode(self.backup_owner(member), position, filled.span, rows, data);
+            self.clone().write_backup(member, whole)
+        };
+        let writes = filled.members.iter().enumerate().map(write);
+        let results = together(&self.handle, writes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.members.check_group(0)
+    }
+
+    async fn write_backup(self: Rc<Self>, member: usize, whole: Bytes) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        self.members.counters().add(|counts| counts.metadata_writes += 1);
+        let at = Lba::from_bytes(BACKUP_START_BYTES);
+        let payload = || Payload::One(whole.clone());
+        let mut result = write_long(&*device, at, payload(), Durability::Durable).await;
+        if let Err(error) = result
+            && self.members.may_try_again(member, &device, error)
+        {
+            result = write_long(&*device, at, payload(), Durability::Durable).await;
+        }
+        self.members.settle(member, &device, result)
+    }
+
+    /// Puts in place what members keep, after a crash. What one that is not in service yet has of it is
+    /// not known: it lacks that.
+    ///
+    /// # Errors
+    /// When members that cannot be lost do not have it, or do not take it.
+    pub(super) async fn restore_backup(
+        self: &Rc<Self>,
+        moving: &Moving,
+        record: ReshapeRecord,
+    ) -> IoResult<()> {
+        let window = moving.shapes().window(record.position, 1);
+        let start = record.moved_sectors;
+        let span = Span { start, end: start + record.staged_sectors };
+        let members = 0..self.members.len();
+        let restore = |member: usize| {
+            let (inner, rows) = (self.clone(), window.new_rows.clone());
+            async move {
+                let Ok(device) = inner.members[member].device() else { return Ok(()) };
+                if !inner.members[member].is_online() {
+                    return Ok(());
+                }
+                let bytes = HEAD_BYTES + (rows.end - rows.start) as usize * span.bytes();
+                let at = Lba::from_bytes(BACKUP_START_BYTES);
+                let whole = read_long(&*device, at, bytes).await;
+                let owner = inner.backup_owner(member);
+                let count = rows.end - rows.start;
+                let kept = whole.and_then(|whole| {
+                    let kept = decode(whole.freeze(), owner, record.position, span, count);
+                    kept.ok_or(IoError::Medium)
+                });
+                match kept {
+                    Ok(data) => inner.restore_rows(member, rows.start, span, data).await,
+                    Err(error) => inner.members.settle(member, &device, Err(error)),
+                }
+            }
+        };
+        let results = together(&self.handle, members.map(restore).collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.members.check_group(0)
+    }
+
+    async fn restore_rows(
+        self: &Rc<Self>,
+        member: usize,
+        first_row: u64,
+        span: Span,
+        data: Bytes,
+    ) -> IoResult<()> {
+        for (start, row) in (0..data.len()).step_by(span.bytes()).zip(first_row..) {
+            let at = Lba(row * self.geometry.chunk_sectors() + span.start);
+            let piece = data.slice(start..start + span.bytes());
+            self.members.clone().write(member, at, piece.into(), Durability::Cached).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_taken_for_just_what_it_is() {
+        let (owner, span) = (Owner { array: [3; 16], member: 2 }, Span { start: 8, end: 24 });
+        let data: Vec<u8> = (0..2 * 8192).map(|byte| byte as u8).collect();
+        let whole = encode(owner, 5, span, 2, &data);
+        assert_eq!(decode(whole.clone(), owner, 5, span, 2).as_deref(), Some(&data[..]));
+        let others = [
+            (Owner { member: 1, ..owner }, 5, span, 2),
+            (Owner { array: [4; 16], ..owner }, 5, span, 2),
+            (owner, 4, span, 2),
+            (owner, 5, Span { start: 0, end: 16 }, 2),
+            (owner, 5, Span { start: 8, end: 40 }, 1),
+        ];
+        for (owner, position, span, rows) in others {
+            assert!(decode(whole.clone(), owner, position, span, rows).is_none());
+        }
+        for at in [0, 9, 13, 64, HEAD_BYTES, whole.len() - 1] {
+            let mut damaged = Buf::copy_of(&whole);
+            damaged[at] ^= 1;
+            assert!(decode(damaged.freeze(), owner, 5, span, 2).is_none(), "byte {at}");
+        }
+        assert!(decode(whole.slice(0..whole.len() - 512), owner, 5, span, 2).is_none());
+    }
+
+    #[test]
+    fn every_array_has_room_for_a_block_of_each_row() {
+        for unit_rows in 2..=62 {
+            for chunk_sectors in [8, 128, 2048] {
+                let sectors = sectors_at_once(unit_rows, chunk_sectors);
+                assert!(sectors >= 8 && sectors.is_multiple_of(8) && sectors <= chunk_sectors);
+                assert!(sectors * SECTOR_BYTES * unit_rows <= ROOM_BYTES);
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Rows of the old shape become rows of the new one: read, put in their new order, given their parity.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
+};
+use voltier_parity::Stores;
+
+use crate::array::Inner;
+use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::members::at_once::together;
+use crate::stripe::two_shapes::TwoShapes;
+use crate::tasks::reshape::Moving;
+
+/// What is read and written at once, in bytes of the volume, if one block of each chunk is not more.
+const STRIP_BYTES: u64 = 8 << 20;
+/// The smallest part of a chunk that is moved, in sectors: the largest block of a member.
+const BLOCK_SECTORS: u64 = 8;
+
+/// Units that are moved at once, and the part of their chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Strip {
+    pub(crate) units: Range<u64>,
+    pub(crate) span: Span,
+}
+
+/// What members will have: of each the rows of a strip, one behind the other.
+pub(crate) struct Filled {
+    pub(crate) rows: Range<u64>,
+    pub(crate) span: Span,
+    pub(crate) members: Vec<Bytes>,
+}
+
+/// Cuts units into strips that are not too long for memory.
+pub(crate) fn strips(two: &TwoShapes, units: Range<u64>) -> Vec<Strip> {
+    let chunk_sectors = two.shapes().before.chunk_sectors();
+    let chunks = two.shapes().unit_rows() * (two.shapes().unit_rows() + 1);
+    let at_once = STRIP_BYTES / (chunks * chunk_sectors * SECTOR_BYTES);
+    let sectors = STRIP_BYTES / (chunks * SECTOR_BYTES) / BLOCK_SECTORS * BLOCK_SECTORS;
+    let sectors = sectors.clamp(BLOCK_SECTORS, chunk_sectors);
+    let mut strips = Vec::new();
+    for start in units.clone().step_by(at_once.max(1) as usize) {
+        let units = start..(start + at_once.max(1)).min(units.end);
+        strips.extend(spans(two, 0, sectors).map(|span| Strip { units: units.clone(), span }));
+    }
+    strips
+}
+
+/// A chunk from a sector on, in parts of so many.
+pub(crate) fn spans(
+    two: &TwoShapes,
+    from: u64,
+    sectors: u64,
+) -> impl Iterator<Item = Span> + use<> {
+    let end = two.shapes().before.chunk_sectors();
+    let starts = (from..end).step_by(sectors as usize);
+    starts.map(move |start| Span { start, end: (start + sectors).min(end) })
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Reads a strip in its old shape and makes the rows of the new one of it.
+    ///
+    /// # Errors
+    /// When a part of it can neither be read nor computed.
+    pub(super) async fn strip_in_new_shape(
+        self: &Rc<Self>,
+        moving: &Moving,
+        strip: &Strip,
+    ) -> IoResult<Filled> {
+        let window = moving.shapes().window(strip.units.start, strip.units.end - strip.units.start);
+        let chunks = self.old_chunks(&moving.shapes().before, window.old_rows, strip.span).await?;
+        Ok(self.new_rows(&moving.shapes().after, window.new_rows, strip.span, chunks))
+    }
+
+    /// The same span of all chunks of data of some rows, in the order of the volume.
+    pub(super) async fn old_chunks(
+        self: &Rc<Self>,
+        before: &Geometry,
+        rows: Range<u64>,
+        span: Span,
+    ) -> IoResult<Vec<Bytes>> {
+        if self.is_plain(&rows, span)
+            && let Ok(chunks) = self.long_chunks(before, &rows).await
+        {
+            return Ok(chunks);
+        }
+        let reads = rows.map(|row| {
+            let (inner, before) = (self.clone(), before.clone());
+            async move { inner.row_chunks(&before, row, span).await }
+        });
+        let mut chunks = Vec::new();
+        for row in together(&self.handle, reads.collect()).await {
+            chunks.extend(row?);
+        }
+        Ok(chunks)
+    }
+
+    /// Whether whole rows of all members can be read as they are.
+    fn is_plain(&self, rows: &Range<u64>, span: Span) -> bool {
+        let is_settled =
+            self.members.iter().all(|member| member.is_online() && !member.watch().is_avoided());
+        let is_whole = span.count() == self.geometry.chunk_sectors();
+        is_whole && is_settled && !self.stripes.has_half_written(0, rows.clone())
+    }
+
+    /// Whole rows, in long runs of each member.
+    async fn long_chunks(
+        self: &Rc<Self>,
+        before: &Geometry,
+        rows: &Range<u64>,
+    ) -> IoResult<Vec<Bytes>> {
+        let chunk_bytes = (before.chunk_sectors() * SECTOR_BYTES) as usize;
+        let at_once = (self.run_bytes_max(0) / chunk_bytes as u64).max(1);
+        let runs = rows.clone().step_by(at_once as usize);
+        let runs: Vec<_> = runs.map(|start| start..(start + at_once).min(rows.end)).collect();
+        let members: Vec<usize> = (0..before.member_count()).collect();
+        let read = |rows: &Range<u64>| {
+            let (inner, members, rows) = (self.clone(), members.clone(), rows.clone());
+            async move { inner.stripes.read_rows(&members, &rows).await }
+        };
+        let mut known = BTreeMap::new();
+        let results = together(&self.handle, runs.iter().map(read).collect()).await;
+        for (rows, read) in runs.iter().zip(results) {
+            for (member, bytes) in read?.into_iter().enumerate() {
+                let bytes = bytes.freeze();
+                for (index, row) in rows.clone().enumerate() {
+                    let chunk = bytes.slice(index * chunk_bytes..(index + 1) * chunk_bytes);
+                    known.insert((row, member), chunk);
+                }
+            }
+        }
+        let zeroes = Buf::zeroed(chunk_bytes).freeze();
+        let chunk = |(row, column): (u64, usize)| {
+            let stripe = Stripe(row);
+            let member = before.member_of(stripe, before.slot_of_column(stripe, column));
+            // What was never written is not what members hold.
+            let is_blank = self.bitmap.is_blank(stripe);
+            if is_blank { zeroes.clone() } else { known[&(row, member)].clone() }
+        };
+        let columns = before.data_chunks();
+        let all = rows.clone().flat_map(|row| (0..columns).map(move |column| (row, column)));
+        Ok(all.map(chunk).collect())
+    }
+
+    /// A span of the chunks of one row, whatever of it is lost.
+    async fn row_chunks(
+        self: &Rc<Self>,
+        before: &Geometry,
+        row: u64,
+        span: Span,
+    ) -> IoResult<Vec<Bytes>> {
+        let (stripe, columns) = (Stripe(row), before.data_chunks());
+        if self.bitmap.is_blank(stripe) {
+            return Ok(vec![Buf::zeroed(span.bytes()).freeze(); columns]);
+        }
+        let slots = self.mender.mend_stripe(stripe, span, &[]).await?;
+        let slots: Vec<Bytes> = slots.into_iter().map(Buf::freeze).collect();
+        let slot = |column| slots[before.slot_of_column(stripe, column)].clone();
+        Ok((0..columns).map(slot).collect())
+    }
+
+    /// Rows of the new shape with these chunks; what is behind the last one is zero.
+    fn new_rows(
+        &self,
+        after: &Geometry,
+        rows: Range<u64>,
+        span: Span,
+        chunks: Vec<Bytes>,
+    ) -> Filled {
+        let (data_chunks, bytes) = (after.data_chunks(), span.bytes());
+        let count = (rows.end - rows.start) as usize;
+        let new = |_| Buf::zeroed(count * bytes);
+        let mut members: Vec<Buf> = (0..after.member_count()).map(new).collect();
+        let zeroes = Buf::zeroed(bytes).freeze();
+        let mut chunks = chunks.into_iter();
+        for (index, row) in rows.clone().enumerate() {
+            let stripe = Stripe(row);
+            let mut data = vec![zeroes.clone(); data_chunks];
+            for column in 0..data_chunks {
+                let Some(chunk) = chunks.next() else { break };
+                data[after.slot_of_column(stripe, column)] = chunk;
+            }
+            let sources: Vec<&[u8]> = data.iter().map(|chunk| &chunk[..]).collect();
+            let parity = |_| Buf::new(bytes);
+            let mut parities: Vec<Buf> = (0..after.parity_chunks()).map(parity).collect();
+            let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|it| &mut it[..]).collect();
+            self.stripes.code().encode(&sources, &mut slices, Stores::Cached);
+            let slots = sources.into_iter().chain(parities.iter().map(|parity| &parity[..]));
+            for (slot, chunk) in slots.enumerate() {
+                let member = after.member_of(stripe, slot);
+                members[member][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
+            }
+        }
+        Filled { rows, span, members: members.into_iter().map(Buf::freeze).collect() }
+    }
+
+    /// Writes rows to their members, in place.
+    ///
+    /// # Errors
+    /// When a member does not take them that cannot be lost.
+    pub(super) async fn write_rows(self: &Rc<Self>, filled: &Filled) -> IoResult<()> {
+        let members = filled.members.iter().enumerate();
+        let writes = members.flat_map(|(member, bytes)| {
+            let pieces = self.pieces_of_rows(filled, bytes);
+            pieces.into_iter().map(move |(at, piece)| (member, at, piece))
+        });
+        let write = |(member, at, piece)| {
+            self.members.clone().write(member, at, Payload::One(piece), Durability::Cached)
+        };
+        let results = together(&self.handle, writes.map(write).collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.members.check_group(0)
+    }
+
+    /// What one member has of some rows, as it is written: whole rows in long runs.
+    fn pieces_of_rows(&self, filled: &Filled, bytes: &Bytes) -> Vec<(Lba, Bytes)> {
+        let chunk_sectors = self.geometry.chunk_sectors();
+        let chunk_bytes = chunk_sectors * SECTOR_BYTES;
+        let Filled { rows, span, .. } = filled;
+        let is_whole = span.count() == chunk_sectors;
+        let longest = if is_whole { self.run_bytes_max(0) / chunk_bytes * chunk_bytes } else { 0 };
+        let piece_bytes = (longest as usize).max(span.bytes());
+        let pieces = (0..bytes.len()).step_by(piece_bytes);
+        let piece = |start: usize| {
+            let row = rows.start + (start / span.bytes()) as u64;
+            let at = Lba(row * chunk_sectors + span.start);
+            (at, bytes.slice(start..(start + piece_bytes).min(bytes.len())))
+        };
+        pieces.map(piece).collect()
+    }
+
+    /// # Errors
+    /// When a part of some rows can neither be read nor computed.
+    pub(super) async fn check_readable(
+        self: &Rc<Self>,
+        moving: &Moving,
+        units: Range<u64>,
+    ) -> Result<(), IoError> {
+        for strip in strips(moving, units) {
+            self.strip_in_new_shape(moving, &strip).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::level::{Layout, Level};
+    use crate::geometry::shapes::Shapes;
+    use crate::tasks::reshape::ReshapeRecord;
+
+    #[test]
+    fn strips_are_all_of_the_chunks_of_all_units_and_of_bounded_length() {
+        for (members, chunk_bytes) in [(3, 4096), (4, 1 << 16), (12, 1 << 16), (63, 1 << 20)] {
+            let geometry =
+                Geometry::new(Level::Raid5, Layout::default(), members, chunk_bytes, 1 << 30);
+            let shapes = geometry.expect("possible").with_member().expect("possible");
+            let shapes = Shapes::of(&shapes).expect("possible");
+            let moving = Moving::new(shapes, ReshapeRecord::default()).expect("possible");
+            let strips = strips(&moving, 5..50);
+            let chunks = moving.shapes().unit_rows() * (moving.shapes().unit_rows() + 1);
+            let mut next = (5, 0);
+            for Strip { units, span } in strips {
+                assert_eq!((units.start, span.start), next);
+                let bytes = (units.end - units.start) * chunks * span.count() * SECTOR_BYTES;
+                assert!(bytes <= STRIP_BYTES.max(chunks * 4096));
+                assert!(span.start.is_multiple_of(8) && span.end.is_multiple_of(8));
+                let is_whole = span.end == chunk_bytes / SECTOR_BYTES;
+                next = if is_whole { (units.end, 0) } else { (units.start, span.end) };
+            }
+            assert_eq!(next, (50, 0));
+        }
+    }
+}

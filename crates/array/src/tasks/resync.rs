@@ -1,0 +1,144 @@
+//! Making parity anew where it may not match, after a stop that was none: in the background.
+//!
+//! The array serves meanwhile. Waiting for it would cost minutes for every power cut, and hours without
+//! a bitmap, and would not make the data safer: until it is through, a member that is lost takes along
+//! what its stripes in doubt held, whether somebody reads them or not. A stripe is made right under
+//! its lock; its region stays marked until it is through, so a restart goes on.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult};
+use voltier_parity::Stores;
+use voltier_ring::Signal;
+
+use crate::array::Inner;
+use crate::generations::in_service;
+use crate::geometry::chunks::{Span, Stripe};
+use crate::geometry::plan::{SlotState, unusable};
+use crate::members::at_once::together;
+use crate::stripe::locks::Access;
+
+/// Stripes that are made right at once.
+const STRIPES_AT_ONCE: usize = 4;
+
+/// Whether a resync is under way.
+pub(crate) struct Resync {
+    pub(crate) is_running: Cell<bool>,
+    pub(crate) ended: Signal,
+}
+
+impl Default for Resync {
+    fn default() -> Self {
+        Self { is_running: Cell::new(false), ended: Signal::new() }
+    }
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Starts the task, if something is in doubt.
+    pub(crate) fn begin_resync(self: &Rc<Self>) {
+        if self.bitmap.next_in_doubt(0).is_none() || self.resync.is_running.replace(true) {
+            return;
+        }
+        let inner = Rc::downgrade(self);
+        drop(self.handle.spawn(async move {
+            let mut from = 0;
+            // Between two regions nothing keeps the array.
+            while let Some(inner) = in_service(&inner) {
+                match inner.resync_next(from).await {
+                    Some(next) => from = next,
+                    None => return inner.end_resync(),
+                }
+            }
+        }));
+    }
+
+    fn end_resync(&self) {
+        self.resync.is_running.set(false);
+        self.resync.ended.notify();
+    }
+
+    /// Makes the next region right; where to go on, if there is more.
+    async fn resync_next(self: &Rc<Self>, from: u64) -> Option<u64> {
+        let region = self.bitmap.next_in_doubt(from)?;
+        if self.membership.is_closed() {
+            return None;
+        }
+        // What cannot be read cannot be made right: it stays in doubt, the others go on.
+        if self.resync_region(region).await.is_ok() {
+            self.bitmap.end_doubt(region);
+            self.bitmap.begin_rounds();
+        }
+        Some(region + 1)
+    }
+
+    async fn resync_region(self: &Rc<Self>, region: u64) -> IoResult<()> {
+        let sectors = self.bitmap.region_range(region);
+        let groups = self.geometry.group_count() as u64;
+        let row = |sector: u64| sector / self.geometry.chunk_sectors() * groups;
+        let stripes: Vec<u64> = (row(sectors.start.0)..row(sectors.end().0)).collect();
+        for stripes in stripes.chunks(STRIPES_AT_ONCE) {
+            if self.membership.is_closed() {
+                return Err(IoError::Gone);
+            }
+            let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(Stripe(*stripe)));
+            let results = together(&self.handle, tasks.collect()).await;
+            results.into_iter().collect::<IoResult<()>>()?;
+        }
+        Ok(())
+    }
+
+    /// Makes the parity of a stripe match its data. Data that are lost are what parity says.
+    async fn resync_stripe(self: Rc<Self>, stripe: Stripe) -> IoResult<()> {
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let _guard = self.stripes.lock(stripe, whole, Access::Exclusive).await;
+        if self.stripes.is_idle(stripe) {
+            return Ok(());
+        }
+        let states = self.stripes.slot_states(stripe, &[])?;
+        let online = (0..states.len()).filter(|&slot| states[slot] == SlotState::Online);
+        let reads: Vec<(usize, Span)> = online.map(|slot| (slot, whole)).collect();
+        let read = self.stripes.read_slots(stripe, &reads).await.map_err(|_| IoError::Medium)?;
+        let mut chunks: Vec<Option<Buf>> = states.iter().map(|_| None).collect();
+        for ((slot, _), buf) in reads.into_iter().zip(read) {
+            chunks[slot] = Some(buf);
+        }
+        let data_chunks = self.stripes.shape(stripe).data_chunks();
+        if chunks[..data_chunks].iter().any(Option::is_none) {
+            let decoder = self.stripes.decoder(stripe, &unusable(&states));
+            let source = |slot: &usize| &chunks[*slot].as_ref().expect("a source is online")[..];
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(source).collect();
+            let mut targets: Vec<Buf> =
+                decoder.targets().iter().map(|_| Buf::new(whole.bytes())).collect();
+            let mut slices: Vec<&mut [u8]> = targets.iter_mut().map(|buf| &mut buf[..]).collect();
+            decoder.decode(&sources, &mut slices);
+            for (slot, buf) in decoder.targets().iter().zip(targets) {
+                chunks[*slot] = Some(buf);
+            }
+        }
+        let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
+        let data: Vec<&[u8]> = data.collect();
+        let rows = self.geometry.parity_chunks();
+        let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(whole.bytes())).collect();
+        let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
+        self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
+        let mut writes = Vec::new();
+        for (row, parity) in parities.into_iter().enumerate() {
+            let slot = data_chunks + row;
+            let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
+            if states[slot] == SlotState::Online && !is_right {
+                self.members.counters().add(|counts| counts.resynced_chunks += 1);
+                let member = self.stripes.shape(stripe).member_of(stripe, slot);
+                let at = self.geometry.member_lba(stripe, 0);
+                writes.push(self.members.clone().write(
+                    member,
+                    at,
+                    parity.into(),
+                    Durability::Cached,
+                ));
+            }
+        }
+        let results = together(&self.handle, writes).await;
+        results.into_iter().collect()
+    }
+}

@@ -1,0 +1,361 @@
+//! Scrub: reads everything that was written, on all members, and holds it against its parity.
+//!
+//! With two or more parities, or three or more copies, the syndromes of a block that does not match
+//! name the member that is wrong (`voltier_parity::Verdict`): that block is rewritten, not the parity.
+//! With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and made to
+//! match only by choice. What gives a medium error is computed and written in any case.
+//!
+//! A stripe is checked under its lock, so no write is half done. Regions whose parity is still made anew
+//! after a crash, and groups that lack a member, are left out and counted.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoResult, Lba, SECTOR_BYTES, SectorRange,
+};
+use voltier_parity::{Stores, Verdict};
+
+use crate::array::{Array, Inner};
+use crate::canary::{self, Canary};
+use crate::errors::ArrayError;
+use crate::errors::grow::GrowError;
+use crate::errors::replace::ReplaceError;
+use crate::geometry::chunks::{Span, Stripe};
+use crate::stripe::locks::Access;
+use crate::tasks::background::{BackgroundTask, Run, Unit};
+use crate::tasks::pace::Progress;
+
+/// Findings that are kept for show.
+const FINDINGS_MAX: usize = 64;
+
+/// What a scrub does about blocks that do not match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScrubRepair {
+    /// It counts them.
+    Nothing,
+    /// It rewrites those of which it knows that they are wrong.
+    #[default]
+    Located,
+    /// Where it cannot know, it also takes the data, or the first copy, for right and makes the
+    /// parity match.
+    Everything,
+}
+
+/// A run of blocks of a member that did not match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubFinding {
+    /// The member that is wrong; none if nothing tells which one.
+    pub member: Option<usize>,
+    /// Where: sectors of the member's device, or of all members of the group alike.
+    pub sectors: SectorRange,
+    /// The group.
+    pub group: usize,
+    /// Whether it matches now.
+    pub is_repaired: bool,
+}
+
+/// A scrub, as it is now, or the last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScrubStatus {
+    /// How far it is.
+    pub progress: Progress,
+    /// What it does about what it finds.
+    pub repair: ScrubRepair,
+    /// Blocks that did not match.
+    pub mismatched_blocks: u64,
+    /// Those of them of which it is known which member is wrong.
+    pub located_blocks: u64,
+    /// Blocks that match again.
+    pub repaired_blocks: u64,
+    /// The size of a block, in bytes.
+    pub block_bytes: u32,
+    /// Stripes of which a member gave a medium error.
+    pub unreadable_stripes: u64,
+    /// Those of them that could not be computed either.
+    pub lost_stripes: u64,
+    /// Bytes of members that were left out: in doubt, or of a group that lacks a member.
+    pub skipped_bytes: u64,
+    /// For each member the blocks that were wrong on it.
+    pub blocks_by_member: Vec<u64>,
+    /// The first findings.
+    pub findings: Vec<ScrubFinding>,
+}
+
+/// What was found.
+#[derive(Clone, Default)]
+struct Found {
+    checked_bytes: u64,
+    skipped_bytes: u64,
+    mismatched_blocks: u64,
+    located_blocks: u64,
+    repaired_blocks: u64,
+    unreadable_stripes: u64,
+    lost_stripes: u64,
+    blocks_by_member: Vec<u64>,
+    findings: Vec<ScrubFinding>,
+}
+
+/// What the scrub remembers.
+#[derive(Default)]
+pub(crate) struct ScrubState {
+    repair: Cell<ScrubRepair>,
+    /// The next unit: group by group in each region.
+    cursor: Cell<u64>,
+    found: RefCell<Found>,
+}
+
+/// A block of a stripe that does not match.
+struct Mismatch<'a> {
+    stripe: Stripe,
+    slots: &'a [&'a [u8]],
+    /// Where in the chunk, in bytes.
+    place: Range<usize>,
+}
+
+impl Mismatch<'_> {
+    fn pieces(&self) -> Vec<&[u8]> {
+        self.slots.iter().map(|slot| &slot[self.place.clone()]).collect()
+    }
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// The next region of a group that was written.
+    pub(crate) fn next_scrub_unit(&self) -> Option<Unit<D>> {
+        let state = &self.background.scrub;
+        let groups = self.geometry.group_count() as u64;
+        let mut cursor = state.cursor.get();
+        let end = self.bitmap.region_count() * groups;
+        while cursor < end && !self.bitmap.is_written(cursor / groups) {
+            cursor = (cursor / groups + 1) * groups;
+        }
+        state.cursor.set(cursor + 1);
+        let (group, region) = ((cursor % groups) as usize, cursor / groups);
+        (cursor < end).then(|| self.unit(group, region, Vec::new()))
+    }
+
+    pub(crate) fn end_scrub_unit(&self, unit: &Unit<D>) {
+        let bytes = self.bitmap.region_range(unit.region).bytes() * self.geometry.width() as u64;
+        let mut found = self.background.scrub.found.borrow_mut();
+        found.checked_bytes += bytes;
+        if unit.error.get().is_some() {
+            found.skipped_bytes += bytes;
+        }
+    }
+
+    /// Everything was gone over once: there is no more.
+    pub(crate) fn finish_scrub(&self) -> bool {
+        false
+    }
+
+    /// Checks some rows of a group.
+    pub(crate) async fn scrub_run(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+        let (group, region) = (run.unit.group, run.unit.region);
+        let _guards = self.stripes.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
+        let members: Vec<usize> = self.geometry.members_of(group).collect();
+        let is_whole = members.iter().all(|member| self.members[*member].has_region(region));
+        let is_in_doubt = self.bitmap.is_in_doubt(self.stripes.stripe_of(group, run.rows.start));
+        if !is_whole || is_in_doubt {
+            return Err(voltier_block::IoError::Unsupported);
+        }
+        if self.stripes.has_half_written(group, run.rows.clone()) {
+            return self.scrub_rows(run).await;
+        }
+        let Ok(bufs) = self.stripes.read_rows(&members, &run.rows).await else {
+            return self.scrub_rows(run).await;
+        };
+        let chunk_bytes = (self.geometry.chunk_sectors() * SECTOR_BYTES) as usize;
+        for (index, row) in run.rows.clone().enumerate() {
+            let stripe = self.stripes.stripe_of(group, row);
+            let place = index * chunk_bytes..(index + 1) * chunk_bytes;
+            // Members that came with a further row do not follow the others of their group.
+            let buf_of = |slot| {
+                let own = self.geometry.member_of(stripe, slot);
+                members.iter().position(|member| *member == own).map(|at| &bufs[at])
+            };
+            let slots: Vec<&[u8]> =
+                (0..members.len()).filter_map(buf_of).map(|buf| &buf[place.clone()]).collect();
+            self.scrub_stripe(stripe, &slots).await?;
+        }
+        Ok(())
+    }
+
+    /// The same, stripe by stripe: something cannot be read.
+    async fn scrub_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+        let group = run.unit.group;
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        for row in run.rows.clone() {
+            let stripe = self.stripes.stripe_of(group, row);
+            let repairs = self.members.counters().get().repairs;
+            self.members.check_group(group)?;
+            let mended = self.mender.mend_stripe(stripe, whole, &[]).await;
+            let found = &self.background.scrub.found;
+            if mended.is_err() || self.members.counters().get().repairs != repairs {
+                found.borrow_mut().unreadable_stripes += 1;
+            }
+            let is_whole = self.members.lost_in(group) == 0;
+            match mended {
+                Ok(slots) if is_whole && self.geometry.parity_chunks() > 0 => {
+                    let slots: Vec<&[u8]> = slots.iter().map(|slot: &Buf| &slot[..]).collect();
+                    self.scrub_stripe(stripe, &slots).await?;
+                }
+                Ok(_) => {}
+                Err(_) => found.borrow_mut().lost_stripes += 1,
+            }
+        }
+        Ok(())
+    }
+
+    async fn scrub_stripe(self: &Rc<Self>, stripe: Stripe, slots: &[&[u8]]) -> IoResult<()> {
+        if self.geometry.parity_chunks() == 0 {
+            return Ok(());
+        }
+        let (data, parity) = slots.split_at(self.geometry.data_chunks());
+        if self.stripes.code().check(data, parity) {
+            return Ok(());
+        }
+        let block_bytes = self.limits.block_bytes as usize;
+        for start in (0..slots[0].len()).step_by(block_bytes) {
+            let mismatch = Mismatch { stripe, slots, place: start..start + block_bytes };
+            let pieces = mismatch.pieces();
+            let (data, parity) = pieces.split_at(self.geometry.data_chunks());
+            match self.stripes.code().locate(data, parity) {
+                Verdict::Consistent => {}
+                Verdict::One { member: slot } => self.mend_located(&mismatch, slot).await?,
+                Verdict::Unknown => self.mend_unknown(&mismatch).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The block of one member is wrong.
+    async fn mend_located(self: &Rc<Self>, mismatch: &Mismatch<'_>, slot: usize) -> IoResult<()> {
+        let is_repaired = self.background.scrub.repair.get() != ScrubRepair::Nothing;
+        if is_repaired && canary::is(Canary::ScrubRewritesParity) {
+            self.match_parity(mismatch).await?;
+        } else if is_repaired {
+            let decoder = self.stripes.decoder(mismatch.stripe, &[slot]);
+            let pieces = mismatch.pieces();
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(|slot| pieces[*slot]).collect();
+            let mut right = Buf::new(mismatch.place.len());
+            decoder.decode(&sources, &mut [&mut right[..]]);
+            self.rewrite(mismatch, slot, right.freeze()).await?;
+        }
+        let member = self.geometry.member_of(mismatch.stripe, slot);
+        self.note(mismatch, Some(member), is_repaired);
+        Ok(())
+    }
+
+    /// Nothing tells which block is wrong.
+    async fn mend_unknown(self: &Rc<Self>, mismatch: &Mismatch<'_>) -> IoResult<()> {
+        let is_repaired = self.background.scrub.repair.get() == ScrubRepair::Everything;
+        if is_repaired {
+            self.match_parity(mismatch).await?;
+        }
+        self.note(mismatch, None, is_repaired);
+        Ok(())
+    }
+
+    /// Makes the parity of a block what the data are.
+    async fn match_parity(self: &Rc<Self>, mismatch: &Mismatch<'_>) -> IoResult<()> {
+        let pieces = mismatch.pieces();
+        let (data, parity) = pieces.split_at(self.geometry.data_chunks());
+        let mut right: Vec<Buf> = parity.iter().map(|_| Buf::new(mismatch.place.len())).collect();
+        let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
+        self.stripes.code().encode(data, &mut slices, Stores::Cached);
+        let wrong = right.into_iter().enumerate().filter(|(row, buf)| parity[*row] != &buf[..]);
+        let wrong: Vec<(usize, Buf)> = wrong.collect();
+        for (row, buf) in wrong {
+            self.rewrite(mismatch, data.len() + row, buf.freeze()).await?;
+        }
+        Ok(())
+    }
+
+    fn place_on_member(&self, mismatch: &Mismatch<'_>) -> SectorRange {
+        let offset = mismatch.place.start as u64 / SECTOR_BYTES;
+        let at = self.geometry.member_lba(mismatch.stripe, offset);
+        SectorRange::new(at, mismatch.place.len() as u64 / SECTOR_BYTES)
+    }
+
+    async fn rewrite(
+        self: &Rc<Self>,
+        mismatch: &Mismatch<'_>,
+        slot: usize,
+        right: Bytes,
+    ) -> IoResult<()> {
+        let member = self.geometry.member_of(mismatch.stripe, slot);
+        let at: Lba = self.place_on_member(mismatch).start;
+        self.members.clone().write(member, at, right.into(), Durability::Cached).await
+    }
+
+    fn note(&self, mismatch: &Mismatch<'_>, member: Option<usize>, is_repaired: bool) {
+        let SectorRange { start, count } = self.place_on_member(mismatch);
+        let sectors = SectorRange::new(self.members.on_device(start), count);
+        let group = self.geometry.group_of(mismatch.stripe);
+        let mut found = self.background.scrub.found.borrow_mut();
+        found.mismatched_blocks += 1;
+        found.repaired_blocks += u64::from(is_repaired);
+        if let Some(member) = member {
+            found.located_blocks += 1;
+            found.blocks_by_member[member] += 1;
+        }
+        let is_next = |last: &&mut ScrubFinding| {
+            (last.member, last.group, last.is_repaired) == (member, group, is_repaired)
+                && last.sectors.end() == sectors.start
+        };
+        if let Some(last) = found.findings.last_mut().filter(is_next) {
+            last.sectors.count += sectors.count;
+        } else if found.findings.len() < FINDINGS_MAX {
+            found.findings.push(ScrubFinding { member, sectors, group, is_repaired });
+        }
+    }
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// Starts a scrub of everything that was written, in the background.
+    ///
+    /// # Errors
+    /// When one is running, or the array is stopped.
+    pub fn scrub(&self, repair: ScrubRepair) -> Result<(), ArrayError> {
+        let inner = &self.0;
+        if inner.background.is_closing() {
+            return Err(ReplaceError::Stopped.into());
+        }
+        if inner.moving.is_some() {
+            return Err(GrowError::Reshaping.into());
+        }
+        if self.scrub_status().progress.is_running {
+            return Err(ReplaceError::ScrubRuns.into());
+        }
+        let state = &inner.background.scrub;
+        state.repair.set(repair);
+        state.cursor.set(0);
+        let blocks_by_member = vec![0; inner.members.len()];
+        state.found.replace(Found { blocks_by_member, ..Found::default() });
+        inner.begin_task(BackgroundTask::Scrub);
+        Ok(())
+    }
+
+    /// The scrub that is running, or what the last one found.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        let inner = &self.0;
+        let state = &inner.background.scrub;
+        let found = state.found.borrow().clone();
+        let total = inner.written_bytes() * inner.members.len() as u64;
+        let done = found.checked_bytes;
+        ScrubStatus {
+            progress: inner.progress(BackgroundTask::Scrub, done, total.max(done)),
+            repair: state.repair.get(),
+            mismatched_blocks: found.mismatched_blocks,
+            located_blocks: found.located_blocks,
+            repaired_blocks: found.repaired_blocks,
+            block_bytes: inner.limits.block_bytes,
+            unreadable_stripes: found.unreadable_stripes,
+            lost_stripes: found.lost_stripes,
+            skipped_bytes: found.skipped_bytes,
+            blocks_by_member: found.blocks_by_member,
+            findings: found.findings,
+        }
+    }
+}

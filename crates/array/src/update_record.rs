@@ -1,0 +1,183 @@
+//! The record of the array: what its members say is made what is true, as one protocol.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, IoResult};
+
+use crate::array::Inner;
+use crate::canary::{self, Canary};
+use crate::format::journal_label::JournalRecord;
+use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock};
+use crate::members::at_once::together;
+use crate::members::label_copies::{evict, write_superblock};
+use crate::members::member::Member;
+
+/// What an update of the record says, and what it has to do before.
+struct RecordNews {
+    before: ArrayRecord,
+    next: ArrayRecord,
+    /// Whether a member in service goes: it comes back by the regions that are dirty.
+    is_loss: bool,
+    /// Whether a member comes: what it lacks is known before anybody takes it for one.
+    is_join: bool,
+}
+
+fn is_same_journal(now: Option<JournalRecord>, before: Option<JournalRecord>) -> bool {
+    let identity = |journal: JournalRecord| (journal.uuid, journal.state);
+    now.map(identity) == before.map(identity)
+}
+
+/// Members by whether they come with this record. Nobody is sent away on record before the one in his
+/// place can be known by his: new members are written first.
+fn new_and_old(before: &ArrayRecord, next: &ArrayRecord) -> (Vec<usize>, Vec<usize>) {
+    let is_new = |member: &usize| {
+        before.members.get(*member).map(|it| it.uuid) != Some(next.members[*member].uuid)
+    };
+    (0..next.members.len()).partition(is_new)
+}
+
+impl<D: BlockDevice> Inner<D> {
+    /// Has the news stored by a task of its own, if none is at it: it goes on when nobody waits.
+    pub(crate) fn begin_update(self: &Rc<Self>) {
+        if self.membership.claim_update() {
+            let inner = self.clone();
+            drop(self.handle.spawn(async move { inner.store_news().await }));
+        }
+    }
+
+    async fn store_news(self: Rc<Self>) {
+        while let Some(changes) = self.membership.news() {
+            let result = self.update_record().await;
+            self.membership.end_update(changes, result);
+        }
+        self.membership.release_update();
+        self.members.health().tell();
+        self.begin_to_use_spares();
+    }
+
+    /// Makes durable on all members what is true now and the record does not say. The order is the protocol:
+    /// each step relies on those before it.
+    async fn update_record(self: &Rc<Self>) -> IoResult<()> {
+        self.journal.leave_failing_device().await?;
+        self.flush_before_loss().await?;
+        self.members.check_groups()?;
+        let needs_resync = self.flush_before_resync_ends().await?;
+        let Some(news) = self.news_of_record(needs_resync) else { return Ok(()) };
+        let RecordNews { before, next, is_loss, is_join } = news;
+        if is_loss {
+            self.bitmap.mark_what_may_be_missing().await?;
+        }
+        if is_join && !canary::is(Canary::JoinBeforeMap) {
+            self.bitmap.store_whole_map().await?;
+        }
+        self.journal.placement().write_device_label(&next).await;
+        let (new, old) = new_and_old(&before, &next);
+        self.write_superblocks(&next, new.clone()).await?;
+        self.write_superblocks(&next, old).await?;
+        self.membership.stored(next);
+        self.evict_replaced(&before, new).await;
+        Ok(())
+    }
+
+    /// Members often go together, with their shelf. Nothing is acknowledged any more without those
+    /// that cannot be spared: then none of them is lost on record, and all may come back.
+    async fn flush_before_loss(&self) -> IoResult<()> {
+        if self.membership.has_unrecorded_loss(&self.members) {
+            self.members.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether regions need a resync that the journal does not settle. Before the record says that none does,
+    /// what was made to match is durable.
+    async fn flush_before_resync_ends(&self) -> IoResult<bool> {
+        let needs_resync = self.membership.needs_resync() && self.bitmap.next_in_doubt(0).is_some();
+        if self.membership.record().is_in_doubt && !needs_resync {
+            self.members.flush().await?;
+        }
+        Ok(needs_resync)
+    }
+
+    /// The record as it is to be; none if the members say all of it already.
+    fn news_of_record(&self, needs_resync: bool) -> Option<RecordNews> {
+        let before = self.membership.record();
+        let mut next = before.clone();
+        next.event += u64::from(!canary::is(Canary::EventNotRaised));
+        next.usage = self.membership.usage();
+        next.is_in_doubt = needs_resync;
+        let is_grown = next.geometry != self.geometry;
+        let mut is_news = self.membership.take_due() || is_grown || next.usage != before.usage;
+        if is_grown {
+            next.geometry = self.geometry.clone();
+            let (known, since_event) = (next.members.len(), next.event);
+            let added = self.members[known..].iter().map(Member::uuid);
+            let state = MemberState::Absent;
+            next.members.extend(added.map(|uuid| MemberRecord { uuid, state, since_event }));
+        }
+        let journal = self.membership.journal();
+        if !is_same_journal(journal, next.journal_device) {
+            let since_event = next.event;
+            next.journal_device = journal.map(|it| JournalRecord { since_event, ..it });
+            is_news = true;
+        }
+        let reshape = self.moving.as_ref().map(|moving| moving.record());
+        is_news |= next.reshape != reshape;
+        next.reshape = reshape;
+        let (mut is_loss, mut is_join) = (false, is_grown);
+        for (member, record) in self.members.iter().zip(&mut next.members) {
+            let (state, uuid) = (member.state(record.state), member.uuid());
+            if (record.state, record.uuid) != (state, uuid) {
+                is_loss |= record.state == MemberState::InService && state != record.state;
+                is_join |= record.uuid != uuid || state == MemberState::Rebuilding;
+                (record.state, record.uuid, record.since_event) = (state, uuid, next.event);
+                is_news = true;
+            }
+        }
+        is_news.then_some(RecordNews { before, next, is_loss, is_join })
+    }
+
+    /// Tells devices that made place for their copies that they are out.
+    async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<usize>) {
+        for member in members {
+            let Some((device, uuid)) = self.members[member].take_replaced() else { continue };
+            let mut array = before.clone();
+            array.members[member].uuid = uuid;
+            let device_sectors = device.limits().sectors;
+            evict(&*device, Superblock { array, member, device_sectors }).await;
+        }
+    }
+
+    /// Writes the record to those members that it speaks of as such. Who does not take it is lost, which
+    /// is news.
+    async fn write_superblocks(
+        self: &Rc<Self>,
+        record: &ArrayRecord,
+        members: Vec<usize>,
+    ) -> IoResult<()> {
+        let is_used =
+            |member: &usize| record.is_in_service(*member) || record.is_rebuilding(*member);
+        let used = members.into_iter().filter(is_used);
+        let writes = used.map(|member| self.clone().write_own(member, record.clone()));
+        let results = together(&self.handle, writes.collect()).await;
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.members.check_groups()
+    }
+
+    async fn write_own(self: Rc<Self>, member: usize, array: ArrayRecord) -> IoResult<()> {
+        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        if self.members[member].uuid() != array.members[member].uuid {
+            // It came when the record was on its way: the next one is about it.
+            return Ok(());
+        }
+        let device_sectors = device.limits().sectors;
+        self.members.counters().add(|counts| counts.metadata_writes += 2);
+        let superblock = Superblock { array, member, device_sectors };
+        let mut result = write_superblock(&*device, &superblock).await;
+        if let Err(error) = result
+            && self.members.may_try_again(member, &device, error)
+        {
+            result = write_superblock(&*device, &superblock).await;
+        }
+        self.members.settle(member, &device, result)
+    }
+}

@@ -1,0 +1,56 @@
+//! Serves memory over NBD or as a FUSE file: what the exports themselves cost, to compare with another
+//! server's.
+//!
+//! ```text
+//! cargo run --release -p voltier-bench --bin serve_memory -- nbd /tmp/memory.sock 1024
+//! cargo run --release -p voltier-bench --bin serve_memory -- fuse /tmp/memory.img 1024
+//! ```
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, MIB};
+use voltier_drive::MemoryDevice;
+use voltier_export::fuse::FileExport;
+use voltier_export::nbd::{ExportInfo, NbdServer};
+use voltier_ring::{Core, Executor, StreamAddress};
+
+const USAGE: &str = "usage: serve_memory nbd SOCKET|ADDRESS:PORT [MIB]
+       serve_memory fuse FILE [MIB]        (ends when its input does)";
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(kind), Some(at)) = (arguments.next(), arguments.next()) else {
+        return Err(USAGE.into());
+    };
+    let size_mib: u64 = arguments.next().map_or(Ok(1024), |size| size.parse())?;
+    let bytes = size_mib * MIB;
+    match kind.as_str() {
+        "nbd" => serve_nbd(&at, bytes),
+        "fuse" => serve_fuse(&at, bytes),
+        _ => Err(USAGE.into()),
+    }
+}
+
+fn serve_nbd(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let mut executor = Executor::real()?;
+    let address = match at.parse() {
+        Ok(address) => StreamAddress::Tcp(address),
+        Err(_) => StreamAddress::Unix(at.into()),
+    };
+    let memory = Rc::new(MemoryDevice::new(bytes));
+    let info = ExportInfo::new("memory", "", memory.limits().clone(), false);
+    let server = NbdServer::start(&executor.handle(), memory, info, &address)?;
+    println!("{}", server.uri());
+    executor.block_on(std::future::pending())
+}
+
+fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let core = Core::start("memory")?;
+    let open =
+        move |handle| async move { FileExport::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
+    let export = core.remote().call(open).ok_or("the core has ended")?;
+    let mut file = export.mount(at.as_ref())?;
+    println!("{at}");
+    std::io::stdin().read_line(&mut String::new())?;
+    Ok(file.stop()?)
+}

@@ -1,0 +1,23 @@
+//! Benchmarks: programs that print one JSON line a case, which `cargo xtask bench` reads.
+//!
+//! | program | what it measures |
+//! | --- | --- |
+//! | `cache` | the cache in process, on memory and on modelled drives |
+//! | `start` | the start of a full cache after an unclean stop |
+//! | `array` | arrays in process, on memory and on modelled drives |
+//! | `destage` | I/Os of an array's drives for each line that a cache destages |
+//! | `parity` | the parity kernels beside ISA-L |
+//! | `serve_memory` | nothing by itself: serves a memory drive to load generators |
+
+/// Prints a case: a figure of ours beside that of a peer, with one digit behind the point.
+pub fn emit(case: &str, unit: &str, ours: f64, peer: &str, theirs: f64) {
+    emit_digits(1, case, unit, ours, peer, theirs);
+}
+
+/// [`emit`] with so many digits behind the point.
+pub fn emit_digits(digits: usize, case: &str, unit: &str, ours: f64, peer: &str, theirs: f64) {
+    println!(
+        "{{\"case\":\"{case}\",\"unit\":\"{unit}\",\"ours\":{ours:.digits$},\"peer\":\"{peer}\",\
+         \"theirs\":{theirs:.digits$}}}"
+    );
+}

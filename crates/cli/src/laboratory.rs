@@ -1,0 +1,73 @@
+//! `voltier lab` and `voltier demo`: the separate program `voltier-lab` does them, so that the daemon
+//! contains no laboratory.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use voltier_control::ControlError;
+
+/// The program of the laboratory.
+const PROGRAM: &str = "voltier-lab";
+
+/// Whether the arguments behind the program's name are for the laboratory, a wish for help included.
+pub(crate) fn is_asked(arguments: &[OsString]) -> bool {
+    let mut words = arguments.iter().filter_map(|argument| argument.to_str());
+    while let Some(word) = words.next() {
+        match word {
+            "--state" => drop(words.next()),
+            "--json" | "help" => {}
+            "lab" | "demo" => return true,
+            _ if word.starts_with("--state=") => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Becomes the program of the laboratory, with the same arguments; returns only when there is none.
+pub(crate) fn become_it() -> ControlError {
+    let beside = env::current_exe().ok().map(|program| program.with_file_name(PROGRAM));
+    let program = beside.filter(|path| path.is_file()).unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let mut arguments = env::args_os();
+    // The name by which the user knows the command: help and hints show it.
+    let name = arguments.next().unwrap_or_else(|| OsStr::new("voltier").to_owned());
+    let error = Command::new(&program).arg0(name).args(arguments).exec();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        return ControlError::failed(
+            "the laboratory is a program of its own, `voltier-lab`, and is neither beside this one nor on \
+             PATH: `make build` builds both, install them together",
+        );
+    }
+    ControlError::io(format!("running {}", program.display()), &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_for_the_laboratory_is_known_by_its_verb() {
+        let is_asked =
+            |line: &str| is_asked(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in [
+            "lab",
+            "lab run maxio -t x",
+            "demo --out x",
+            "help lab",
+            "help lab run",
+            "--json lab list",
+            "--state lab lab --help",
+            "--state=x --json demo",
+        ] {
+            assert!(is_asked(line), "{line}");
+        }
+        for line in
+            ["show lab", "--state lab show", "create -p lab lab", "--help", "help", "--x lab"]
+        {
+            assert!(!is_asked(line), "{line}");
+        }
+    }
+}

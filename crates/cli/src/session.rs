@@ -1,0 +1,27 @@
+//! One command of the user: which instance it asks, and how it answers.
+
+use std::time::Duration;
+
+use voltier_control::{Client, ControlError, ControlResult, StateDir};
+
+/// How often `show --watch` looks.
+pub(crate) const WATCH: Duration = Duration::from_secs(1);
+
+/// One command: which instance, and how it answers.
+pub(crate) struct Session<'a> {
+    state: &'a StateDir,
+    pub(crate) json: bool,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(state: &'a StateDir, json: bool) -> Self {
+        Self { state, json }
+    }
+
+    /// The daemon of the instance, started when none runs.
+    pub(crate) fn client(&self) -> ControlResult<Client> {
+        let program = std::env::current_exe()
+            .map_err(|error| ControlError::io("finding this program's file", &error))?;
+        Client::connect_or_start(self.state, &program)
+    }
+}

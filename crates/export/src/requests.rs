@@ -1,0 +1,186 @@
+//! Requests of clients, whatever the protocol: worker tasks that serve them, and transfers cut to the lengths
+//! that a device takes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange,
+};
+use voltier_ring::Handle;
+
+/// The work of a worker on a job.
+#[allow(async_fn_in_trait)]
+pub(crate) trait Service: 'static {
+    /// A request of a client.
+    type Job: 'static;
+
+    /// Serves one job to its end, the answer included.
+    async fn serve(&self, job: Self::Job);
+}
+
+struct Shared<S: Service> {
+    service: S,
+    jobs: RefCell<VecDeque<S::Job>>,
+    parked: RefCell<Vec<Waker>>,
+    closed: Cell<bool>,
+}
+
+/// The workers of one client. A worker is made when all others are busy and stays, so that a
+/// request costs no allocation.
+pub(crate) struct Workers<S: Service> {
+    handle: Handle,
+    shared: Rc<Shared<S>>,
+    count: Cell<usize>,
+    count_max: usize,
+}
+
+impl<S: Service> Workers<S> {
+    /// At most `count_max` workers; further jobs wait their turn.
+    pub(crate) fn new(handle: Handle, service: S, count_max: usize) -> Self {
+        let shared = Rc::new(Shared {
+            service,
+            jobs: RefCell::default(),
+            parked: RefCell::default(),
+            closed: Cell::new(false),
+        });
+        Self { handle, shared, count: Cell::new(0), count_max }
+    }
+
+    /// Hands a job to a worker.
+    pub(crate) fn serve(&self, job: S::Job) {
+        self.shared.jobs.borrow_mut().push_back(job);
+        let parked = self.shared.parked.borrow_mut().pop();
+        if let Some(waker) = parked {
+            waker.wake();
+        } else if self.count.get() < self.count_max {
+            self.count.set(self.count.get() + 1);
+            drop(self.handle.spawn(self.shared.clone().work()));
+        }
+    }
+}
+
+impl<S: Service> Drop for Workers<S> {
+    /// Lets the workers go once there is nothing left to do.
+    fn drop(&mut self) {
+        self.shared.closed.set(true);
+        for waker in self.shared.parked.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<S: Service> Shared<S> {
+    async fn work(self: Rc<Self>) {
+        while let Some(job) = self.next_job().await {
+            self.service.serve(job).await;
+        }
+    }
+
+    async fn next_job(&self) -> Option<S::Job> {
+        // A parked worker has its waker in the list exactly once, or it could be woken for a job
+        // while it is busy with another one.
+        let mut parked = false;
+        poll_fn(|context| {
+            if let Some(job) = self.jobs.borrow_mut().pop_front() {
+                return Poll::Ready(Some(job));
+            }
+            if self.closed.get() {
+                return Poll::Ready(None);
+            }
+            let mut list = self.parked.borrow_mut();
+            if !parked || !list.iter().any(|waker| waker.will_wake(context.waker())) {
+                list.push(context.waker().clone());
+                parked = true;
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Bytes of zeroes shared by every piece of a zero-filling write: few pieces, little memory.
+const ZERO_BYTES: usize = 256 << 10;
+
+/// Longest single zero-filling write, in bytes: bounds what one client's request occupies below.
+const ZERO_WRITE_BYTES_MAX: u64 = 4 << 20;
+
+/// Longest transfer of the device in bytes, as a multiple of its blocks.
+fn transfer_bytes(device: &impl BlockDevice) -> usize {
+    let limits = device.limits();
+    let blocks = (limits.max_transfer_bytes / limits.block_bytes).max(1);
+    blocks as usize * limits.block_bytes as usize
+}
+
+fn sectors(bytes: usize) -> u64 {
+    bytes as u64 / SECTOR_BYTES
+}
+
+/// Reads a run of any length.
+pub(crate) async fn read(device: &impl BlockDevice, at: Lba, into: Buf) -> IoResult<Buf> {
+    let most = transfer_bytes(device);
+    if into.len() <= most {
+        return device.read(at, into).await;
+    }
+    let (mut rest, mut at) = (into, at);
+    let mut parts = Vec::with_capacity(rest.len().div_ceil(most));
+    while !rest.is_empty() {
+        let piece = rest.split_to(rest.len().min(most));
+        let next = at.plus(sectors(piece.len()));
+        // A device may answer in a buffer of its own.
+        parts.push(device.read(at, piece).await?);
+        at = next;
+    }
+    Ok(Buf::put_together(parts))
+}
+
+/// Writes a run of any length.
+pub(crate) async fn write(
+    device: &impl BlockDevice,
+    at: Lba,
+    data: Bytes,
+    durability: Durability,
+) -> IoResult<()> {
+    let most = transfer_bytes(device);
+    if data.len() <= most {
+        return device.write(at, data.into(), durability).await;
+    }
+    for start in (0..data.len()).step_by(most) {
+        let piece = data.slice(start..data.len().min(start + most));
+        device.write(at.plus(sectors(start)), piece.into(), durability).await?;
+    }
+    Ok(())
+}
+
+/// Makes a range read as zeroes; with `keep_space` by writing them.
+pub(crate) async fn write_zeroes(
+    device: &impl BlockDevice,
+    range: SectorRange,
+    durability: Durability,
+    keep_space: bool,
+) -> IoResult<()> {
+    if !keep_space {
+        let result = device.write_zeroes(range, durability).await;
+        if result != Err(IoError::Unsupported) {
+            return result;
+        }
+    }
+    let zeroes = Buf::zeroed(ZERO_BYTES).freeze();
+    let most = ZERO_WRITE_BYTES_MAX.min(transfer_bytes(device) as u64);
+    let mut at = range.start;
+    while at < range.end() {
+        let piece = (range.end().0 - at.0).min(most / SECTOR_BYTES);
+        let data = zero_payload(&zeroes, (piece * SECTOR_BYTES) as usize);
+        device.write(at, data, durability).await?;
+        at = at.plus(piece);
+    }
+    Ok(())
+}
+
+fn zero_payload(zeroes: &Bytes, bytes: usize) -> Payload {
+    let pieces = (0..bytes).step_by(zeroes.len());
+    Payload::Many(pieces.map(|start| zeroes.slice(0..(bytes - start).min(zeroes.len()))).collect())
+}

@@ -1,0 +1,237 @@
+//! The five jobs of the MaxIO document and what it published for them.
+
+use std::time::Duration;
+
+use crate::fio::{Job, Outcome, Pattern, Until};
+
+/// What a job's figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Decimal megabytes per second.
+    MegabytesPerSecond,
+    /// Requests per second.
+    Iops,
+}
+
+impl Unit {
+    /// As it is written in tables and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::MegabytesPerSecond => "MB/s",
+            Unit::Iops => "IOPS",
+        }
+    }
+}
+
+/// The document's two SSDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ssd {
+    /// Intel DC S3710, 800 GB.
+    Sata,
+    /// Comay BladeDrive E24, 800 GB.
+    Pcie,
+}
+
+impl Ssd {
+    /// The profile of the modelled drive.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Ssd::Sata => "ssd-sata",
+            Ssd::Pcie => "ssd-pcie",
+        }
+    }
+
+    /// The drive it models.
+    pub fn drive(self) -> &'static str {
+        match self {
+            Ssd::Sata => "the document's SATA SSD (Intel DC S3710)",
+            Ssd::Pcie => "the document's PCIe SSD (Comay BladeDrive E24)",
+        }
+    }
+}
+
+/// Published figures of one job with one kind of SSD, in the job's unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Published {
+    /// The bare disk; the document has none for the mixed job.
+    pub hdd: Option<f64>,
+    /// The bare SSD.
+    pub ssd: f64,
+    /// The disk behind the SSD.
+    pub accelerated: f64,
+}
+
+impl Published {
+    /// The accelerated volume against the bare SSD.
+    pub fn ratio(&self) -> f64 {
+        self.accelerated / self.ssd
+    }
+}
+
+/// One job of the document.
+#[derive(Debug)]
+pub struct JobSpec {
+    /// Name in JSON and of the fio job.
+    pub key: &'static str,
+    /// Name in tables.
+    pub label: &'static str,
+    /// Access pattern.
+    pub pattern: Pattern,
+    /// Bytes per request.
+    pub block_bytes: u32,
+    /// Requests in flight per thread.
+    pub iodepth: u32,
+    /// What is reported.
+    pub unit: Unit,
+    hdd: Option<f64>,
+    sata: (f64, f64),
+    pcie: (f64, f64),
+}
+
+/// All jobs run four threads over the same part of the volume, as the document's job files do.
+pub const NUMJOBS: u32 = 4;
+
+const fn sequential(
+    key: &'static str,
+    label: &'static str,
+    pattern: Pattern,
+    hdd: f64,
+    sata: (f64, f64),
+    pcie: (f64, f64),
+) -> JobSpec {
+    JobSpec {
+        key,
+        label,
+        pattern,
+        block_bytes: 256 << 10,
+        iodepth: 16,
+        unit: Unit::MegabytesPerSecond,
+        hdd: Some(hdd),
+        sata,
+        pcie,
+    }
+}
+
+const fn random(
+    key: &'static str,
+    label: &'static str,
+    pattern: Pattern,
+    hdd: Option<f64>,
+    sata: (f64, f64),
+    pcie: (f64, f64),
+) -> JobSpec {
+    JobSpec {
+        key,
+        label,
+        pattern,
+        block_bytes: 4 << 10,
+        iodepth: 64,
+        unit: Unit::Iops,
+        hdd,
+        sata,
+        pcie,
+    }
+}
+
+/// The jobs in the order of the document's tables. Figures: disk, (SSD, accelerated) for both SSDs.
+pub static JOBS: [JobSpec; 5] = [
+    sequential("seq_write", "seq write", Pattern::Write, 107.0, (268.0, 270.0), (1777.0, 1454.0)),
+    sequential("seq_read", "seq read", Pattern::Read, 113.0, (279.0, 298.0), (2012.0, 1700.0)),
+    random(
+        "rand_write",
+        "random write",
+        Pattern::RandWrite,
+        Some(238.0),
+        (38092.0, 38279.0),
+        (148_768.0, 101_667.0),
+    ),
+    random(
+        "rand_read",
+        "random read",
+        Pattern::RandRead,
+        Some(233.0),
+        (49687.0, 49721.0),
+        (164_449.0, 151_199.0),
+    ),
+    random(
+        "rand_rw",
+        "random 75r25w",
+        Pattern::RandRw(75),
+        None,
+        (49870.0, 48048.0),
+        (156_077.0, 139_588.0),
+    ),
+];
+
+impl JobSpec {
+    /// The job for fio, scaled in size and time.
+    pub fn job(&self, size_bytes: u64, seconds: u32) -> Job {
+        Job {
+            name: self.key.to_owned(),
+            pattern: self.pattern,
+            block_bytes: u64::from(self.block_bytes),
+            iodepth: self.iodepth,
+            numjobs: NUMJOBS,
+            size_bytes,
+            until: Until::Time(Duration::from_secs(seconds.into())),
+            more: Vec::new(),
+        }
+    }
+
+    /// What the job is judged by, in its unit.
+    pub fn figure(&self, outcome: &Outcome) -> f64 {
+        match self.unit {
+            Unit::MegabytesPerSecond => outcome.megabytes_per_second(),
+            Unit::Iops => outcome.iops(),
+        }
+    }
+
+    /// What the document has for it.
+    pub fn published(&self, ssd: Ssd) -> Published {
+        let (bare, accelerated) = match ssd {
+            Ssd::Sata => self.sata,
+            Ssd::Pcie => self.pcie,
+        };
+        Published { hdd: self.hdd, ssd: bare, accelerated }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fio::Target;
+
+    #[test]
+    fn the_jobs_have_the_parameters_of_the_documents_job_files() {
+        let target = Target::Nbd("nbd://x".to_owned());
+        for (spec, expected) in JOBS.iter().zip([
+            "--rw=write --bs=256k --size=1024 --numjobs=4 --iodepth=16",
+            "--rw=read --bs=256k --size=1024 --numjobs=4 --iodepth=16",
+            "--rw=randwrite --bs=4k --ba=4k --size=1024 --numjobs=4 --iodepth=64",
+            "--rw=randread --bs=4k --ba=4k --size=1024 --numjobs=4 --iodepth=64",
+            "--rw=randrw --rwmixread=75 --bs=4k --ba=4k --size=1024 --numjobs=4 --iodepth=64",
+        ]) {
+            let line = spec.job(1024, 9).command_line(&target);
+            assert!(line.contains(expected), "{line}");
+            for common in [
+                "--direct=1",
+                "--thread=1",
+                "--norandommap=1",
+                "--randrepeat=0",
+                "--group_reporting",
+                "--time_based --runtime=9",
+            ] {
+                assert!(line.contains(common), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn published_ratios_are_the_documents() {
+        let percent = |spec: &JobSpec, ssd| (spec.published(ssd).ratio() * 1000.0).round() / 10.0;
+        let sata: Vec<f64> = JOBS.iter().map(|spec| percent(spec, Ssd::Sata)).collect();
+        let pcie: Vec<f64> = JOBS.iter().map(|spec| percent(spec, Ssd::Pcie)).collect();
+        assert_eq!(sata, [100.7, 106.8, 100.5, 100.1, 96.3]);
+        assert_eq!(pcie, [81.8, 84.5, 68.3, 91.9, 89.4]);
+    }
+}

@@ -1,0 +1,54 @@
+//! What every page of ours shares: its look, and tables that scroll where they are too wide.
+
+use std::fmt::Write;
+
+use crate::chart::escape;
+
+/// Type, tables and blocks of code. `--line`, `--page` are the page's own colours.
+pub const STYLE: &str = "\
+body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;padding:1rem;max-width:74rem}\n\
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}h3{font-size:1rem;margin:.2rem 0}\n\
+.lead{font-size:1.1rem}\n\
+.scroll{overflow-x:auto}\n\
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;white-space:nowrap}\n\
+th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid var(--line)}\n\
+th{white-space:normal;vertical-align:bottom}\n\
+th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}\n\
+ul{padding-left:1.2rem}li{margin:.3rem 0;max-width:52rem}\n\
+pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.7rem;border:1px solid var(--line);\
+font-size:.85rem}\n";
+
+/// One element with text in it.
+pub fn line(page: &mut String, element: &str, text: &str) {
+    writeln!(page, "<{element}>{}</{element}>", escape(text)).expect("a string takes any text");
+}
+
+/// Whether a cell is a number with at most a unit: those stand to the right.
+pub fn is_figure(cell: &str) -> bool {
+    let starts = cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+    cell.is_empty() || starts && cell.split(' ').count() <= 2
+}
+
+/// A table in a frame that scrolls; the keyboard reaches it. Columns with words have a class.
+pub fn table<H: AsRef<str>>(headings: &[H], rows: &[Vec<String>]) -> String {
+    let class = |column: usize| {
+        let has_words = rows.iter().any(|row| row.get(column).is_some_and(|cell| !is_figure(cell)));
+        if has_words { " class=\"words\"" } else { "" }
+    };
+    let classes: Vec<&str> = (0..headings.len()).map(class).collect();
+    let mut html = String::from("<div class=\"scroll\" tabindex=\"0\">\n<table>\n<thead><tr>");
+    for (heading, class) in headings.iter().zip(&classes) {
+        let text = escape(heading.as_ref());
+        html.push_str(&format!("<th scope=\"col\"{class}>{text}</th>"));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for row in rows {
+        html.push_str("<tr>");
+        for (cell, class) in row.iter().zip(&classes) {
+            html.push_str(&format!("<td{class}>{}</td>", escape(cell)));
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</tbody>\n</table>\n</div>\n");
+    html
+}

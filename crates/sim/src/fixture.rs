@@ -1,0 +1,319 @@
+//! A pair of drives and what is known beside them: what survives the process, and what a crash
+//! leaves of it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use voltier_block::{Lba, Prng};
+use voltier_cache::{Mode, OpenError};
+
+use crate::disk::SimDisk;
+use crate::fault::FaultKind;
+use crate::medium::{Cut, Medium};
+use crate::model::Model;
+use crate::workload::{DeviceUnderTest, Profile, SimCache, UUID, open_as};
+use crate::world::World;
+
+/// Longest time until the loss of an SSD is on record.
+const RECORD_NS: u64 = 20_000_000;
+
+/// The cut of each drive in a crash: the process dies with both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Crash {
+    pub(crate) ssd: Cut,
+    pub(crate) origin: Cut,
+}
+
+impl Crash {
+    /// The power goes for all, or for none.
+    pub(crate) fn of(cut: Cut) -> Self {
+        Self { ssd: cut, origin: cut }
+    }
+
+    pub(crate) fn draw(prng: &mut Prng) -> Self {
+        Self::of(Cut::draw(prng))
+    }
+
+    /// A power cut, if one of the drives loses its power.
+    pub(crate) fn cut(self) -> Cut {
+        let is_power_cut = self.ssd == Cut::Power || self.origin == Cut::Power;
+        if is_power_cut { Cut::Power } else { Cut::Kill }
+    }
+}
+
+/// Everything that a crash leaves.
+#[derive(Clone)]
+pub(crate) struct Left {
+    pub(crate) ssd: Medium,
+    pub(crate) origin: Medium,
+    pub(crate) model: Model,
+    /// The last generation that a start has told its caller.
+    pub(crate) generation: u64,
+    /// Names the cache; a new SSD has another one.
+    pub(crate) uuid: [u8; 16],
+    /// Everything was written back, and the label is being erased.
+    pub(crate) dissolving: bool,
+    /// The loss of the SSD is on record: it is not trusted any more.
+    pub(crate) lost: bool,
+    /// The SSD does not hold what was written to it.
+    pub(crate) ssd_damaged: bool,
+    /// The same for the origin, whose sectors in question the model leaves out.
+    pub(crate) origin_damaged: bool,
+    /// The SSD was gone when the process died.
+    pub(crate) ssd_was_gone: bool,
+    /// The same for the origin.
+    pub(crate) origin_was_gone: bool,
+}
+
+impl Left {
+    /// New drives, with a new cache on them.
+    pub(crate) fn new(profile: &Profile) -> Self {
+        let (ssd, origin) = profile.format();
+        Self {
+            ssd,
+            origin,
+            model: profile.model(),
+            generation: 0,
+            uuid: UUID,
+            dissolving: false,
+            lost: false,
+            ssd_damaged: false,
+            origin_damaged: false,
+            ssd_was_gone: false,
+            origin_was_gone: false,
+        }
+    }
+
+    /// The cache was given up: a new SSD before the same origin.
+    pub(crate) fn with_new_ssd(self, profile: &Profile) -> Self {
+        let mut uuid = self.uuid;
+        uuid[15] = uuid[15].wrapping_add(1);
+        let (ssd, origin) = profile.format_as(uuid, self.origin.clone());
+        let (generation, dissolving, lost) = (0, false, false);
+        let (ssd_damaged, ssd_was_gone) = (false, false);
+        Self { ssd, origin, generation, uuid, dissolving, lost, ssd_damaged, ssd_was_gone, ..self }
+    }
+}
+
+/// The drives in use.
+pub(crate) struct CacheFixture {
+    pub(crate) drives: RefCell<(SimDisk, SimDisk)>,
+    pub(crate) model: Rc<RefCell<Model>>,
+    pub(crate) generation: Cell<u64>,
+    pub(crate) dissolving: Cell<bool>,
+    pub(crate) lost: Cell<bool>,
+    pub(crate) ssd_damaged: Rc<Cell<bool>>,
+    origin_damaged: Rc<Cell<bool>>,
+    stopped: Cell<bool>,
+    pub(crate) uuid: [u8; 16],
+    /// The cache that serves now; processes are counted, so that a dead one records nothing.
+    serving: RefCell<Option<SimCache>>,
+    process: Cell<u64>,
+}
+
+impl CacheFixture {
+    pub(crate) fn new(world: &World, profile: &Profile, left: Left) -> Rc<Self> {
+        let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
+        let origin = SimDisk::new(world, &profile.origin, left.origin);
+        if left.ssd_was_gone || left.origin_was_gone {
+            world.fault(FaultKind::DriveReturn);
+        }
+        world.excuse(left.ssd_damaged);
+        Rc::new(Self {
+            drives: RefCell::new((ssd, origin)),
+            model: Rc::new(RefCell::new(left.model)),
+            generation: Cell::new(left.generation),
+            dissolving: Cell::new(left.dissolving),
+            lost: Cell::new(left.lost),
+            ssd_damaged: Rc::new(Cell::new(left.ssd_damaged)),
+            origin_damaged: Rc::new(Cell::new(left.origin_damaged)),
+            stopped: Cell::new(false),
+            uuid: left.uuid,
+            serving: RefCell::new(None),
+            process: Cell::new(0),
+        })
+    }
+
+    /// Has the drives fail as the profile says.
+    pub(crate) fn inject(&self, profile: &Profile) {
+        let (ssd, origin) = self.drives.borrow().clone();
+        let damaged = self.ssd_damaged.clone();
+        // Rot that strikes the log's end between a crash and the replay looks like the crash: bits
+        // turn over once the cache is open.
+        let mut opening = profile.ssd_faults.clone();
+        opening.without(&[FaultKind::BitRot]);
+        ssd.inject(&opening, move |_| damaged.set(true));
+        let (model, damaged) = (self.model.clone(), self.origin_damaged.clone());
+        // The origin carries no checksums: no layer can know.
+        origin.inject(&profile.origin_faults, move |range| {
+            damaged.set(true);
+            model.borrow_mut().give_up(range);
+        });
+    }
+
+    /// The cache is open: all that the profile says may happen.
+    pub(crate) fn inject_all(&self, profile: &Profile) {
+        self.drives.borrow().0.change_mix(&profile.ssd_faults);
+    }
+
+    /// The drives work again, but those that are gone.
+    pub(crate) fn mend(&self) {
+        let (ssd, origin) = self.drives.borrow().clone();
+        ssd.mend();
+        origin.mend();
+    }
+
+    /// Whether the volume can be whole again without another start.
+    pub(crate) fn can_be_mended(&self) -> bool {
+        let (ssd, origin) = self.drives.borrow().clone();
+        !origin.is_gone() && (!ssd.is_gone() || self.lost.get())
+    }
+
+    /// Whether damage of the SSD would look like what a crash takes (see `inject.rs`).
+    pub(crate) fn has_unproved_damage(&self) -> bool {
+        !self.stopped.get() && self.drives.borrow().0.has_fresh_damage()
+    }
+
+    /// Stops the cache in order, if the drives let it.
+    pub(crate) async fn stop(&self, dut: &DeviceUnderTest<SimCache>) {
+        match dut.device.stop().await {
+            Ok(()) => self.stopped.set(true),
+            Err(error) => dut.forgive(error, "at the end", || "a stop".to_owned()),
+        }
+    }
+
+    /// Copies of what a crash at this moment leaves. Everything goes on.
+    pub(crate) fn left_by(&self, mut crash: Crash, prng: &mut Prng) -> Left {
+        let (ssd, origin) = self.drives.borrow().clone();
+        // A drive that is gone has lost its power.
+        if ssd.is_gone() {
+            crash.ssd = Cut::Power;
+        }
+        if origin.is_gone() {
+            crash.origin = Cut::Power;
+        }
+        let mut model = self.model.borrow().clone();
+        match (crash.ssd, crash.origin) {
+            (Cut::Kill, Cut::Kill) => model.kill(),
+            (Cut::Power, Cut::Power) => model.power_cut(),
+            _ => model.power_cut_in_part(),
+        }
+        if self.has_unproved_damage() {
+            // Damage that is not proved yet cannot be told from what the crash took.
+            model.give_up_touched();
+        }
+        Left {
+            ssd: ssd.after(crash.ssd, prng),
+            origin: origin.after(crash.origin, prng),
+            model,
+            generation: self.generation.get(),
+            uuid: self.uuid,
+            dissolving: self.dissolving.get(),
+            lost: self.lost.get(),
+            ssd_damaged: self.ssd_damaged.get(),
+            origin_damaged: self.origin_damaged.get(),
+            ssd_was_gone: ssd.is_gone(),
+            origin_was_gone: origin.is_gone(),
+        }
+    }
+
+    /// Kills the process that serves from the drives: they get another life.
+    pub(crate) fn kill(&self, world: &World, profile: &Profile) {
+        let left = self.left_by(Crash::of(Cut::Kill), &mut world.prng());
+        self.end_process();
+        let ssd = SimDisk::new(world, &profile.ssd, left.ssd);
+        let origin = SimDisk::new(world, &profile.origin, left.origin);
+        self.drives.replace((ssd, origin));
+        self.model.replace(left.model);
+    }
+
+    /// Nothing that the process still does has an effect.
+    pub(crate) fn end_process(&self) {
+        self.process.set(self.process.get() + 1);
+        if let Some(cache) = self.serving.borrow_mut().take() {
+            cache.kill();
+        }
+    }
+
+    pub(crate) async fn open(
+        self: &Rc<Self>,
+        world: &World,
+        profile: &Profile,
+        mode: Mode,
+    ) -> Result<Rc<DeviceUnderTest<SimCache>>, OpenError> {
+        let drives = self.drives.borrow().clone();
+        let (settings, least) = (profile.settings(mode), self.generation.get());
+        let (device, generation) = open_as(self.uuid, world, &drives, settings, least).await?;
+        self.generation.set(generation);
+        self.process.set(self.process.get() + 1);
+        self.stopped.set(false);
+        self.serving.replace(Some(device.clone()));
+        self.record_losses(world, &device);
+        world.tell(|| format!("the cache is open, {mode:?}, generation {generation}"));
+        Ok(Rc::new(DeviceUnderTest {
+            world: world.clone(),
+            model: self.model.clone(),
+            device,
+            windows: profile.windows().into(),
+        }))
+    }
+
+    /// As the registry does: when the SSD is given up, that is on record before anything changes.
+    fn record_losses(self: &Rc<Self>, world: &World, device: &SimCache) {
+        let (fixture, world, process) = (Rc::downgrade(self), world.clone(), self.process.get());
+        device.on_failure(move || {
+            Box::pin(async move {
+                world.pass(1 + world.below(RECORD_NS)).await;
+                match fixture.upgrade() {
+                    Some(fixture) if fixture.process.get() == process => {
+                        fixture.record_loss(&world)
+                    }
+                    // The process died before it could tell anybody.
+                    _ => world.wait_for_ever().await,
+                }
+            })
+        });
+    }
+
+    fn record_loss(&self, world: &World) {
+        let serving = self.serving.borrow();
+        let cache = serving.as_ref().expect("a live process serves");
+        let lost = cache.lost_ranges(usize::MAX);
+        world.tell(|| format!("the SSD is given up; lost: {} ranges", lost.len()));
+        for range in lost {
+            self.model.borrow_mut().give_up(range);
+        }
+        self.lost.set(true);
+        world.ledger().count(|counts| counts.given_up += 1);
+    }
+
+    /// Whether an error at the start is one that faults explain; else it is a broken promise.
+    pub(crate) fn may_refuse(&self, world: &World, error: &OpenError) -> bool {
+        match error {
+            OpenError::NotACache if self.dissolving.get() => true,
+            // Bit rot between the stop and the start, or put elsewhere: it is noticed, as promised.
+            OpenError::OriginChanged { .. } if self.origin_damaged.get() => true,
+            OpenError::Layout(_) => self.ssd_damaged.get(),
+            _ => world.is_excused() || self.ssd_damaged.get(),
+        }
+    }
+
+    /// The cache is damaged, and its owner gives it up: what was dirty in it is lost.
+    pub(crate) fn give_up_cache(&self) {
+        self.model.borrow_mut().give_up_touched();
+        self.lost.set(true);
+    }
+
+    /// Sectors in use that the origin has otherwise than they must read.
+    pub(crate) fn newer_than_origin(&self, profile: &Profile) -> Vec<u64> {
+        let origin = self.drives.borrow().1.clone();
+        let model = self.model.borrow();
+        let differs = |sector: &u64| {
+            let mut found = [0; 512];
+            origin.peek(Lba(*sector), &mut found);
+            model.differs(*sector, &found)
+        };
+        let sectors = profile.windows().into_iter().flat_map(|it| it.start.0..it.end().0);
+        sectors.filter(differs).collect()
+    }
+}

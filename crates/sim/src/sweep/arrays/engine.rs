@@ -1,0 +1,471 @@
+//! The data path under the real service: real arrays on simulated drives, each call run in virtual time
+//! until it has answered, while clients go on.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use voltier_array::{
+    Array, ArrayError, AssembleOptions, BackgroundTask, CreateOptions, JournalState, Layout,
+    MemberLayout, MemberState, Replacement, SUPERBLOCK_BYTES, ScrubRepair, Superblock,
+};
+use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_control::engine::{
+    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+};
+use voltier_control::protocol::{Growth, Repair};
+use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
+use voltier_control::{
+    ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, CacheRecord, ControlError,
+    ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus, RegisteredArray,
+    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
+};
+
+use super::fixture::{ArrayDaemonFixture, DRIVES, Open};
+use crate::disk::SimDisk;
+
+/// The engine of one daemon.
+pub(super) struct ArraySimEngine(pub(super) Rc<ArrayDaemonFixture>);
+
+/// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
+pub(super) fn service(fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {
+    Service::new(ArraySimEngine(fixture.clone()), fixture.registry(), Machine::real())
+}
+
+/// Where a drive is plugged in.
+pub(super) fn device(number: usize) -> DeviceSpec {
+    format!("/dev/d{number}").parse().expect("a path")
+}
+
+fn failed(error: impl std::fmt::Display) -> ControlError {
+    ControlError::failed(error.to_string())
+}
+
+fn number_of(path: &Path) -> ControlResult<usize> {
+    let number = path.to_str().and_then(|path| path.strip_prefix("/dev/d")?.parse().ok());
+    let number = number.filter(|number| *number < DRIVES);
+    number.ok_or_else(|| failed(format!("{} does not exist", path.display())))
+}
+
+impl ArraySimEngine {
+    fn disk(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
+        let path = device.path().expect("a simulated drive has a path");
+        Ok(self.0.disks[number_of(path)?].clone())
+    }
+
+    fn array(&self) -> ControlResult<Array<SimDisk>> {
+        self.0.array().ok_or_else(|| failed("the array is not open"))
+    }
+
+    /// Runs something of the open array between two steps.
+    fn run<T: 'static, F: Future<Output = Result<T, ArrayError>> + 'static>(
+        &self,
+        what: impl FnOnce(Array<SimDisk>) -> F,
+    ) -> ControlResult<T> {
+        self.0.step();
+        let done = self.0.run(what(self.array()?)).map_err(failed);
+        self.0.step();
+        done
+    }
+
+    fn examine_now(&self, disk: SimDisk) -> ControlResult<Option<Superblock>> {
+        self.0.run(async move { Array::examine(&disk).await }).map_err(failed)
+    }
+
+    fn keep(&self, open: Open, left_out: Vec<String>) -> OpenedArray {
+        let status = open.array.status().expect("an array with superblocks");
+        let is_lost = |it: &voltier_array::JournalRecord| it.state == JournalState::Lost;
+        let opened = OpenedArray {
+            size_bytes: open.array.limits().bytes(),
+            level: ArrayLevel(open.array.geometry().level()),
+            events: status.event,
+            members: open.devices.clone(),
+            journal: open.journal.clone(),
+            is_journal_lost: status.journal_device.as_ref().is_some_and(is_lost),
+            left_out,
+        };
+        self.0.open.replace(Some(open));
+        self.0.start_clients();
+        self.0.step();
+        opened
+    }
+
+    fn with_open<T>(&self, change: impl FnOnce(&mut Open) -> T) -> ControlResult<T> {
+        self.0.open.borrow_mut().as_mut().map(change).ok_or_else(|| failed("it is not open"))
+    }
+}
+
+impl ArrayEngine for ArraySimEngine {
+    fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
+        self.0.step();
+        let found = self.examine_now(self.disk(device)?)?;
+        Ok(found.map(|Superblock { array, .. }| MemberLabel {
+            array: Identity(array.uuid),
+            level: ArrayLevel(array.geometry.level()),
+            chunk_bytes: (array.geometry.chunk_sectors() * 512) as u32,
+            consistency: array.consistency,
+            name: array.name,
+        }))
+    }
+
+    fn journal_label_of(
+        &mut self,
+        device: &DeviceSpec,
+    ) -> ControlResult<Option<JournalDeviceLabel>> {
+        let disk = self.disk(device)?;
+        let found = self.0.run(async move { Array::examine_journal(&disk).await });
+        let label = |it: voltier_array::JournalLabel| JournalDeviceLabel {
+            array: Identity(it.array),
+            name: it.name,
+        };
+        Ok(found.map_err(failed)?.map(label))
+    }
+
+    fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
+        self.0.step();
+        let devices: Vec<DeviceSpec> = record.members.iter().flatten().cloned().collect();
+        let disks = devices.iter().map(|device| self.disk(device));
+        let disks = disks.collect::<ControlResult<Vec<_>>>()?;
+        let journal = record.journal.as_ref().map(|device| self.disk(device)).transpose()?;
+        let journal = journal.map(|disk| (disk, self.0.name()));
+        let options = CreateOptions {
+            name: record.name.to_string(),
+            level: record.level.0,
+            layout: Layout::default(),
+            chunk_bytes: record.chunk_bytes.into(),
+            consistency: record.consistency,
+            uuid: record.uuid.0,
+            member_uuids: devices.iter().map(|_| self.0.name()).collect(),
+        };
+        let handle = self.0.world.handle().clone();
+        let made = self.0.run(async move {
+            Array::create_with_journal(&handle, &options, disks, journal).await
+        });
+        let (array, newcomers) = (made.map_err(failed)?, Vec::new());
+        // Whatever was there before, a new array is zeroes.
+        let sectors = array.limits().sectors;
+        self.0.is_new(sectors);
+        let devices = devices.into_iter().map(Some).collect();
+        Ok(self
+            .keep(Open { array, devices, newcomers, journal: record.journal.clone() }, Vec::new()))
+    }
+
+    fn open_array(
+        &mut self,
+        record: &RegisteredArray,
+        devices: &[DeviceSpec],
+        force: bool,
+    ) -> ControlResult<OpenedArray> {
+        self.0.step();
+        let (mut members, mut journals, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
+        let is_journal = |label: ControlResult<Option<JournalDeviceLabel>>| {
+            label.ok().flatten().is_some_and(|it| it.array == record.uuid)
+        };
+        for (at, device) in devices.iter().enumerate() {
+            if devices[..at].contains(device) {
+                // No device is opened twice.
+                left_out.push(format!("{device} is in use"));
+                continue;
+            }
+            let disk = self.disk(device)?;
+            match self.examine_now(disk.clone()) {
+                Ok(Some(own)) if own.array.uuid == record.uuid.0 => {
+                    members.push((disk, device.clone(), own));
+                }
+                Ok(None) if is_journal(self.journal_label_of(device)) => {
+                    journals.push((disk, device.clone()));
+                }
+                Err(error) => left_out.push(error.message),
+                Ok(_) => left_out.push(format!("{device} is left out")),
+            }
+        }
+        let in_service = members.iter().filter(|(.., own)| own.array.is_in_service(own.member));
+        let newest = in_service.map(|(.., own)| own.array.event).max().unwrap_or(0);
+        let degraded = force || (record.events > 0 && newest >= record.events);
+        let options = AssembleOptions { force, degraded };
+        let given = members.iter().map(|(disk, ..)| disk.clone());
+        let given = given.chain(journals.iter().map(|(disk, _)| disk.clone())).collect();
+        let handle = self.0.world.handle().clone();
+        let assembled = self.0.run(async move { Array::assemble(&handle, given, options).await });
+        let (array, report) = assembled.map_err(failed)?;
+        let mut places = vec![None; report.array.members.len()];
+        for (at, (_, device, own)) in members.iter().enumerate() {
+            // Of two devices that were the same member, one after the other, one has the place.
+            let is_replaced = report.left_out.iter().any(|it| it.device == at && it.is_replaced);
+            if let Some(place) = places.get_mut(own.member)
+                && (place.is_none() || !is_replaced)
+            {
+                *place = Some(device.clone());
+            }
+        }
+        let is_taken = |at: &usize| {
+            !report.journal_left_out.iter().any(|left| left.device == members.len() + at)
+        };
+        let journal = (0..journals.len()).find(is_taken).map(|at| journals[at].1.clone());
+        Ok(self.keep(Open { array, devices: places, newcomers: Vec::new(), journal }, left_out))
+    }
+
+    fn close_array(&mut self, _: &ArrayName) -> ControlResult<()> {
+        self.0.step();
+        self.0.stop_clients();
+        let Some(Open { array, .. }) = self.0.open.take() else { return Ok(()) };
+        let stopped = self.0.run(async move { array.stop().await });
+        self.0.step();
+        stopped.map_err(failed)
+    }
+
+    fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
+        self.0.step();
+        let disk = self.disk(device)?;
+        let erased = self.0.run(async move {
+            for at in MemberLayout::superblock_lbas(disk.limits().sectors) {
+                let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
+                disk.write(at, zeroes.into(), Durability::Durable).await?;
+            }
+            voltier_block::IoResult::Ok(())
+        });
+        erased.map_err(failed)
+    }
+
+    fn fail_member(&mut self, _: &ArrayName, place: u32) -> ControlResult<()> {
+        // The answer is given when all others say so durably, as in the product.
+        self.run(move |array| async move {
+            array.fail(place as usize)?;
+            array.flush().await.map_err(ArrayError::Io)
+        })
+    }
+
+    fn replace_member(
+        &mut self,
+        _: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<Replaced> {
+        let (disk, uuid) = (self.disk(device)?, self.0.name());
+        let place = place as usize;
+        let replaced =
+            self.run(move |array| async move { array.replace(place, disk, uuid).await })?;
+        self.with_open(|open| match replaced {
+            Replacement::Copy => {
+                open.newcomers.push((uuid, device.clone(), false));
+                Replaced::Copy
+            }
+            how => {
+                open.devices[place] = Some(device.clone());
+                if how == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
+            }
+        })
+    }
+
+    fn add_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        let (disk, uuid) = (self.disk(device)?, self.0.name());
+        self.run(move |array| async move { array.add_spare(disk, uuid) })?;
+        self.with_open(|open| open.newcomers.push((uuid, device.clone(), true)))
+    }
+
+    fn check_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
+        self.array()?.check_spare(&self.disk(device)?).map_err(failed)
+    }
+
+    fn grow_array(
+        &mut self,
+        _: &ArrayName,
+        by: Growth,
+        devices: &[DeviceSpec],
+    ) -> ControlResult<()> {
+        let disks = devices.iter().map(|device| self.disk(device));
+        let mut disks = disks.collect::<ControlResult<Vec<_>>>()?;
+        let uuids: Vec<[u8; 16]> = devices.iter().map(|_| self.0.name()).collect();
+        self.run(move |array| async move {
+            match (by, disks.len()) {
+                (Growth::Capacity, 1) => array.grow_capacity(disks.remove(0), uuids[0]).await,
+                _ => array.grow(disks, &uuids).await,
+            }
+        })?;
+        self.with_open(|open| open.devices.extend(devices.iter().cloned().map(Some)))
+    }
+
+    fn set_journal(&mut self, _: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {
+        let new = device.map(|device| self.disk(device)).transpose()?;
+        let new = new.map(|disk| (disk, self.0.name()));
+        self.run(move |array| async move { array.set_journal(new).await })?;
+        self.with_open(|open| open.journal = device.cloned())
+    }
+
+    fn start_rebuild(&mut self, _: &ArrayName) -> ControlResult<()> {
+        self.array()?.rebuild().map_err(failed)
+    }
+
+    fn start_scrub(&mut self, _: &ArrayName, repair: Repair) -> ControlResult<()> {
+        let repair = match repair {
+            Repair::Nothing => ScrubRepair::Nothing,
+            Repair::Located => ScrubRepair::Located,
+            Repair::Everything => ScrubRepair::Everything,
+        };
+        self.run(move |array| async move { array.scrub(repair) })
+    }
+
+    fn configure_array(&mut self, _: &ArrayName, settings: &ArraySettings) {
+        self.0.step();
+        if let Ok(array) = self.array() {
+            array.set_health_policy(settings.health.for_array());
+            array.set_merge_policy(settings.merge.for_array());
+            array.set_pace(BackgroundTask::Rebuild, settings.rebuild.for_array());
+            array.set_pace(BackgroundTask::Scrub, settings.scrub.for_array());
+        }
+    }
+
+    fn array_devices(&mut self, _: &ArrayName) -> Option<ArrayDevices> {
+        self.0.step();
+        let mut open = self.0.open.borrow_mut();
+        let Open { array, devices, newcomers, .. } = open.as_mut()?;
+        let status = array.status()?;
+        newcomers.retain(|(uuid, device, _)| {
+            let place = status.members.iter().position(|member| member.uuid == *uuid);
+            if let Some(place) = place {
+                devices[place] = Some(device.clone());
+            }
+            place.is_none()
+        });
+        let of = |is_spare| {
+            let those = newcomers.iter().filter(move |newcomer| newcomer.2 == is_spare);
+            those.map(|newcomer| newcomer.1.clone()).collect()
+        };
+        let lost = status.members.iter().filter(|it| it.state != MemberState::InService).count();
+        Some(ArrayDevices {
+            level: ArrayLevel(array.geometry().level()),
+            size_bytes: status.bytes,
+            events: status.event,
+            members: devices.clone(),
+            spares: of(true),
+            incoming: of(false),
+            spares_wanted: array.spares_wanted(),
+            may_lose: array.geometry().parity_chunks().saturating_sub(lost) as u32,
+            news: Vec::new(),
+        })
+    }
+
+    fn fill_array_status(&mut self, _: &ArrayName, status: &mut ArrayDetail) {
+        let open = self.0.open.borrow();
+        let Some(open) = &*open else { return };
+        let Some(now) = open.array.status() else { return };
+        if now.is_degraded {
+            status.state = ArrayState::Degraded;
+        }
+        let word = |state| match state {
+            MemberState::InService => "online",
+            MemberState::Lost => "lost",
+            MemberState::Rebuilding => "rebuilding",
+            MemberState::Absent => "absent",
+        };
+        let members = now.members.iter().zip(&open.devices).enumerate();
+        let member = |(index, (member, device)): (usize, (&voltier_array::MemberStatus, _))| {
+            let device: &Option<DeviceSpec> = device;
+            MemberStatus {
+                index: index as u32,
+                path: device.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
+                uuid: Identity(member.uuid).to_string(),
+                state: word(member.state).to_owned(),
+                size_bytes: 0,
+                health: Default::default(),
+            }
+        };
+        status.members = members.map(member).collect();
+        status.journal_device = now.journal_device.map(|journal| JournalStatus {
+            path: open.journal.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
+            uuid: Identity(journal.uuid).to_string(),
+            state: if journal.state == JournalState::Lost { "lost" } else { "online" }.to_owned(),
+            size_bytes: 0,
+        });
+    }
+
+    fn array_head(&mut self, _: &ArrayName) -> ControlResult<Vec<u8>> {
+        Ok(Vec::new())
+    }
+}
+
+// This daemon has no volumes.
+impl Engine for ArraySimEngine {
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn log(&mut self, _: &str) {}
+
+    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+        self.0.step();
+        let number = number_of(path)?;
+        let disk = self.0.disks[number].clone();
+        let size_bytes = disk.limits().bytes();
+        let journal = disk.clone();
+        let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
+        // A damaged label is content as well.
+        let is_member = !matches!(self.examine_now(disk), Ok(None));
+        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
+        let findings =
+            if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
+        Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })
+    }
+
+    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
+        number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
+    }
+
+    fn open(&mut self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
+        Err(failed("no volumes here"))
+    }
+
+    fn close(&mut self, _: &VolumeName) -> ControlResult<()> {
+        Ok(())
+    }
+
+    fn attach(&mut self, _: &VolumeName, _: &CacheRecord) -> ControlResult<u64> {
+        Err(failed("no volumes here"))
+    }
+
+    fn settle(&mut self, _: &VolumeName) -> ControlResult<()> {
+        Ok(())
+    }
+
+    fn resume(&mut self, _: &VolumeName) {}
+
+    fn detach(&mut self, _: &VolumeName, _: bool) -> ControlResult<()> {
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &VolumeName, _: &Settings) -> ControlResult<()> {
+        Ok(())
+    }
+
+    fn start_drain(&mut self, _: &VolumeName) -> ControlResult<()> {
+        Ok(())
+    }
+
+    fn drain(&mut self, _: &VolumeName) -> Drain {
+        Drain::Done
+    }
+
+    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+        CacheHealth::default()
+    }
+
+    fn fill_status(&mut self, _: &VolumeName, _: &mut VolumeStatus) {}
+
+    fn failure_is_recorded(&mut self, _: &VolumeName) {}
+
+    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        Ok(export.clone())
+    }
+
+    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec) -> ControlResult<()> {
+        Ok(())
+    }
+
+    fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        0
+    }
+}

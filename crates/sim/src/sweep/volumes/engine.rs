@@ -1,0 +1,224 @@
+//! The data path under the real service: real volumes and caches on simulated drives, each call
+//! run in virtual time until it has answered, while clients go on.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use voltier_block::BlockDevice;
+use voltier_cache::{Cache, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
+use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
+use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
+use voltier_control::{
+    CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Service, Settings,
+    VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
+};
+use voltier_volume::Volume;
+
+use super::fixture::VolumeFixture;
+use crate::disk::SimDisk;
+use crate::origin::SimDrive;
+
+/// Where the drives are plugged in.
+pub(super) const HDD: &str = "/dev/hdd";
+pub(super) const SSD: &str = "/dev/ssd";
+
+/// How long the service leaves a drain alone before it looks again.
+const DRAIN_STEP_NS: u64 = 700_000;
+
+/// The engine of one daemon.
+pub(super) struct SimEngine(pub(super) Rc<VolumeFixture>);
+
+/// A daemon on a fixture's registry and drives; nothing is open until the daemon is started.
+pub(super) fn service(fixture: &Rc<VolumeFixture>) -> Service<SimEngine> {
+    Service::new(SimEngine(fixture.clone()), fixture.registry(), Machine::real())
+}
+
+fn one_line(error: impl std::fmt::Display) -> ControlError {
+    ControlError::failed(error.to_string())
+}
+
+impl SimEngine {
+    fn disk(&self, path: &Path) -> ControlResult<SimDisk> {
+        let is_hdd = path == Path::new(HDD);
+        if !is_hdd && path != Path::new(SSD) {
+            return Err(ControlError::failed(format!("{} does not exist", path.display())));
+        }
+        let hdd = is_hdd != self.0.swapped.get();
+        Ok(if hdd { self.0.hdd.clone() } else { self.0.ssd.clone() })
+    }
+
+    fn disk_of(&self, device: &DeviceSpec) -> ControlResult<SimDisk> {
+        self.disk(device.path().expect("a simulated drive has a path"))
+    }
+
+    /// A cache that has served for the last time holds nothing any more.
+    fn check_rest(&self, cache: Option<Cache<SimDrive, Rc<SimDrive>>>) {
+        let Some(cache) = cache else { return };
+        let audited = cache.audit();
+        assert_eq!(audited, Ok(()), "not at rest");
+    }
+
+    fn volume(&self) -> ControlResult<Volume<SimDrive>> {
+        let volume = self.0.volume.borrow().clone();
+        volume.ok_or_else(|| ControlError::failed("the volume is not open"))
+    }
+}
+
+impl Engine for SimEngine {
+    fn set_waker(&mut self, _: Waker) {}
+
+    fn log(&mut self, _: &str) {}
+
+    fn size_of(&mut self, _: &DeviceSpec) -> ControlResult<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+        self.0.step();
+        let disk = self.disk(path)?;
+        let is_ours = SUPERBLOCK_OFFSETS.into_iter().any(|offset| {
+            let mut mark = [0; SUPERBLOCK_MAGIC.len()];
+            disk.peek(voltier_block::Lba::from_bytes(offset), &mut mark);
+            mark == SUPERBLOCK_MAGIC
+        });
+        let id = DeviceId::simulated(u64::from(path == Path::new(HDD)));
+        let findings =
+            if is_ours { vec![Finding::Content("a Voltier cache".into())] } else { Vec::new() };
+        Ok(Examined { id, size_bytes: disk.limits().bytes(), findings })
+    }
+
+    fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
+        Some(DeviceId::simulated(u64::from(path == Path::new(HDD))))
+    }
+
+    fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
+        self.0.step();
+        let origin = SimDrive::any_sector(self.disk_of(&record.origin)?);
+        let volume = Volume::plain(self.0.world.handle(), origin);
+        let (opened, checked) = (volume.clone(), record.clone());
+        self.0.run(async move { check_origin(&opened, &checked).await })?;
+        let mut generation = 0;
+        if let Some(cache) = record.cache.clone().filter(|cache| cache.failed.is_none()) {
+            let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
+            let volume = volume.clone();
+            let opened =
+                self.0.run(async move { put_in_front(&volume, ssd, &cache, start).await })?;
+            generation = opened.generation;
+        }
+        let size_bytes = volume.limits().bytes();
+        self.0.volume.replace(Some(volume));
+        self.0.step();
+        Ok(OpenedVolume { size_bytes, generation })
+    }
+
+    fn close(&mut self, _: &VolumeName) -> ControlResult<()> {
+        self.0.step();
+        let Some(volume) = self.0.volume.take() else { return Ok(()) };
+        self.0.stop_clients();
+        let cache = volume.cache();
+        self.0.run(async move { volume.stop().await }).map_err(one_line)?;
+        self.check_rest(cache);
+        self.0.step();
+        Ok(())
+    }
+
+    fn attach(&mut self, _: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
+        self.0.step();
+        let (volume, cache) = (self.volume()?, cache.clone());
+        let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
+        let opened = self
+            .0
+            .run(async move { put_in_front(&volume, ssd, &cache, CacheStart::Format).await })?;
+        self.0.step();
+        Ok(opened.generation)
+    }
+
+    fn settle(&mut self, _: &VolumeName) -> ControlResult<()> {
+        self.0.step();
+        let volume = self.volume()?;
+        self.0.run(async move { volume.settle().await }).map_err(one_line)?;
+        self.0.step();
+        Ok(())
+    }
+
+    fn resume(&mut self, _: &VolumeName) {
+        self.0.volume.borrow().iter().for_each(Volume::resume);
+    }
+
+    fn detach(&mut self, _: &VolumeName, write_back: bool) -> ControlResult<()> {
+        self.0.step();
+        let volume = self.volume()?;
+        let cache = volume.cache();
+        self.0.run(async move { volume.detach(write_back).await }).map_err(one_line)?;
+        self.check_rest(cache);
+        self.0.step();
+        Ok(())
+    }
+
+    fn configure(&mut self, _: &VolumeName, settings: &Settings) -> ControlResult<()> {
+        self.0.step();
+        let (volume, settings) = (self.volume()?, settings.clone());
+        self.0.run(async move { configure(&volume, &settings).await })?;
+        self.0.step();
+        Ok(())
+    }
+
+    fn start_drain(&mut self, _: &VolumeName) -> ControlResult<()> {
+        self.0.step();
+        let (volume, drain) = (self.volume()?, self.0.drain.clone());
+        if drain.replace(Drain::Running) == Drain::Running {
+            return Ok(());
+        }
+        drop(self.0.world.handle().spawn(async move {
+            let outcome = match volume.drain().await {
+                Ok(()) => Drain::Done,
+                Err(error) => Drain::Failed(error.to_string()),
+            };
+            drain.replace(outcome);
+        }));
+        Ok(())
+    }
+
+    fn drain(&mut self, _: &VolumeName) -> Drain {
+        if *self.0.drain.borrow() == Drain::Running {
+            self.0.pass(DRAIN_STEP_NS);
+        }
+        self.0.drain.borrow().clone()
+    }
+
+    fn health(&mut self, _: &VolumeName) -> CacheHealth {
+        let cache = self.0.volume.borrow().as_ref().and_then(Volume::cache);
+        let dirty_lines = cache.map_or(0, |cache| cache.status().lines_dirty);
+        // Time passes before the service makes use of the answer.
+        self.0.step();
+        CacheHealth { dirty_lines, ssd_failed: false }
+    }
+
+    fn fill_status(&mut self, name: &VolumeName, status: &mut VolumeStatus) {
+        status.lines.dirty = self.health(name).dirty_lines;
+    }
+
+    fn failure_is_recorded(&mut self, _: &VolumeName) {}
+
+    fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
+        self.0.step();
+        let count = self.0.client_count.get();
+        if count > 0 {
+            self.0.start_clients(count);
+        }
+        Ok(export.clone())
+    }
+
+    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec) -> ControlResult<()> {
+        self.0.step();
+        self.0.stop_clients();
+        Ok(())
+    }
+
+    fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
+        // Clients are cut off by the export that closes.
+        0
+    }
+}

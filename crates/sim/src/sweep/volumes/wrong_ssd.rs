@@ -1,0 +1,165 @@
+//! Starts with an SSD that is not the right one: refused with the reason and nothing changed, or,
+//! when nothing can be lost, served without it.
+
+use std::rc::Rc;
+
+use voltier_block::{Lba, Prng};
+use voltier_cache::SUPERBLOCK_MAGIC;
+use voltier_control::protocol::{Request, Response};
+use voltier_control::{CacheRecord, Service, Settings, VolumeState};
+
+use super::command::{ask, create, create_swapped, name, new_cache, shape, show};
+use super::engine::{self, SimEngine};
+use super::fixture::{Left, VolumeFixture};
+use super::plan::Plan;
+use crate::fault::FaultKind;
+use crate::ledger::Ledger;
+use crate::medium::Medium;
+use crate::sweep::harness::{Crash, Place};
+
+/// One crash point in so many is tried with a wrong SSD.
+const ONE_IN: u64 = 3;
+
+/// An SSD that is plugged in instead of the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WrongSsd {
+    /// The SSD's own older self.
+    Stale,
+    /// The cache of another volume.
+    Foreign,
+    /// An empty drive.
+    Blank,
+    /// The two drives are where the other one was.
+    Swapped,
+}
+
+impl WrongSsd {
+    /// The reason that the user is told.
+    fn reason(self) -> &'static str {
+        match self {
+            WrongSsd::Stale => "older state",
+            WrongSsd::Foreign => "another cache",
+            WrongSsd::Blank => "no Voltier cache",
+            WrongSsd::Swapped => "its origin",
+        }
+    }
+
+    /// Counts a refusal; kinds of the fault model are counted there.
+    fn count(self, ledger: &Ledger) {
+        match self {
+            WrongSsd::Stale => ledger.fault(FaultKind::StaleSsd),
+            WrongSsd::Swapped => ledger.fault(FaultKind::WrongOrder),
+            WrongSsd::Foreign | WrongSsd::Blank => {}
+        }
+        ledger.count(|counts| counts.refused += 1);
+    }
+}
+
+/// An SSD with the cache of another volume, stopped in order.
+fn foreign(plan: &Plan, ledger: &Rc<Ledger>) -> Medium {
+    let drives = &plan.drives;
+    let fixture = VolumeFixture::new(drives, Left::nothing(drives), 0, ledger);
+    let mut service = engine::service(&fixture);
+    service.start(false);
+    ask(&fixture, &mut service, create(Some(&Settings::default())));
+    service.stop();
+    fixture.ssd.medium()
+}
+
+/// Tries wrong SSDs on what a crash left, when a cache is on record; how many it tried.
+pub(super) fn replace_the_ssd(
+    plan: &Plan,
+    stale: Option<&Medium>,
+    ledger: &Rc<Ledger>,
+    crash: &Crash<Left>,
+    prng: &mut Prng,
+) -> u64 {
+    let registry = crash.left.daemon.registry();
+    let record = registry.find(&name()).and_then(|record| record.cache.clone());
+    let Some(record) = record.filter(|cache| cache.generation > 0) else { return 0 };
+    let draw = prng.below(4 * ONE_IN);
+    let (wrong_ssd, ssd) = match draw {
+        0 => match stale {
+            Some(stale) => (WrongSsd::Stale, stale.clone()),
+            None => return 0,
+        },
+        1 => (WrongSsd::Foreign, foreign(plan, ledger)),
+        2 => (WrongSsd::Blank, Medium::zeroed(plan.drives.ssd.bytes)),
+        3 => (WrongSsd::Swapped, crash.left.ssd.clone()),
+        _ => return 0,
+    };
+    let place = format!("{}, {wrong_ssd:?}", crash.place);
+    let _place = Place::at(ledger, &place, Some(crash.event));
+    wrong_ssd.count(ledger);
+    let left = Left { ssd, ..crash.left.clone() };
+    let fixture = VolumeFixture::new(&plan.drives, left.clone(), prng.next_u64(), ledger);
+    fixture.swapped.set(wrong_ssd == WrongSsd::Swapped);
+    let mut service = engine::service(&fixture);
+    service.start(false);
+    let status = show(&mut service);
+    assert!(status.error.contains(wrong_ssd.reason()), "{wrong_ssd:?}: {}", status.error);
+    if wrong_ssd == WrongSsd::Swapped || record.maybe_dirty {
+        // The right SSD comes back in `recover`, which starts from the very same state.
+        assert_eq!(status.state, VolumeState::Failed, "{}", status.error);
+        let now = fixture.left();
+        assert!(now.hdd.reads_like(&left.hdd), "the origin was changed");
+        assert!(now.ssd.reads_like(&left.ssd), "the SSD was changed");
+        assert_eq!(now.daemon.registry, left.daemon.registry, "the registry was changed");
+        service.stop();
+        fixture.check_for_leaks();
+        return 1;
+    }
+    assert_eq!(status.state, VolumeState::Degraded, "{}", status.error);
+    fixture.check_all("without its SSD");
+    fixture.start_clients(2);
+    fixture.pass(3_000_000);
+    service.stop();
+    fixture.check_for_leaks();
+    let left = Left { ssd: crash.left.ssd.clone(), ..fixture.left() };
+    bring_back(VolumeFixture::new(&plan.drives, left, prng.next_u64(), ledger), &record);
+    1
+}
+
+/// A call that names the drives in the wrong order is refused while the SSD holds a cache, also
+/// one that nobody has on record, and changes nothing; how many such calls were tried.
+pub(super) fn refuse_swapped(
+    ledger: &Ledger,
+    fixture: &VolumeFixture,
+    service: &mut Service<SimEngine>,
+) -> u64 {
+    let mut mark = [0; SUPERBLOCK_MAGIC.len()];
+    fixture.ssd.peek(Lba(0), &mut mark);
+    if mark != SUPERBLOCK_MAGIC {
+        return 0;
+    }
+    let before = fixture.left();
+    match service.handle(create_swapped()) {
+        Response::Error { error } => {
+            assert!(error.message.contains("holds a Voltier cache"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let now = fixture.left();
+    assert!(now.hdd.reads_like(&before.hdd) && now.ssd.reads_like(&before.ssd));
+    assert_eq!(now.daemon.registry, before.daemon.registry);
+    WrongSsd::Swapped.count(ledger);
+    1
+}
+
+/// The right SSD is there again, and was given up meanwhile: it is not trusted, and a new
+/// cache can be made on it.
+fn bring_back(fixture: Rc<VolumeFixture>, record: &CacheRecord) {
+    let mut service = engine::service(&fixture);
+    service.start(false);
+    let status = show(&mut service);
+    assert_eq!(status.state, VolumeState::Degraded, "{}", status.error);
+    fixture.check_all("with the SSD that was given up");
+    ask(&fixture, &mut service, Request::Detach { name: name(), flush: true });
+    assert_eq!(shape(&fixture.registry()), Some(None));
+    fixture.check_all("detached");
+    let cache = new_cache(&record.settings);
+    ask(&fixture, &mut service, Request::Attach { name: name(), cache });
+    fixture.check_all("with a new cache on it");
+    service.stop();
+    fixture.check_for_leaks();
+}
