@@ -139,6 +139,7 @@ impl Geometry {
             as u32
     }
 
+    #[inline]
     pub(crate) fn line_sectors(&self) -> u64 {
         self.line_bytes / 512
     }
@@ -151,6 +152,7 @@ impl Geometry {
         (self.line_bytes / self.unit_bytes) as u32
     }
 
+    #[inline]
     pub(crate) fn segment_of(&self, slot: u32) -> u32 {
         slot / self.slots_per_segment
     }
@@ -162,6 +164,7 @@ impl Geometry {
     }
 
     /// Where a slot is on the SSD.
+    #[inline]
     pub(crate) fn lba_of_slot(&self, slot: u32) -> Lba {
         Lba::from_bytes(self.segments_base + u64::from(slot) * self.line_bytes)
     }
@@ -214,6 +217,7 @@ impl Geometry {
     }
 
     /// The sectors of a line that the origin has: the last line may be short.
+    #[inline]
     pub(crate) fn line_range(&self, line: u64) -> SectorRange {
         let sectors = self.line_sectors();
         let start = line * sectors;

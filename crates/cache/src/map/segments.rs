@@ -183,6 +183,7 @@ impl Segments {
     }
 
     /// Keeps the segment's slots as they are; the round to give back to `unpin`.
+    #[inline]
     pub(crate) fn pin(&mut self, segment: u32) -> u8 {
         let segment = &mut self.all[segment as usize];
         segment.pins[segment.round as usize] += 1;
@@ -190,6 +191,7 @@ impl Segments {
     }
 
     /// Ends a read; true when somebody who prepares the segment may have waited for it.
+    #[inline]
     pub(crate) fn unpin(&mut self, segment: u32, round: u8) -> bool {
         let segment = &mut self.all[segment as usize];
         segment.pins[round as usize] -= 1;

@@ -61,6 +61,7 @@ impl Pinned<'_> {
 }
 
 impl Drop for Pinned<'_> {
+    #[inline]
     fn drop(&mut self) {
         if canary::is(Canary::PinLeaked) && self.copy.slot % 64 == 1 {
             return;
@@ -101,6 +102,7 @@ impl Map {
     }
 
     /// Pins a slot for reading: its place, and the CRC its data must have.
+    #[inline]
     pub(crate) fn pin(&self, contents: &mut Contents, slot: u32) -> Pinned<'_> {
         let segment = self.geometry.segment_of(slot);
         let round = contents.segments_mut().pin(segment);
@@ -138,12 +140,14 @@ impl Map {
     }
 
     /// Whether every line is cached.
+    #[inline]
     pub(crate) fn has_all(&self, first: u64, last: u64) -> bool {
         let contents = self.get();
         (first..=last).all(|line| contents.index().lookup(line).is_some())
     }
 
     /// Whether any line is dirty.
+    #[inline]
     pub(crate) fn has_dirty(&self, first: u64, last: u64) -> bool {
         let contents = self.get();
         let index = contents.index();
@@ -151,5 +155,28 @@ impl Map {
             return false;
         }
         (first..=last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{FormatOptions, LineSize};
+    use crate::policy::PolicyKind;
+
+    #[test]
+    fn a_read_that_is_dropped_gives_its_pin_back() {
+        let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
+        let format = FormatOptions { line_size, policy, uuid };
+        let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
+        let map = Map::new(Contents::new(geometry, policy, 1));
+        let pinned = [5, 6].map(|slot| map.pin(&mut map.change(), slot));
+        assert!(map.get().segments().audit_pins().is_err());
+        let read = async {
+            let _pinned = pinned;
+            std::future::pending::<()>().await;
+        };
+        drop(read);
+        map.get().segments().audit_pins().unwrap();
     }
 }

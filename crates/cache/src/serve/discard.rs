@@ -44,10 +44,10 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             ssd: ground.ssd.clone(),
             log: ground.log.clone(),
             locks: ground.locks.clone(),
-            router: router,
-            writer: writer,
-            direct: direct,
-            flusher: flusher,
+            router,
+            writer,
+            direct,
+            flusher,
         }
     }
 

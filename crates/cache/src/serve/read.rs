@@ -45,7 +45,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
             origin: ground.origin.clone(),
             damage: ground.damage.clone(),
             locks: ground.locks.clone(),
-            router: router,
+            router,
             planner: Planner::new(ground),
             misses: MissReader::new(ground),
             idle_origin: IdleOrigin::new(ground),

@@ -68,11 +68,11 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             damage: ground.damage.clone(),
             pressure: ground.pressure.clone(),
             locks: ground.locks.clone(),
-            router: router,
+            router,
             coalescing: Coalescing::new(ground.map.geometry()),
-            merger: merger,
-            direct: direct,
-            flusher: flusher,
+            merger,
+            direct,
+            flusher,
             counters: ground.counters.clone(),
         }
     }

@@ -38,7 +38,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             health: ground.health.clone(),
             intents: ground.intents.clone(),
             damage: ground.damage.clone(),
-            merger: merger,
+            merger,
         }
     }
 
