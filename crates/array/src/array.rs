@@ -10,7 +10,7 @@ use voltier_block::{
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::bitmap::marks::Marks;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
@@ -21,7 +21,7 @@ use crate::format::superblock::ArrayRecord;
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::shapes::Shapes;
-use crate::journal::journal::Journal;
+use crate::journal::transaction::Journal;
 use crate::journal::replay::Replay;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
@@ -29,7 +29,7 @@ use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
-use crate::membership::membership::Membership;
+use crate::membership::current::Membership;
 use crate::stripe::clear::Clearer;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::mend::Mender;

@@ -13,7 +13,7 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, Limits};
 use voltier_parity::Code;
 
 use crate::array::{Array, Floor, Inner};
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::MetadataError;

@@ -25,7 +25,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Measure, explain and compare
-    Lab(LabArgs),
+    Lab(Box<LabArgs>),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
     Demo(Demo),
 }

@@ -88,7 +88,7 @@ impl Mutated {
             }
             self.rotten.push(structure.at);
         }
-        self.ssd.rot(structure.at + byte as u64, bit);
+        self.ssd.flip_bit(structure.at + byte as u64, bit);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::format::superblock::ArrayRecord;
 use crate::journal::ledger::Ledger;
 use crate::members::label_copies::write_label;
 use crate::members::member_set::MemberSet;
-use crate::membership::membership::Membership;
+use crate::membership::current::Membership;
 
 /// A device that takes the records of all members.
 pub(crate) struct JournalDevice<D> {

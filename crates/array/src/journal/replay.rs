@@ -28,7 +28,7 @@ use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::long_transfer::read_long;
 use crate::members::member_set::MemberSet;
-use crate::membership::membership::Membership;
+use crate::membership::current::Membership;
 
 /// Writes to one member that a replay has under way.
 const REDO_DEPTH: usize = 16;

@@ -12,7 +12,7 @@ use crate::journal::placement::Placement;
 use crate::journal::ring::{Content, Pending};
 use crate::members::long_transfer::write_long;
 use crate::members::member_set::MemberSet;
-use crate::membership::membership::Membership;
+use crate::membership::current::Membership;
 
 /// The tasks that write to the rings.
 pub(crate) struct JournalWriter<D> {

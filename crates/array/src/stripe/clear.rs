@@ -7,10 +7,10 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span, Stripe};
-use crate::journal::journal::Journal;
+use crate::journal::transaction::Journal;
 use crate::journal::ring::{Content, Piece};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;

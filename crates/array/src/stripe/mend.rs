@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::member_set::MemberSet;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::Handle;
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};

@@ -3,7 +3,7 @@
 
 use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Stripe};
 use crate::stripe::new_data::NewData;
 use crate::stripe::stripes::Stripes;

@@ -7,10 +7,10 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Payload};
 use voltier_parity::{ROWS_MAX, Stores};
 use voltier_ring::Handle;
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
-use crate::journal::journal::Journal;
+use crate::journal::transaction::Journal;
 use crate::journal::ring::{Content, Piece};
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;

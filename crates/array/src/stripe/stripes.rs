@@ -9,7 +9,7 @@ use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, SectorRange};
 use voltier_parity::{Code, Decoder};
 use voltier_ring::Handle;
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};

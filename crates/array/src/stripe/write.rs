@@ -5,9 +5,9 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Durability, IoResult, Payload, PayloadCursor, SectorRange};
 use voltier_ring::Handle;
 
-use crate::bitmap::bitmap::Bitmap;
+use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Part, Stripe};
-use crate::journal::journal::Journal;
+use crate::journal::transaction::Journal;
 use crate::journal::ledger::Ledger;
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;

@@ -51,7 +51,7 @@ impl Second {
     pub(super) fn dice_at(&self, event: u64) -> Option<Prng> {
         match self {
             Second::Every { stride, seed } => {
-                (event % stride == 0).then(|| Prng::new(seed ^ event.wrapping_mul(0x9e37_79b9)))
+                event.is_multiple_of(*stride).then(|| Prng::new(seed ^ event.wrapping_mul(0x9e37_79b9)))
             }
             Second::Once { event: only, dice } => (event == *only).then(|| dice.clone()),
         }

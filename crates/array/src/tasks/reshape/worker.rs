@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use voltier_block::{BlockDevice, IoResult, Nanos, SECTOR_BYTES};
 
 use crate::array::Inner;
-use crate::bitmap::bitmap::RegionGuard;
+use crate::bitmap::write_intent::RegionGuard;
 use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
 use crate::generations::Generations;

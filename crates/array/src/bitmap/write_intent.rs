@@ -25,7 +25,7 @@ use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
-use crate::membership::membership::Membership;
+use crate::membership::current::Membership;
 
 /// Between two rounds that take marks back.
 const ROUND_NS: Nanos = 5_000_000_000;

@@ -18,7 +18,7 @@ use crate::journal::ring::{Outstanding, Pending, Piece, Ring};
 use crate::journal::writer::JournalWriter;
 use crate::members::label_copies::{erase_label, write_label};
 use crate::members::member_set::MemberSet;
-use crate::membership::membership::Membership;
+use crate::membership::current::Membership;
 
 /// A transaction that is in the journal; it is to be ended.
 #[must_use]
