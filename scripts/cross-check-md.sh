@@ -1,8 +1,9 @@
 #!/bin/bash
 # usage: scripts/cross-check-md.sh [FOLDER]
 # The cross-check of the arrays against md: Linux md, in user-mode Linux, and our array write the same
-# requests; then every byte of every member is compared, parity included (crates/array/examples/cross_check_md).
-# Works in FOLDER, which is kept then, else in a temporary one. Needs no root: packages by scripts/deps.sh.
+# requests; then every byte of every member is compared, parity included
+# (crates/array/examples/cross_check_md). Works in FOLDER, which is kept then, else in a temporary one.
+# Needs no root: packages by scripts/deps.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

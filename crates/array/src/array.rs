@@ -10,8 +10,8 @@ use voltier_block::{
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
-use crate::bitmap::write_intent::Bitmap;
 use crate::bitmap::marks::Marks;
+use crate::bitmap::write_intent::Bitmap;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::format::consistency::Consistency;
@@ -21,8 +21,8 @@ use crate::format::superblock::ArrayRecord;
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::shapes::Shapes;
-use crate::journal::transaction::Journal;
 use crate::journal::replay::Replay;
+use crate::journal::transaction::Journal;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
 use crate::members::event::{Above, MemberEvent};

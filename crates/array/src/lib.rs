@@ -22,7 +22,8 @@
 //! (whatever takes the fewest I/Os), compute, write data and parity together. A member that does not
 //! take a write is lost, if the others hold what it did; else the write fails.
 //!
-//! Writes of less than a stripe that follow one another may wait for each other and go as one (`stripe::merge`).
+//! Writes of less than a stripe that follow one another may wait for each other and go as one
+//! (`stripe::merge`).
 //!
 //! Before data and parity are written, what will be written is in a journal on the same members, so
 //! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
@@ -36,9 +37,9 @@
 //! # Durable state
 //!
 //! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
-//! together from members in any order, [`Array::new`] does without. A lost member is on record before anything
-//! is acknowledged without it (`membership`, `update_record`); a region that was never written reads as zeroes
-//! (`bitmap`); parity that does not match after a crash is made to match (`tasks::resync`).
+//! together from members in any order, [`Array::new`] does without. A lost member is on record before
+//! anything is acknowledged without it (`membership`, `update_record`); a region that was never written
+//! reads as zeroes (`bitmap`); parity that does not match after a crash is made to match (`tasks::resync`).
 //! Tables: [format](../../../docs/formats/array.md).
 //!
 //! # Floors
@@ -46,7 +47,8 @@
 //! A floor names those below it, and no other. Each part is a struct that owns its state.
 //!
 //! ```text
-//! array, generations, assemble, create, grow, update_record     the facade: who serves, and what is on record
+//! array, generations, assemble, create, grow, update_record
+//!              the facade: who serves, and what is on record
 //! tasks        rebuild, scrub, resync, replacement, reshape, each at its pace
 //! stripe       locks, reads, writes, clears, parity, merge batches
 //! journal      begin and end of a transaction; rings, placement, writer, replay

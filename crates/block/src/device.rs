@@ -139,9 +139,9 @@ impl Limits {
 ///   array orders writes of the same stripes by locks on its stripes, because a torn line or a torn parity
 ///   would outlive the race.
 /// - Dropping a future does not cancel the I/O: buffers stay owned until the completion.
-/// - The export refuses ranges that [`Limits::accepts`] does not, in the words of its protocol, and the volume
-///   refuses them again for callers without a protocol. Layers between may assert; the drive checks once more
-///   ([`Limits::checked`]), because a wrong address there destroys data of others.
+/// - The export refuses ranges that [`Limits::accepts`] does not, in the words of its protocol, and the
+///   volume refuses them again for callers without a protocol. Layers between may assert; the drive checks
+///   once more ([`Limits::checked`]), because a wrong address there destroys data of others.
 ///
 /// Devices belong to one core and their futures are not `Send`.
 #[allow(async_fn_in_trait)]
@@ -149,7 +149,8 @@ pub trait BlockDevice: 'static {
     /// Facts that do not change while the device is open.
     fn limits(&self) -> &Limits;
 
-    /// Fills `into` with the data that start at `at`, and returns the buffer. The buffer's length is the request's.
+    /// Fills `into` with the data that start at `at`, and returns the buffer. The buffer's length is the
+    /// request's.
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf>;
 
     /// Fills buffers with what lies behind one another from `at` on, as one request, and gives them back

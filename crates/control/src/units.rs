@@ -1,5 +1,5 @@
-//! Sizes and times of the command line: `4096`, `64K`, `1.5G`, `2TiB`; `50us`, `5ms`, `90s`, `1h`. A text that is no
-//! size is wrong usage.
+//! Sizes and times of the command line: `4096`, `64K`, `1.5G`, `2TiB`; `50us`, `5ms`, `90s`, `1h`. A text
+//! that is no size is wrong usage.
 
 pub use voltier_block::size::{exact_size, format_size};
 

@@ -61,7 +61,8 @@ impl Core {
     pub fn start(name: &str) -> io::Result<Self> {
         let (sender, started) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // The thread that asked for the core waits for this word; without the thread nobody needs the core.
+            // The thread that asked for the core waits for this word; without the thread nobody needs the
+            // core.
             let mut executor = match Executor::real() {
                 Ok(executor) => executor,
                 Err(error) => return drop(sender.send(Err(error))),

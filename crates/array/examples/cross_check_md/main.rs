@@ -18,7 +18,7 @@ use voltier_block::{KIB, SECTOR_BYTES};
 use cases::{Case, DATA_BYTES, DATA_OFFSET_BYTES, Start};
 
 const USAGE: &str = "\
-usage: cross_check_md cases              a line for each array: name, level, layout, chunk in KiB, members, start
+usage: cross_check_md cases             a line an array: name, level, layout, KiB of a chunk, members, start
        cross_check_md prepare FOLDER    a folder for each of them with a file for each member
        cross_check_md write NAME DEVICE the requests of that array, to md's device
        cross_check_md compare FOLDER    what md left against what our array leaves";

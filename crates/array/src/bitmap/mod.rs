@@ -1,4 +1,4 @@
 //! The write-intent bitmap: regions that were written, are dirty, or need a resync.
 
-pub(crate) mod write_intent;
 pub(crate) mod marks;
+pub(crate) mod write_intent;

@@ -10,9 +10,9 @@
 //! - `replay`: what an array does before it serves; `extents`: of overlapping records the last one.
 
 pub(crate) mod extents;
-pub(crate) mod transaction;
 pub(crate) mod ledger;
 pub(crate) mod placement;
 pub(crate) mod replay;
 pub(crate) mod ring;
+pub(crate) mod transaction;
 pub(crate) mod writer;

@@ -1,8 +1,8 @@
 //! The members of an array: what is sent to them, and when they are given up.
 //!
 //! Everything that reads, writes or flushes members goes through here: one place counts it, times it, tries a
-//! write once more, and decides what a failure means. What the floors above have to do about a lost member they
-//! are told by a [`MemberEvent`](crate::members::event::MemberEvent).
+//! write once more, and decides what a failure means. What the floors above have to do about a lost member
+//! they are told by a [`MemberEvent`](crate::members::event::MemberEvent).
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;

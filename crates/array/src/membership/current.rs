@@ -23,7 +23,8 @@ use crate::members::member_set::MemberSet;
 /// Begins an update of the record, by a task of its own; false if the array is gone.
 pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
 
-/// Who is in the array, and what else its members say of it. A bare array says nothing, and waits for nothing.
+/// Who is in the array, and what else its members say of it. A bare array says nothing, and waits for
+/// nothing.
 pub(crate) struct Membership {
     /// What the members say; none of a bare array.
     record: Option<RefCell<ArrayRecord>>,
@@ -188,8 +189,8 @@ impl Membership {
         }
     }
 
-    /// The barrier before an acknowledgement, and before anything that a lost member misses: every loss so far
-    /// is durable when it returns.
+    /// The barrier before an acknowledgement, and before anything that a lost member misses: every loss so
+    /// far is durable when it returns.
     ///
     /// # Errors
     /// As [`settled`](Self::settled).

@@ -7,8 +7,8 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Part, Stripe};
-use crate::journal::transaction::Journal;
 use crate::journal::ledger::Ledger;
+use crate::journal::transaction::Journal;
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
 use crate::stripe::merge::batch::batches_of;

@@ -182,7 +182,7 @@ fn a_member_that_cannot_be_lost_is_kept_and_reported_and_without_a_limit_so_is_e
             world.set(|policy| policy.max_errors = 3);
             let (member, _) = world.place(0);
             world.array.fail(if member == 0 { 1 } else { 0 }).expect("it can");
-            // What the last copy or parity cannot make up for fails, and nothing else.
+            // Reads fail for which the last copy or parity cannot make up, and no others.
             for _ in 0..9 {
                 world.spoil(0, 1);
                 assert_eq!(world.read(0).await, Err(IoError::Medium));

@@ -224,7 +224,7 @@ fn try_all(level: Level, members: usize) {
                     block_bytes,
                     seed,
                 };
-                println!("{case:?}"); // What a failing test shows.
+                println!("{case:?}"); // A failing test shows this line.
                 let mut executor = Executor::in_virtual_time(NoFiles);
                 let handle = executor.handle();
                 executor.block_on(run(handle, case));

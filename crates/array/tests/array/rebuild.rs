@@ -153,7 +153,7 @@ async fn run(handle: Handle, level: Level, members: usize, lost: Vec<usize>, see
 fn try_all(level: Level, members: usize) {
     let shape = geometry(level, members);
     for (index, lost) in choices(shape.width(), shape.parity_chunks()).enumerate() {
-        println!("{level} of {members}, without {lost:?}"); // What a failing test shows.
+        println!("{level} of {members}, without {lost:?}"); // A failing test shows this line.
         in_virtual_time(|handle| run(handle, level, members, lost, index as u64 + 1));
     }
 }
@@ -196,7 +196,7 @@ fn a_member_in_service_is_copied_under_load_and_stays_until_that_is_done() {
             let tasks = [0, 1].map(|it| handle.spawn(served.clone().serve(it, 2, 9)));
             let device = other.fresh_member(&handle, 1, 3).await;
             if level != Level::Raid0 {
-                // What it cannot read is computed, and written to both.
+                // Sectors that the old device cannot read are computed, and written to both.
                 world.watches[1].bad.borrow_mut().extend([9, 700]);
             }
             assert_eq!(world.array.replace(1, device, NO_UUID).await, Ok(Replacement::Copy));

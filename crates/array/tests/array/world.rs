@@ -15,7 +15,7 @@ use voltier_drive::MemoryDevice;
 use voltier_ring::Handle;
 use voltier_sim::arrays::parity;
 
-/// What a test does to a member, and sees of it.
+/// A member as a test handles and sees it.
 #[derive(Default)]
 pub(crate) struct Watch {
     /// Sectors that give a medium error until they are written.
@@ -158,7 +158,7 @@ impl World {
         member: usize,
         seed: u64,
     ) -> TestMember {
-        // What was on its way to the old one.
+        // Requests that were on their way to the old device.
         handle.sleep(1_000_000).await;
         let watch = &self.watches[member];
         watch.is_gone.set(false);
@@ -179,8 +179,8 @@ impl World {
         self.media[member].write(block, bytes.into(), durability).await.expect("memory");
     }
 
-    /// A new array with a journal and 1 MiB of data on each member, all of it written once; nothing is counted
-    /// of that.
+    /// A new array with a journal and 1 MiB of data on each member, all of it written once; nothing is
+    /// counted of that.
     pub(crate) async fn with_journal(
         handle: &Handle,
         level: Level,

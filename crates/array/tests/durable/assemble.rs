@@ -1,4 +1,4 @@
-//! Who is let into an array, and who is refused.
+//! Members that an assembly lets into an array, and those that it refuses.
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, Consistency, DeviceError, Level, MemberState,

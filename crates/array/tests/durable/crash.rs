@@ -18,7 +18,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const PLAIN: AssembleOptions = AssembleOptions { force: false, degraded: false };
 const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true };
 
-/// What a scenario tells of itself while it goes on.
+/// Facts that a scenario tells while it goes on.
 #[derive(Clone, Default)]
 pub(crate) struct Story {
     pub(crate) model: Rc<RefCell<Model>>,

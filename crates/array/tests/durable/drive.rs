@@ -14,7 +14,7 @@ use voltier_ring::{Handle, Signal};
 pub(crate) const SECTOR: usize = SECTOR_BYTES as usize;
 pub(crate) type Sector = [u8; SECTOR];
 
-/// What a drive holds that was never written: not zeroes.
+/// The content of a sector that was never written: not zeroes.
 const JUNK: Sector = [0xee; SECTOR];
 
 /// A write on its way.
@@ -24,7 +24,7 @@ struct UnderWay {
     data: Bytes,
 }
 
-/// What is on a drive.
+/// The content of a drive.
 #[derive(Clone, Default)]
 pub(crate) struct Medium {
     /// Grows with every change; a copy is in one piece of memory.

@@ -60,8 +60,8 @@ impl Uncovered {
         }
     }
 
-    /// The content of their stripes is not known any more: members are missing. Until nothing is in doubt that
-    /// is so of what is written there from now on as well, when more of them go.
+    /// The content of their stripes is not known any more: members are missing. Until nothing is in doubt
+    /// that is so of what is written there from now on as well, when more of them go.
     pub(crate) fn give_up(&mut self, geometry: &Geometry, model: &mut Model) {
         let stripe = geometry.stripe_sectors();
         for change in &self.changes {

@@ -50,9 +50,9 @@ impl Second {
     /// The dice of a crash at this event of a recovery, if it is a crash point.
     pub(super) fn dice_at(&self, event: u64) -> Option<Prng> {
         match self {
-            Second::Every { stride, seed } => {
-                event.is_multiple_of(*stride).then(|| Prng::new(seed ^ event.wrapping_mul(0x9e37_79b9)))
-            }
+            Second::Every { stride, seed } => event
+                .is_multiple_of(*stride)
+                .then(|| Prng::new(seed ^ event.wrapping_mul(0x9e37_79b9))),
             Second::Once { event: only, dice } => (event == *only).then(|| dice.clone()),
         }
     }

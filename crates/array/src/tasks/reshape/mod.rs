@@ -6,8 +6,8 @@
 //! - `backup_area`: the first units lie over what they are moved to, and are kept elsewhere meanwhile.
 //! - `begin`: how an array comes to have two shapes, `end`: and one again.
 //!
-//! What is where while there are two shapes is in `geometry::shapes` and `stripe::two_shapes`; the fence between
-//! requests and the worker in `stripe::fence`.
+//! What is where while there are two shapes is in `geometry::shapes` and `stripe::two_shapes`; the fence
+//! between requests and the worker in `stripe::fence`.
 
 pub(crate) mod backup_area;
 pub(crate) mod begin;
