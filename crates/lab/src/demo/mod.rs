@@ -1,9 +1,9 @@
 //! The demonstration: the MaxIO document's five fio jobs on a modelled hard disk, a modelled SSD,
-//! and the disk with the SSD in front of it as a write-back cache, all through the same NBD door.
+//! and the disk with the SSD in front of it as a write-back cache, all through the same NBD export.
 //!
 //! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job;
 //! here drives are models with the document's figures, and size and time are scaled. Everything
-//! else is the document's: see [`jobs`].
+//! else is the document's: see [`maxio_jobs`](crate::plan::maxio_jobs).
 
 pub mod html;
 pub mod options;

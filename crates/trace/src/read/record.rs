@@ -30,7 +30,7 @@ pub struct Request {
     pub at_ns: u64,
     /// What it does.
     pub op: Op,
-    /// Number of its volume among those of the trace: see [`Source::volumes`].
+    /// Number of its volume among those of the trace: see [`volumes`](crate::Source::volumes).
     pub volume: u32,
     /// First byte.
     pub offset: u64,
