@@ -7,6 +7,7 @@
 //! | `array` | arrays in process, on memory and on modelled drives |
 //! | `destage` | I/Os of an array's drives for each line that a cache destages |
 //! | `parity` | the parity kernels beside ISA-L |
+//! | `instructions` | requests of one kind, for callgrind to count (`scripts/instructions.sh`) |
 //! | `serve_memory` | nothing by itself: serves a memory drive to load generators |
 
 /// Prints a case: a figure of ours beside that of a peer, with one digit behind the point.

@@ -1,0 +1,133 @@
+//! `instructions CASE COUNT`: requests of one kind over memory drives, in virtual time, for callgrind to count.
+//!
+//! `scripts/instructions.sh` runs each case with two counts: the difference is the cost of a request alone.
+
+use voltier_array::{Array, Consistency, CreateOptions, Geometry, Layout, Level};
+use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
+use voltier_cache::policy::PolicyKind;
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_drive::MemoryDevice;
+use voltier_ring::{Executor, Handle, NoFiles};
+
+const SPAN_BYTES: u64 = 16 * MIB;
+const DEPTH: u64 = 32;
+
+/// `count` requests of `bytes` at random places, [`DEPTH`] at once.
+async fn load<D: BlockDevice + Clone>(
+    handle: &Handle,
+    device: &D,
+    is_write: bool,
+    bytes: u64,
+    count: u64,
+) {
+    let tasks: Vec<_> = (0..DEPTH)
+        .map(|number| {
+            let (device, mut prng) = (device.clone(), Prng::new(number + 1));
+            let handle = handle.clone();
+            handle.clone().spawn(async move {
+                for _ in 0..count / DEPTH {
+                    let at = Lba(prng.below(SPAN_BYTES / bytes) * (bytes / SECTOR_BYTES));
+                    let data = Buf::new(bytes as usize);
+                    if is_write {
+                        device
+                            .write(at, data.into(), Durability::Cached)
+                            .await
+                            .expect("a write works");
+                    } else {
+                        drop(device.read(at, data).await.expect("a read works"));
+                    }
+                    handle.yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await;
+    }
+}
+
+/// A write-back cache with every line of the span in it.
+async fn cache(handle: &Handle) -> Cache<MemoryDevice, MemoryDevice> {
+    let (ssd, origin) = (MemoryDevice::new(6 * SPAN_BYTES), MemoryDevice::new(SPAN_BYTES));
+    let format =
+        FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
+    Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
+    let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
+    let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+    let cache = Cache::open(handle, ssd, origin, options).await.expect("the cache opens").0;
+    let data = Buf::zeroed(MIB as usize).freeze();
+    for megabyte in 0..SPAN_BYTES / MIB {
+        let at = Lba(megabyte * (MIB / SECTOR_BYTES));
+        cache.write(at, data.clone().into(), Durability::Cached).await.expect("a write works");
+    }
+    cache
+}
+
+/// RAID 6 of eight and two members whose span is written; bare without a consistency.
+async fn array(handle: &Handle, consistency: Option<Consistency>) -> Array<MemoryDevice> {
+    let (members, chunk_bytes) = (10, 16 * KIB);
+    let bytes = SPAN_BYTES / 8 + if consistency.is_some() { 16 * MIB } else { 0 };
+    let drives = (0..members).map(|_| MemoryDevice::new(bytes));
+    let array = match consistency {
+        Some(consistency) => {
+            let options = CreateOptions {
+                uuid: [7; 16],
+                name: "bench".to_owned(),
+                level: Level::Raid6,
+                layout: Layout::default(),
+                chunk_bytes,
+                consistency,
+                member_uuids: (1..=members as u8).map(|number| [number; 16]).collect(),
+            };
+            Array::create(handle, &options, drives.collect()).await
+        }
+        None => {
+            let geometry = Geometry::new(
+                Level::Raid6,
+                Layout::default(),
+                members,
+                chunk_bytes,
+                bytes / SECTOR_BYTES,
+            );
+            Array::new(handle, geometry.expect("possible"), drives.map(Some).collect())
+        }
+    };
+    let array = array.expect("possible");
+    let data = Buf::zeroed(MIB as usize).freeze();
+    for megabyte in 0..SPAN_BYTES / MIB {
+        let at = Lba(megabyte * (MIB / SECTOR_BYTES));
+        array.write(at, data.clone().into(), Durability::Cached).await.expect("a write works");
+    }
+    array
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [case, count] = &words[..] else { panic!("usage: instructions CASE COUNT") };
+    let count: u64 = count.parse().expect("COUNT is a number");
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    let case = case.clone();
+    executor.block_on(async move {
+        let (write, read) = (true, false);
+        match case.as_str() {
+            "hit_read" => load(&handle, &cache(&handle).await, read, 4 * KIB, count).await,
+            "write_back" => load(&handle, &cache(&handle).await, write, 4 * KIB, count).await,
+            "small_write" => {
+                load(&handle, &array(&handle, None).await, write, 4 * KIB, count).await
+            }
+            "full_stripe" => {
+                load(&handle, &array(&handle, None).await, write, 128 * KIB, count).await
+            }
+            "small_write_bitmap" => {
+                let array = array(&handle, Some(Consistency::Bitmap)).await;
+                load(&handle, &array, write, 4 * KIB, count).await;
+            }
+            "small_write_journal" => {
+                let array = array(&handle, Some(Consistency::Journal)).await;
+                load(&handle, &array, write, 4 * KIB, count).await;
+            }
+            other => panic!("{other} is no case"),
+        }
+    });
+}

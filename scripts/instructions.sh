@@ -1,0 +1,22 @@
+#!/bin/bash
+# Instructions a request by case, counted by callgrind (Debian package valgrind). Needs no quiet machine: the same
+# program counts the same twice. Vector kernels are those that valgrind's processor has.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v valgrind >/dev/null; then
+  echo "valgrind is missing: install it (apt-get install valgrind), then run this again" >&2
+  exit 1
+fi
+cargo build --quiet --locked --release --package voltier-bench --bin instructions
+
+collected() {
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/instructions "$1" "$2" 2>&1 |
+    awk '/Collected/ { print $4 }'
+}
+
+for case in hit_read write_back small_write full_stripe small_write_bitmap small_write_journal; do
+  few=320 many=3520
+  if [ "$case" = full_stripe ]; then few=160 many=960; fi
+  echo "$case $((($(collected "$case" "$many") - $(collected "$case" "$few")) / (many - few)))"
+done
