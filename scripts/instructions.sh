@@ -1,6 +1,6 @@
 #!/bin/bash
-# Instructions a request by case, counted by callgrind (Debian package valgrind). Needs no quiet machine: the same
-# program counts the same twice. Vector kernels are those that valgrind's processor has.
+# Instructions a request by case, counted by callgrind (Debian package valgrind). The count needs no quiet
+# machine: the same program counts the same twice. Vector kernels are those that valgrind's processor has.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-//! `instructions CASE COUNT`: requests of one kind over memory drives, in virtual time, for callgrind to count.
+//! `instructions CASE COUNT`: requests of one kind over memory drives, in virtual time, for callgrind.
 //!
 //! `scripts/instructions.sh` runs each case with two counts: the difference is the cost of a request alone.
 
