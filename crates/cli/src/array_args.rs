@@ -131,10 +131,10 @@ pub(crate) struct GrowArray {
     /// Add a row of parity on this drive; of levels 50 and 60, one drive for each group
     #[arg(long, value_name = "DEV", num_args = 1..)]
     pub(crate) parity: Vec<String>,
-    /// Add this drive as one more copy (level 1), or with --capacity for room
+    /// Add this drive as one more copy (level 1), or with --capacity to expand the array
     #[arg(long, value_name = "DEV")]
     pub(crate) member: Option<String>,
-    /// Make room with the member: all data move, while the array serves (levels 5, 6, 7.3, N+M)
+    /// Expand the capacity by this member: all data move, while the array serves (levels 5, 6, 7.3, N+M)
     #[arg(long, requires = "member", conflicts_with = "parity")]
     pub(crate) capacity: bool,
     /// Overwrite what the drives hold now

@@ -1,4 +1,4 @@
-//! Arrays that grow, through the real binary: a parity, a copy, or room more while clients go on.
+//! Arrays that grow, through the real binary: a parity, a copy, or more capacity while clients go on.
 
 mod support;
 

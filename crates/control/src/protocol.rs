@@ -73,7 +73,7 @@ pub enum Growth {
     Parity,
     /// A member: of a mirror one more copy.
     Member,
-    /// A member for room.
+    /// A member for capacity.
     Capacity,
 }
 
@@ -138,7 +138,7 @@ pub enum ArrayRequest {
         /// Overwrite what it holds now.
         force: bool,
     },
-    /// Add a row of redundancy, or a member for room.
+    /// Add a row of redundancy, or a member for capacity.
     Grow {
         /// The array.
         name: ArrayName,

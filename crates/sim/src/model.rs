@@ -73,7 +73,7 @@ impl Version {
     }
 
     /// The write may have taken place or not, unless a read has seen it.
-    fn end_in_doubt(&mut self, now: u64) {
+    fn end_unknown(&mut self, now: u64) {
         (self.completed, self.doubtful) = (now, self.seen_by == NEVER);
     }
 }
@@ -230,7 +230,7 @@ impl Model {
     /// A write fails: it may have taken place, or not, sector by sector.
     pub fn fail_write(&mut self, write: Write) {
         let now = self.tick();
-        self.versions_of(&write, |version| version.end_in_doubt(now));
+        self.versions_of(&write, |version| version.end_unknown(now));
     }
 
     /// A flush is submitted.
@@ -378,7 +378,7 @@ impl Model {
         let now = self.tick();
         for version in self.open.values_mut().flatten() {
             if version.completed == NEVER {
-                version.end_in_doubt(now);
+                version.end_unknown(now);
             }
         }
     }

@@ -53,7 +53,7 @@ impl<E: Engine> Service<E> {
         Ok(self.array_response(name, vec![how]))
     }
 
-    /// Adds a row of parity, a copy, or a member for room.
+    /// Adds a row of parity, a copy, or a member for capacity.
     pub(super) fn grow_array(
         &mut self,
         name: &ArrayName,
@@ -120,7 +120,7 @@ impl<E: Engine> Service<E> {
         match record {
             Some(record) if self.array_status(&record).reshape.is_some() => {
                 Err(ControlError::failed(format!(
-                    "{device} is being given a member for room, and a cache is made for one size; \
+                    "{device} is being given a member for capacity, and a cache is made for one size; \
                      wait until `voltier array show {}` says that it is through",
                     record.name
                 )))
@@ -429,15 +429,15 @@ fn check_growth(record: &RegisteredArray, by: Growth, devices: usize) -> Control
         ))),
         Growth::Member if !is_mirror => Err(ControlError::failed(format!(
             "{name} is of level {level}: only level 1 has copies; \
-             `voltier array grow {name} --capacity --member DEV` adds a member for room, \
+             `voltier array grow {name} --capacity --member DEV` adds a member for capacity, \
              `--parity DEV` a parity"
         ))),
         Growth::Capacity if !has_room => Err(ControlError::failed(format!(
-            "{name} is of level {level}: members for room come to levels 5, 6, 7.3 and N+M; \
+            "{name} is of level {level}: members for capacity come to levels 5, 6, 7.3 and N+M; \
              make a larger array beside it"
         ))),
         Growth::Capacity if devices != 1 => Err(ControlError::failed(format!(
-            "{devices} devices given: a member for room is one; give one, and the next one later"
+            "{devices} devices given: a member for capacity is one; give one, and the next one later"
         ))),
         Growth::Parity | Growth::Member | Growth::Capacity => Ok(()),
     }

@@ -400,8 +400,8 @@ fn an_array_grows_and_has_its_new_level_and_member_after_a_restart() {
     };
     let before = fixture.registry().arrays().to_vec();
     let cases = [
-        (Growth::Member, vec!["d4"], "--capacity --member DEV` adds a member for room"),
-        (Growth::Capacity, vec!["d4", "d5"], "a member for room is one"),
+        (Growth::Member, vec!["d4"], "--capacity --member DEV` adds a member for capacity"),
+        (Growth::Capacity, vec!["d4", "d5"], "a member for capacity is one"),
         (Growth::Parity, vec!["d1"], "already"),
         (Growth::Parity, vec!["d4", "d4"], "given twice"),
         (Growth::Parity, vec!["gone"], "does not exist"),

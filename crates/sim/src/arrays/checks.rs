@@ -26,7 +26,7 @@ pub(crate) async fn check_all(fixture: &ArrayFixture, when: &str) {
     for window in fixture.windows() {
         contents.push(read(fixture, window, when).await);
     }
-    if fixture.is_in_doubt() {
+    if fixture.needs_resync() {
         return;
     }
     let (geometry, stored) = (fixture.geometry(), stored_chunks(fixture));
@@ -106,7 +106,7 @@ async fn check_rows_of_all(fixture: &ArrayFixture, when: &str) {
     for range in fixture.whole() {
         volume.extend_from_slice(&read(fixture, range, when).await);
     }
-    if fixture.is_in_doubt() {
+    if fixture.needs_resync() {
         return;
     }
     // From here on nothing happens. What has come behind the end meanwhile nobody has written.

@@ -219,7 +219,7 @@ fn expect(result: IoResult<()>, what: &str, range: SectorRange) {
 
 /// Flushes the volume.
 pub(crate) async fn flush(fixture: &ArrayFixture) {
-    let is_settled = !fixture.is_in_doubt();
+    let is_settled = !fixture.needs_resync();
     let flush = fixture.model.borrow_mut().begin_flush();
     let open = fixture.uncovered.borrow_mut().begin_flush();
     expect(fixture.array().flush().await, "flush of", SectorRange::default());

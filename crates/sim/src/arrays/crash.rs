@@ -172,7 +172,7 @@ fn verify(
         ledger.fault(FaultKind::DriveLoss);
     }
     if known.lacks_journal(given) || !is_found(setup, &left, &trial) {
-        // A block that turned over is found only where nothing is missing and nothing was in doubt.
+        // A block that turned over is found only where nothing is missing and nothing needed a resync.
         if let Some(bit_rot) = left.bit_rot.take() {
             bit_rot.heal(&mut left.media[bit_rot.drive]);
         }
@@ -263,12 +263,12 @@ async fn recover(fixture: Rc<ArrayFixture>, mut trial: Trial, was_stopped: bool,
         check_all(&fixture, "later").await;
     }
     if dice.one_in(2) {
-        fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
+        fixture.until("nothing needs a resync", |fixture| !fixture.needs_resync()).await;
         finish(&fixture).await;
         check_all(&fixture, "rebuilt").await;
     }
     if dice.one_in(4) {
-        fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
+        fixture.until("nothing needs a resync", |fixture| !fixture.needs_resync()).await;
         fixture.stop().await;
         fixture.drop_array();
         start_again(&fixture, dice).await;

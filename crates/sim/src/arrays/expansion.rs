@@ -54,7 +54,7 @@ pub(crate) async fn add_member(
         || array.reshape_status().is_some()
         || !fixture.is_all_online()
         || free.is_empty()
-        || fixture.is_in_doubt()
+        || fixture.needs_resync()
     {
         return None;
     }

@@ -299,7 +299,7 @@ impl ArrayFixture {
     }
 
     /// Whether a start may be refused because nobody knows what fits.
-    pub(crate) fn may_be_in_doubt(&self) -> bool {
+    pub(crate) fn may_need_resync(&self) -> bool {
         let may_be = !self.setup.has_journal() || self.journal.get().is_content_lost;
         may_be && !self.is_stopped.get()
     }
@@ -324,7 +324,7 @@ impl ArrayFixture {
     }
 
     /// Whether regions may not match.
-    pub(crate) fn is_in_doubt(&self) -> bool {
+    pub(crate) fn needs_resync(&self) -> bool {
         self.array().status().is_some_and(|status| status.regions_in_doubt > 0)
     }
 
@@ -349,13 +349,13 @@ impl ArrayFixture {
         if let Err(error) = self.array().stop().await {
             panic!("the array does not stop: {error}");
         }
-        // Regions in doubt keep the array from being clean.
-        self.is_stopped.set(!self.is_in_doubt());
-        if !self.is_in_doubt() {
+        // Regions that need a resync keep the array from being clean.
+        self.is_stopped.set(!self.needs_resync());
+        if !self.needs_resync() {
             self.journal.set(JournalFate { is_content_lost: false, ..self.journal.get() });
         }
         self.model.borrow_mut().end_flush(flush);
-        self.uncovered.borrow_mut().end_flush(open, !self.is_in_doubt());
+        self.uncovered.borrow_mut().end_flush(open, !self.needs_resync());
         self.bit_rot.forget();
     }
 

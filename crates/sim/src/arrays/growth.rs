@@ -20,7 +20,7 @@ fn can_grow(fixture: &ArrayFixture) -> bool {
         && in_service == members
         && !array.rebuild_status().progress.is_running
         && array.reshape_status().is_none()
-        && !fixture.is_in_doubt()
+        && !fixture.needs_resync()
 }
 
 /// A row may be refused for what others do meanwhile, and for nothing else.

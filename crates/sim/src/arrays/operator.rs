@@ -58,8 +58,11 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
         Care::Rest => {}
         Care::Scrub => scrub_for_bit_rot(&operator.fixture, &mut operator.dice).await,
         Care::Members => {
-            // Regions in doubt go with any member that is lost.
-            operator.fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
+            // Regions that need a resync go with any member that is lost.
+            operator
+                .fixture
+                .until("nothing needs a resync", |fixture| !fixture.needs_resync())
+                .await;
             for act in 0..acts {
                 let latency_ns = operator.fixture.setup.latency_ns;
                 let pause_ns = operator.dice.below(20) * latency_ns;

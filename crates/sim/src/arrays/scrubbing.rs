@@ -65,7 +65,7 @@ async fn inject_bit_rot(fixture: &ArrayFixture, dice: &mut Prng) -> Option<BitRo
 
 /// Has a block of a member turn over, scrubs, and holds what the scrub says and does to what is so.
 pub(crate) async fn scrub_for_bit_rot(fixture: &Rc<ArrayFixture>, dice: &mut Prng) {
-    fixture.until("nothing is in doubt", |fixture| !fixture.is_in_doubt()).await;
+    fixture.until("nothing needs a resync", |fixture| !fixture.needs_resync()).await;
     let Some(bit_rot) = inject_bit_rot(fixture, dice).await else {
         return scrub_in_vain(fixture).await;
     };

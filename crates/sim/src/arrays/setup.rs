@@ -107,7 +107,7 @@ impl Setup {
         }
     }
 
-    /// Whether what is acknowledged is durable, and nothing ever in doubt.
+    /// Whether what is acknowledged is durable, and nothing ever needs a resync.
     pub(crate) fn has_journal(&self) -> bool {
         self.consistency == Consistency::Journal && self.geometry.parity_chunks() > 0
     }

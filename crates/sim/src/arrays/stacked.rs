@@ -421,7 +421,7 @@ fn watch(fixture: &Rc<StackFixture>, seed: u64, only: Option<u64>) {
 fn pick_members(stack: &Stack, left: &Left, prng: &mut Prng) -> [MemberSet; 2] {
     SIDES.map(|side| {
         let shape = stack.shape(side);
-        // Without a journal, regions in doubt go with any member.
+        // Without a journal, regions that need a resync go with any member.
         let may_lose = left.was_whole[side as usize] && shape.consistency == Consistency::Journal;
         let mut given: MemberSet = (0..shape.members).collect();
         if may_lose && prng.one_in(2) {

@@ -50,7 +50,7 @@ pub(crate) async fn start(
             }
             MetadataError::JournalMissing if needs_journal => find_journal(fixture, trial, dice),
             MetadataError::JournalNewer { .. } if !trial.options.degraded => return None,
-            MetadataError::DirtyDegraded { .. } if fixture.may_be_in_doubt() => {
+            MetadataError::DirtyDegraded { .. } if fixture.may_need_resync() => {
                 force(fixture, trial)
             }
             MetadataError::MayBeOld { .. } if !trial.options.degraded => return None,

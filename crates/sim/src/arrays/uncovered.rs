@@ -12,7 +12,7 @@ struct Change {
     /// When it began, and when it ended.
     begun: u64,
     ended: Option<u64>,
-    /// Of an earlier life: its stripes match again when nothing is in doubt.
+    /// Of an earlier life: its stripes match again when nothing needs a resync.
     is_old: bool,
 }
 
@@ -45,7 +45,7 @@ impl Uncovered {
         self.clock
     }
 
-    /// The flush ends; whether nothing was in doubt when it began.
+    /// The flush ends; whether nothing needed a resync when it began.
     pub(crate) fn end_flush(&mut self, flush: u64, is_settled: bool) {
         self.changes.retain(|change| {
             let is_covered = change.ended.is_some_and(|ended| ended < flush);
@@ -60,7 +60,7 @@ impl Uncovered {
         }
     }
 
-    /// The content of their stripes is not known any more: members are missing. Until nothing is in doubt
+    /// The content of their stripes is not known any more: members are missing. Until nothing needs a resync
     /// that is so of what is written there from now on as well, when more of them go.
     pub(crate) fn give_up(&mut self, geometry: &Geometry, model: &mut Model) {
         let stripe = geometry.stripe_sectors();

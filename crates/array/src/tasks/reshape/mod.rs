@@ -1,4 +1,4 @@
-//! Capacity expansion: stripes get wider while the array serves. `docs/adr/0022-members-for-room.md` has
+//! Capacity expansion: stripes get wider while the array serves. `docs/adr/0022-capacity-expansion.md` has
 //! the protocol and why it holds.
 //!
 //! - `worker`: moves windows, and raises the position.

@@ -141,13 +141,12 @@ impl ArrayEngine for ArraySimEngine {
         let made = self.0.run(async move {
             Array::create_with_journal(&handle, &options, disks, journal).await
         });
-        let (array, newcomers) = (made.map_err(failed)?, Vec::new());
+        let (array, pending) = (made.map_err(failed)?, Vec::new());
         // Whatever was there before, a new array is zeroes.
         let sectors = array.limits().sectors;
         self.0.is_new(sectors);
         let devices = devices.into_iter().map(Some).collect();
-        Ok(self
-            .keep(Open { array, devices, newcomers, journal: record.journal.clone() }, Vec::new()))
+        Ok(self.keep(Open { array, devices, pending, journal: record.journal.clone() }, Vec::new()))
     }
 
     fn open_array(
@@ -202,7 +201,7 @@ impl ArrayEngine for ArraySimEngine {
             !report.journal_left_out.iter().any(|left| left.device == members.len() + at)
         };
         let journal = (0..journals.len()).find(is_taken).map(|at| journals[at].1.clone());
-        Ok(self.keep(Open { array, devices: places, newcomers: Vec::new(), journal }, left_out))
+        Ok(self.keep(Open { array, devices: places, pending: Vec::new(), journal }, left_out))
     }
 
     fn close_array(&mut self, _: &ArrayName) -> ControlResult<()> {
@@ -247,7 +246,7 @@ impl ArrayEngine for ArraySimEngine {
             self.run(move |array| async move { array.replace(place, disk, uuid).await })?;
         self.with_open(|open| match replaced {
             Replacement::Copy => {
-                open.newcomers.push((uuid, device.clone(), false));
+                open.pending.push((uuid, device.clone(), false));
                 Replaced::Copy
             }
             how => {
@@ -260,7 +259,7 @@ impl ArrayEngine for ArraySimEngine {
     fn add_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (disk, uuid) = (self.disk(device)?, self.0.name());
         self.run(move |array| async move { array.add_spare(disk, uuid) })?;
-        self.with_open(|open| open.newcomers.push((uuid, device.clone(), true)))
+        self.with_open(|open| open.pending.push((uuid, device.clone(), true)))
     }
 
     fn check_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
@@ -318,9 +317,9 @@ impl ArrayEngine for ArraySimEngine {
     fn array_devices(&mut self, _: &ArrayName) -> Option<ArrayDevices> {
         self.0.step();
         let mut open = self.0.open.borrow_mut();
-        let Open { array, devices, newcomers, .. } = open.as_mut()?;
+        let Open { array, devices, pending, .. } = open.as_mut()?;
         let status = array.status()?;
-        newcomers.retain(|(uuid, device, _)| {
+        pending.retain(|(uuid, device, _)| {
             let place = status.members.iter().position(|member| member.uuid == *uuid);
             if let Some(place) = place {
                 devices[place] = Some(device.clone());
@@ -328,8 +327,8 @@ impl ArrayEngine for ArraySimEngine {
             place.is_none()
         });
         let of = |is_spare| {
-            let those = newcomers.iter().filter(move |newcomer| newcomer.2 == is_spare);
-            those.map(|newcomer| newcomer.1.clone()).collect()
+            let those = pending.iter().filter(move |pending| pending.2 == is_spare);
+            those.map(|pending| pending.1.clone()).collect()
         };
         let lost = status.members.iter().filter(|it| it.state != MemberState::InService).count();
         Some(ArrayDevices {

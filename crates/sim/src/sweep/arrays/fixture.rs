@@ -149,7 +149,7 @@ impl ArrayDaemonFixture {
         }
     }
 
-    /// Lets rebuilds and what is in doubt come to their end.
+    /// Lets rebuilds and resyncs come to their end.
     pub(super) fn finish(&self) {
         let Some(array) = self.array() else { return };
         let handle = self.world.handle().clone();
