@@ -183,7 +183,11 @@ fn device(device: &DeviceStatus) -> String {
         DeviceState::Failed => "failed",
         DeviceState::None => "none",
     };
-    format!("{} ({}, {state})", device.path, format_size(device.size_bytes))
+    let size = format_size(device.size_bytes);
+    if device.identity.is_empty() {
+        return format!("{} ({size}, {state})", device.path);
+    }
+    format!("{} ({size}, {state}), known by {}", device.path, device.identity)
 }
 
 fn requests(counts: &RequestCounts) -> String {

@@ -11,6 +11,7 @@ use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
 use crate::name::{ArrayName, PoolName, VolumeName};
+use crate::safety::DriveIdentity;
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::ByteRange;
@@ -78,8 +79,11 @@ pub enum Desired {
 /// The cache of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheRecord {
-    /// The SSD.
+    /// The SSD, where it was last.
     pub device: DeviceSpec,
+    /// What the SSD is known by, if it has such a mark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<DriveIdentity>,
     /// Identity written on the SSD when the cache was made.
     pub uuid: Identity,
     /// Choices.
@@ -121,8 +125,11 @@ pub struct VolumeRecord {
     pub uuid: Identity,
     /// Size in bytes, as found at creation: an origin that is smaller now is refused.
     pub size_bytes: u64,
-    /// The slow side.
+    /// The slow side, where it was last.
     pub origin: DeviceSpec,
+    /// What the slow side is known by, if it has such a mark: a drive with another one is not served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin_identity: Option<DriveIdentity>,
     /// The fast side.
     pub cache: Option<CacheRecord>,
     /// Exports that are to be open.

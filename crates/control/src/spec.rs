@@ -61,6 +61,17 @@ impl DeviceSpec {
         }
     }
 
+    /// The same device at another path.
+    pub fn moved_to(&self, path: PathBuf) -> Self {
+        match self {
+            DeviceSpec::Path(_) => DeviceSpec::Path(path),
+            DeviceSpec::Model { profile, over: ModelBacking::Path(_) } => {
+                DeviceSpec::Model { profile: profile.clone(), over: ModelBacking::Path(path) }
+            }
+            other => other.clone(),
+        }
+    }
+
     /// Whether the content ends with the daemon.
     pub fn is_volatile(&self) -> bool {
         // An array's own record says what becomes of it.

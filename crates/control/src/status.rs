@@ -37,8 +37,11 @@ pub enum DeviceState {
 /// One device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// As the command line named it; empty when there is none.
+    /// As the command line named it, or where it was found since; empty when there is none.
     pub path: String,
+    /// What it is known by whatever its path is; empty when it has no such mark.
+    #[serde(default)]
+    pub identity: String,
     /// Size in bytes.
     pub size_bytes: u64,
     /// State.

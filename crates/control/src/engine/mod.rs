@@ -6,14 +6,14 @@
 
 mod arrays;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::records::{CacheRecord, VolumeRecord};
-use crate::safety::{self, DeviceId, Examined, Machine, Role};
+use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
@@ -92,6 +92,22 @@ pub trait Engine: ArrayEngine + 'static {
     /// The storage that a path leads to now; `None` when nothing is there.
     fn id_of(&mut self, machine: &Machine, path: &Path) -> Option<DeviceId> {
         DeviceId::of_path(machine, path)
+    }
+
+    /// What the drive at a path is known by whatever it is called; `None` when nothing is there, and of a
+    /// drive without such a mark.
+    fn drive_identity(&mut self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
+        DriveIdentity::of_path(machine, path)
+    }
+
+    /// The path of the drive with this identity, which was at `hint`; `None` when it is not here.
+    fn find_drive(
+        &mut self,
+        machine: &Machine,
+        identity: &DriveIdentity,
+        hint: &Path,
+    ) -> Option<PathBuf> {
+        identity.find(machine, hint)
     }
 
     /// Opens a volume with its cache, if the record has one that did not fail.

@@ -171,6 +171,7 @@ mod tests {
     use crate::array_settings::*;
     use crate::export_spec::ExportSpec;
     use crate::records::{CacheRecord, Desired, Identity};
+    use crate::safety::DriveIdentity;
     use crate::settings::Settings;
     use crate::status::ByteRange;
 
@@ -180,8 +181,10 @@ mod tests {
             uuid: Identity([7; 16]),
             size_bytes: 1 << 30,
             origin: "/dev/sdb".parse().unwrap(),
+            origin_identity: Some(DriveIdentity::simulated(2)),
             cache: Some(CacheRecord {
                 device: "mem:1G".parse().unwrap(),
+                identity: None,
                 uuid: Identity([9; 16]),
                 settings: Settings::default(),
                 generation: 3,

@@ -5,12 +5,14 @@
 //! result is a list of findings; content findings can be overridden with `-f`, because the user then knows
 //! what would be lost; a device that is mounted or in use is refused always.
 
+mod drive_identity;
 mod finding;
 mod identity;
 mod machine;
 mod signature;
 mod usage;
 
+pub use drive_identity::DriveIdentity;
 pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::Service;
+use super::drives;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
@@ -53,6 +54,7 @@ impl<E: Engine> Service<E> {
         self.check_size_stays(&new.device)?;
         self.admit(&new.device, Role::Cache, new.force, Beside::Origin(origin))?;
         Ok(CacheRecord {
+            identity: drives::identity_of(&mut self.engine, &self.machine, &new.device),
             device: new.device,
             uuid: Identity::random()?,
             maybe_dirty: new.settings.mode.writes_back(),

@@ -8,6 +8,7 @@ mod admit;
 mod array_members;
 mod arrays;
 mod drains;
+mod drives;
 mod exports;
 mod jobs;
 mod live;

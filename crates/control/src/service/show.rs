@@ -7,6 +7,7 @@ use crate::error::ControlResult;
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::VolumeRecord;
+use crate::safety::DriveIdentity;
 use crate::status::{
     DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
     Tunables, VolumeState, VolumeStatus,
@@ -97,6 +98,9 @@ fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
 pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     let cache = record.cache.as_ref();
     let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();
+    let words = |identity: Option<&DriveIdentity>| {
+        identity.map(ToString::to_string).unwrap_or_default()
+    };
     let word = |text: &str, without: &str| cache.map_or(without, |_| text).to_owned();
     VolumeStatus {
         name: record.name.clone(),
@@ -107,11 +111,13 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         block_size: settings.line_bytes,
         ssd: DeviceStatus {
             path: cache.map(|cache| cache.device.to_string()).unwrap_or_default(),
+            identity: words(cache.and_then(|cache| cache.identity.as_ref())),
             size_bytes: 0,
             state: cache.map_or(DeviceState::None, |_| DeviceState::Failed),
         },
         hdd: DeviceStatus {
             path: record.origin.to_string(),
+            identity: words(record.origin_identity.as_ref()),
             size_bytes: record.size_bytes,
             state: DeviceState::Failed,
         },

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::Service;
+use super::drives;
 use super::jobs::Purpose;
 use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
+use crate::name::VolumeName;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
@@ -52,13 +54,18 @@ impl<E: Engine> Service<E> {
     pub(super) fn bring_up(&mut self, record: &VolumeRecord) {
         let name = record.name.clone();
         let mut live = Live::new();
-        let opened = self.open_recorded(record, &mut live);
+        let opened = match self.locate_drives(record) {
+            Ok(located) => self.open_recorded(&located, &mut live),
+            Err(error) => Err(error),
+        };
         live.is_open = opened.is_ok();
         self.live.insert(name.clone(), live);
         if opened.is_err() {
             self.note(&name, opened);
             return;
         }
+        let adopted = self.adopt_identities(&name);
+        self.note(&name, adopted);
         for export in &record.exports {
             if let Err(error) = self.again(|service| service.engine.export(&name, export)) {
                 self.log(&name, &error.message);
@@ -81,6 +88,25 @@ impl<E: Engine> Service<E> {
         self.log(&name, &format!("going on with its {}", purpose.verb()));
         let resumed = self.drain_for(&name, purpose).map(drop);
         self.note(&name, resumed);
+    }
+
+    /// Finds the drives of a volume by their identities; the record says where they are now.
+    fn locate_drives(&mut self, record: &VolumeRecord) -> ControlResult<VolumeRecord> {
+        let (located, news) = drives::located(&mut self.engine, &self.machine, record)?;
+        if located != *record {
+            self.registry.put(located.clone())?;
+        }
+        for line in news {
+            self.log(&record.name, &line);
+        }
+        Ok(located)
+    }
+
+    /// Records what the drives of an open volume are known by, where the record does not say it.
+    fn adopt_identities(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let Some(record) = self.registry.find(name).cloned() else { return Ok(()) };
+        let adopted = drives::adopt(&mut self.engine, &self.machine, &record);
+        if adopted == record { Ok(()) } else { self.registry.put(adopted) }
     }
 
     fn open_recorded(&mut self, record: &VolumeRecord, live: &mut Live) -> ControlResult<()> {

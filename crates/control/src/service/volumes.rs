@@ -2,6 +2,7 @@
 
 use super::Service;
 use super::admit::Beside;
+use super::drives;
 use super::jobs::Purpose;
 use super::live::Live;
 use voltier_cache::Mode;
@@ -36,6 +37,7 @@ impl<E: Engine> Service<E> {
             name: name.clone(),
             uuid: Identity::random()?,
             size_bytes,
+            origin_identity: drives::identity_of(&mut self.engine, &self.machine, &origin),
             origin,
             cache,
             exports: Vec::new(),

@@ -364,6 +364,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
     let settings = Settings { mode: Mode::WriteThrough, ..Settings::default() };
     cut_off.cache = Some(CacheRecord {
         device: fixture.device("ssd"),
+        identity: None,
         uuid: Identity([7; 16]),
         settings,
         generation: 0,

@@ -60,6 +60,18 @@ impl DaemonLeft {
     pub(super) fn registry(&self) -> Registry {
         registry(SimStore(Arc::new(Mutex::new(self.registry.clone()))))
     }
+
+    /// Makes the registry one of drives that have no marks to know them by.
+    pub(super) fn forget_identities(&mut self) {
+        let store = SimStore(Arc::new(Mutex::new(self.registry.take())));
+        let mut registry = registry(store.clone());
+        for mut record in registry.volumes().to_vec() {
+            record.origin_identity = None;
+            record.cache.iter_mut().for_each(|cache| cache.identity = None);
+            registry.put(record).expect("a simulated registry takes everything");
+        }
+        self.registry = store.bytes();
+    }
 }
 
 fn registry(store: SimStore) -> Registry {

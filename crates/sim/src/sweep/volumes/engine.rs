@@ -1,13 +1,13 @@
 //! The data path under the real service: real volumes and caches on simulated drives, each call
 //! run in virtual time until it has answered, while clients go on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use voltier_block::BlockDevice;
 use voltier_cache::{Cache, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
-use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
+use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
 use voltier_control::{
     CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Service, Settings,
     VolumeName, VolumeRecord, VolumeStatus, check_origin, configure, put_in_front,
@@ -89,6 +89,22 @@ impl Engine for SimEngine {
 
     fn id_of(&mut self, _: &Machine, path: &Path) -> Option<DeviceId> {
         Some(DeviceId::simulated(u64::from(path == Path::new(HDD))))
+    }
+
+    fn drive_identity(&mut self, _: &Machine, path: &Path) -> Option<DriveIdentity> {
+        let is_hdd = (path == Path::new(HDD)) != self.0.swapped.get();
+        self.0.identities.get().identity(is_hdd)
+    }
+
+    fn find_drive(
+        &mut self,
+        machine: &Machine,
+        identity: &DriveIdentity,
+        _: &Path,
+    ) -> Option<PathBuf> {
+        let mut places = [HDD, SSD].map(Path::new).into_iter();
+        let found = places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
+        found.map(Path::to_owned)
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {

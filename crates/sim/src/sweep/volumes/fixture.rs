@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use voltier_block::{KIB, MIB, Nanos, Prng, SectorRange};
 use voltier_control::engine::Drain;
+use voltier_control::safety::DriveIdentity;
 use voltier_volume::Volume;
 
 use crate::disk::{DiskSpec, SimDisk};
@@ -90,6 +91,29 @@ impl Left {
     }
 }
 
+/// The marks of drives that a daemon can know them by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identities {
+    /// Every drive has one.
+    Known,
+    /// Drives without such marks.
+    None,
+    /// The drive in the place of the HDD is another one of its size.
+    OtherHdd,
+}
+
+impl Identities {
+    /// The identity of the HDD or the SSD.
+    pub(super) fn identity(self, is_hdd: bool) -> Option<DriveIdentity> {
+        let number = match (self, is_hdd) {
+            (Identities::None, _) => return None,
+            (Identities::OtherHdd, true) => 2,
+            (_, is_hdd) => u64::from(is_hdd),
+        };
+        Some(DriveIdentity::simulated(number))
+    }
+}
+
 /// One world with one daemon in it.
 pub(super) struct VolumeFixture {
     daemon: DaemonFixture,
@@ -98,6 +122,8 @@ pub(super) struct VolumeFixture {
     pub(super) ssd: SimDisk,
     /// Each drive is where the other one was.
     pub(super) swapped: Cell<bool>,
+    /// The marks that drives are known by.
+    pub(super) identities: Cell<Identities>,
     pub(super) volume: RefCell<Option<Volume<SimDrive>>>,
     pub(super) drain: Rc<RefCell<Drain>>,
 }
@@ -119,6 +145,7 @@ impl VolumeFixture {
             ssd: SimDisk::new(&daemon.world, &drives.ssd, left.ssd),
             daemon,
             swapped: Cell::new(false),
+            identities: Cell::new(Identities::Known),
             drives: drives.clone(),
             volume: RefCell::new(None),
             drain: Rc::new(RefCell::new(Drain::Done)),

@@ -9,8 +9,8 @@ use voltier_control::protocol::{Request, Response};
 use voltier_control::{CacheRecord, Service, Settings, VolumeState};
 
 use super::command::{ask, create, create_swapped, name, new_cache, shape, show};
-use super::engine::{self, SimEngine};
-use super::fixture::{Left, VolumeFixture};
+use super::engine::{self, HDD, SSD, SimEngine};
+use super::fixture::{Identities, Left, VolumeFixture};
 use super::plan::Plan;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
@@ -29,8 +29,12 @@ enum WrongSsd {
     Foreign,
     /// An empty drive.
     Blank,
-    /// The two drives are where the other one was.
+    /// The two drives are where the other one was, and have marks to know them by.
     Swapped,
+    /// The same with drives that have none.
+    SwappedUnknown,
+    /// The SSD is the right one, and an empty drive has the path of the HDD.
+    OtherHdd,
 }
 
 impl WrongSsd {
@@ -40,7 +44,9 @@ impl WrongSsd {
             WrongSsd::Stale => "older state",
             WrongSsd::Foreign => "another cache",
             WrongSsd::Blank => "no Voltier cache",
-            WrongSsd::Swapped => "its origin",
+            WrongSsd::Swapped => "",
+            WrongSsd::SwappedUnknown => "its origin",
+            WrongSsd::OtherHdd => "another drive",
         }
     }
 
@@ -48,7 +54,9 @@ impl WrongSsd {
     fn count(self, ledger: &Ledger) {
         match self {
             WrongSsd::Stale => ledger.fault(FaultKind::StaleSsd),
-            WrongSsd::Swapped => ledger.fault(FaultKind::WrongOrder),
+            WrongSsd::Swapped | WrongSsd::SwappedUnknown | WrongSsd::OtherHdd => {
+                ledger.fault(FaultKind::WrongOrder);
+            }
             WrongSsd::Foreign | WrongSsd::Blank => {}
         }
         ledger.count(|counts| counts.refused += 1);
@@ -86,19 +94,41 @@ pub(super) fn replace_the_ssd(
         1 => (WrongSsd::Foreign, foreign(plan, ledger)),
         2 => (WrongSsd::Blank, Medium::zeroed(plan.drives.ssd.bytes)),
         3 => (WrongSsd::Swapped, crash.left.ssd.clone()),
+        4 => (WrongSsd::SwappedUnknown, crash.left.ssd.clone()),
+        5 => (WrongSsd::OtherHdd, crash.left.ssd.clone()),
         _ => return 0,
     };
     let place = format!("{}, {wrong_ssd:?}", crash.place);
     let _place = Place::at(ledger, &place, Some(crash.event));
     wrong_ssd.count(ledger);
-    let left = Left { ssd, ..crash.left.clone() };
+    let mut left = Left { ssd, ..crash.left.clone() };
+    if wrong_ssd == WrongSsd::OtherHdd {
+        left.hdd = Medium::zeroed(plan.drives.hdd.bytes);
+    }
+    if wrong_ssd == WrongSsd::SwappedUnknown {
+        left.daemon.forget_identities();
+    }
     let fixture = VolumeFixture::new(&plan.drives, left.clone(), prng.next_u64(), ledger);
-    fixture.swapped.set(wrong_ssd == WrongSsd::Swapped);
+    fixture.swapped.set(matches!(wrong_ssd, WrongSsd::Swapped | WrongSsd::SwappedUnknown));
+    fixture.identities.set(match wrong_ssd {
+        WrongSsd::SwappedUnknown => Identities::None,
+        WrongSsd::OtherHdd => Identities::OtherHdd,
+        _ => Identities::Known,
+    });
     let mut service = engine::service(&fixture);
     service.start(false);
     let status = show(&mut service);
+    if wrong_ssd == WrongSsd::Swapped {
+        assert_ne!(status.state, VolumeState::Failed, "{}", status.error);
+        assert_eq!([&*status.hdd.path, &*status.ssd.path], [SSD, HDD]);
+        fixture.check_all("with its drives at each other's paths");
+        service.stop();
+        fixture.check_for_leaks();
+        return 1;
+    }
     assert!(status.error.contains(wrong_ssd.reason()), "{wrong_ssd:?}: {}", status.error);
-    if wrong_ssd == WrongSsd::Swapped || record.maybe_dirty {
+    let is_origin = matches!(wrong_ssd, WrongSsd::SwappedUnknown | WrongSsd::OtherHdd);
+    if is_origin || record.maybe_dirty {
         // The right SSD comes back in `recover`, which starts from the very same state.
         assert_eq!(status.state, VolumeState::Failed, "{}", status.error);
         let now = fixture.left();

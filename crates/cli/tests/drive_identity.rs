@@ -1,0 +1,114 @@
+//! Drives that change their names between two starts, through the real binary: known by their marks.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use support::Instance;
+use support::nbd::NbdClient;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 64;
+
+/// A write-back volume with dirty lines, each block of which is `byte`.
+fn with_dirty_lines(instance: &Instance, name: &str, byte: u8) -> String {
+    let ssd = instance.drive(&format!("{name}.ssd"), 32 * MIB);
+    let hdd = instance.drive(&format!("{name}.hdd"), 64 * MIB);
+    let tunables = ["--seq-cutoff", "off"];
+    let create = [&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", name][..], &tunables].concat();
+    instance.run(&create).ok();
+    instance.export(name);
+    let mut nbd = client(instance, name);
+    for block in 0..BLOCKS {
+        nbd.write(block * MIB / 2, &[byte; BLOCK]).unwrap();
+    }
+    nbd.flush().unwrap();
+    hdd
+}
+
+fn client(instance: &Instance, name: &str) -> NbdClient {
+    NbdClient::connect(&instance.socket(name), name).unwrap()
+}
+
+/// The first bytes of the blocks of a file.
+fn blocks_of(path: &str) -> Vec<u8> {
+    let file = File::open(path).unwrap();
+    let first = |block: u64| {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, block * MIB / 2).unwrap();
+        byte[0]
+    };
+    (0..BLOCKS).map(first).collect()
+}
+
+fn swap(one: &str, other: &str) {
+    let aside = format!("{one}.aside");
+    fs::rename(one, &aside).unwrap();
+    fs::rename(other, one).unwrap();
+    fs::rename(&aside, other).unwrap();
+}
+
+#[test]
+fn two_disks_that_change_names_get_each_its_own_dirty_lines() {
+    let instance = Instance::new();
+    let a = with_dirty_lines(&instance, "a", 1);
+    let b = with_dirty_lines(&instance, "b", 2);
+    instance.kill();
+    swap(&a, &b);
+    for (name, byte, now) in [("a", 1, &b), ("b", 2, &a)] {
+        let shown = instance.show(name);
+        assert_eq!(shown["hdd"]["path"], **now, "{shown}");
+        assert!(!shown["hdd"]["identity"].as_str().unwrap().is_empty(), "{shown}");
+        assert_eq!(client(&instance, name).read(0, BLOCK).unwrap(), [byte; BLOCK]);
+        instance.run(&["flush", name]).ok();
+        assert_eq!(blocks_of(now), [byte; BLOCKS as usize]);
+    }
+    let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    assert!(log.contains("its origin file:"), "{log}");
+    // The record has the new names: nothing is looked for at the next start.
+    instance.stop();
+    assert_eq!(instance.show("a")["hdd"]["path"], *b);
+}
+
+#[test]
+fn another_disk_under_the_name_is_neither_served_nor_written() {
+    let instance = Instance::new();
+    let hdd = with_dirty_lines(&instance, "v", 1);
+    instance.kill();
+    let away = tempfile::tempdir().unwrap();
+    let kept = away.path().join("hdd");
+    fs::rename(&hdd, &kept).unwrap();
+    let other = vec![9; 64 * MIB as usize];
+    fs::write(&hdd, &other).unwrap();
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed", "{shown}");
+    let problem = shown["error"].as_str().unwrap();
+    for words in ["another drive", &hdd, "may hold the newest data", "--no-flush v"] {
+        assert!(problem.contains(words), "{words}: {problem}");
+    }
+    instance.run(&["export", "v", "--nbd"]).refused(1, "another drive");
+    instance.stop();
+    assert!(fs::read(&hdd).unwrap() == other, "the other disk was written");
+    // The right one comes back, and has everything after a flush.
+    fs::rename(&kept, &hdd).unwrap();
+    instance.run(&["flush", "v"]).ok();
+    assert_eq!(blocks_of(&hdd), [1; BLOCKS as usize]);
+}
+
+#[test]
+fn a_plain_volume_is_not_served_from_another_disk_either() {
+    let instance = Instance::new();
+    let hdd = instance.drive("hdd", 16 * MIB);
+    instance.run(&["create", "-p", &hdd, "v"]).ok();
+    instance.kill();
+    fs::remove_file(&hdd).unwrap();
+    instance.drive("hdd", 16 * MIB);
+    let shown = instance.show("v");
+    assert_eq!(shown["state"], "failed", "{shown}");
+    assert!(shown["error"].as_str().unwrap().contains("another drive"), "{shown}");
+    instance.run(&["delete", "v", "--no-flush"]).ok();
+    instance.run(&["create", "-p", &hdd, "v"]).ok();
+    assert_eq!(instance.show("v")["state"], "running");
+}

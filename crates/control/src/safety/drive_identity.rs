@@ -1,0 +1,222 @@
+//! What a drive is known by, whatever its path is called this time.
+//!
+//! Names such as `/dev/sdb` are given in the order in which the kernel finds drives: after a reboot another
+//! drive may have the name. So the registry keeps a mark that stays with the drive, and the path is a hint.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use serde::{Deserialize, Serialize};
+
+use super::machine::{Machine, names};
+
+/// A mark that stays with a drive: `KIND:VALUE`, with `;start=SECTOR` for a partition of it.
+///
+/// | kind | value | of |
+/// | --- | --- | --- |
+/// | `wwid` | the world-wide name, from the kernel (`sysfs-block-device`, SCSI page 0x83, NVMe namespace ids) | disks |
+/// | `serial` | the serial number | virtio disks, SD cards |
+/// | `dm` | the uuid of the mapping | LVM, dm-crypt, multipath |
+/// | `md` | the uuid of the array | Linux md |
+/// | `partuuid` | the partition's own uuid | partitions of disks without a mark |
+/// | `file` | inode and time of birth | regular files |
+/// | `loop` | the same of the file behind it | loop devices |
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DriveIdentity(String);
+
+impl DriveIdentity {
+    /// The identity of what a path leads to now; `None` when nothing is there, and when it has no mark that
+    /// stays.
+    pub fn of_path(machine: &Machine, path: &Path) -> Option<Self> {
+        let meta = path.metadata().ok()?;
+        if !meta.file_type().is_block_device() {
+            return file_mark(path).map(|mark| Self(format!("file:{mark}")));
+        }
+        let number = meta.rdev();
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        block_mark(&machine.block_dir(major, minor)).map(Self)
+    }
+
+    /// The drive of this identity, wherever it is now; `hint` is where it was: renamed files are looked for
+    /// beside it. `None` when it is not here, and when several drives have the mark: cheap bridges share
+    /// their serial numbers.
+    pub fn find(&self, machine: &Machine, hint: &Path) -> Option<PathBuf> {
+        let Some(mark) = self.0.strip_prefix("file:") else {
+            let [found] = block_devices(machine, &self.0).try_into().ok()?;
+            return Some(found);
+        };
+        let beside = fs::read_dir(hint.parent()?).ok()?.flatten().map(|entry| entry.path());
+        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|meta| meta.is_file());
+        beside.filter(is_file).find(|path| file_mark(path).as_deref() == Some(mark))
+    }
+
+    /// An identity of a drive that this machine does not know: a simulated one's number.
+    pub fn simulated(number: u64) -> Self {
+        Self(format!("simulated:{number}"))
+    }
+}
+
+impl fmt::Display for DriveIdentity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// Inode and time of birth; none on file systems that do not keep the time: their inodes may not stay.
+fn file_mark(path: &Path) -> Option<String> {
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let found = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
+    let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let born = &found.stx_btime;
+    has_birth.then(|| format!("{}@{}.{:09}", found.stx_ino, born.tv_sec, born.tv_nsec))
+}
+
+/// The mark of the block device of a folder of sysfs.
+fn block_mark(dir: &Path) -> Option<String> {
+    let dir = dir.canonicalize().ok()?;
+    if dir.join("partition").exists() {
+        let start = line(&dir.join("start"))?;
+        return match disk_mark(dir.parent()?) {
+            Some(disk) => Some(format!("{disk};start={start}")),
+            None => Some(format!("partuuid:{}", uevent(&dir, "PARTUUID")?)),
+        };
+    }
+    disk_mark(&dir)
+}
+
+fn disk_mark(dir: &Path) -> Option<String> {
+    if let Some(backing) = line(&dir.join("loop/backing_file")) {
+        let mark = file_mark(Path::new(&backing))?;
+        let offset = line(&dir.join("loop/offset")).filter(|offset| offset != "0");
+        return Some(match offset {
+            Some(offset) => format!("loop:{mark}+{offset}"),
+            None => format!("loop:{mark}"),
+        });
+    }
+    let known = [
+        ("dm", "dm/uuid"),
+        ("md", "md/uuid"),
+        ("wwid", "wwid"),
+        ("wwid", "device/wwid"),
+        ("serial", "serial"),
+        ("serial", "device/cid"),
+    ];
+    known.iter().find_map(|(kind, file)| Some(format!("{kind}:{}", line(&dir.join(file))?)))
+}
+
+/// All block devices with a mark, by their paths.
+fn block_devices(machine: &Machine, mark: &str) -> Vec<PathBuf> {
+    let class = machine.sys.join("class/block");
+    let devices = names(&class).into_iter().map(|name| class.join(name));
+    let marked = devices.filter(|dir| block_mark(dir).as_deref() == Some(mark));
+    marked.filter_map(|dir| Some(Path::new("/dev").join(uevent(&dir, "DEVNAME")?))).collect()
+}
+
+/// The first line of a file of sysfs, its blanks made single; none if it says nothing.
+fn line(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let words: Vec<&str> = text.lines().next()?.split_whitespace().collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+fn uevent(dir: &Path, key: &str) -> Option<String> {
+    let text = fs::read_to_string(dir.join("uevent")).ok()?;
+    text.lines().find_map(|line| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// A machine whose drives are files in a folder like sysfs.
+    struct Sys(tempfile::TempDir);
+
+    impl Sys {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn machine(&self) -> Machine {
+            Machine { proc: self.0.path().join("proc"), sys: self.0.path().to_owned() }
+        }
+
+        /// A block device of this name with these files.
+        fn device(&self, name: &str, files: &[(&str, &str)]) -> PathBuf {
+            let dir = self.0.path().join("devices").join(name);
+            fs::create_dir_all(&dir).unwrap();
+            let short = name.rsplit('/').next().unwrap();
+            for (file, text) in files.iter().chain(&[("uevent", &*format!("DEVNAME={short}\n"))]) {
+                fs::create_dir_all(dir.join(file).parent().unwrap()).unwrap();
+                fs::write(dir.join(file), format!("{text}\n")).unwrap();
+            }
+            let class = self.0.path().join("class/block");
+            fs::create_dir_all(&class).unwrap();
+            std::os::unix::fs::symlink(&dir, class.join(short)).unwrap();
+            dir
+        }
+    }
+
+    #[test]
+    fn a_disk_is_known_by_its_world_wide_name_under_any_path() {
+        let sys = Sys::new();
+        let disk = sys.device("sda", &[("device/wwid", "t10.ATA     Disk   1")]);
+        let mark = block_mark(&disk).unwrap();
+        assert_eq!(mark, "wwid:t10.ATA Disk 1");
+        sys.device("sdb", &[("device/wwid", "naa.2")]);
+        let found = DriveIdentity(mark).find(&sys.machine(), Path::new("/dev/sdb"));
+        assert_eq!(found.as_deref(), Some(Path::new("/dev/sda")));
+    }
+
+    #[test]
+    fn a_partition_is_its_disk_from_a_sector_on_or_its_own_uuid() {
+        let sys = Sys::new();
+        sys.device("sda", &[("device/wwid", "naa.1")]);
+        let first = sys.device("sda/sda1", &[("partition", "1"), ("start", "2048")]);
+        assert_eq!(block_mark(&first).as_deref(), Some("wwid:naa.1;start=2048"));
+        sys.device("vda", &[]);
+        let bare = sys.device("vda/vda1", &[("partition", "1"), ("start", "2048")]);
+        assert_eq!(block_mark(&bare), None);
+        fs::write(bare.join("uevent"), "DEVNAME=vda1\nPARTUUID=ab-1\n").unwrap();
+        assert_eq!(block_mark(&bare).as_deref(), Some("partuuid:ab-1"));
+    }
+
+    #[test]
+    fn a_mark_that_two_drives_share_names_neither() {
+        let sys = Sys::new();
+        for name in ["sda", "sdb"] {
+            sys.device(name, &[("device/wwid", "usb.bridge")]);
+        }
+        let shared = DriveIdentity("wwid:usb.bridge".to_owned());
+        assert_eq!(shared.find(&sys.machine(), Path::new("/dev/sda")), None);
+    }
+
+    #[test]
+    fn a_drive_without_a_mark_has_no_identity() {
+        let sys = Sys::new();
+        let disk = sys.device("vda", &[("serial", ""), ("dm/uuid", " ")]);
+        assert_eq!(block_mark(&disk), None);
+    }
+
+    #[test]
+    fn a_file_keeps_its_identity_when_it_is_renamed_and_a_copy_has_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        File::create(&a).unwrap();
+        let machine = Machine::real();
+        let Some(identity) = DriveIdentity::of_path(&machine, &a) else {
+            eprintln!("left out: this file system keeps no time of birth");
+            return;
+        };
+        fs::rename(&a, &b).unwrap();
+        fs::copy(&b, &a).unwrap();
+        assert_ne!(DriveIdentity::of_path(&machine, &a).as_ref(), Some(&identity));
+        assert_eq!(identity.find(&machine, &a), Some(b.clone()));
+        fs::remove_file(&b).unwrap();
+        assert_eq!(identity.find(&machine, &a), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The drives of recorded volumes, found by what they are known by and not by their paths.
+
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::records::VolumeRecord;
+use crate::safety::{DriveIdentity, Machine};
+use crate::spec::DeviceSpec;
+
+/// What a device is to be known by from now on; `None` of one that has no mark, or shares its mark with
+/// another drive.
+pub(super) fn identity_of<E: Engine>(
+    engine: &mut E,
+    machine: &Machine,
+    device: &DeviceSpec,
+) -> Option<DriveIdentity> {
+    let path = device.path()?;
+    let identity = engine.drive_identity(machine, path)?;
+    engine.find_drive(machine, &identity, path).map(|_| identity)
+}
+
+/// The record of a volume with its drives where they are now, and lines for the log about those that have
+/// moved. A missing drive stays where it was: whoever opens it says so.
+///
+/// # Errors
+/// When another drive has the path of the origin, and the origin is nowhere: nothing of that drive may be
+/// served or written.
+pub(super) fn located<E: Engine>(
+    engine: &mut E,
+    machine: &Machine,
+    record: &VolumeRecord,
+) -> ControlResult<(VolumeRecord, Vec<String>)> {
+    let (mut record, mut news) = (record.clone(), Vec::new());
+    match locate(engine, machine, &record.origin, record.origin_identity.as_ref()) {
+        Place::AsRecorded => {}
+        Place::Moved(device) => {
+            news.push(moved("origin", &record.origin, &device, record.origin_identity.as_ref()));
+            record.origin = device;
+        }
+        Place::Other(found) => return Err(another_drive(&record, found)),
+    }
+    if let Some(cache) = &mut record.cache
+        && let Place::Moved(device) =
+            locate(engine, machine, &cache.device, cache.identity.as_ref())
+    {
+        news.push(moved("SSD", &cache.device, &device, cache.identity.as_ref()));
+        cache.device = device;
+    }
+    Ok((record, news))
+}
+
+/// Gives the drives of an open volume the identities that its record lacks: it was made by a program that
+/// knew none.
+pub(super) fn adopt<E: Engine>(
+    engine: &mut E,
+    machine: &Machine,
+    record: &VolumeRecord,
+) -> VolumeRecord {
+    let mut record = record.clone();
+    if record.origin_identity.is_none() {
+        record.origin_identity = identity_of(engine, machine, &record.origin);
+    }
+    if let Some(cache) = &mut record.cache
+        && cache.failed.is_none()
+        && cache.identity.is_none()
+    {
+        cache.identity = identity_of(engine, machine, &cache.device);
+    }
+    record
+}
+
+/// Where a drive of a record is.
+enum Place {
+    /// Where it was, or nowhere, or without a mark to know it by.
+    AsRecorded,
+    Moved(DeviceSpec),
+    /// Nowhere, and a drive with this identity, or with none, is where it was.
+    Other(Option<DriveIdentity>),
+}
+
+fn locate<E: Engine>(
+    engine: &mut E,
+    machine: &Machine,
+    device: &DeviceSpec,
+    identity: Option<&DriveIdentity>,
+) -> Place {
+    let (Some(path), Some(identity)) = (device.path(), identity) else { return Place::AsRecorded };
+    let here = engine.drive_identity(machine, path);
+    if here.as_ref() == Some(identity) {
+        return Place::AsRecorded;
+    }
+    match engine.find_drive(machine, identity, path) {
+        Some(found) => Place::Moved(device.moved_to(found)),
+        None if engine.id_of(machine, path).is_some() => Place::Other(here),
+        None => Place::AsRecorded,
+    }
+}
+
+fn moved(
+    side: &str,
+    from: &DeviceSpec,
+    to: &DeviceSpec,
+    identity: Option<&DriveIdentity>,
+) -> String {
+    let identity = identity.map(ToString::to_string).unwrap_or_default();
+    format!("its {side} {identity} was {from} and is {to} now")
+}
+
+fn another_drive(record: &VolumeRecord, found: Option<DriveIdentity>) -> ControlError {
+    let (name, origin) = (&record.name, &record.origin);
+    let found = found.map_or_else(|| "one without an identity".to_owned(), |it| it.to_string());
+    let known = record.origin_identity.as_ref().map(ToString::to_string).unwrap_or_default();
+    let at_stake = match &record.cache {
+        Some(cache) if cache.maybe_dirty => format!("; its SSD may hold {}", cache.newest_data()),
+        _ => String::new(),
+    };
+    ControlError::failed(format!(
+        "another drive has the path of its origin {origin}: {found}, not {known}{at_stake}; connect the \
+         origin and restart the daemon, or `voltier delete --no-flush {name}` forgets the volume"
+    ))
+}
