@@ -155,6 +155,30 @@ fn an_engine_that_fails_leaves_the_registry_as_it_was() {
     assert_eq!(fixture.registry().volumes(), before);
 }
 
+/// A place in another folder: a drive that is renamed beside its old place is found.
+fn away(fixture: &Fixture) -> std::path::PathBuf {
+    std::fs::create_dir_all(fixture.path("elsewhere")).unwrap();
+    fixture.path("elsewhere").join("away")
+}
+
+#[test]
+fn a_drive_is_found_under_its_new_name_and_another_one_under_the_old_is_refused() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    std::fs::rename(fixture.path("hdd"), fixture.path("renamed")).unwrap();
+    std::fs::copy(fixture.path("renamed"), fixture.path("hdd")).unwrap();
+    fixture.restart(false);
+    let state = fixture.state();
+    assert_eq!(state.state, VolumeState::Running, "{}", state.error);
+    assert_eq!(state.hdd.path, fixture.path("renamed").display().to_string());
+    std::fs::rename(fixture.path("renamed"), away(&fixture)).unwrap();
+    std::fs::copy(away(&fixture), fixture.path("renamed")).unwrap();
+    fixture.restart(false);
+    let state = fixture.state();
+    assert_eq!(state.state, VolumeState::Failed);
+    assert!(state.error.contains("another drive has the path"), "{}", state.error);
+}
+
 #[test]
 fn a_lost_ssd_stops_a_dirty_volume_and_only_degrades_a_clean_one() {
     for (mode, state) in
@@ -162,19 +186,19 @@ fn a_lost_ssd_stops_a_dirty_volume_and_only_degrades_a_clean_one() {
     {
         let mut fixture = Fixture::new();
         fixture.create(mode);
-        std::fs::rename(fixture.path("ssd"), fixture.path("away")).unwrap();
+        std::fs::rename(fixture.path("ssd"), away(&fixture)).unwrap();
         fixture.restart(false);
         assert_eq!(fixture.state().state, state);
         assert!(fixture.state().error.contains("ssd does not exist"), "{}", fixture.state().error);
         if mode == Mode::WriteBack {
             assert!(fixture.error(detach(true)).contains("--no-flush"));
             assert!(fixture.error(delete(true)).contains("--no-flush"));
-            std::fs::rename(fixture.path("away"), fixture.path("ssd")).unwrap();
+            std::fs::rename(away(&fixture), fixture.path("ssd")).unwrap();
             fixture.restart(false);
             assert_eq!(fixture.state().state, VolumeState::Running);
         } else {
             // The volume served without: the SSD is stale now, also when it comes back.
-            std::fs::rename(fixture.path("away"), fixture.path("ssd")).unwrap();
+            std::fs::rename(away(&fixture), fixture.path("ssd")).unwrap();
             fixture.restart(false);
             assert_eq!(fixture.state().state, VolumeState::Degraded);
             assert_eq!(fixture.calls(), ["plain v"]);
@@ -300,18 +324,18 @@ fn a_missing_ssd_is_reported_with_what_it_may_hold_and_both_ways_on() {
     fixture.create(Mode::WriteBack);
     fixture.steer(|books| books.dirty = 7);
     fixture.service.stop();
-    std::fs::rename(fixture.path("ssd"), fixture.path("away")).unwrap();
+    std::fs::rename(fixture.path("ssd"), away(&fixture)).unwrap();
     fixture.restart(false);
     let error = fixture.state().error;
     for words in ["does not exist", "newest data of 7 lines", "detach v --no-flush"] {
         assert!(error.contains(words), "{words}: {error}");
     }
     assert!(fixture.error(delete(true)).contains("7 lines"));
-    std::fs::rename(fixture.path("away"), fixture.path("ssd")).unwrap();
+    std::fs::rename(away(&fixture), fixture.path("ssd")).unwrap();
     fixture.restart(false);
     fixture.service.stop();
     assert!(!fixture.registry().volumes()[0].cache.as_ref().unwrap().maybe_dirty, "all clean");
-    std::fs::rename(fixture.path("ssd"), fixture.path("away")).unwrap();
+    std::fs::rename(fixture.path("ssd"), away(&fixture)).unwrap();
     fixture.restart(false);
     assert_eq!(fixture.state().state, VolumeState::Degraded, "nothing was lost");
 }

@@ -67,7 +67,7 @@ pub(super) struct Open {
     pub(super) array: Array<SimDisk>,
     pub(super) devices: Vec<Option<DeviceSpec>>,
     /// Devices that are to become members: uuid, device, whether it is a spare.
-    pub(super) newcomers: Vec<([u8; 16], DeviceSpec, bool)>,
+    pub(super) pending: Vec<([u8; 16], DeviceSpec, bool)>,
     pub(super) journal: Option<DeviceSpec>,
 }
 

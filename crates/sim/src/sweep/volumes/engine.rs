@@ -103,7 +103,8 @@ impl Engine for SimEngine {
         _: &Path,
     ) -> Option<PathBuf> {
         let mut places = [HDD, SSD].map(Path::new).into_iter();
-        let found = places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
+        let found =
+            places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
         found.map(Path::to_owned)
     }
 
