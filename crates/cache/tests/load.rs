@@ -3,8 +3,7 @@
 //! Method: the SSD holds back reads of the map after the start; clients write, discard and zero what is
 //! not loaded yet, in every way; then the map is let go, and all is held to a model, also after a kill.
 
-use std::cell::{Cell, RefCell};
-use std::ops::Range;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -31,32 +30,12 @@ struct Held {
     /// Reads of the map that may pass.
     passes: Rc<Cell<u32>>,
     released: Rc<Signal>,
-    /// What was under each write that no flush covered, in their order.
-    undo: Rc<RefCell<Vec<(Lba, Buf)>>>,
-    /// Where in the log records went since it was cleared, in bytes.
-    logged: Rc<RefCell<Vec<Range<u64>>>>,
 }
 
 impl Held {
     fn new(bytes: u64) -> Self {
         let memory = MemoryDevice::new(bytes);
-        Self {
-            memory,
-            passes: Rc::new(Cell::new(u32::MAX)),
-            released: Rc::new(Signal::new()),
-            undo: Rc::default(),
-            logged: Rc::default(),
-        }
-    }
-
-    /// A power cut: of the writes that no flush covered, those to these ranges arrived and no other.
-    async fn cut(&self, arrived: &[Range<u64>]) {
-        let undo = std::mem::take(&mut *self.undo.borrow_mut());
-        for (at, before) in undo.into_iter().rev() {
-            if !arrived.iter().any(|range| range.contains(&at.bytes())) {
-                self.memory.write(at, before.into(), Durability::Cached).await.unwrap();
-            }
-        }
+        Self { memory, passes: Rc::new(Cell::new(u32::MAX)), released: Rc::new(Signal::new()) }
     }
 
     fn release(&self) {
@@ -79,19 +58,10 @@ impl BlockDevice for Held {
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let length = data.len();
-        if durability == Durability::Cached {
-            let before = self.memory.read(at, Buf::new(length)).await?;
-            self.undo.borrow_mut().push((at, before));
-        }
-        if at.bytes() >= MIB + 2 * AREA_BYTES {
-            self.logged.borrow_mut().push(at.bytes()..at.bytes() + length as u64);
-        }
         self.memory.write(at, data, durability).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        self.undo.borrow_mut().clear();
         self.memory.flush().await
     }
 
@@ -291,54 +261,5 @@ fn more_dirty_lines_than_their_list_takes_are_all_there_before_anything_is_serve
         assert_eq!((status.lines_dirty, status.lines_loading), (DIRTY, 0));
         stand.check(&cache, 0..8192 + DIRTY, "all of it").await;
         cache.drain().await.expect("a drain works");
-    });
-}
-
-#[test]
-fn a_segment_that_loading_finds_empty_is_not_written_before_what_emptied_it_is_durable() {
-    in_virtual_time(|handle| async move {
-        const CLEAN: u64 = 46_000 / 64 * 64;
-        const DIRTY: Range<u64> = CLEAN..CLEAN + 4096;
-        let mut stand = Stand::new(handle).await;
-        stand.fill(CLEAN, 0).await;
-        stand.ssd.logged.borrow_mut().clear();
-        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
-        cache.loaded().await;
-        for first in DIRTY.step_by(64) {
-            stand.write(&cache, first, 64).await;
-        }
-        cache.stop().await.expect("a stop works");
-        let flushed = stand.model.clone();
-        let emptied = std::mem::take(&mut *stand.ssd.logged.borrow_mut());
-
-        let cache = stand.open(Mode::WriteBack).await.expect("it opens");
-        stand.ssd.passes.set(1);
-        for first in DIRTY.step_by(64) {
-            stand.write(&cache, first, 64).await;
-        }
-        stand.ssd.release();
-        cache.loaded().await;
-        // Until the log writes where the flushed versions are.
-        let is_there = |logged: &Range<u64>| emptied.iter().any(|it| it.contains(&logged.start));
-        for first in (DIRTY.end..100_000).step_by(64) {
-            if stand.ssd.logged.borrow().iter().any(is_there) {
-                break;
-            }
-            stand.write(&cache, first, 64).await;
-        }
-        assert!(stand.ssd.logged.borrow().iter().any(is_there), "the log never came round");
-        cache.kill();
-        stand.handle.sleep(1_000_000_000).await;
-        stand.ssd.cut(&emptied).await;
-
-        let cache = stand.open(Mode::WriteBack).await.expect("it opens after the cut");
-        for line in DIRTY {
-            let into = Buf::new(LINE_BYTES as usize);
-            let data = cache.read(Lba::from_bytes(line * LINE_BYTES), into).await;
-            let data = data.unwrap_or_else(|error| panic!("flushed line {line}: {error}"));
-            let found = u64::from_le_bytes(*data.first_chunk().expect("a line"));
-            let line = line as usize;
-            assert!([flushed[line], stand.model[line]].contains(&Some(found)), "{line}: {found}");
-        }
     });
 }

@@ -16,9 +16,7 @@ const BLOCKS: u64 = 64;
 fn with_dirty_lines(instance: &Instance, name: &str, byte: u8) -> String {
     let ssd = instance.drive(&format!("{name}.ssd"), 32 * MIB);
     let hdd = instance.drive(&format!("{name}.hdd"), 64 * MIB);
-    let tunables = ["--seq-cutoff", "off"];
-    let create = [&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", name][..], &tunables].concat();
-    instance.run(&create).ok();
+    instance.run(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", name]).ok();
     instance.export(name);
     let mut nbd = client(instance, name);
     for block in 0..BLOCKS {

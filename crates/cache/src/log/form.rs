@@ -163,7 +163,9 @@ impl LogState {
         self.next_free_slots = map.free_slots_of(next_segment);
         map.segments_mut().set_open([segment, next_segment]);
         if map.loading().is_none() {
-            map.learn_segments(0..self.geometry.segment_count);
+            // The log was replayed from the medium: what emptied a segment is durable.
+            map.learn_segments(0..self.geometry.segment_count, self.durable_sequence);
+            map.segments_mut().collect(self.durable_sequence);
         }
     }
 

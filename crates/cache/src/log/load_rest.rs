@@ -118,6 +118,7 @@ impl<S: BlockDevice> Loader<S> {
     }
 
     fn take_step(&self, chunk: Option<&[u8]>, index: u64, slots: Range<u32>) {
+        let next_sequence = self.log.next_sequence();
         let mut contents = self.map.change();
         let taken = chunk.map(|chunk| take_chunk(&mut contents, chunk, index, slots.clone(), true));
         let first_chunk = contents.loading().map_or(0, |loading| loading.source().1);
@@ -127,11 +128,13 @@ impl<S: BlockDevice> Loader<S> {
             (Some(Err(_)), _) => add(&self.counters.damaged_chunks, 1),
             _ => {}
         }
-        contents.learn_segments(learned_segments(self.map.geometry(), first_chunk, &slots));
+        let learned = learned_segments(self.map.geometry(), first_chunk, &slots);
+        contents.learn_segments(learned, next_sequence);
     }
 
     fn tell_of_loading(&self) {
         self.map.tell_of_loading();
+        self.log.free_prepared();
         self.log.notify_work();
         self.map.ask_for_segments();
     }

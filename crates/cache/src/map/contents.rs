@@ -247,9 +247,9 @@ impl Contents {
         FreeSlots::of(segment, &self.index, &self.geometry)
     }
 
-    /// The lines of these segments are in the index now.
-    pub(crate) fn learn_segments(&mut self, learned: Range<u32>) {
-        self.segments.learn(learned, &self.index, &self.geometry);
+    /// The lines of these segments are in the index now; the log's next record has this number.
+    pub(crate) fn learn_segments(&mut self, learned: Range<u32>, next_sequence: u64) {
+        self.segments.learn(learned, next_sequence, &self.index, &self.geometry);
     }
 
     /// Begins to prepare a closed segment for the log, whose next record has this number.

@@ -160,16 +160,22 @@ impl Segments {
         }
     }
 
-    /// The lines of these segments are in the index now: empty ones outside the replay are free.
-    pub(crate) fn learn(&mut self, learned: Range<u32>, index: &Index, geometry: &Geometry) {
+    /// The lines of these segments are in the index now. Empty ones outside the replay are prepared: what
+    /// emptied them while the map was loaded is in records below `next_sequence`, durable or not.
+    pub(crate) fn learn(
+        &mut self,
+        learned: Range<u32>,
+        next_sequence: u64,
+        index: &Index,
+        geometry: &Geometry,
+    ) {
         for number in learned {
-            let replayed = self.all[number as usize].last_sequence >= self.replay_sequence;
             let segment = &mut self.all[number as usize];
+            let is_replayed = segment.last_sequence >= self.replay_sequence;
             segment.known = true;
-            if segment.life == Life::Closed && index.live_in(number) == 0 && !replayed {
-                segment.life = Life::Free;
-                segment.free_slots = Some(FreeSlots::of(number, index, geometry));
-                self.free.push_back(number);
+            if segment.life == Life::Closed && index.live_in(number) == 0 && !is_replayed {
+                // A segment that is still read stays closed: the log finds it empty later.
+                let _ = self.prepare(number, next_sequence, index, geometry);
             }
         }
     }
@@ -311,6 +317,23 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_segment_that_loading_finds_empty_is_free_when_what_emptied_it_is_durable() {
+        let options = crate::config::FormatOptions {
+            line_size: crate::config::LineSize::new(2048).unwrap(),
+            policy: crate::policy::PolicyKind::Lru,
+            uuid: [1; 16],
+        };
+        let geometry = Geometry::plan(&options, 160 << 20, 1 << 20).unwrap();
+        let (index, mut segments) = (Index::new(&geometry), Segments::new(geometry.segment_count));
+        segments.replay_sequence = 1;
+        segments.learn(0..3, 7, &index, &geometry);
+        segments.collect(6);
+        assert_eq!(segments.free_count(), 0, "the records that emptied them may be lost");
+        segments.collect(7);
+        assert_eq!(segments.free_count(), 3);
+    }
 
     #[test]
     fn free_slots_are_found_across_words_and_heads_leave_room_for_a_line() {
