@@ -125,7 +125,7 @@ impl Shapes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::level::Layout;
+    use crate::geometry::level::{Layout, Level};
     use std::collections::BTreeMap;
 
     const CHUNK: u64 = 8;

@@ -86,13 +86,13 @@ impl FromStr for Method {
     }
 }
 
-/// Which curves are wanted.
+/// The curves that are wanted.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Bytes of a line: a power of two from 512.
     pub line_bytes: u64,
-    /// What of the requests the cache keeps. [`Method::Exact`] and SHARDS know only caches that keep
-    /// every line: write-back, or reads alone.
+    /// The mode of the caches: the requests whose lines are kept. [`Method::Exact`] and SHARDS know only
+    /// caches that keep every line: write-back, or reads alone.
     pub mode: Mode,
     /// Writes are left out of the trace.
     pub is_reads_only: bool,
@@ -159,7 +159,7 @@ pub struct Curve {
     pub rate: f64,
     /// Memory that it took, without the numbers of the lines; of replayed policies the largest cache.
     pub memory_bytes: u64,
-    /// Its points by size.
+    /// The points of the curve by size.
     pub points: Vec<CurvePoint>,
 }
 
@@ -168,7 +168,7 @@ pub struct Curve {
 pub struct Curves {
     /// The files.
     pub files: Vec<PathBuf>,
-    /// Their formats.
+    /// The formats of the files.
     pub formats: Vec<String>,
     /// Requests that were read.
     pub requests: u64,

@@ -12,7 +12,7 @@ use super::{Curve, CurvePoint, Curves};
 const COLUMNS: usize = 64;
 const ROWS: usize = 16;
 
-/// What draws the first curves, in their order.
+/// The marks that draw the first curves, in their order.
 const MARKS: [char; 8] = ['*', 'o', 'x', '+', '#', '%', '@', '='];
 
 impl Curves {
@@ -52,7 +52,7 @@ impl Curves {
         text
     }
 
-    /// What the caches keep, in a sentence.
+    /// The kept lines of the caches, in a sentence.
     fn kept(&self) -> String {
         let mut text = match (self.is_reads_only, self.mode.as_str()) {
             (true, _) => "reads alone; every line that is read is kept".to_owned(),
