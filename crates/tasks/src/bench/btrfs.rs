@@ -15,7 +15,7 @@ use voltier_results::size::format_bytes;
 
 use super::programs::Effort;
 use super::report::{self, Measured, Row};
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 const MEMBERS: usize = 6;
 const MEMBER_BYTES: u64 = 512 << 20;

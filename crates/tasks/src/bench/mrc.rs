@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use super::report::{self, Measured, Row};
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 /// The version of libCacheSim that the figures in docs/benchmarks.md are of.
 const PEER: &str = "libcachesim==0.3.5";

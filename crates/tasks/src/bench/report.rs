@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use voltier_results::table::{figure, median, render};
 
-use crate::Failure;
+use xtask::Failure;
 
 /// One case. An example prints one a line, as JSON:
 /// `{"case":"hit read 4k","unit":"IOPS","ours":1.0,"peer":"Open CAS library","theirs":1.0}`.
