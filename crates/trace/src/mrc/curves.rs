@@ -1,4 +1,4 @@
-//! What the curves of a trace are: a table and a drawing of characters, CSV, the points of a run.
+//! Curves of a trace, and their forms: a table and a drawing of characters, CSV, the points of a run.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
