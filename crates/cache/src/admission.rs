@@ -96,8 +96,8 @@ enum Judge {
 }
 
 impl Admission {
-    /// A judge with nothing learned, for a cache of `capacity_lines` lines. It takes 2 bytes per
-    /// line for `touches`, 1 for `learned`.
+    /// A judge with nothing learned, for a cache of `capacity_lines` lines. The judge takes 2 bytes
+    /// per line for `touches`, 1 for `learned`.
     pub fn new(kind: AdmissionKind, capacity_lines: u64) -> Self {
         Self(match kind {
             AdmissionKind::Always => Judge::Always,

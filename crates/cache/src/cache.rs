@@ -19,11 +19,9 @@ use crate::map::contents::must;
 use crate::policy::PolicyKind;
 use crate::serve::discard::Discarder;
 use crate::serve::flush::Flusher;
-use crate::serve::line_changes::LineMerger;
 use crate::serve::read::Reader;
 use crate::serve::route::Router;
-use crate::serve::write::Writer;
-use crate::serve::write_past::DirectWriter;
+use crate::serve::write::{DirectWriter, LineMerger, Writer};
 use crate::status::Status;
 
 /// A cache in service. Clones are the same cache.
@@ -48,7 +46,7 @@ impl<S, O> Clone for Cache<S, O> {
 }
 
 impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
-    /// Lays an empty cache out on the SSD. Whatever was there is lost.
+    /// Lays an empty cache out on the SSD. All older content of the SSD is lost.
     ///
     /// # Errors
     /// When the SSD is too small, the line size does not fit its blocks, or it fails.
@@ -182,7 +180,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().ssd.device()
     }
 
-    /// Has another policy choose who leaves, from now on. What the old one had learned is forgotten:
+    /// Has another policy choose who leaves, from now on. The knowledge of the old policy is forgotten:
     /// the new one begins with the lines in the order of their slots.
     ///
     /// The next checkpoint records the choice on the SSD.

@@ -13,7 +13,7 @@ use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::log::checkpoint::Checkpointer;
-use crate::log::commit::Log;
+use crate::log::commit::{Log, LogWriter};
 use crate::log::damage::Damage;
 use crate::log::intents::Intents;
 use crate::log::load_rest::Loader;
@@ -21,7 +21,6 @@ use crate::log::pressure::Pressure;
 use crate::log::reclaim::Reclaimer;
 use crate::log::recover::Recovered;
 use crate::log::stage::Lifecycle;
-use crate::log::write::LogWriter;
 use crate::map::locks::LineLocks;
 use crate::map::shared::Map;
 

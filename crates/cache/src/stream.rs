@@ -43,7 +43,7 @@ impl Default for StreamDetector {
 }
 
 impl StreamDetector {
-    /// A detector that has seen nothing. It takes 6 KiB, and never more.
+    /// A detector that has seen nothing. The detector takes 6 KiB, and never more.
     pub fn new() -> Self {
         Self { reads: Streams::new(), writes: Streams::new() }
     }

@@ -96,7 +96,7 @@ impl World {
         self.dirty_count -= u32::from(was);
     }
 
-    /// What the exact policy would choose.
+    /// The choice of the exact policy.
     fn first_clean(&self, kind: PolicyKind) -> Option<u32> {
         let order = if kind == PolicyKind::Lru { &self.by_use } else { &self.by_insertion };
         order.iter().map(|line| self.lines[line]).find(|&slot| !self.dirty[slot as usize])

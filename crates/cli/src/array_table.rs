@@ -143,7 +143,7 @@ fn task(task: &TaskStatus) -> String {
     )
 }
 
-/// What the last scrub found.
+/// The findings of the last scrub, in words.
 pub(crate) fn scrub_found(array: &ArrayDetail) -> String {
     let found = &array.scrub_found;
     let mut text = format!(
@@ -185,7 +185,7 @@ fn member_text(member: &MemberStatus) -> String {
     text
 }
 
-/// What is wrong: the error, each device that was left out, and members that do badly.
+/// The troubles of an array: its error, each device that was left out, and members that do badly.
 fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
     let error = Some(array.error.clone()).filter(|error| !error.is_empty());
     let sick = array.members.iter().flat_map(|member| {

@@ -1,4 +1,4 @@
-//! What the programs `voltier` and `voltier-lab` share: how they answer, and how they refuse wrong usage.
+//! Shared by the programs `voltier` and `voltier-lab`: how both answer, and how both refuse wrong usage.
 
 pub mod output;
 pub mod usage;

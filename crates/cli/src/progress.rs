@@ -61,7 +61,7 @@ impl Task {
     }
 }
 
-/// Waits for the end of a background task. It goes on in the daemon when this is interrupted.
+/// Waits for the end of a background task. An interrupt ends the wait; the task goes on in the daemon.
 ///
 /// # Errors
 /// When it ended before it was through, or the daemon went away.
@@ -110,7 +110,7 @@ fn check_move(array: &ArrayDetail, task: Task) -> ControlResult<()> {
     )))
 }
 
-/// What a bar counts.
+/// The unit in which a bar counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Lines,

@@ -251,7 +251,7 @@ fn a_cache_on_one_such_array_before_another_keeps_both_journals() {
         assert_eq!(shown["journal_device"]["state"], "online", "{shown}");
         assert_eq!(shown["left_out"].as_array().unwrap().len(), 0, "{shown}");
     };
-    // Whichever core an array was on, it comes to that of its volume, with its journal.
+    // An array moves to the core of its volume, with its journal, from any core.
     instance.run(&["create", "-p", "array:r", "-s", "array:m", "-t", "wb", "v"]).ok();
     ["r", "m"].into_iter().for_each(is_online);
     instance.export("v");

@@ -229,7 +229,7 @@ fn wrong_bytes_from_the_ssd_are_never_served() {
         assert_eq!(nbd.read(32 << 20, 4096).unwrap(), [8; 4096], "the rest serves on");
         drop(nbd);
         if !clean {
-            // What cannot be written back is not quietly given up.
+            // Dirty lines that cannot be written back are not quietly given up.
             instance.run(&["detach", "v"]).refused(1, &format!("damaged on its SSD {ssd}"));
             instance.run(&["flush", "v"]).refused(1, "--no-flush");
             assert_eq!(instance.show("v")["mode"], "wb");

@@ -20,7 +20,7 @@ const WRITES: u64 = 600;
 /// Kills in a test of every build; `VOLTIER_CRASH_ROUNDS` asks for more (`make crash`: 50).
 const ROUNDS: u64 = 10;
 
-/// What write number `count` of a block puts there; zeroes before the first.
+/// The bytes of a block after its write number `count`; zeroes before the first.
 fn content(block: u64, count: u64) -> Vec<u8> {
     let word = if count == 0 { 0 } else { block << 32 | count };
     word.to_le_bytes().iter().copied().cycle().take(BLOCK).collect()

@@ -23,7 +23,7 @@ struct Page {
     surfaces: u64,
 }
 
-/// What a page says of one of its charts: its title, whether it was drawn, its marks, its width.
+/// A page's account of each of its charts: its title, whether it was drawn, its marks, its width.
 const CHARTS: &str = "[...document.querySelectorAll('figure')].map(figure => {
     const plot = figure.querySelector('.plot');
     const marks = 'path.js-line, path.point, .point > path, .points path, .heatmaplayer image, \

@@ -79,7 +79,7 @@ fn the_first_array_of_a_pool_that_loses_a_member_takes_the_spare_that_fits_by_it
     assert_eq!(array_called(&instance, "a")["state"], "degraded");
     assert_eq!(paths(&until_whole(&instance, "b"))[1], spare);
     assert_eq!(waiting(&instance), [small]);
-    // What was left behind in b is free, and serves a when it is given.
+    // The drive that b left behind is free, and serves a when the pool has it.
     instance.run(&["array", "spare-pool", "add", "p", &b[1]]).refused(1, "-f");
     instance.run(&["array", "spare-pool", "add", "-f", "p", &b[1]]).ok();
     assert_eq!(paths(&until_whole(&instance, "a"))[0], b[1]);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// What a reader needs to judge a figure.
+/// The facts of a machine that a reader needs to judge a figure.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The processor's own name, or its architecture where it has none.
@@ -18,7 +18,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Asks the running machine. What it does not tell is "unknown".
+    /// Asks the running machine. A fact that it does not tell is "unknown".
     pub fn this() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Machine {

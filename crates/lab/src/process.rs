@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a program that was asked to end may take to say what it has.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// What a program left when it ended.
+/// The end of a program, and its output.
 #[derive(Debug)]
 pub struct Finished {
     /// How it ended.
@@ -59,7 +59,7 @@ impl Running {
         Ok(Running { child, what: what.to_owned() })
     }
 
-    /// Its process id.
+    /// The process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

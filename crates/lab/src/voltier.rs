@@ -111,18 +111,18 @@ pub struct CacheSpec<'a> {
 /// An array to be made. The words are those of the command line.
 #[derive(Clone, Copy, Debug)]
 pub struct ArraySpec<'a> {
-    /// Its level.
+    /// The level of the array.
     pub level: &'a str,
-    /// What lies together on one member, as a size.
+    /// The bytes that lie together on one member, as a size.
     pub chunk: &'a str,
-    /// What keeps data and parity together over a crash.
+    /// The means that keeps data and parity together over a crash.
     pub consistency: &'a str,
     /// The members, in their order.
     pub members: &'a [&'a str],
 }
 
 impl Counters {
-    /// What was counted since `before`.
+    /// The counts since `before`.
     #[must_use]
     pub fn since(self, before: Counters) -> Counters {
         Counters {
@@ -326,7 +326,7 @@ mod tests {
         stop_daemon(folder.path());
         assert!(process::is_alive(other.id().cast_signed()));
 
-        // It writes the file itself: only then is it sure that its environment can be read.
+        // The shell writes the file itself: only then is it sure that its environment can be read.
         fs::remove_file(&pid_file).unwrap();
         let mut command = Command::new("sh");
         let script = "echo $$ > $VOLTIER_STATE/new && mv $VOLTIER_STATE/new \

@@ -1,4 +1,4 @@
-//! What modelled drives keep: as little as the load needs.
+//! The content of modelled drives: as little as the load needs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) struct ZeroesAside {
 }
 
 impl ZeroesAside {
-    /// A store of `bytes` bytes, all zero. Its blocks have 4 KiB.
+    /// A store of `bytes` bytes, all zero, in blocks of 4 KiB.
     pub(crate) fn new(bytes: u64) -> Self {
         let whole = bytes / PAGE_BYTES as u64 * PAGE_BYTES as u64;
         let limits = Limits { block_bytes: PAGE_BYTES as u32, ..Limits::plain(whole) };

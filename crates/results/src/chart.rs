@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 /// One bar.
 pub struct Bar<'a> {
-    /// What it stands for.
+    /// The subject of the bar.
     pub label: &'a str,
-    /// Its length.
+    /// The length of the bar.
     pub value: f64,
-    /// What is written at its end.
+    /// The text at the end of the bar.
     pub text: String,
     /// CSS class of the bar, for its colour.
     pub class: &'a str,

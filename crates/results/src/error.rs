@@ -1,4 +1,4 @@
-//! What can go wrong in a run, in one line that says what to do next.
+//! Errors of a run, each in one line that says what to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ pub enum LabError {
     /// fio is there but cannot do what the run needs.
     #[error("{found} cannot be used: {why}")]
     FioUnfit {
-        /// What `fio --version` said.
+        /// The answer of `fio --version`.
         found: String,
-        /// What is lacking, and what to do.
+        /// The feature that is lacking, and what to do.
         why: String,
     },
     /// A program ended with a failure; `detail` is the last thing it said.
     #[error("{what} failed: {detail}")]
     Failed {
-        /// What was run, in the reader's words.
+        /// The program that was run, in the reader's words.
         what: String,
         /// The program's own message, on one line.
         detail: String,
@@ -33,7 +33,7 @@ pub enum LabError {
     /// A program did not end in time and was stopped.
     #[error("{what} did not end within {seconds} s and was stopped")]
     Timeout {
-        /// What was run.
+        /// The program that was run.
         what: String,
         /// How long it was given.
         seconds: u64,
@@ -41,17 +41,17 @@ pub enum LabError {
     /// A program's answer was not what it is documented to be.
     #[error("{what} gave an answer that cannot be read: {detail}")]
     Answer {
-        /// What was run.
+        /// The program that was run.
         what: String,
-        /// What was expected and not found.
+        /// The part of the answer that was expected and not found.
         detail: String,
     },
     /// A result of another program that cannot be used.
     #[error("{path} cannot be used: {why}", path = path.display())]
     Unreadable {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the file.
         why: String,
     },
     /// A setting given by the user.
@@ -59,9 +59,9 @@ pub enum LabError {
     Setting {
         /// The option or environment variable.
         name: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What would be accepted.
+        /// The values that would be accepted.
         why: String,
     },
     /// A plan that cannot be used.
@@ -69,7 +69,7 @@ pub enum LabError {
     Plan {
         /// The plan's name or file.
         what: String,
-        /// What is wrong with it, and what would be accepted.
+        /// The error in the plan, and what would be accepted.
         why: String,
     },
     /// A target that is not to be measured, or not to be written.
@@ -95,9 +95,9 @@ pub enum LabError {
     /// A file or folder could not be used.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

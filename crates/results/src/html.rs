@@ -1,4 +1,4 @@
-//! What every page of ours shares: its look, and tables that scroll where they are too wide.
+//! The common parts of every page of ours: the look, and tables that scroll where they are too wide.
 
 use std::fmt::Write;
 

@@ -14,7 +14,7 @@ use super::{Op, Request};
 pub enum Target {
     /// fio's log, version 3.
     Iolog,
-    /// Alibaba's CSV. It has no discards.
+    /// Alibaba's CSV, which has no discards.
     Alibaba,
     /// Block numbers of 32 bits, of blocks of 4 KiB: no times, no writes.
     U32,

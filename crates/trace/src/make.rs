@@ -49,7 +49,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// What is made.
+/// The description of a trace that is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
     /// The order.

@@ -15,19 +15,19 @@ const DISCARD_MAX: u64 = 1 << 30;
 /// Volumes that a message names.
 const VOLUMES_NAMED: usize = 5;
 
-/// What becomes of addresses beyond the end of the target.
+/// The fate of addresses beyond the end of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fit {
     /// The trace is refused.
     Refuse,
-    /// They begin again at the target's start.
+    /// Addresses begin again at the target's start.
     Wrap,
     /// All addresses shrink in proportion.
     Scale,
 }
 
-/// What a trace asks of a target, found in a pass over it.
+/// The demands of a trace on a target, found in a pass over the trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Survey {
     /// Requests that are replayed.
@@ -47,7 +47,7 @@ pub struct Survey {
 /// A trace to be replayed.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// Its files.
+    /// The files of the trace.
     pub files: Vec<PathBuf>,
     /// How they are read.
     pub options: ReadOptions,
@@ -59,7 +59,7 @@ pub struct Replay {
     pub depth: u32,
     /// Writes and discards are left out.
     pub is_reads_only: bool,
-    /// What a pass over it found.
+    /// The findings of a pass over the trace.
     pub survey: Survey,
 }
 

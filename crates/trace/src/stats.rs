@@ -1,4 +1,4 @@
-//! What a trace is made of: requests, bytes, sizes, order, rate over time, reuse.
+//! The make-up of a trace: requests, bytes, sizes, order, rate over time, reuse.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ const VOLUMES_SHOWN: usize = 10;
 pub struct Direction {
     /// How many.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of the requests.
     pub bytes: u64,
     /// Those that begin where one of the volume's last sixteen streams ended.
     pub sequential: u64,
@@ -43,9 +43,9 @@ pub struct Direction {
 pub struct VolumeStats {
     /// As the trace names it.
     pub name: String,
-    /// Its requests.
+    /// Requests to the volume.
     pub requests: u64,
-    /// Their bytes.
+    /// Bytes of these requests.
     pub bytes: u64,
     /// Where the last of its bytes ends.
     pub end: u64,
@@ -67,7 +67,7 @@ pub struct Reuse {
 pub struct Stats {
     /// The files.
     pub files: Vec<PathBuf>,
-    /// Their formats.
+    /// The formats of the files.
     pub formats: Vec<String>,
     /// Reads.
     pub reads: Direction,

@@ -11,7 +11,6 @@
 //! between two requests. A volume and everything below it belongs to one core.
 
 mod drive;
-mod gate;
 mod volume;
 
 pub use drive::{Drive, DriveError, DriveSpec, Leaf};

@@ -1,4 +1,5 @@
-//! A volume: what a name stands for while it is served.
+//! A volume: what a name stands for while it is served, and the gate that stops its requests while
+//! what is below them changes.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -12,9 +13,7 @@ use voltier_block::{
 use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Status,
 };
-use voltier_ring::Handle;
-
-use crate::gate::{Closed, Gate};
+use voltier_ring::{Handle, Signal};
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -32,6 +31,57 @@ fn piece_sectors(device: &Limits) -> u64 {
         stripe
     } else {
         PIECE_SECTORS
+    }
+}
+
+/// Requests pass a gate; whoever closes it waits until none is inside.
+#[derive(Default)]
+struct Gate {
+    inside: Cell<u64>,
+    closed: Cell<bool>,
+    changed: Signal,
+}
+
+/// A request inside.
+struct Inside(Rc<Gate>);
+
+/// The gate is closed and nobody inside, until this is dropped.
+struct Closed(Rc<Gate>);
+
+impl Gate {
+    /// Enters, after waiting while the gate is closed.
+    async fn enter(self: &Rc<Self>) -> Inside {
+        if self.closed.get() {
+            self.changed.until(|| !self.closed.get()).await;
+        }
+        self.inside.set(self.inside.get() + 1);
+        Inside(self.clone())
+    }
+
+    /// Closes the gate and waits until nobody is inside.
+    async fn close(self: &Rc<Self>) -> Closed {
+        self.changed.until(|| !self.closed.get()).await;
+        self.closed.set(true);
+        let closed = Closed(self.clone());
+        self.changed.until(|| self.inside.get() == 0).await;
+        closed
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let inside = self.0.inside.get() - 1;
+        self.0.inside.set(inside);
+        if inside == 0 && self.0.closed.get() {
+            self.0.changed.notify();
+        }
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.closed.set(false);
+        self.0.changed.notify();
     }
 }
 
@@ -439,5 +489,45 @@ impl<D: BlockDevice> Volume<D> {
             return Err(IoError::ReadOnly);
         }
         if self.0.limits.accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use voltier_ring::{Executor, NoFiles};
+
+    #[test]
+    fn closing_waits_for_who_is_inside_and_keeps_others_out() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        let log = Rc::new(RefCell::new(Vec::new()));
+        let seen = log.clone();
+        executor.block_on(async move {
+            let gate = Rc::new(Gate::default());
+            let inside = gate.enter().await;
+            let closer = {
+                let (gate, log, handle) = (gate.clone(), log.clone(), handle.clone());
+                handle.clone().spawn(async move {
+                    let _closed = gate.close().await;
+                    log.borrow_mut().push("closed");
+                    handle.sleep(1).await;
+                })
+            };
+            handle.yield_now().await;
+            let late = {
+                let (gate, log) = (gate.clone(), log.clone());
+                handle.spawn(async move {
+                    let _inside = gate.enter().await;
+                    log.borrow_mut().push("late");
+                })
+            };
+            handle.yield_now().await;
+            log.borrow_mut().push("leaving");
+            drop(inside);
+            closer.await;
+            late.await;
+        });
+        assert_eq!(*seen.borrow(), ["leaving", "closed", "late"]);
     }
 }

@@ -3,8 +3,8 @@
 use zerocopy::little_endian::U64;
 
 /// Numbers that only grow (records, generations, epochs, writings of a block) are below this: at a
-/// thousand million a second it takes a century. What has a higher one is not whole, and so no sum
-/// of them overflows.
+/// thousand million a second it takes a century. A structure with a higher one is not whole, and so
+/// no sum of counters overflows.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// Whether these are numbers that a counter can have reached.

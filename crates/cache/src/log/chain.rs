@@ -3,8 +3,8 @@
 //! The first record of a segment names the segment after it, so a scout reads first records only, and
 //! each segment it finds is walked from head to head beside the others. Where segments follow one
 //! another on the SSD, as they do while a cache fills, the scout reads the first records of several
-//! before it is told of them. What it finds is a guess: the replay takes records only as long as they
-//! follow one another.
+//! before it is told of them. A record that the scout finds is a guess: the replay takes records only as
+//! long as they follow one another.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

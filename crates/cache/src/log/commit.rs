@@ -1,4 +1,5 @@
-//! The log as the parts of a cache use it: they queue changes, and wait until these are on the SSD.
+//! The log as the parts of a cache use it: they queue changes, and wait until these are on the SSD. One
+//! task forms records of the changes, and sends the records out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,15 +8,16 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, IoError, IoResult};
-use voltier_ring::Signal;
+use voltier_ring::{Handle, Signal, join_all};
 
 use crate::canary::{self, Canary};
 use crate::devices::ssd::Ssd;
 use crate::format::position::Position;
-use crate::log::change::Change;
-use crate::log::form::{Formed, LogState};
+use crate::log::change::{Change, Queue};
+use crate::log::form::{Formed, LogState, Record};
 use crate::log::ordered::{OrderedQueue, Version};
-use crate::log::queue::Queue;
+use crate::log::pressure::Pressure;
+use crate::log::stage::Lifecycle;
 use crate::map::contents::must;
 use crate::map::shared::Map;
 
@@ -162,13 +164,13 @@ impl<S: BlockDevice> Log<S> {
     }
 
     /// Forms the next record if one is due.
-    pub(super) fn form_next(&self) -> Option<Formed> {
+    fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
         state.wants_record().then(|| state.form_record(&mut self.map.change()))
     }
 
     /// A record is on the SSD's interface.
-    pub(super) fn record_done(&self, sequence: u64) {
+    fn record_done(&self, sequence: u64) {
         self.state.borrow_mut().record_done(sequence, &mut self.map.change());
     }
 
@@ -338,5 +340,76 @@ impl<S: BlockDevice> Log<S> {
                 self.ssd.health()
             )
         })
+    }
+}
+
+/// The writer of records of one cache.
+pub(crate) struct LogWriter<S> {
+    handle: Handle,
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    pressure: Rc<Pressure>,
+    lifecycle: Rc<Lifecycle>,
+}
+
+impl<S: BlockDevice> LogWriter<S> {
+    pub(crate) fn new(
+        handle: Handle,
+        map: Rc<Map>,
+        ssd: Rc<Ssd<S>>,
+        log: Rc<Log<S>>,
+        pressure: Rc<Pressure>,
+        lifecycle: Rc<Lifecycle>,
+    ) -> Rc<Self> {
+        Rc::new(Self { handle, map, ssd, log, pressure, lifecycle })
+    }
+
+    /// Forms records and sends them out until the log ends.
+    pub(crate) async fn write_log(self: Rc<Self>) {
+        let mut last_segment = self.log.segment();
+        loop {
+            if self.ssd.failed() || (self.lifecycle.is_log_ending() && self.log.is_empty()) {
+                self.map.ask_for_segments();
+                return;
+            }
+            match self.log.form_next() {
+                Some(Formed::Record(record)) => {
+                    self.pressure.notify_dirty();
+                    self.pressure.hurry_when_high();
+                    drop(self.handle.spawn(self.clone().write_record(record)));
+                }
+                Some(Formed::Nothing) => self.log.notify_progress(),
+                Some(Formed::Blocked) => {
+                    self.map.ask_for_segments();
+                    self.log.work().await;
+                }
+                None => self.log.work().await,
+            }
+            let segment = self.log.segment();
+            if segment != last_segment {
+                last_segment = segment;
+                self.map.ask_for_segments();
+                // Bounds what a start must verify, and lets emptied segments go.
+                let log = self.log.clone();
+                // A failure is everybody's to see: the SSD is given up then.
+                drop(self.handle.spawn(async move { log.make_durable().await }));
+            }
+        }
+    }
+
+    async fn write_record(self: Rc<Self>, record: Record) {
+        let sequence = record.sequence;
+        let writes = record.runs.into_iter().map(|(at, payload)| self.ssd.write(at, payload));
+        let written: IoResult<()> = join_all(writes).await.into_iter().collect();
+        if self.ssd.failed() {
+            return;
+        }
+        match written {
+            Ok(()) => self.log.record_done(sequence),
+            Err(_) => self.ssd.count_write_error(),
+        }
+        self.log.notify_progress();
+        self.log.notify_work();
     }
 }

@@ -14,13 +14,11 @@ use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, NO_UNIT, RECORD_HEAD_BYTES, RECORD_MAGIC, RecordEntry,
-    RecordHead,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RECORD_HEAD_BYTES,
+    RECORD_MAGIC, RecordEntry, RecordHead, entries_per_record,
 };
-use crate::log::builder::{Builder, EVICTIONS_PER_LINE, entry_of, flags_of};
-use crate::log::change::{Change, Source};
+use crate::log::change::{Change, Queue, Source};
 use crate::log::ordered::{OrderedQueue, Version};
-use crate::log::queue::Queue;
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
@@ -35,6 +33,10 @@ const RECORD_BYTES_MIN: usize = 64 << 10;
 const INTERNAL_RESERVE: usize = 2;
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
+/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
+/// nothing could go.
+const EVICTIONS_PER_LINE: usize = 2;
+
 /// A record ready to be written: its head and lines, joined into runs of neighbours on the SSD.
 pub(crate) struct Record {
     pub(crate) runs: Vec<(Lba, Payload)>,
@@ -133,7 +135,7 @@ impl LogState {
         self.epoch = record.epoch;
     }
 
-    /// Whatever made the records durable, to the client this flush is the cut between two epochs.
+    /// Ends the epoch: the flush of a client is a cut also when another flush had made the records durable.
     pub(super) fn end_epoch(&mut self) {
         if self.epoch_begin < self.next_sequence {
             self.epoch += 1;
@@ -421,6 +423,82 @@ impl LogState {
         }
         self.user.wake_all();
         self.internal.wake_all();
+    }
+}
+
+fn flags_of(dirty: bool, partial: bool) -> u8 {
+    let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+    flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
+}
+
+fn entry_of(kind: u8, line: u64, slot: u32, crc: u32) -> RecordEntry {
+    RecordEntry {
+        line: line.into(),
+        slot: slot.into(),
+        crc: crc.into(),
+        mask: 0.into(),
+        kind,
+        flags: 0,
+        reserved: [0; 6],
+    }
+}
+
+/// A record being put together.
+struct Builder {
+    position: Position,
+    /// Where the search for the next free slot of the segment goes on.
+    slot: u32,
+    /// Where the next line goes.
+    line_slot: Option<u32>,
+    entries_max: usize,
+    entries: Vec<RecordEntry>,
+    lines: Vec<Bytes>,
+    /// Of the lines, and what was dirty in the versions they replace.
+    slots: Vec<(u32, u128)>,
+    /// Dirty lines, in ordered mode.
+    versions: Vec<(u64, Version)>,
+}
+
+impl Builder {
+    fn new(geometry: &Geometry, position: Position) -> Self {
+        let entries_max = entries_per_record(geometry.unit_bytes as usize);
+        Self {
+            position,
+            slot: position.slot,
+            line_slot: None,
+            entries_max,
+            entries: Vec::with_capacity(entries_max),
+            lines: Vec::with_capacity(entries_max),
+            slots: Vec::with_capacity(entries_max),
+            versions: Vec::new(),
+        }
+    }
+
+    /// Whether any change still fits, with the evictions it may cause.
+    fn has_room(&self) -> bool {
+        self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
+    }
+
+    /// Finds where the next line would go; false when the segment has no room for one.
+    fn find_line_place(&mut self, free: &FreeSlots) -> bool {
+        self.line_slot = self.line_slot.or_else(|| free.next(self.slot));
+        self.line_slot.is_some()
+    }
+
+    fn take_line_place(&mut self, geometry: &Geometry) -> u32 {
+        let slot = self.line_slot.take().expect("a place was found before the change was taken");
+        self.slot = slot + 1;
+        self.position.segment * geometry.slots_per_segment + slot
+    }
+
+    fn add_data(&mut self, entry: RecordEntry, data: Bytes, lost: u128) {
+        self.slots.push((entry.slot.get(), lost));
+        self.entries.push(entry);
+        self.lines.push(data);
+    }
+
+    fn note(&mut self, kind: u8, line: u64, slot: u32) {
+        self.entries.push(entry_of(kind, line, slot, 0));
     }
 }
 

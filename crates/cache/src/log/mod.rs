@@ -1,6 +1,5 @@
 //! The log on the SSD: changes become records, checkpoints shorten it, a start replays it.
 
-pub(crate) mod builder;
 pub(crate) mod chain;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
@@ -14,9 +13,7 @@ pub(crate) mod map_copy;
 pub(crate) mod open;
 pub(crate) mod ordered;
 pub(crate) mod pressure;
-pub(crate) mod queue;
 pub(crate) mod reclaim;
 pub(crate) mod recover;
 pub(crate) mod replay;
 pub(crate) mod stage;
-pub(crate) mod write;

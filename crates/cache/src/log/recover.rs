@@ -62,7 +62,7 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
     Ok(found)
 }
 
-/// Lays an empty cache out on the SSD. Whatever was there is lost.
+/// Lays an empty cache out on the SSD. All older content of the SSD is lost.
 ///
 /// # Errors
 /// When the SSD is too small, the line size does not fit its blocks, or it fails.

@@ -136,7 +136,7 @@ impl Loading {
         self.decided[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// Whatever the map says of these lines is out of date.
+    /// Notes that the stored map is out of date about these lines.
     pub(crate) fn void(&mut self, first: u64, last: u64) {
         self.void.insert(first, last);
     }

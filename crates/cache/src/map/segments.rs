@@ -198,8 +198,8 @@ impl Segments {
         segment.round != round && segment.pins[round as usize] == 0
     }
 
-    /// Begins to prepare a closed segment. What is dead in it now is dead by records below
-    /// `next_sequence`.
+    /// Begins to prepare a closed segment. Records below `next_sequence` tell of every slot that is dead
+    /// in the segment now.
     pub(crate) fn prepare(
         &mut self,
         number: u32,

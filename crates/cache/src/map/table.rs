@@ -1,8 +1,8 @@
 //! The hash table from line to slot: 64-byte buckets, one cache miss a look.
 //!
 //! A bucket holds twelve to sixteen slots, as many as their width allows, and an eight-bit tag for
-//! each; the line itself is not stored, the caller compares it through the slot. What does not fit
-//! goes to the next bucket, and every bucket passed over counts it, so that a look knows when to
+//! each; the line itself is not stored, the caller compares it through the slot. A slot that does not
+//! fit goes to the next bucket, and every bucket passed over counts it, so that a look knows when to
 //! stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
 use crate::packed_array::bits_for;

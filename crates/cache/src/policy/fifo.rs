@@ -119,8 +119,8 @@ impl Fifo {
 
     /// Looks from the head until a line may go: its slot, or the position where it stopped.
     ///
-    /// As it meets the entries of every line oldest first it can tell the stale ones. It pushes
-    /// the few live entries it passes up to where it stops, so no dead one is met twice.
+    /// The look meets the entries of every line oldest first, and so can tell the stale ones. The few
+    /// live entries on its way are pushed up to where the look stops, so no dead one is met twice.
     fn look_from_oldest(&mut self, lines: &impl Lines) -> Result<Option<u32>, u64> {
         let mut passed = [0; NEAR_LOOKS_MAX as usize];
         let mut count = 0;
@@ -153,7 +153,7 @@ impl Fifo {
         if found.is_some() { Ok(found) } else { Err(at) }
     }
 
-    /// Looks at entries from `at` up to `end`. It cannot tell a stale entry of a marked line from
+    /// Looks at entries from `at` up to `end`. The look cannot tell a stale entry of a marked line from
     /// a live one, and passes over both.
     fn look(
         &mut self,

@@ -11,8 +11,7 @@ use crate::map::locks::{Access, LineLocks};
 use crate::map::shared::Map;
 use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
-use crate::serve::write::Writer;
-use crate::serve::write_past::DirectWriter;
+use crate::serve::write::{DirectWriter, Writer};
 
 /// Zeroes written as data go in pieces of this size.
 const ZERO_PIECE_BYTES: u64 = 128 << 10;

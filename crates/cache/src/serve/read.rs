@@ -17,8 +17,7 @@ use crate::serve::idle_origin::IdleOrigin;
 use crate::serve::miss::MissReader;
 use crate::serve::plan::{Planner, Run};
 use crate::serve::route::Router;
-use crate::serve::shared_reads::{self, SharedReads};
-use crate::serve::single_flight::Role;
+use crate::serve::same_range::{self, Role, SharedReads};
 
 /// The reads of one cache.
 pub(crate) struct Reader<S, O> {
@@ -90,7 +89,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
             (true, false) => Served::Bypassed,
         };
         if let Some(leader) = leader {
-            shared_reads::answer(leader, &read, served);
+            same_range::answer_reads(leader, &read, served);
         }
         count(&self.counters.reads, served, bytes);
         Ok(read)

@@ -1,27 +1,32 @@
 //! Writes: to the log, or to the origin and then to the log.
+//!
+//! [`Writer`] chooses the way. [`LineMerger`] makes changes of lines out of a write's data.
+//! [`DirectWriter`] changes the origin past the log: marked first, and then told to the log.
 
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Payload, PayloadCursor,
+    SectorRange,
 };
 
 use crate::canary::{self, Canary};
 use crate::counters::{Counters, Served, add, count};
+use crate::devices::health::SsdHealth;
+use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
+use crate::format::geometry::mask_of;
 use crate::ground::Ground;
-use crate::log::change::Source;
+use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
+use crate::log::intents::Intents;
 use crate::log::pressure::Pressure;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::map::shared::Map;
-use crate::serve::coalescing::{self, Answer, Coalescing, Overwritten};
 use crate::serve::flush::Flusher;
-use crate::serve::line_changes::LineMerger;
 use crate::serve::route::{Router, WritePath};
-use crate::serve::single_flight::Role;
-use crate::serve::write_past::DirectWriter;
+use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
 
 /// Share of the cache that may be dirty, in percent. Writers wait above it: what is left keeps the
 /// policy able to evict and reclaiming able to find room.
@@ -32,7 +37,7 @@ enum Wait {
     /// The write has its lines, and answers those that came later and wait.
     Leads(LineGuard, Overwritten),
     /// A write of the same range has answered for all.
-    Overwritten(Answer),
+    Overwritten(WriteAnswer),
 }
 
 /// The writes of one cache.
@@ -127,7 +132,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
                 Role::Leader(leader) => {
                     self.coalescing.wait_for_log().await;
                     let guard = self.locks.lock(first, last, access).await;
-                    let mut overwritten = coalescing::begin(leader);
+                    let mut overwritten = same_range::begin_write(leader);
                     if let Some(newest) = overwritten.given.take() {
                         *data = newest;
                     }
@@ -193,5 +198,248 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             self.map.get().index().dirty_lines() + waiting < limit || self.ssd.failed()
         };
         self.pressure.until(room).await;
+    }
+}
+
+/// The merger of writes with the cached lines of one cache.
+pub(crate) struct LineMerger<S> {
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    log: Rc<Log<S>>,
+    damage: Rc<Damage<S>>,
+}
+
+impl<S: BlockDevice> LineMerger<S> {
+    pub(crate) fn new<O: BlockDevice>(ground: &Ground<S, O>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            log: ground.log.clone(),
+            damage: ground.damage.clone(),
+        }
+    }
+
+    /// The changes that put a write's data into the log, line by line. Parts of lines that are not
+    /// cached stay uncached unless `partial` lines may be made of them.
+    async fn line_changes(
+        &self,
+        range: SectorRange,
+        data: &Payload,
+        source: Source,
+        partial: bool,
+    ) -> IoResult<Vec<Change>> {
+        let line_sectors = self.map.geometry().line_sectors();
+        let mut changes = Vec::with_capacity(1);
+        let mut rest = PayloadCursor::new(data.clone());
+        for piece in range.split_at_multiples(line_sectors) {
+            let line = piece.start.0 / line_sectors;
+            let data = rest.take(piece.bytes() as usize);
+            if piece.count == line_sectors {
+                changes.push(Change::Data { line, data, mask: None, source });
+            } else {
+                changes.push(match self.merge_line(line, piece, &data, partial).await? {
+                    Some((data, mask)) => Change::Data { line, data, mask, source },
+                    // A fill that is still queued would bring the old content in.
+                    None => Change::Drop { line },
+                });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// A line with a part overwritten: what is cached of it is read and merged, the origin is not
+    /// asked. `None` when nothing of it is cached and no partial line may be made.
+    async fn merge_line(
+        &self,
+        line: u64,
+        piece: SectorRange,
+        data: &[u8],
+        partial: bool,
+    ) -> IoResult<Option<(Bytes, Option<u128>)>> {
+        let all = self.map.geometry().line_mask(line);
+        let in_line = piece.start.0 - self.map.geometry().line_range(line).start.0;
+        let written = mask_of(in_line, piece.count);
+        // The whole of a short last line needs nothing merged.
+        let base = if written == all { None } else { self.cached_line(line).await? };
+        if base.is_none() && !partial && written != all {
+            return Ok(None);
+        }
+        let (mut buf, valid) = match base {
+            Some((buf, mask)) => (buf, mask.unwrap_or(all)),
+            None => (Buf::zeroed(self.map.geometry().line_bytes as usize), 0),
+        };
+        let at = in_line as usize * 512;
+        buf[at..at + data.len()].copy_from_slice(data);
+        let mask = if canary::is(Canary::MergeTorn) { all } else { valid | written };
+        Ok(Some((buf.freeze(), if mask == all { None } else { Some(mask) })))
+    }
+
+    /// The cached copy of a line and its mask, verified; `None` if there is none worth having.
+    ///
+    /// # Errors
+    /// `Medium` when the copy is dirty and damaged; `Gone` when the SSD is.
+    async fn cached_line(&self, line: u64) -> IoResult<Option<(Buf, Option<u128>)>> {
+        let found = || self.map.get().index().lookup(line);
+        let pending = |slot: u32| self.map.get().index().is_pending(slot);
+        self.log.until(|| self.ssd.failed() || !found().is_some_and(pending)).await;
+        if self.ssd.failed() {
+            return Err(IoError::Gone);
+        }
+        let Some(slot) = found() else { return Ok(None) };
+        let mask = self.map.get().index().mask(slot);
+        match self.ssd.read_slot(slot).await {
+            Ok(data) => Ok(Some((data, mask))),
+            Err(_) if self.ssd.failed() => Err(IoError::Gone),
+            Err(_) => self.damage.give_up_line(line, slot).map(|()| None),
+        }
+    }
+}
+
+/// The direct way to the origin of one cache.
+pub(crate) struct DirectWriter<S, O> {
+    map: Rc<Map>,
+    ssd: Rc<Ssd<S>>,
+    origin: Rc<Origin<O>>,
+    log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
+    intents: Rc<Intents>,
+    damage: Rc<Damage<S>>,
+    merger: Rc<LineMerger<S>>,
+}
+
+impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
+    pub(crate) fn new(ground: &Ground<S, O>, merger: Rc<LineMerger<S>>) -> Self {
+        Self {
+            map: ground.map.clone(),
+            ssd: ground.ssd.clone(),
+            origin: ground.origin.clone(),
+            log: ground.log.clone(),
+            health: ground.health.clone(),
+            intents: ground.intents.clone(),
+            damage: ground.damage.clone(),
+            merger,
+        }
+    }
+
+    /// Straight to the origin; the log gets a copy or the news that its old one is void.
+    async fn write_past(
+        &self,
+        range: SectorRange,
+        data: &Payload,
+        path: WritePath,
+    ) -> IoResult<()> {
+        if self.ssd.failed() {
+            return Err(IoError::Gone);
+        }
+        let (first, last) = self.map.geometry().lines_of(range);
+        self.map.void_unloaded(first, last);
+        let Ok(_direct) = self.intents.begin(self.ssd.device(), range).await else {
+            self.ssd.give_up();
+            return Err(IoError::Gone);
+        };
+        let written = {
+            let _order = self.origin.lock(first, last).await;
+            self.origin.write(range.start, data.clone()).await
+        };
+        let changes = if path == WritePath::Through && written.is_ok() {
+            self.merger.line_changes(range, data, Source::Write { dirty: false }, false).await
+        } else {
+            // After an error nobody knows what the origin holds: cached copies are void too.
+            Ok(self.drops(first, last))
+        };
+        match changes {
+            Ok(changes) => self.commit(changes).await?,
+            Err(_) if self.ssd.failed() => {}
+            Err(error) => return Err(error),
+        }
+        written
+    }
+
+    /// Drops of every line that is cached, or that a queued fill may bring in.
+    pub(super) fn drops(&self, first: u64, last: u64) -> Vec<Change> {
+        let contents = self.map.get();
+        let fills_queued = self.log.has_queued();
+        (first..=last)
+            .filter(|line| fills_queued || contents.index().lookup(*line).is_some())
+            .map(|line| Change::Drop { line })
+            .collect()
+    }
+
+    /// Commits what a direct write changed, and all that was formed before it: an older record that
+    /// made one of its lines clean or dropped it must not be lost when this write is acknowledged.
+    pub(super) async fn commit(&self, changes: Vec<Change>) -> IoResult<()> {
+        let committed =
+            if changes.is_empty() { Ok(()) } else { self.log.acked(self.log.queue(changes)).await };
+        match committed {
+            Ok(()) => drop(self.log.all_acked().await),
+            Err(error) if !self.ssd.failed() => return Err(error),
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The SSD is gone: the origin takes the write, and sectors that were lost have content again.
+    pub(super) async fn write_without_ssd(
+        &self,
+        range: SectorRange,
+        data: &Payload,
+    ) -> IoResult<()> {
+        self.health.past_gate().await;
+        let (first, last) = self.map.geometry().lines_of(range);
+        // The cleaner may have been writing an older version when the SSD was lost.
+        let _order = self.origin.lock(first, last).await;
+        self.origin.write(range.start, data.clone()).await?;
+        self.map.change().heal(range);
+        Ok(())
+    }
+
+    /// Zeroes of the origin; the log gets the news that its copies are void.
+    pub(super) async fn zero_past(
+        &self,
+        piece: SectorRange,
+        first: u64,
+        last: u64,
+    ) -> IoResult<()> {
+        if self.ssd.failed() {
+            return Err(IoError::Gone);
+        }
+        self.map.void_unloaded(first, last);
+        let Ok(_direct) = self.intents.begin(self.ssd.device(), piece).await else {
+            self.ssd.give_up();
+            return Err(IoError::Gone);
+        };
+        let zeroed = {
+            let _order = self.origin.lock(first, last).await;
+            self.origin.write_zeroes(piece).await
+        };
+        self.commit(self.drops(first, last)).await?;
+        zeroed
+    }
+
+    /// Discards whole lines, whose locks the caller holds: the cache forgets them, the origin is told.
+    pub(super) async fn discard(&self, first: u64, last: u64, whole: SectorRange) -> IoResult<()> {
+        if self.ssd.failed() {
+            self.health.past_gate().await;
+            let _order = self.origin.lock(first, last).await;
+            let discarded = self.origin.discard(whole).await;
+            discarded?;
+            self.map.change().heal(whole);
+            return Ok(());
+        }
+        self.map.void_unloaded(first, last);
+        let Ok(_direct) = self.intents.begin(self.ssd.device(), whole).await else {
+            self.ssd.give_up();
+            return Ok(());
+        };
+        // The content is given up from now on: dirty lines need not reach the origin any more.
+        self.commit(self.drops(first, last)).await?;
+        self.damage.forget(first, last);
+        let _order = self.origin.lock(first, last).await;
+        let discarded = self.origin.discard(whole).await;
+        match discarded {
+            // A discard is advice; an origin that cannot take it keeps its content.
+            Err(IoError::Unsupported) => Ok(()),
+            done => done,
+        }
     }
 }

@@ -46,7 +46,7 @@ pub fn after_start(instance: &Instance) -> NbdClient {
     client(instance)
 }
 
-/// What is shown of the array `a`.
+/// The array `a` as `array show` prints it.
 pub fn array(instance: &Instance) -> Value {
     array_called(instance, "a")
 }

@@ -18,12 +18,12 @@ pub struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// What became of a page.
+/// Observations of a page while it loads.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// What the page said to the console, and exceptions.
+    /// Messages of the page to the console, and exceptions.
     pub complaints: Vec<String>,
-    /// Everything that it asked for but itself.
+    /// Addresses that the page asked for, its own aside.
     pub requests: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ impl Browser {
         };
         let profile = tempfile::tempdir().unwrap();
         let folder = format!("--user-data-dir={}", profile.path().display());
-        // It reads commands from descriptor 3 and answers on 4.
+        // The browser reads commands from descriptor 3 and answers on 4.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>/dev/null", program])
             .args(["--headless", "--no-sandbox", "--remote-debugging-pipe", &folder])

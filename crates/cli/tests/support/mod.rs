@@ -17,7 +17,7 @@ pub struct Instance {
     dir: tempfile::TempDir,
 }
 
-/// What a command answered.
+/// The answer of a command.
 #[derive(Debug)]
 pub struct Answer {
     pub code: i32,

@@ -16,8 +16,7 @@ use voltier_ring::{Errno, Handle, Stream, WakerCell};
 
 use super::info::ExportInfo;
 use super::serve::{Job, Outbox, Serve};
-use super::session::{Event, Session};
-use super::transmission::{Command, Request};
+use super::session::{Command, Event, Request, Session};
 use crate::counters::CounterCell;
 use crate::requests::Workers;
 

@@ -1,8 +1,7 @@
 //! The NBD export: a server of the Network Block Device protocol.
 //!
-//! The protocol itself (`proto`, `negotiate`, `transmission`, joined in [`Session`]) knows no
-//! socket: it turns bytes into events and events into bytes, so that it can be fuzzed. The server
-//! carries those bytes:
+//! The protocol itself (`proto`, `negotiate`, and [`Session`] over both) knows no socket: it turns
+//! bytes into events and events into bytes, so that it can be fuzzed. The server carries those bytes:
 //!
 //! ```text
 //! socket -> connection -> session -> workers -> device
@@ -17,10 +16,8 @@ pub mod proto;
 mod serve;
 mod server;
 mod session;
-mod transmission;
 
 pub use close_reason::CloseReason;
 pub use info::ExportInfo;
 pub use server::NbdServer;
-pub use session::{Event, Session};
-pub use transmission::{Command, Request};
+pub use session::{Command, Event, Request, Session};

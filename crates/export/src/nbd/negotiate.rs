@@ -2,8 +2,7 @@
 
 use super::close_reason::CloseReason;
 use super::info::ExportInfo;
-use super::proto;
-use super::transmission::{be32, be64};
+use super::proto::{self, be32, be64};
 
 /// Longest option data read, in bytes: a name of the protocol's longest length and thousands of
 /// information requests. Longer data are skipped and refused.

@@ -179,3 +179,13 @@ impl Failure {
         Self { code, message, offset: None }
     }
 }
+
+/// The first four bytes as a number.
+pub(super) fn be32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+/// The first eight bytes as a number.
+pub(super) fn be64(bytes: &[u8]) -> u64 {
+    u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
+}

@@ -11,7 +11,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba,
 use voltier_ring::{Errno, Handle, Stream, WakerCell};
 
 use super::proto::{ErrorCode, Failure};
-use super::transmission::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
+use super::session::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
 use crate::counters::{CounterCell, Served};
 use crate::requests::{self, Service};
 

@@ -14,7 +14,7 @@ svg{width:100%;height:auto;display:block}svg text{font:12px system-ui,sans-serif
 .hdd{fill:var(--hdd)}.ssd{fill:var(--ssd)}.accelerated{fill:var(--accelerated)}\n\
 .published{fill:none;stroke:var(--accelerated);stroke-dasharray:3 2}\n";
 
-/// The whole page. It is well-formed XML as well as HTML.
+/// The whole page, well-formed XML as well as HTML.
 pub fn render(report: &Report) -> String {
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\

@@ -37,7 +37,7 @@ const ACCELERATED: &str = "accelerated";
 /// Runs the whole demonstration, writes `result.json` and `report.html` into the output folder, and
 /// returns what was measured. `progress` is given one line at a time.
 ///
-/// Whatever it starts has ended when it returns, also with an error.
+/// Every program that the demonstration starts has ended when the call returns, also with an error.
 ///
 /// # Errors
 /// One line that says what to do: fio missing, a command refused, a request failed, interrupted.
@@ -86,7 +86,8 @@ impl Bench<'_> {
         }
         progress("writing the accelerated volume until its SSD was written from end to end");
         self.write_whole_ssd(&targets[2].1)?;
-        // Its disk is memory too, and destaging while clients rest would be the first to touch it.
+        // The disk of this volume is memory too, and destaging while clients rest would be the first to
+        // touch it.
         progress("writing the accelerated volume's dirty lines back to its disk");
         self.instance.flush(ACCELERATED)?;
         let mut rows = Vec::new();
@@ -103,8 +104,8 @@ impl Bench<'_> {
     }
 
     /// Makes sure that no measurement is the first to touch the memory of a modelled drive: the
-    /// system clears it then, which can take longer than the drive that is modelled. It also leaves
-    /// the cache as long use would: its log reuses its space.
+    /// system clears it then, which can take longer than the drive that is modelled. The write also
+    /// leaves the cache as long use would: its log reuses its space.
     fn write_whole_ssd(&self, target: &Target) -> Result<(), LabError> {
         let ssd_bytes = SSD_PER_SIZE * self.options.size_bytes;
         for _ in 0..PASSES_MAX {
@@ -187,7 +188,7 @@ impl Bench<'_> {
         }
     }
 
-    /// What a reader would type to do the same, the private state folder left out.
+    /// The commands that a reader would type to do the same, the private state folder left out.
     fn commands(&self, target: &Target) -> Vec<String> {
         let (hdd, ssd) = (self.hdd_device(), self.ssd_device(1));
         let cache = self.ssd_device(SSD_PER_SIZE);

@@ -1,4 +1,4 @@
-//! What can be chosen in the demonstration, and how a user says it.
+//! The choices of the demonstration, and how a user says them.
 
 use std::path::PathBuf;
 
@@ -21,8 +21,8 @@ const SMALLEST_SIZE_BYTES: u64 = 64 << 20;
 /// more than an eighth of the lines can be dirty then, which is below the threshold of destaging.
 pub(crate) const SSD_PER_SIZE: u64 = 8;
 
-/// How often SSD and accelerated volume are measured, in turns; the median counts. What slows the
-/// machine down for a while meets both.
+/// How often SSD and accelerated volume are measured, in turns; the median counts. A machine that
+/// slows down for a while does so for both.
 pub(crate) const TURNS: usize = 3;
 
 /// How to run the demonstration.
@@ -36,7 +36,7 @@ pub struct Options {
     pub size_bytes: u64,
     /// Seconds of each run.
     pub seconds: u32,
-    /// Which SSD is modelled.
+    /// The SSD that is modelled.
     pub ssd: Ssd,
 }
 

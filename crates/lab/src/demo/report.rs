@@ -1,4 +1,4 @@
-//! What the demonstration measured, as a table and as JSON.
+//! The figures of the demonstration, as a table and as JSON.
 
 use serde::Serialize;
 use voltier_results::size::format_bytes;
@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::plan::maxio_jobs::{JobSpec, Published, Unit};
 use crate::voltier::Show;
 
-/// What one job measured on the three volumes, in its unit.
+/// The figures of one job on the three volumes, in the unit of the job.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// The modelled disk.
@@ -39,7 +39,7 @@ pub struct Row {
     pub read_misses_per_second: f64,
     /// Bytes written to the SSD for each byte the clients wrote. None: no writes.
     pub write_amplification: Option<f64>,
-    /// What the document has.
+    /// The figures of the document.
     pub published: Published,
 }
 
@@ -54,7 +54,7 @@ pub struct Report {
     pub machine: Machine,
     /// The client.
     pub fio_version: String,
-    /// What one would type to do the same.
+    /// The commands that do the same.
     pub commands: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ impl Report {
         text
     }
 
-    /// What must be known to judge the figures.
+    /// Notes that are needed to judge the figures.
     pub fn notes(&self) -> Vec<String> {
         let size = format_bytes(self.options.size_bytes);
         let mut notes = vec![

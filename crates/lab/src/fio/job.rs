@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use voltier_results::size::format_bytes;
 
-/// What fio reads and writes.
+/// The target that fio reads and writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An NBD export, by URI, through fio's `nbd` engine (libnbd).
@@ -155,7 +155,7 @@ impl Job {
         }
         options.push(("group_reporting", None));
         let mut add = |key, value: String| options.push((key, Some(value)));
-        // What goes over its part once meets every block once, also in random order.
+        // A job that goes over its part once meets every block once, also in random order.
         if !(self.until == Until::Once && self.pattern.is_random()) {
             add("norandommap", "1".to_owned());
         }

@@ -22,7 +22,7 @@ pub const OLDEST: (u32, u32) = (3, 13);
 /// The oldest fio that the plans are run with: JSON+ with the bins of whole latencies.
 pub const OLDEST_FOR_PLANS: (u32, u32) = (3, 30);
 
-/// What a run may take beyond its own time: connecting, laying out memory, ending.
+/// The time that a run may take beyond its own: connecting, laying out memory, ending.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// The limit of a job that ends when it has moved its bytes, not after a time.
@@ -55,7 +55,7 @@ impl Fio {
         Ok(Fio { version, engines })
     }
 
-    /// What it calls itself: "fio-3.33".
+    /// The version by which fio calls itself: "fio-3.33".
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -117,7 +117,7 @@ impl Fio {
         stop: &Stop,
     ) -> Result<(Vec<Outcome>, bool), LabError> {
         let what = "fio";
-        // What a killed run of before has left is not to be taken for a result of this one.
+        // The output of a killed run before is not to be taken for a result of this one.
         std::fs::remove_file(raw).ok();
         let mut command = fio_that_ends_with_us();
         command.args(arguments).current_dir(raw.parent().unwrap_or(Path::new(".")));

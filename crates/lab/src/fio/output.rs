@@ -7,7 +7,7 @@ use voltier_results::result::Flow;
 
 use crate::LabError;
 
-/// What one reporting group of jobs measured.
+/// The figures of one reporting group of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The job's name; of a group that of its first job.
@@ -66,7 +66,7 @@ struct RawJob {
     write: Value,
 }
 
-/// What the fio that was just run says of a direction; what is not there must not be read as zero.
+/// The figures of a direction that a fio just run must give: a missing one must not be read as zero.
 const FIGURES: [&str; 5] = ["total_ios", "io_bytes", "runtime", "iops", "bw_bytes"];
 const LATENCIES: [&str; 2] = ["clat_ns", "lat_ns"];
 const MOMENTS: [&str; 4] = ["min", "max", "mean", "stddev"];

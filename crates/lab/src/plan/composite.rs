@@ -29,7 +29,7 @@ pub(super) const READ_PERCENT: u8 = 40;
 /// Addresses are multiples of this.
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// The job with the sizes and places of the workload. What is no multiple of the target's block
+/// The job with the sizes and places of the workload. A size that is no multiple of the target's block
 /// becomes as many requests of 4 KiB, or of a block where that is larger.
 pub(super) fn composite(mut job: Job, block_bytes: u64) -> Job {
     let least = block_bytes.max(ALIGNMENT);

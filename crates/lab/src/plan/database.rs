@@ -7,7 +7,7 @@ use super::jobs::once;
 use super::step::{DatabaseStep, Group, Planned, Subject, Work};
 use super::values::{Extent, check};
 
-/// Which database and benchmark.
+/// The databases, each with its benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {

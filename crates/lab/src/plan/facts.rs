@@ -1,4 +1,4 @@
-//! What the report of a run says of its plan, and the heads that the SNIA standard wants of its tests.
+//! The facts of a plan in the report of its run, and the heads that the SNIA standard wants of its tests.
 
 use voltier_results::report::{PlanFacts, PtsTest};
 use voltier_results::result::Run;

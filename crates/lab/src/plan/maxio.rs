@@ -19,7 +19,7 @@ pub struct Maxio {
     pub fill: bool,
     /// How often the jobs are run.
     pub repeats: u32,
-    /// Which of the jobs.
+    /// The jobs that are run.
     pub jobs: Vec<String>,
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fio::{Job, Outcome, Pattern, Until};
 
-/// What a job's figure counts.
+/// The unit of a job's figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Decimal megabytes per second.
@@ -81,7 +81,7 @@ pub struct JobSpec {
     pub block_bytes: u32,
     /// Requests in flight per thread.
     pub iodepth: u32,
-    /// What is reported.
+    /// The unit that is reported.
     pub unit: Unit,
     hdd: Option<f64>,
     sata: (f64, f64),
@@ -178,7 +178,7 @@ impl JobSpec {
         }
     }
 
-    /// What the job is judged by, in its unit.
+    /// The figure by which the job is judged, in its unit.
     pub fn figure(&self, outcome: &Outcome) -> f64 {
         match self.unit {
             Unit::MegabytesPerSecond => outcome.megabytes_per_second(),
@@ -186,7 +186,7 @@ impl JobSpec {
         }
     }
 
-    /// What the document has for it.
+    /// The figures of the document for this job.
     pub fn published(&self, ssd: Ssd) -> Published {
         let (bare, accelerated) = match ssd {
             Ssd::Sata => self.sata,

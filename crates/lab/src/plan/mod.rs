@@ -60,11 +60,11 @@ pub struct Plan {
     pub name: String,
     /// Whether it is the quick form, which says nothing about a drive.
     pub is_quick: bool,
-    /// What is done.
+    /// The method of the plan.
     pub method: Method,
 }
 
-/// What a plan does, with its settings.
+/// The methods of plans, each with its settings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Method {
     /// Five jobs of the MaxIO document.
@@ -187,7 +187,7 @@ fn settings<T: Serialize + DeserializeOwned>(
         if !known.contains(&key.as_str()) {
             return Err(unknown("key", &key, &known));
         }
-        // What has a fraction may be given without one.
+        // A setting with a fraction may be given without one.
         let value = match (all.get(&key), value) {
             (Some(toml::Value::Float(_)), toml::Value::Integer(whole)) => {
                 toml::Value::Float(whole as f64)
@@ -229,7 +229,7 @@ impl Plan {
         table.to_string()
     }
 
-    /// What it is called in reports. A quick form is never called PTS.
+    /// The title of the plan in reports. A quick form is never called PTS.
     pub fn title(&self) -> String {
         match (&self.method, self.is_quick) {
             (Method::Pts(_), true) => {

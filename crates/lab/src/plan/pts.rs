@@ -1,7 +1,7 @@
 //! The SNIA performance test for solid state storage: purge, preconditioning, and each test in
 //! rounds until its five last rounds are steady.
 //!
-//! The order of the loops is the specification's. Its quick form is for trying the plan out and is
+//! The order of the loops is the specification's. The quick form is for trying the plan out and is
 //! never called PTS.
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) const TESTS: [&str; 9] =
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pts {
-    /// Which tests: `iops`, `tp`, `lat`, `wsat`, `hir`, `xsr`, `ecw`, `dirth`; `wipc` preconditions alone.
+    /// The tests: `iops`, `tp`, `lat`, `wsat`, `hir`, `xsr`, `ecw`, `dirth`; `wipc` preconditions alone.
     pub tests: Vec<String>,
     /// Seconds of a point; the specification has a minute.
     pub seconds: f64,

@@ -1,4 +1,4 @@
-//! What a plan expands to: groups of points, in the order in which they are measured.
+//! The steps of a plan: groups of points, in the order in which they are measured.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use voltier_trace::replay::Replay;
 
 use crate::fio::{Job, Until};
 
-/// What is written once is assumed to go at this rate when a time is estimated.
+/// The assumed rate of writing a target once, when a time is estimated.
 const FILL_BYTES_PER_SECOND: f64 = 200e6;
 
 /// A trace that is replayed as fast as possible is assumed to take so many requests a second.
 const REPLAY_RATE: f64 = 20e3;
 
-/// What starting and ending a program takes.
+/// The time that starting and ending a program takes.
 const START: Duration = Duration::from_millis(400);
 
 /// A thing to be measured, as a plan needs to know it.
@@ -23,7 +23,7 @@ pub struct Subject {
     pub name: String,
     /// Bytes of it that the plan may touch.
     pub size_bytes: u64,
-    /// It holds nothing: what only reads must write it once before.
+    /// The target holds nothing: a job that only reads must write the target once before.
     pub is_new: bool,
     /// A volume whose cache can be switched off and on.
     pub has_cache: bool,
@@ -55,9 +55,9 @@ pub enum Repeat {
     UntilSteady {
         /// Rounds at most.
         rounds_max: u32,
-        /// What must be steady.
+        /// The figures that must be steady.
         tracked: Vec<Tracked>,
-        /// It ends as well when the group has written so many bytes.
+        /// The rounds end as well when the group has written so many bytes.
         bytes_max: Option<u64>,
     },
 }
@@ -67,7 +67,7 @@ pub enum Repeat {
 pub struct Tracked {
     /// Index of the point in its group.
     pub point: usize,
-    /// Which figure of it.
+    /// The figure of this point.
     pub value: Value,
 }
 
@@ -85,13 +85,13 @@ pub enum Value {
 /// A point to be measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
-    /// Its place in the plan; the round is filled in when it is measured.
+    /// The place of the point in the plan; the round is filled in when it is measured.
     pub axes: Axes,
-    /// What is done.
+    /// The work of the point.
     pub work: Work,
 }
 
-/// What is done for a point.
+/// The work of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// The target forgets what it holds: discarded, or zeroed where that is not possible.
@@ -194,7 +194,7 @@ fn time_of(job: &Job) -> Duration {
 }
 
 impl Planned {
-    /// Its name in the run, unique there: `hdd/iops/round=3/bs=4096/read=65`.
+    /// The name of the point, unique in the run: `hdd/iops/round=3/bs=4096/read=65`.
     pub fn id(&self) -> String {
         id(&self.axes)
     }
@@ -276,7 +276,7 @@ impl Group {
     }
 }
 
-/// What a plan takes.
+/// The time and the writes that a plan takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Points at least (steady at once).
@@ -293,7 +293,7 @@ pub struct Estimate {
     pub writing_max: Duration,
 }
 
-/// What groups take together.
+/// The estimate of all groups together.
 pub fn estimate(groups: &[Group]) -> Estimate {
     let mut sum = Estimate::default();
     for group in groups {

@@ -66,7 +66,7 @@ pub(super) fn time(seconds: f64) -> Duration {
     Duration::from_millis((seconds * 1000.0).round() as u64)
 }
 
-/// What every method checks: a time that can be measured, sizes that drives take.
+/// Checks the values that every method has: a time that can be measured, sizes that drives take.
 pub(super) fn check(seconds: f64, blocks: &[ByteSize]) -> Result<(), String> {
     if !(0.05..=1e7).contains(&seconds) {
         return Err(format!("seconds = {seconds}: give seconds from 0.05"));

@@ -23,10 +23,10 @@ const PORT: u16 = 8765;
 /// Window of the clients' logs.
 const LOG_MS: u64 = 100;
 
-/// What `ip` may take, and a server until it answers.
+/// The time that `ip` may take, and a server until it answers.
 const SETUP_LIMIT: Duration = Duration::from_secs(20);
 
-/// What fio calls the sum that it makes of all clients; ours is made of bins.
+/// The name of fio's own sum of all clients; ours is made of bins.
 const ALL: &str = "All clients";
 
 /// Clients that wait for work. Servers end and namespaces go with the value.
@@ -171,7 +171,7 @@ fn fill_in(point: &mut Point, clients: &[Outcome], wanted: usize, spans: &[Optio
     }
 }
 
-/// What all clients did while all of them were active. Where that was less than half of a client's
+/// Keeps the interval in which all clients were active. Where that was less than half of a client's
 /// own time, the point is not to be used.
 fn common_interval(point: &mut Point, spans: &[&Span]) {
     let begin = spans.iter().map(|span| span.begin_ms).max().unwrap_or(0);

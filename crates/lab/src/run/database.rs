@@ -18,7 +18,7 @@ use crate::plan::step::DatabaseStep;
 use crate::plan::{Database, Engine};
 use crate::process::{self, Finished, Running, Stop};
 
-/// What a step beside the benchmark may take.
+/// The time that a step beside the benchmark may take.
 const STEP_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Rows of a table for each unit of scale.

@@ -16,7 +16,7 @@ type Facts = BTreeMap<String, String>;
 /// Fact of a target that the run made and removes.
 pub(super) const MADE: &str = "made_by_the_run";
 
-/// What sysfs has of a disk, and what it is called in reports.
+/// The facts of a disk in sysfs, and their names in reports.
 const DISK: [(&str, &str); 11] = [
     ("device/vendor", "vendor"),
     ("device/model", "model"),
@@ -31,7 +31,7 @@ const DISK: [(&str, &str); 11] = [
     ("queue/nr_requests", "queue_requests"),
 ];
 
-/// What sysfs has of the link of a PCIe drive.
+/// The facts of the link of a PCIe drive in sysfs.
 const LINK: [&str; 4] =
     ["current_link_speed", "current_link_width", "max_link_speed", "max_link_width"];
 
@@ -82,7 +82,7 @@ pub(super) fn of_path(path: &Path) -> Facts {
     facts
 }
 
-/// What a folder, or a file in it, lies on.
+/// The facts of the drive under a folder, or under a file in it.
 pub(super) fn of_folder(path: &Path) -> Facts {
     let mut facts = Facts::new();
     let Some((file_system, source, options)) = mount_of(path) else { return facts };

@@ -1,7 +1,7 @@
 //! The gate before any write: what holds something is refused until it is named twice.
 //!
 //! Only what nobody can have data on passes unnamed: files that the run makes itself, files without
-//! any data, modelled drives. What is mounted or in use is refused in any case.
+//! any data, modelled drives. A target that is mounted or in use is refused in any case.
 
 use std::fs::File;
 use std::os::unix::fs::FileTypeExt;
@@ -16,7 +16,7 @@ use super::target::{Kind, Target};
 use crate::LabError;
 use crate::plan::step::Estimate;
 
-/// Lets a run write to its targets, or refuses. What will be lost comes back, a line each.
+/// Lets a run write to its targets, or refuses. The answer lists the data that will be lost, a line each.
 ///
 /// # Errors
 /// One line that names the target, what it holds, and what to say if that is to be lost.
@@ -58,7 +58,7 @@ pub(super) fn pass(targets: &[Target], destroy: &[String]) -> Result<Vec<String>
     }
 }
 
-/// What a run writes, in one line.
+/// The writes of a run, in one line.
 pub(super) fn announcement(estimate: &Estimate) -> String {
     let once = match estimate.bytes_written {
         0 => "nothing".to_owned(),

@@ -29,14 +29,14 @@ pub(super) struct Bench<'a> {
     pub stop: &'a Stop,
 }
 
-/// What a load came to.
+/// The outcome of a load.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     /// Each group of jobs.
     pub outcomes: Vec<Outcome>,
     /// The command, word by word.
     pub command: Vec<String>,
-    /// Its time line.
+    /// The time line of the load.
     pub series: Vec<Sample>,
     /// The user stopped it.
     pub was_cut: bool,
@@ -131,7 +131,7 @@ impl Bench<'_> {
     }
 }
 
-/// What every command begins with.
+/// The arguments with which every command begins.
 pub(super) fn common(jobs: &[Job], raw: &Path) -> Vec<String> {
     let mut command = vec![
         "--output-format=json+".to_owned(),
@@ -201,7 +201,7 @@ fn fill_in(point: &mut Point, load: &Load, measured: Measured) {
     }
 }
 
-/// What Orion's tables have: small requests and their latency, large bytes.
+/// Adds the figures that Orion's tables have: small requests and their latency, large bytes.
 pub(super) fn add_orion(point: &mut Point, job: &str, flow: &Flow) {
     let mut add = |name: &str, value: f64| point.metrics.insert(name.to_owned(), value);
     if job == "small" {

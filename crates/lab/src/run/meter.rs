@@ -1,4 +1,4 @@
-//! What a point costs beside its time: processors of the whole machine, and the cache's counters.
+//! The costs of a point beside its time: processors of the whole machine, and the cache's counters.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};

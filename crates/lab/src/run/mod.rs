@@ -61,7 +61,7 @@ pub struct Options {
     pub daemon: Daemon,
 }
 
-/// What a run tells while it runs.
+/// The listener to a run while it runs.
 pub trait Progress {
     /// A line for people.
     fn say(&mut self, line: &str);
@@ -69,12 +69,12 @@ pub trait Progress {
     fn at(&mut self, done: Duration, total: Duration, what: &str);
 }
 
-/// What a run left.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its folder.
+    /// The folder of the run.
     pub folder: PathBuf,
-    /// Its report; empty when no point was planned.
+    /// The report of the run; empty when no point was planned.
     pub report: PathBuf,
     /// Points measured.
     pub measured: usize,
@@ -90,7 +90,7 @@ pub fn models() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Measures a plan into a new folder.
 ///
 /// # Errors
-/// One line that says what to do. What was measured before stays in the folder.
+/// One line that says what to do. Points that were measured before stay in the folder.
 pub fn run(
     plan: &Plan,
     options: &Options,
@@ -340,7 +340,7 @@ fn manifest(plan: &Plan, targets: &[Target], fio: Option<&Fio>, folder: &Path) -
     }
 }
 
-/// What a reader of the figures must know of the way they were made.
+/// Notes on the way in which the figures were made, for their reader.
 fn notes_of(plan: &Plan, targets: &[Target]) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: &str| notes.push(text.to_owned());

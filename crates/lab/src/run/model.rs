@@ -109,7 +109,7 @@ pub(super) struct Sums {
     histogram: Histogram,
 }
 
-/// What a load came to.
+/// The sums of a load.
 struct Tally {
     /// Reads and writes of each job.
     jobs: Vec<[Sums; 2]>,
@@ -120,7 +120,7 @@ struct Tally {
     window: Duration,
 }
 
-/// What the tasks of one job share.
+/// The state that the tasks of one job share.
 struct Stream {
     index: usize,
     pattern: Pattern,

@@ -165,7 +165,7 @@ fn arguments(
     words
 }
 
-/// fio's log of latencies: `ms, ns, direction, bytes, ...`. What is no such line is left out.
+/// fio's log of latencies: `ms, ns, direction, bytes, ...`. Any other line is left out.
 fn completed(path: &str) -> Vec<Completed> {
     let Ok(file) = File::open(path) else { return Vec::new() };
     let parse = |line: String| {

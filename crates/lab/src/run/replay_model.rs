@@ -27,7 +27,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// The longest request of a volume.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What the requests of a replay leave behind.
+/// The sums that the requests of a replay leave behind.
 #[derive(Default)]
 struct Tally {
     sums: [Sums; 2],

@@ -368,12 +368,12 @@ fn is_done(status: &Status) -> bool {
     matches!(status, Status::Ok | Status::NotSteady | Status::Skipped(_) | Status::Overloaded(_))
 }
 
-/// What leaves something behind that ends with the run.
+/// Whether the work leaves something behind that ends with the run.
 fn is_needed_again(work: &Work) -> bool {
     matches!(work, Work::Cache { .. } | Work::Database(step::DatabaseStep::Make))
 }
 
-/// What everything after rests on: purge, fill, a database that is to be measured.
+/// Whether all later points rest on this one: purge, fill, a database that is to be measured.
 fn is_foundation(planned: &Planned) -> bool {
     match &planned.work {
         Work::Purge | Work::Cache { .. } | Work::Database(step::DatabaseStep::Make) => true,

@@ -1,4 +1,4 @@
-//! What is measured: found, sized, opened, and put away again.
+//! Targets of a run: found, sized, opened, and put away again.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use crate::process::{self, Stop};
 /// Folder of the files that passes over a folder leave in their target.
 pub(super) const FILES_FOLDER: &str = "voltier-lab-files";
 
-/// What `nbdinfo` may take.
+/// The time that `nbdinfo` may take.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
 
 /// Room that is left on a file system in which a file is made.
@@ -32,15 +32,15 @@ const ROOM_BYTES: u64 = 64 << 20;
 /// A target of a run.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name in the plan.
+    /// The name of the target in the plan.
     pub name: String,
     /// As it was given.
     pub given: String,
-    /// What it is.
+    /// The kind of the target.
     pub kind: Kind,
     /// Bytes that the plan uses.
     pub size_bytes: u64,
-    /// What the system tells about it.
+    /// Facts that the system tells about the target.
     pub facts: BTreeMap<String, String>,
     /// Smallest request in bytes.
     pub block_bytes: u64,
@@ -348,7 +348,7 @@ impl Target {
         }
     }
 
-    /// What the daemon says of the volume, if it is one.
+    /// The status of the volume as the daemon tells it, if the target is a volume.
     pub fn volume_status(&self) -> Option<VolumeStatus> {
         let Kind::Volume(volume) = &self.kind else { return None };
         volume.show().ok()

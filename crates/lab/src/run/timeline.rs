@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use voltier_results::result::Sample;
 
-/// What a window of the three logs comes to.
+/// The sums of a window of the three logs.
 #[derive(Clone, Copy, Default)]
 struct Window {
     iops: f64,
@@ -16,7 +16,7 @@ struct Window {
 }
 
 /// The samples of `PREFIX_iops.log`, `PREFIX_bw.log` and `PREFIX_lat.log`, all jobs and directions
-/// together. What is not there, or is no row, is left out.
+/// together. A missing file, or a line that is no row, is left out.
 pub(super) fn read(prefix: &Path, window: Duration) -> Vec<Sample> {
     let mut windows = BTreeMap::<u64, Window>::new();
     let window_ms = (window.as_millis() as u64).max(1);

@@ -11,9 +11,9 @@ pub struct Cell {
     pub name: String,
     /// The load, where it is one on a drive alone.
     pub load: Option<Workload>,
-    /// What was measured; of drives in bytes per second.
+    /// The measured rate; of drives in bytes per second.
     pub published: f64,
-    /// What the model does.
+    /// The rate of the model.
     pub twin: f64,
 }
 

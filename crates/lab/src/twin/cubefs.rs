@@ -2,9 +2,9 @@
 //!
 //! The nodes keep what they hold on Voltier volumes; clients, links and the replication between nodes
 //! are modelled, as the published ones work: a write goes to the first node of a file, which sends it
-//! to two others. Every process has one request under way. What a node takes for a request (network
+//! to two others. Every process has one request under way. The time of a node for a request (network
 //! and scheduling) is calibrated on the published maxima of eight clients, the same for reads and writes;
-//! what a client's FUSE mount takes, on those of one client.
+//! the time of a client's FUSE mount, on those of one client.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,13 +29,13 @@ const DRIVES: usize = 16;
 const REPLICAS: usize = 3;
 const FILE_BYTES: u64 = 10 << 30;
 const DRIVE_BYTES: u64 = 1_000_000_000_000;
-/// What 10 Gb/s carry of payload, by the published plateau of one client (C6).
+/// The payload that 10 Gb/s carry, by the published plateau of one client (C6).
 const LINK_BYTES_PER_S: u64 = 1_130 * MIB;
 /// From one host to another and through its network stack.
 const ONE_WAY_NS: Nanos = 50_000;
-/// What a node takes for a request before it is at the drive, one after the other.
+/// The time of a node for a request before the drive, one after the other.
 const NODE_REQUEST_NS: Nanos = 16_500;
-/// What a client's mount takes for a random read, one after the other.
+/// The time of a client's mount for a random read, one after the other.
 const CLIENT_READ_NS: Nanos = 7_300;
 /// The same for a random write.
 const CLIENT_WRITE_NS: Nanos = 12_270;
@@ -174,7 +174,7 @@ fn efficiency(one: &Figures, many: &Figures, clients: usize) -> String {
     )
 }
 
-/// What the links carry: the clients' own, and those of the nodes.
+/// The rate that the links carry: the clients' own, and those of the nodes.
 fn links(work: &Work, clients: usize) -> f64 {
     let copies = if work.is_read { 1 } else { REPLICAS };
     let nodes = NODES as f64 / copies as f64;
@@ -217,7 +217,7 @@ async fn send(handle: &Handle, from: &Link, to: &Link, bytes: u64) {
     handle.sleep_until(done + ONE_WAY_NS).await;
 }
 
-/// What a node keeps data on.
+/// The drive of a node.
 enum Store {
     Bare(ModelDevice<Nowhere>),
     Volume(Volume<ModelDevice<Nowhere>>),

@@ -77,7 +77,7 @@ pub(super) fn run(extent: Extent) -> Report {
     for test in tests {
         let bare = curve(extent, |outstanding| on_the_card(profile, test, outstanding));
         let volume = curve(extent, |outstanding| through_a_volume(profile, test, outstanding));
-        // What is stated for the large reads in requests and in bytes contradicts itself: bytes count.
+        // The figures of the large reads in requests and in bytes contradict each other: bytes count.
         let megabytes = test.bytes as f64 / 1e6;
         let (column, unit, factor) = match test.sequential {
             true => ("max_mbps_stated", "MB/s", megabytes),
@@ -198,8 +198,8 @@ fn knee(test: &Test, curve: &[Point]) -> f64 {
     )
 }
 
-/// What the four estimators say of the loads that double: where queueing begins, not where the article's
-/// latency is passed.
+/// The answers of the four estimators on the loads that double: where queueing begins, not where the
+/// article's latency is passed.
 fn estimates(test: &Test, curve: &[Point]) -> String {
     let doubling = curve.iter().filter(|point| point.outstanding.is_power_of_two());
     let ladder: Vec<LoadPoint> = doubling

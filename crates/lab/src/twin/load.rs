@@ -6,7 +6,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Nanos, Prng};
 use voltier_ring::Handle;
 
-/// What is asked of the devices.
+/// The load on the devices.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// Jobs, dealt to the devices in turn.
@@ -38,7 +38,7 @@ pub enum Places {
     },
 }
 
-/// What came of it.
+/// The rates that a load came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Requests of the window.
@@ -139,9 +139,9 @@ pub async fn drive<D: BlockDevice>(
 /// An edge of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// What is counted begins.
+    /// The counted window begins.
     Begin,
-    /// What is counted is over.
+    /// The counted window is over.
     End,
 }
 

@@ -28,7 +28,7 @@ const FILE_BYTES: u64 = MIB;
 const FILE_STRIDE_BYTES: u64 = 2560 * KIB;
 /// The stripe unit that the card takes unasked.
 const CHUNK_BYTES: u64 = 256 * KIB;
-/// What the system reads at once, and how many of these it has under way for one reader.
+/// The bytes that the system reads at once, and how many such reads it has under way for one reader.
 const REQUEST_BYTES: u64 = 128 * KIB;
 const REQUESTS: usize = 2;
 /// Open, copy and close of a file on the processor of the test bed.

@@ -5,7 +5,7 @@ use voltier_results::table::{figure, render};
 
 use super::calibration::Calibration;
 
-/// What a row comes to.
+/// The verdict on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -22,7 +22,7 @@ pub enum Verdict {
 /// One case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What is asked.
+    /// The question of the row.
     pub case: String,
     /// Of the four figures.
     pub unit: &'static str,
@@ -38,7 +38,7 @@ pub struct Row {
     pub ratio: f64,
     /// The product's part of its hardware.
     pub published_ratio: f64,
-    /// What Voltier is to reach of the twin hardware at least.
+    /// The share of the twin hardware that Voltier is to reach at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aim: Option<f64>,
     /// The most that is possible of the twin hardware.
@@ -47,7 +47,7 @@ pub struct Row {
     /// How parity and data are kept together; none where there is no parity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consistency: Option<&'static str>,
-    /// What it comes to.
+    /// The verdict on the row.
     pub verdict: Verdict,
     /// Figures beside: hit rates, passes, another consistency.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -97,16 +97,16 @@ pub struct Figures {
     pub voltier: f64,
 }
 
-/// What a twin says.
+/// The report of a twin.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Whose test bed it is.
+    /// The title: whose test bed the twin models.
     pub title: String,
     /// The cases.
     pub rows: Vec<Row>,
     /// How near the models are.
     pub calibration: Calibration,
-    /// What a reader must know: scale, anomalies of the published figures.
+    /// Notes that a reader must know: scale, anomalies of the published figures.
     pub notes: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ const INVISIBLE: f64 = 1e-9;
 /// A limit counts as reached from this share on.
 const REACHED: f64 = 0.90;
 
-/// What limits.
+/// The limit of a ladder of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -85,7 +85,7 @@ pub fn fit(ladder: &[(f64, f64)]) -> Option<CostModel> {
     } else if per_byte < 0.0 {
         (t0, per_byte) = (a / aa, 0.0);
     }
-    // What no size of the ladder shows is the rounding of the fit, not a cost.
+    // A cost that no size of the ladder shows is the rounding of the fit.
     let largest = ladder.iter().map(|(size, _)| *size).fold(0.0, f64::max);
     if t0 < INVISIBLE * largest * per_byte {
         t0 = 0.0;
@@ -118,14 +118,14 @@ pub struct SizeVerdict {
     pub of_bandwidth: f64,
     /// Share of the limit of requests.
     pub of_iops: f64,
-    /// What limits.
+    /// The limit.
     pub bound: Bound,
 }
 
 /// A ladder of block sizes of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoundVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// The ladder in words, without the size.
     pub label: String,

@@ -17,7 +17,7 @@ pub struct Comparison {
     pub runs: Vec<String>,
     /// One row for each place in the plan and figure that the first run and another have.
     pub rows: Vec<Row>,
-    /// What a reader must know before the figures.
+    /// Notes that a reader must know before the figures.
     pub notes: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct Row {
 /// One run's figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// Its points.
+    /// The points of the cell.
     pub points: Vec<String>,
     /// Mean and interval.
     pub estimate: Estimate,

@@ -1,4 +1,4 @@
-//! What a request costs in processor time.
+//! The processor time of a request.
 
 use serde::Serialize;
 

@@ -26,7 +26,7 @@ pub struct Demand {
 /// The three choices of one target and phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DemandVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// Step of the plan.
     pub phase: String,

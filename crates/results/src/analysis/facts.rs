@@ -48,7 +48,7 @@ impl<'a> Facts<'a> {
         self.target(name).map(|tier| tier.name.as_str())
     }
 
-    /// What the link of a target can carry, bytes of payload per second.
+    /// The rate of the link of a target, in bytes of payload per second.
     pub(crate) fn link_rate(&self, target: &str) -> Option<f64> {
         if let Some(rate) = self.number(target, "link_bytes_per_second") {
             return Some(rate);

@@ -25,7 +25,7 @@ pub struct Finding {
     pub severity: Severity,
     /// The points concerned.
     pub points: Vec<String>,
-    /// What is wrong, with the figures.
+    /// The finding in words, with the figures.
     pub text: String,
 }
 

@@ -70,7 +70,7 @@ pub struct ServiceLevel {
     pub iops: Option<f64>,
 }
 
-/// What a load curve says.
+/// The reading of a load curve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Knee {
     /// Kneedle.
@@ -232,11 +232,11 @@ fn describe(knee: &Knee, ladder: &[LoadPoint]) -> String {
 /// A load curve of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CurveVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// The curve in words, without what varies.
     pub label: String,
-    /// What varies: `depth`, `jobs`, `small` or `large`.
+    /// The axis that varies: `depth`, `jobs`, `small` or `large`.
     pub varies: String,
     /// The points it was made from.
     pub points: Vec<String>,

@@ -1,7 +1,7 @@
 //! Kneedle: the point of greatest distance between a curve and its chord (Satopaa et al., "Finding
 //! a 'Kneedle' in a Haystack", 2011), off line, without smoothing.
 
-/// Which way a rising curve bends.
+/// The way in which a rising curve bends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     /// Rises and flattens: throughput over load.

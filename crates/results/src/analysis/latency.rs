@@ -35,7 +35,7 @@ pub fn percentile_ns(point: &Point, percent: f64) -> Option<u64> {
 pub struct Percentile {
     /// In percent.
     pub percent: f64,
-    /// Its latency.
+    /// The latency of this percentile.
     pub ns: u64,
 }
 

@@ -13,7 +13,7 @@ const NEAR: f64 = 0.90;
 /// A thread is busy all the time from this share on.
 const BUSY: f64 = 0.95;
 
-/// Which outer limit.
+/// An outer limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {

@@ -34,11 +34,11 @@ pub struct MissCurve {
 /// The curves of one trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MissVerdict {
-    /// What they share, in words.
+    /// The axes that the curves share, in words.
     pub label: String,
     /// In the order of the run.
     pub curves: Vec<MissCurve>,
-    /// What they say.
+    /// The reading of the curves.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the figures of a run mean, and whether they can be true.
+//! The meaning of the figures of a run, and whether the figures can be true.
 //!
 //! Everything is computed from a [`Run`] alone, ours or imported: [`judge`] gives the [`Verdicts`]
 //! of one, [`compare()`] sets several side by side. Figures that are missing stay missing (`None`).
@@ -63,7 +63,7 @@ pub struct Verdicts {
     pub misses: Vec<misses::MissVerdict>,
     /// Processor time.
     pub cpu: Vec<cpu::CpuVerdict>,
-    /// What the checks found, worst first.
+    /// The findings of the checks, worst first.
     pub findings: Vec<Finding>,
 }
 

@@ -13,13 +13,13 @@ pub const VARIATION_MAX: f64 = 0.05;
 /// Repeats of one place in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RepeatVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// The place in words.
     pub label: String,
     /// The points.
     pub points: Vec<String>,
-    /// What was measured.
+    /// The variable that was measured.
     pub variable: Variable,
     /// Mean and interval.
     pub estimate: Estimate,

@@ -16,7 +16,7 @@ pub struct ScalingPoint {
     pub rate: f64,
     /// E(c) = X(c) / (c X(1)), with the fewest clients as the base.
     pub efficiency: f64,
-    /// What each client had, where it is known.
+    /// The share of each client, where it is known.
     pub sharing: Option<Sharing>,
 }
 
@@ -34,7 +34,7 @@ pub struct Sharing {
 /// Scaling over the number of clients, everything else the same.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScalingVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// The series in words, without the clients.
     pub label: String,

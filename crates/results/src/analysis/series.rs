@@ -5,7 +5,7 @@ use crate::size::{bytes_in_words, format_bytes};
 
 /// Points that are alike but for what was taken out of their axes.
 pub(crate) struct Series<'a> {
-    /// What they share.
+    /// The axes that the points share.
     pub(crate) axes: Axes,
     /// In the order of the run.
     pub(crate) points: Vec<&'a Point>,

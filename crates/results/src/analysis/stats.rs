@@ -76,7 +76,7 @@ pub fn t_95(degrees: f64) -> f64 {
 pub struct Estimate {
     /// Number of measurements.
     pub count: usize,
-    /// Their mean.
+    /// The mean of the measurements.
     pub mean: f64,
     /// Coefficient of variation: standard deviation over mean. `None` for one measurement.
     pub variation: Option<f64>,

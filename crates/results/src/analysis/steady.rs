@@ -97,7 +97,7 @@ pub fn first_steady(rounds: &[(u32, f64)]) -> Option<Window> {
     last
 }
 
-/// What is watched from round to round.
+/// The variable that is watched from round to round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Variable {
@@ -112,13 +112,13 @@ pub enum Variable {
 /// One series of rounds of a run, judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SteadyVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// Step of the plan.
     pub phase: String,
     /// The series in words: "random, 4 KiB, 0 % reads".
     pub label: String,
-    /// What is watched.
+    /// The variable that is watched.
     pub variable: Variable,
     /// Whether this is the variable the standard tracks (4 KiB writes at the highest load); the
     /// window of the other series of the phase is the same rounds.

@@ -15,11 +15,11 @@ const POINTS_MIN: usize = 6;
 /// A fit that misses a point by more than this is not shown as a model.
 const ERROR_MAX: f64 = 0.15;
 
-/// What the law says of a load curve.
+/// The verdict of the law on a load curve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Usl {
-    /// It fits.
+    /// The law fits.
     Fitted {
         /// Throughput of one unit of load.
         lambda: f64,
@@ -32,7 +32,7 @@ pub enum Usl {
         /// Largest relative error of a point.
         error: f64,
     },
-    /// It was not fitted, or does not fit.
+    /// The law was not fitted, or does not fit.
     Refused {
         /// Why, in words.
         why: String,

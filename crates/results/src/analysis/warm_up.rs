@@ -16,7 +16,7 @@ const ARRIVED: f64 = 0.90;
 /// The passes of one hot set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WarmUpVerdict {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// The passes in words.
     pub label: String,

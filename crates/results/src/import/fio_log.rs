@@ -67,7 +67,7 @@ fn line(text: &str, histogram: bool) -> Option<Line<'_>> {
     is_usable.then(|| Line { at_ms, value, direction, size, rest: cells[from + 2..].to_vec() })
 }
 
-/// What the logs of a prefix say of one direction.
+/// The figures of one direction in the logs of a prefix.
 #[derive(Default)]
 struct Direction {
     /// Window number: sum over jobs.

@@ -38,7 +38,7 @@ fn size(text: &str) -> Option<u64> {
     crate::size::parse_bytes(first).filter(|bytes| *bytes > 0)
 }
 
-/// What the options say of a point; of a source without options nothing is assumed.
+/// The axes of a point by its options; of a source without options nothing is assumed.
 pub(super) fn axes(options: &Options, threads: u32) -> Axes {
     if options.is_empty() {
         return Axes::default();
@@ -74,7 +74,7 @@ pub(super) fn axes(options: &Options, threads: u32) -> Axes {
     }
 }
 
-/// What was measured: the file, device or address that the options name.
+/// The target that was measured: the file, device or address that the options name.
 pub(super) fn target(options: &Options) -> String {
     let names = ["filename", "uri", "rbdname", "directory", "targetname"];
     get(options, &names).filter(|name| !name.is_empty()).unwrap_or("target").to_owned()

@@ -1,7 +1,7 @@
 //! Results of other programs as runs: fio (JSON, JSON+, logs), Orion, elbencho, and our own files.
 //!
-//! [`read`] recognises the format by the content. What cannot be read is one clear line; what was
-//! cut off is kept as far as it goes and marked. A figure that the source lacks stays missing.
+//! [`read`] recognises the format by the content. A file that cannot be read is one clear line; a file
+//! that was cut off is kept as far as it goes and marked. A figure that the source lacks stays missing.
 
 mod elbencho;
 mod files;

@@ -12,7 +12,7 @@ pub(super) fn prefix(name: &str) -> Option<&str> {
     SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))
 }
 
-/// What the summary says of the run.
+/// The run as its summary tells it.
 #[derive(Default)]
 struct Summary {
     version: String,
@@ -28,7 +28,7 @@ struct Summary {
     extremes: Vec<String>,
 }
 
-/// What was measured where.
+/// The figures of each place.
 type Cells = BTreeMap<Place, Cell>;
 
 /// Small and large requests in flight.

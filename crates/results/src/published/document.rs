@@ -8,7 +8,7 @@ use crate::result::{Axes, Environment, Flow, Latency, Manifest, Point, TargetInf
 pub struct Document {
     /// Name for [`table`](super::table) and the command line.
     pub name: &'static str,
-    /// What it is.
+    /// The title of the document.
     pub title: &'static str,
 }
 

@@ -4,7 +4,7 @@ use super::document::{Cell, Document, embedded, manifest, point, target};
 use crate::csv::Row;
 use crate::result::{Access, Axes, Point, Run};
 
-/// Which of the two SSDs.
+/// One of the two SSDs.
 pub(super) struct Ssd {
     bare: &'static str,
     cached: &'static str,

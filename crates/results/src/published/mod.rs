@@ -1,8 +1,8 @@
 //! Published tables as runs, so that they can be compared, judged and shown beside our own.
 //!
 //! Figures are exactly as printed, "MB/s" included: the checks of [`crate::analysis`] say what is
-//! wrong with them. They are other machines' figures: an overlay, never a pass or a failure. What
-//! only a reader of the prose can find stands in the manifest's notes, with its number.
+//! wrong with them. The figures are other machines': an overlay, never a pass or a failure. Errors that
+//! only a reader of the prose can find stand in the manifest's notes, with their numbers.
 
 mod cubefs;
 mod document;

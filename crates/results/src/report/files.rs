@@ -125,7 +125,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// What is not known is an empty cell, never a zero.
+/// An unknown value is an empty cell, never a zero.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -250,7 +250,7 @@ fn measures(grid: &Grid<'_>) -> Vec<&'static Measure> {
     }
 }
 
-/// What the standard asks for as a surface.
+/// The measures that the standard asks for as a surface.
 fn asked_for(grid: &Grid<'_>) -> Vec<&'static Measure> {
     match grid.pair.title {
         "Block size x mix" if grid.axes.phase.starts_with("lat") => vec![&LATENCY, &LONGEST],

@@ -13,8 +13,8 @@ const STYLE: &str = include_str!("style.css");
 /// Draws the charts, and opens what is folded when the page is printed.
 const SCRIPT: &str = include_str!("page.js");
 
-/// What the browser lets the page do: nothing but what is in it. The library compiles the parts of
-/// its 3-D charts while it runs.
+/// The policy by which the browser lets the page do nothing but what is in it. The library compiles the
+/// parts of its 3-D charts while it runs.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; \
                       style-src 'unsafe-inline'; img-src data: blob:";
 
@@ -52,8 +52,8 @@ pub(super) fn render(report: &Report) -> String {
     page
 }
 
-/// The chart library's own script with its opening tag. What comes after it in the crate's text is
-/// another script, for formulas; there are none here.
+/// The chart library's own script with its opening tag. The script behind it in the crate's text is
+/// for formulas; there are none here.
 fn library() -> &'static str {
     static LIBRARY: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     LIBRARY.get_or_init(|| {

@@ -142,7 +142,7 @@ fn place<const N: usize>(
     Ok(texts.each_ref().map(|(name, _)| folder.join(name)))
 }
 
-/// What cannot be written, in one line with what to do.
+/// The error of a file that cannot be written, in one line with what to do.
 fn refused(path: &Path, error: io::Error) -> LabError {
     let why = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

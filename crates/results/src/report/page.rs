@@ -43,7 +43,7 @@ pub struct Line {
 
 /// The whole report.
 pub(super) struct Report {
-    /// What was measured, on what: the heading.
+    /// The heading: what was measured, and on what.
     pub(super) title: String,
     /// When, by what.
     pub(super) subtitle: String,
@@ -87,7 +87,7 @@ impl Section {
         }
     }
 
-    /// What is long and looked up, not read.
+    /// Adds a table that is long, and looked up rather than read.
     pub(super) fn folded(&mut self, title: impl Into<String>, table: Table) {
         if !table.rows.is_empty() {
             self.blocks.push(Block::Folded(title.into(), table));
@@ -95,7 +95,7 @@ impl Section {
     }
 }
 
-/// What stands in a section.
+/// A piece of a section.
 pub(super) enum Block {
     Text(String),
     Heading(String),
@@ -128,12 +128,12 @@ impl Table {
 /// A chart: what is drawn, the same in words, and its figures.
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What it shows, for those who cannot see it too.
+    /// The chart in words, for those who cannot see it too.
     pub(super) caption: String,
     /// Traces as the chart library takes them.
     pub(super) traces: Vec<Value>,
     pub(super) layout: plotly::Layout,
-    /// Its figures.
+    /// The figures of the chart.
     pub(super) table: Table,
     pub(super) is_3d: bool,
 }
@@ -145,7 +145,7 @@ impl Chart {
     }
 }
 
-/// What a source does not tell is a dash, never a zero.
+/// A value that the source does not tell is a dash, never a zero.
 pub(super) fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".to_owned())
 }

@@ -14,7 +14,8 @@ pub(super) struct Place<'a> {
     pub(super) points: Vec<&'a Point>,
 }
 
-/// What is measured, and not only prepared: it varies something, or has an application's figures.
+/// Whether a point is measured, and not only prepared: the point varies something, or has an
+/// application's figures.
 pub(super) fn is_measurement(point: &Point) -> bool {
     let axes = &point.axes;
     let prepares = ["dirth-pre", "ecw-pre", "purge", "wipc", "fill", "cache-"];

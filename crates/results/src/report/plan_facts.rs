@@ -1,4 +1,4 @@
-//! What a report says of the plan of a run, told by whoever knows plans.
+//! The facts of a plan that a report shows, told by whoever knows plans.
 
 /// The plan of a run, as a report shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! What was measured, on what, by what: the plan, the targets, the machine; of the standard's tests
-//! the heads that it asks for.
+//! The subject of a report: the plan, the targets, the machine; of the standard's tests the heads that
+//! the standard asks for.
 
 use super::page::{Block, Section, Table, or_dash};
 use super::plan_facts::{PlanFacts, PtsTest};
@@ -8,7 +8,7 @@ use crate::date::Moment;
 use crate::result::{Run, TargetInfo};
 use crate::size::format_bytes;
 
-/// What the system or the source does not tell.
+/// The text for a fact that the system or the source does not tell.
 const NOT_TOLD: &str = "not told";
 
 /// The heading of a report.
@@ -91,7 +91,7 @@ fn bytes(bytes: u64) -> String {
     if bytes == 0 { String::new() } else { format_bytes(bytes) }
 }
 
-/// What is left of the machine's memory is no round number.
+/// The memory of a machine in words. The memory that the kernel leaves is no round number.
 fn memory(bytes: u64) -> String {
     if bytes == 0 {
         String::new()

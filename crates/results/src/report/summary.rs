@@ -10,7 +10,7 @@ use crate::table::{figure, percent};
 /// Answers of one kind that are said; the others stand in their sections.
 const SAID_MAX: usize = 3;
 
-/// What a status is called, in the order in which it is told.
+/// The names of each status, in the order in which a report tells them.
 const STATES: [(&str, &str); 7] = [
     ("failed", "failed and have no figures"),
     ("partial", "were cut short: their figures cover a part of the window"),

@@ -16,7 +16,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// What the checks found.
+/// The findings of the checks.
 pub(super) fn findings(verdicts: &Verdicts) -> Section {
     let mut section = Section::new("Findings");
     if verdicts.findings.is_empty() {
@@ -43,7 +43,7 @@ pub(super) fn findings(verdicts: &Verdicts) -> Section {
     section
 }
 
-/// What limits, by block sizes and by outer limits.
+/// The limits, by block sizes and by outer limits.
 pub(super) fn limits(verdicts: &Verdicts) -> Option<Section> {
     let mut section = Section::new("What limits");
     let mut table =

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Histogram;
 
-/// What was read, or written, in the measured window of a point.
+/// The requests of one direction in the measured window of a point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Flow {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a reader needs before the figures.
+/// The facts that a reader needs before the figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -27,7 +27,7 @@ pub struct Manifest {
     pub imported_from: Option<String>,
     /// Whether drives were modelled and time was virtual. Said on the first page of every report.
     pub is_simulation: bool,
-    /// What was measured, one entry for each system of the plan (`hdd`, `ssd`, `accelerated`).
+    /// The targets that were measured, one entry for each system of the plan (`hdd`, `ssd`, `accelerated`).
     pub targets: Vec<TargetInfo>,
     /// The machine, asked and not typed.
     pub environment: Environment,
@@ -42,7 +42,7 @@ pub struct Manifest {
 pub struct TargetInfo {
     /// Name in the plan, and in [`super::Axes::target`].
     pub name: String,
-    /// What was given: a path, `nbd://...`, a volume's name, `model:...`.
+    /// The name that was given: a path, `nbd://...`, a volume's name, `model:...`.
     pub given: String,
     /// `file`, `block`, `nbd`, `rbd`, `volume`, `model`, `trace`, `import`.
     pub kind: String,
@@ -69,7 +69,7 @@ pub struct Environment {
     pub kernel: String,
     /// Distribution.
     pub system: String,
-    /// What `fio --version` said.
+    /// The answer of `fio --version`.
     #[serde(default)]
     pub fio: String,
     /// Further facts by name (frequency governor, mitigations, versions of databases).

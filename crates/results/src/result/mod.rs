@@ -1,4 +1,4 @@
-//! What a run leaves: one file of JSON lines that everything else reads.
+//! The file that a run leaves: JSON lines that everything else reads.
 //!
 //! The first line is the [`Manifest`] (plan, target, machine), then one line for each [`Point`] as
 //! it was finished, so that an interrupted run keeps what it has and a resumed one appends. Nothing

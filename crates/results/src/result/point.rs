@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Flow;
 
-/// What a point is worth. A report may show points that are not `Ok`, and says so on its first
+/// The worth of a point. A report may show points that are not `Ok`, and says so on its first
 /// page; a figure that does not exist is never shown as zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "why", rename_all = "snake_case")]
@@ -42,7 +42,7 @@ pub enum Access {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Axes {
-    /// Which of the manifest's targets.
+    /// The target, by its name in the manifest.
     pub target: String,
     /// Step of the plan: `wipc`, `iops`, `learn`, a job's name.
     pub phase: String,
@@ -84,7 +84,7 @@ pub struct Axes {
     pub cache_bytes: Option<u64>,
 }
 
-/// What processors cost.
+/// The cost in processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuCost {
@@ -165,7 +165,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// What `requests` of so many bytes together came to in a window, with the sum of their latencies.
+    /// The sample of a window: requests, their bytes together, and the sum of their latencies.
     pub fn of(at_ms: u64, window_s: f64, (requests, bytes, took_ns): (u64, u64, f64)) -> Sample {
         Sample {
             at_ms,
@@ -184,7 +184,7 @@ pub struct Point {
     pub id: String,
     /// Place in the plan.
     pub axes: Axes,
-    /// What it is worth.
+    /// The worth of the point.
     pub status: Status,
     /// The exact command, as it was run. Empty in virtual time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

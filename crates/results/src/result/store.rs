@@ -41,9 +41,9 @@ impl Line {
 /// A run as read back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Run {
-    /// Its first line.
+    /// The first line of the file.
     pub manifest: Manifest,
-    /// Its points in the order in which they were finished; of a repeated id the last.
+    /// The points in the order in which they were finished; of a repeated id the last.
     pub points: Vec<Point>,
     /// Whether the last line was cut off (the program was killed while it wrote).
     pub is_cut: bool,

@@ -14,7 +14,7 @@ use crate::read::Broken;
 const COLUMNS: usize = 64;
 const ROWS: usize = 16;
 
-/// What draws the first curves, in their order.
+/// The marks that draw the first curves, in their order.
 const MARKS: [char; 8] = ['*', 'o', 'x', '+', '#', '%', '@', '='];
 
 /// One size on a curve.
@@ -37,13 +37,13 @@ pub struct CurvePoint {
 /// One curve.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Curve {
-    /// How it was made, as [`Method`] is written.
+    /// How it was made, as [`Method`](super::Method) is written.
     pub name: String,
     /// Share of the lines that were looked at: 1 but for SHARDS.
     pub rate: f64,
     /// Memory that it took, without the numbers of the lines; of replayed policies the largest cache.
     pub memory_bytes: u64,
-    /// Its points by size.
+    /// The points of the curve by size.
     pub points: Vec<CurvePoint>,
 }
 
@@ -52,7 +52,7 @@ pub struct Curve {
 pub struct Curves {
     /// The files.
     pub files: Vec<PathBuf>,
-    /// Their formats.
+    /// The formats of the files.
     pub formats: Vec<String>,
     /// Requests that were read.
     pub requests: u64,
@@ -117,7 +117,7 @@ impl Curves {
         text
     }
 
-    /// What the caches keep, in a sentence.
+    /// The kept lines of the caches, in a sentence.
     fn kept(&self) -> String {
         let mut text = match (self.is_reads_only, self.mode.as_str()) {
             (true, _) => "reads alone; every line that is read is kept".to_owned(),

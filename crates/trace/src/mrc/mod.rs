@@ -85,13 +85,13 @@ impl FromStr for Method {
     }
 }
 
-/// Which curves are wanted.
+/// The curves that are wanted.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Bytes of a line: a power of two from 512.
     pub line_bytes: u64,
-    /// What of the requests the cache keeps. [`Method::Exact`] and SHARDS know only caches that keep
-    /// every line: write-back, or reads alone.
+    /// The mode of the caches: the requests whose lines are kept. [`Method::Exact`] and SHARDS know only
+    /// caches that keep every line: write-back, or reads alone.
     pub mode: Mode,
     /// Writes are left out of the trace.
     pub is_reads_only: bool,

@@ -28,7 +28,7 @@ pub(super) struct Shards {
     /// References by scaled distance, each counted at the rate of its time times `weight`.
     counts: BTreeMap<u64, f64>,
     cold: f64,
-    /// What one reference weighs now: it grows when the rate falls, as older ones become lighter.
+    /// The weight of one reference now; the weight grows when the rate falls, as older ones become lighter.
     weight: f64,
     references: u64,
 }

@@ -53,7 +53,7 @@ pub(super) fn vscsi_version(start: &[u8]) -> Option<u32> {
     }
 }
 
-/// What is remembered from record to record.
+/// The reader of binary records, and its memory from record to record.
 #[derive(Debug)]
 pub(super) struct Records {
     format: Format,
@@ -97,7 +97,7 @@ impl Records {
         }
     }
 
-    /// The next record; `None` at the end. What is wrong with it comes in the inner result.
+    /// The next record; `None` at the end. The inner result says why a record is no good.
     ///
     /// # Errors
     /// When the file cannot be read.

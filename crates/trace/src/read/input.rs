@@ -20,7 +20,7 @@ const PACKED: [(&[u8], &str, &str); 3] = [
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xz-utils"),
 ];
 
-/// What was looked at to recognise the packing, and what follows.
+/// The bytes that were looked at to recognise the packing, and the rest of the file.
 type Unpacked = Chain<Cursor<Vec<u8>>, Box<dyn Read>>;
 
 /// A file, unpacked as it is read.
@@ -30,12 +30,12 @@ pub(super) struct Input {
     unpacker: Option<(Child, &'static str)>,
 }
 
-/// What came of reading a line.
+/// The outcome of reading a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// There is one.
     Read,
-    /// It is longer than any format has it; its rest was passed over.
+    /// The line is longer than any format has it; its rest was passed over.
     TooLong,
     /// The file ended.
     End,
@@ -124,7 +124,7 @@ impl Input {
         std::io::copy(&mut limited, &mut std::io::sink()).map_err(LabError::file(&self.path))
     }
 
-    /// What an unpacker says at the end of its output.
+    /// The verdict of the unpacker at the end of its output.
     fn ended(&mut self) -> Result<(), LabError> {
         let Some((mut child, program)) = self.unpacker.take() else { return Ok(()) };
         let status = child.wait().map_err(LabError::file(&self.path))?;
@@ -141,7 +141,7 @@ impl Input {
 impl Drop for Input {
     fn drop(&mut self) {
         if let Some((mut child, _)) = self.unpacker.take() {
-            // It may have ended by itself.
+            // The unpacker may have ended by itself.
             child.kill().ok();
             child.wait().ok();
         }

@@ -13,7 +13,7 @@ pub(super) fn is_iolog(start: &[u8]) -> bool {
     start.starts_with(MARK)
 }
 
-/// What is remembered from line to line.
+/// The reader of an iolog, and its memory from line to line.
 #[derive(Debug, Default)]
 pub(super) struct Iolog {
     version: u32,

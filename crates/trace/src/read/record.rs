@@ -2,16 +2,16 @@
 
 use serde::Serialize;
 
-/// Addresses end here: 8 PiB. What goes past it is a broken record, not a drive.
+/// Addresses end here: 8 PiB. A record that goes past it is broken: no drive is so large.
 pub const ADDRESS_LIMIT: u64 = 1 << 53;
 
-/// The most bytes of a read or a write. What is longer is a broken record.
+/// The most bytes of a read or a write. A longer record is broken.
 pub const REQUEST_LIMIT: u64 = 256 << 20;
 
 /// Volumes of a trace at most.
 pub const VOLUMES_MAX: usize = 1 << 20;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -28,7 +28,7 @@ pub enum Op {
 pub struct Request {
     /// When it was made, nanoseconds by the trace's own clock; zero in formats without times.
     pub at_ns: u64,
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// Number of its volume among those of the trace: see [`volumes`](crate::Source::volumes).
     pub volume: u32,
@@ -47,7 +47,7 @@ pub struct Broken {
     pub first: Option<String>,
 }
 
-/// What a reader makes of a record.
+/// A record as its reader understood it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Record {
     /// A request.

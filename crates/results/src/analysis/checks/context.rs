@@ -4,7 +4,7 @@ use crate::analysis::facts::Facts;
 use crate::analysis::series;
 use crate::result::{Axes, Flow, Point, Run, Status};
 
-/// What the checks look at.
+/// The run as the checks see it.
 pub(crate) struct Context<'a> {
     pub(crate) run: &'a Run,
     pub(crate) facts: Facts<'a>,

@@ -1,8 +1,8 @@
 //! Physical consistency: what figures cannot be, whoever measured them.
 //!
 //! Each check has a name and a rule, and gives [`Finding`]s with the points concerned. A check says
-//! nothing where the figures it needs are missing. They are applied to our own and to imported
-//! runs, and to the published tables, whose errors they must find.
+//! nothing where the figures it needs are missing. The checks are applied to our own and to imported
+//! runs, and to the published tables, whose errors the checks must find.
 
 mod array;
 mod cache;

@@ -1,4 +1,4 @@
-//! What a document says of its own figures: summaries, ratios, claims.
+//! Statements of a document about its own figures: summaries, ratios, claims.
 
 use super::context::{Context, is_like, is_printed};
 use crate::analysis::finding::{Finding, Severity, finding};
