@@ -6,7 +6,7 @@
 //!   write ─> serve/write (coalescing) ─┬─ wb: log ────> acknowledged by the SSD
 //!                └─ serve/route        └─ wt, ro, bypass: intent ─> origin ─> log (copy or drop)
 //!
-//!   log/write       forms records of changes, acknowledges them in order
+//!   log/form        forms records of changes; log/commit writes and acknowledges them in order
 //!   clean/cleaner   writes dirty lines to the origin, in address order
 //!   log/reclaim     prepares old segments so that the log can write in them
 //!   log/checkpoint  shortens the next start; log/recover replays from it

@@ -114,10 +114,11 @@ fn rebuild(args: &Follow, session: &Session<'_>) -> ControlResult<()> {
 
 fn scrub(args: &Scrub, session: &Session<'_>) -> ControlResult<()> {
     let name: ArrayName = args.follow.name.parse()?;
-    let repair = match (args.check, args.all) {
-        (true, _) => Repair::Nothing,
-        (false, true) => Repair::Everything,
-        (false, false) => Repair::Located,
+    let repair = match args {
+        Scrub { check: true, .. } => Repair::Nothing,
+        Scrub { all: true, .. } => Repair::Everything,
+        Scrub { rewrite_data: true, .. } => Repair::RewriteData,
+        Scrub { .. } => Repair::Located,
     };
     let mut client = session.client()?;
     let (array, _) = client.array(ArrayRequest::Scrub { name, repair })?;

@@ -160,8 +160,12 @@ pub(crate) struct Scrub {
     #[command(flatten)]
     pub(crate) follow: Follow,
     /// Only count what does not match
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with_all = ["all", "rewrite_data"])]
     pub(crate) check: bool,
+    /// Rewrite located blocks of data also where clients wrote since they last matched: a block that was
+    /// overwritten after it went bad gets older, wrong content
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) rewrite_data: bool,
     /// Where nothing tells which member is wrong, take the data for right
     #[arg(long)]
     pub(crate) all: bool,

@@ -150,6 +150,9 @@ pub(crate) fn scrub_found(array: &ArrayDetail) -> String {
         "{} blocks did not match, {} located, {} repaired",
         found.mismatched_blocks, found.located_blocks, found.repaired_blocks
     );
+    if found.left_blocks > 0 {
+        let _ = write!(text, ", {} left (written since they last matched)", found.left_blocks);
+    }
     if found.unreadable_stripes > 0 {
         let _ = write!(
             text,

@@ -14,13 +14,13 @@ const PROGRAM: &str = "voltier-lab";
 
 /// Whether the arguments behind the program's name are for the laboratory, a wish for help included.
 pub(crate) fn is_asked(arguments: &[OsString]) -> bool {
-    let mut words = arguments.iter().filter_map(|argument| argument.to_str());
+    let mut words = arguments.iter();
     while let Some(word) = words.next() {
-        match word {
+        match word.to_string_lossy().as_ref() {
             "--state" => drop(words.next()),
             "--json" | "help" => {}
             "lab" | "demo" => return true,
-            _ if word.starts_with("--state=") => {}
+            word if word.starts_with("--state=") => {}
             _ => return false,
         }
     }
@@ -69,5 +69,13 @@ mod tests {
         {
             assert!(!is_asked(line), "{line}");
         }
+    }
+
+    #[test]
+    fn a_state_folder_that_is_no_text_hides_no_verb() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = OsStr::from_bytes(b"\xff\xfe").to_owned();
+        assert!(is_asked(&["--state".into(), folder.clone(), "lab".into(), "list".into()]));
+        assert!(!is_asked(&["--state".into(), folder, "show".into()]));
     }
 }

@@ -173,6 +173,9 @@ pub struct ScrubFound {
     pub located_blocks: u64,
     /// Blocks that match again.
     pub repaired_blocks: u64,
+    /// Located blocks of data that the scrub left: their regions were written since they last matched.
+    #[serde(default)]
+    pub left_blocks: u64,
     /// Stripes of which a member gave a medium error.
     pub unreadable_stripes: u64,
     /// Unreadable stripes that could not be computed either.

@@ -83,9 +83,11 @@ pub enum Growth {
 pub enum Repair {
     /// The scrub counts them.
     Nothing,
-    /// The scrub rewrites blocks that it knows to be wrong.
+    /// The scrub rewrites blocks that it knows to be wrong: no data in regions written since they matched.
     #[default]
     Located,
+    /// The scrub rewrites every located block, whatever was written since.
+    RewriteData,
     /// Where the scrub cannot know, it takes the data for right and makes the parity match.
     Everything,
 }

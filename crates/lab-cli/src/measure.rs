@@ -15,8 +15,11 @@ use crate::lab_args::LabRun;
 use crate::product;
 use crate::steps::Steps;
 
-/// Folder of runs that are given no other.
-pub(crate) const RUNS: &str = "voltier-lab";
+/// Folder of runs that are given no other. Where the program itself lies the name is taken.
+pub(crate) fn runs_folder() -> &'static Path {
+    let usual = Path::new("voltier-lab");
+    if usual.is_file() { Path::new("voltier-lab-runs") } else { usual }
+}
 
 /// Measures a plan.
 ///
@@ -136,13 +139,14 @@ fn plan_of(args: &LabRun) -> ControlResult<Plan> {
     plan.map_err(failed)
 }
 
-/// The folder that was given, or the next free number under `voltier-lab`.
+/// The folder that was given, or the next free number in the folder of runs.
 fn folder(args: &LabRun, plan: &Plan) -> PathBuf {
     if let Some(folder) = &args.out {
         return folder.clone();
     }
-    let name = |number: u32| Path::new(RUNS).join(format!("{}-{number}", plan.name));
-    (1..).map(name).find(|folder| !folder.exists()).unwrap_or_else(|| PathBuf::from(RUNS))
+    let runs = runs_folder();
+    let name = |number: u32| runs.join(format!("{}-{number}", plan.name));
+    (1..).map(name).find(|folder| !folder.exists()).unwrap_or_else(|| runs.to_owned())
 }
 
 /// What a run tells goes to standard error: the answer alone to standard output.

@@ -14,7 +14,7 @@ use voltier_trace::Format;
 
 use crate::failure::failed;
 use crate::lab_args::{LabCompare, LabImport, LabReport, LabVerb, TwinArgs};
-use crate::measure::{RUNS, measure};
+use crate::measure::{measure, runs_folder};
 use crate::trace;
 
 /// Runs a verb of the laboratory.
@@ -114,7 +114,7 @@ fn report_folder(given: &str) -> ControlResult<PathBuf> {
         return Ok(path.parent().map_or_else(PathBuf::new, Path::to_path_buf));
     }
     let stem = path.file_stem().map_or_else(|| "report".into(), |stem| stem.to_string_lossy());
-    let folder = Path::new(RUNS).join(if path.exists() { &*stem } else { given });
+    let folder = runs_folder().join(if path.exists() { &*stem } else { given });
     if folder.join(RUN_FILE).exists() {
         return Err(ControlError::usage(format!(
             "{} holds another run: say with --out where the report of {given} is to be",

@@ -17,6 +17,7 @@ use voltier_block::{
 use voltier_ring::Handle;
 
 use crate::bitmap::marks::Marks;
+use crate::bitmap::matched::MatchedRegions;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
@@ -44,14 +45,24 @@ pub(crate) struct Bitmap<D> {
     filled: RefCell<Vec<u64>>,
     /// Those of them that a flush covers which is under way.
     being_flushed: RefCell<Vec<u64>>,
+    /// Regions that scrubs found to match, and that were not written since.
+    matched: Rc<RefCell<MatchedRegions>>,
 }
 
 /// A write that is in its region, until dropped.
-pub(crate) struct RegionGuard(Option<(Rc<Marks>, usize)>);
+pub(crate) struct RegionGuard {
+    /// None of a bare array.
+    marks: Option<(Rc<Marks>, usize)>,
+    matched: Rc<RefCell<MatchedRegions>>,
+    /// The region as scrubs number it.
+    check: u64,
+}
 
 impl Drop for RegionGuard {
     fn drop(&mut self) {
-        let Some((marks, turn)) = &self.0 else { return };
+        // A check that began beside the write may have seen the stripe before it.
+        self.matched.borrow_mut().note_write(self.check);
+        let Some((marks, turn)) = &self.marks else { return };
         let in_flight = &marks.in_flight[*turn];
         in_flight.set(in_flight.get() - 1);
         if in_flight.get() == 0 {
@@ -78,7 +89,37 @@ impl<D: BlockDevice> Bitmap<D> {
             marks,
             filled: RefCell::default(),
             being_flushed: RefCell::default(),
+            matched: Rc::default(),
         }
+    }
+
+    /// The number of a region of a group, as scrubs count them.
+    fn check_of(&self, stripe: Stripe) -> u64 {
+        self.check_number(self.geometry.group_of(stripe), self.region_of(stripe))
+    }
+
+    fn check_number(&self, group: usize, region: u64) -> u64 {
+        region * self.geometry.group_count() as u64 + group as u64
+    }
+
+    /// A scrub begins to check a region of a group.
+    pub(crate) fn begin_check(&self, group: usize, region: u64) {
+        self.matched.borrow_mut().begin(self.check_number(group, region));
+    }
+
+    /// The scrub has checked the region, all of it or not.
+    pub(crate) fn end_check(&self, group: usize, region: u64, is_whole: bool) {
+        self.matched.borrow_mut().end(self.check_number(group, region), is_whole);
+    }
+
+    /// A block of the stripe does not match and stays so.
+    pub(crate) fn note_mismatch(&self, stripe: Stripe) {
+        self.matched.borrow_mut().note_write(self.check_of(stripe));
+    }
+
+    /// Whether a scrub of this start found the stripe's region to match, and nobody has written there since.
+    pub(crate) fn is_unchanged(&self, stripe: Stripe) -> bool {
+        self.matched.borrow().is_unchanged(self.check_of(stripe))
     }
 
     /// The marks, for a bitmap that takes over: its rounds are its own.
@@ -218,7 +259,10 @@ impl<D: BlockDevice> Bitmap<D> {
     /// # Errors
     /// When the marks cannot be stored.
     pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<RegionGuard> {
-        let Some(marks) = &self.marks else { return Ok(RegionGuard(None)) };
+        let check = self.check_of(stripe);
+        self.matched.borrow_mut().note_write(check);
+        let mut guard = RegionGuard { marks: None, matched: self.matched.clone(), check };
+        let Some(marks) = &self.marks else { return Ok(guard) };
         let region = self.region_of(stripe);
         while !marks.is_ready(region, self.must_be_dirty()) {
             self.membership.settled().await?;
@@ -229,7 +273,8 @@ impl<D: BlockDevice> Bitmap<D> {
         let turn = marks.turn.get();
         marks.in_flight[turn].set(marks.in_flight[turn].get() + 1);
         self.begin_rounds();
-        Ok(RegionGuard(Some((marks.clone(), turn))))
+        guard.marks = Some((marks.clone(), turn));
+        Ok(guard)
     }
 
     /// Marks all that a member which was just lost may not have: what was written and not flushed.

@@ -5,6 +5,13 @@
 //! With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and made to
 //! match only by choice. What gives a medium error is computed and written in any case.
 //!
+//! Syndromes name the member, not the version. A block of data that rots and is then overwritten by
+//! read-modify-write leaves the rot in the parity: the block is right, and "repairing" it would give the
+//! client's new data up. So a block of data is rewritten only in a region that an earlier scrub of this
+//! start found to match and that nobody has written since (`Bitmap::is_unchanged`); elsewhere it is
+//! reported and left, unless the user asks for the rewriting. Parities, and copies (which are never
+//! computed from old ones), are put right everywhere.
+//!
 //! A stripe is checked under its lock, so no write is half done. Regions whose parity is still made anew
 //! after a crash, and groups that lack a member, are left out and counted.
 
@@ -36,9 +43,12 @@ const FINDINGS_MAX: usize = 64;
 pub enum ScrubRepair {
     /// It counts them.
     Nothing,
-    /// It rewrites those of which it knows that they are wrong.
+    /// It rewrites those of which it knows that they are wrong: no data in regions that were written since
+    /// they last matched.
     #[default]
     Located,
+    /// It rewrites every located block from the others of its stripe, whatever was written since.
+    RewriteData,
     /// Where it cannot know, it also takes the data, or the first copy, for right and makes the
     /// parity match.
     Everything,
@@ -70,6 +80,8 @@ pub struct ScrubStatus {
     pub located_blocks: u64,
     /// Blocks that match again.
     pub repaired_blocks: u64,
+    /// Located blocks of data that were left: their regions were written since they last matched.
+    pub left_blocks: u64,
     /// The size of a block, in bytes.
     pub block_bytes: u32,
     /// Stripes of which a member gave a medium error.
@@ -92,6 +104,7 @@ struct Found {
     mismatched_blocks: u64,
     located_blocks: u64,
     repaired_blocks: u64,
+    left_blocks: u64,
     unreadable_stripes: u64,
     lost_stripes: u64,
     blocks_by_member: Vec<u64>,
@@ -148,10 +161,15 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
         }
         self.cursor.set(cursor + 1);
         let (group, region) = ((cursor % groups) as usize, cursor / groups);
+        if cursor < end {
+            self.bitmap.begin_check(group, region);
+        }
         (cursor < end).then(|| Unit::new(group, region, Vec::new(), self.members.changes()))
     }
 
-    fn end_unit(&self, unit: &Unit<D>, _is_cancelled: bool) {
+    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
+        let is_whole = unit.error.get().is_none() && !is_cancelled;
+        self.bitmap.end_check(unit.group, unit.region, is_whole);
         let bytes = self.bitmap.region_range(unit.region).bytes() * self.geometry.width() as u64;
         let mut found = self.found.borrow_mut();
         found.checked_bytes += bytes;
@@ -245,6 +263,7 @@ impl<D: BlockDevice> Scrub<D> {
             mismatched_blocks: found.mismatched_blocks,
             located_blocks: found.located_blocks,
             repaired_blocks: found.repaired_blocks,
+            left_blocks: found.left_blocks,
             block_bytes: self.block_bytes,
             unreadable_stripes: found.unreadable_stripes,
             lost_stripes: found.lost_stripes,
@@ -302,9 +321,26 @@ impl<D: BlockDevice> Scrub<D> {
         Ok(())
     }
 
+    /// Whether a located block may be rewritten from the others.
+    fn may_rewrite(&self, stripe: Stripe, slot: usize) -> bool {
+        let is_data = slot < self.geometry.data_chunks() && !self.geometry.is_mirror();
+        match self.repair.get() {
+            ScrubRepair::Nothing => false,
+            ScrubRepair::RewriteData => true,
+            ScrubRepair::Located | ScrubRepair::Everything => {
+                !is_data || self.bitmap.is_unchanged(stripe)
+            }
+        }
+    }
+
     /// The block of one member is wrong.
     async fn mend_located(&self, mismatch: &Mismatch<'_>, slot: usize) -> IoResult<()> {
-        let is_repaired = self.repair.get() != ScrubRepair::Nothing;
+        let is_repaired = self.may_rewrite(mismatch.stripe, slot);
+        if !is_repaired {
+            self.bitmap.note_mismatch(mismatch.stripe);
+            let is_left = self.repair.get() != ScrubRepair::Nothing;
+            self.found.borrow_mut().left_blocks += u64::from(is_left);
+        }
         if is_repaired && canary::is(Canary::ScrubRewritesParity) {
             self.match_parity(mismatch).await?;
         } else if is_repaired {
@@ -325,6 +361,8 @@ impl<D: BlockDevice> Scrub<D> {
         let is_repaired = self.repair.get() == ScrubRepair::Everything;
         if is_repaired {
             self.match_parity(mismatch).await?;
+        } else {
+            self.bitmap.note_mismatch(mismatch.stripe);
         }
         self.note(mismatch, None, is_repaired);
         Ok(())

@@ -1,7 +1,7 @@
 //! Scrub: a block that was changed on a member is found and put right, and it alone.
 
 use voltier_array::{
-    BackgroundTask, Geometry, Layout, Level, ScrubFinding, ScrubRepair, ScrubStatus,
+    BackgroundTask, Geometry, Layout, Level, ScrubFinding, ScrubRepair, ScrubStatus, Stripe,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES, SectorRange,
@@ -70,7 +70,7 @@ fn each_member(level: Level, members: usize, block_bytes: u32) {
             assert_eq!((found.located_blocks, found.repaired_blocks), (1, 0), "{level} {member}");
             assert!(media(&world).await != before, "it only looked");
             let writes: Vec<u64> = world.watches.iter().map(|it| it.writes.get()).collect();
-            let found = scrubbed(&world, ScrubRepair::Located).await;
+            let found = scrubbed(&world, ScrubRepair::RewriteData).await;
             let sectors = SectorRange::from_bytes(at / block * block, block);
             let group = member / world.array.geometry().width();
             let expected = ScrubFinding { member: Some(member), sectors, group, is_repaired: true };
@@ -140,14 +140,14 @@ fn blocks_of_several_members_in_one_stripe_are_each_put_right() {
         for member in 0..6 {
             world.flip(member, 512 * (member as u64 + 3)).await;
         }
-        let found = scrubbed(&world, ScrubRepair::Located).await;
+        let found = scrubbed(&world, ScrubRepair::RewriteData).await;
         assert_eq!(found.blocks_by_member, [1; 6]);
         world.check_stripes(&volume).await;
         // Two in the same block: with two parities that is one too many, with three it is noticed.
         let (world, _) = filled(&handle, Level::Raid7_3, 6, 512).await;
         world.flip(0, 600).await;
         world.flip(2, 600).await;
-        let found = scrubbed(&world, ScrubRepair::Located).await;
+        let found = scrubbed(&world, ScrubRepair::RewriteData).await;
         assert_eq!((found.mismatched_blocks, found.located_blocks), (1, 0));
     });
 }
@@ -172,7 +172,7 @@ fn medium_errors_are_computed_and_written() {
         for member in [0, 1] {
             world.watches[member].bad.borrow_mut().insert(9);
         }
-        let found = scrubbed(&world, ScrubRepair::Located).await;
+        let found = scrubbed(&world, ScrubRepair::RewriteData).await;
         assert_eq!((found.unreadable_stripes, found.lost_stripes), (1, 1));
     });
 }
@@ -197,7 +197,57 @@ fn writers_go_on_beside_a_scrub_and_nothing_of_theirs_is_called_wrong() {
         world.check_stripes(&volume).await;
         // A group that lacks a member is left out, and that is said.
         world.array.fail(2).expect("one may go");
-        let found = scrubbed(&world, ScrubRepair::Located).await;
+        let found = scrubbed(&world, ScrubRepair::RewriteData).await;
         assert_eq!(found.skipped_bytes, MEMBER_BYTES * 5);
+    });
+}
+
+/// A block of data rots, a client overwrites it by read-modify-write, and a default scrub follows.
+fn overwritten_rot(level: Level, members: usize) {
+    in_virtual_time(|handle| async move {
+        let (world, mut volume) = filled(&handle, level, members, 512).await;
+        // The first block of the first chunk of data.
+        let member = world.array.geometry().member_of(Stripe(0), 0);
+        world.flip(member, 100).await;
+        let new = vec![0x5a; 512];
+        let data = Bytes::copy_of(&new);
+        world.array.write(Lba(0), data.into(), Durability::Cached).await.expect("write");
+        volume[..512].copy_from_slice(&new);
+        for repair in [ScrubRepair::Located, ScrubRepair::Everything] {
+            let found = scrubbed(&world, repair).await;
+            let counts = [found.mismatched_blocks, found.repaired_blocks, found.left_blocks];
+            assert_eq!(counts, [1, 0, 1], "{level}");
+            let read = world.array.read(Lba(0), Buf::new(512)).await.expect("read");
+            assert_eq!(read[..], new[..], "{level}: acknowledged data");
+        }
+    });
+}
+
+#[test]
+fn what_a_client_wrote_over_a_rotten_block_survives_a_scrub() {
+    overwritten_rot(Level::Raid6, 6);
+    overwritten_rot(Level::Raid7_3, 7);
+    overwritten_rot(Level::NPlusM { data: 4, parity: 2 }, 6);
+}
+
+#[test]
+fn a_default_scrub_rewrites_data_where_nobody_wrote_since_they_matched() {
+    in_virtual_time(|handle| async move {
+        let (world, volume) = filled(&handle, Level::Raid6, 6, 512).await;
+        assert_eq!(scrubbed(&world, ScrubRepair::Located).await.mismatched_blocks, 0);
+        world.flip(2, 77_000).await;
+        let found = scrubbed(&world, ScrubRepair::Located).await;
+        assert_eq!((found.repaired_blocks, found.left_blocks), (1, 0));
+        world.check_stripes(&volume).await;
+        // The region was written: the next one is left.
+        let same = Bytes::copy_of(&volume[..512]);
+        world.array.write(Lba(0), same.into(), Durability::Cached).await.expect("write");
+        let member = world.array.geometry().member_of(Stripe(1), 0);
+        world.flip(member, CHUNK_BYTES + 7).await;
+        let found = scrubbed(&world, ScrubRepair::Located).await;
+        assert_eq!((found.located_blocks, found.repaired_blocks, found.left_blocks), (1, 0, 1));
+        let found = scrubbed(&world, ScrubRepair::RewriteData).await;
+        assert_eq!((found.repaired_blocks, found.left_blocks), (1, 0));
+        world.check_stripes(&volume).await;
     });
 }

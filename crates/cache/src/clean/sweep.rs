@@ -8,8 +8,8 @@ use crate::map::index::LINES_PER_EXTENT;
 /// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
 /// rotation or two) is small beside its writes, small enough to follow the thresholds.
 pub(super) const BATCH_LINES: usize = 1024;
-/// Extentes that a choosy sweep looks at before others have their turn.
-const CHOOSY_EXTENTES: u64 = 256;
+/// Extents that a choosy sweep looks at before others have their turn.
+const CHOOSY_EXTENTS: u64 = 256;
 /// Sweeps that take everything after one that chose and found little.
 const PLAIN_SWEEPS: u32 = 3;
 
@@ -56,7 +56,7 @@ impl Sweep {
             None => line..line + 1,
         };
         let mut batch = Vec::new();
-        let mut extentes = 0;
+        let mut extents = 0;
         while let Some(found) = map.index().next_dirty_extent(self.line / LINES_PER_EXTENT) {
             let last = ((found + 1) * LINES_PER_EXTENT).min(origin_lines) - 1;
             let start = window_of(self.line.max(found * LINES_PER_EXTENT)).start;
@@ -68,11 +68,11 @@ impl Sweep {
                 dirty = stripes.mostly_dirty(dirty);
             }
             batch.extend(dirty.into_iter().map(|(line, slot)| Dirty { line, slot, version: None }));
-            extentes += 1;
+            extents += 1;
             if self.line == origin_lines {
                 break;
             }
-            if batch.len() >= BATCH_LINES || (self.is_choosy && extentes == CHOOSY_EXTENTES) {
+            if batch.len() >= BATCH_LINES || (self.is_choosy && extents == CHOOSY_EXTENTS) {
                 self.taken += batch.len() as u64;
                 return batch;
             }

@@ -24,7 +24,7 @@ const LINE_SHIFT: u32 = CRC_SHIFT + 24;
 /// Bits of a line that its word has room for.
 const LINE_BITS_MAX: u32 = u64::BITS - LINE_SHIFT;
 
-/// Lines whose dirtiness is counted together: a destaging sweep skips clean extentes by it.
+/// Lines whose dirtiness is counted together: a destaging sweep skips clean extents by it.
 pub(crate) const LINES_PER_EXTENT: u64 = 256;
 
 /// Facts of the data in a slot when it is placed.

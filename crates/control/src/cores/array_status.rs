@@ -54,6 +54,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
             mismatched_blocks: scrub.mismatched_blocks,
             located_blocks: scrub.located_blocks,
             repaired_blocks: scrub.repaired_blocks,
+            left_blocks: scrub.left_blocks,
             unreadable_stripes: scrub.unreadable_stripes,
             lost_stripes: scrub.lost_stripes,
             skipped_bytes: scrub.skipped_bytes,

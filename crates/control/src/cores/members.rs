@@ -125,6 +125,7 @@ pub(super) fn start_scrub(name: &ArrayName, repair: Repair) -> ControlResult<()>
     let repair = match repair {
         Repair::Nothing => ScrubRepair::Nothing,
         Repair::Located => ScrubRepair::Located,
+        Repair::RewriteData => ScrubRepair::RewriteData,
         Repair::Everything => ScrubRepair::Everything,
     };
     table::find(name)?.array.scrub(repair).map_err(ControlError::from_error)

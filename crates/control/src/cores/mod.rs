@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! control thread                    core thread
-//! CoreEngine  -- Remote::call -->   on_core: the volumes of this core, their caches and NBD servers
+//! CoreEngine  -- Remote::call -->   volumes: the volumes of this core, their caches and NBD servers
 //!     ^------------- answer --------'
 //! ```
 

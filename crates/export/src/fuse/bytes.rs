@@ -10,7 +10,8 @@ use super::range_locks::{Mode, RangeLocks};
 use crate::requests;
 
 /// Byte-granular access to a device. Writers through it never lose each other's bytes, however
-/// they are aligned; writers through another export are the volume's to order, by block.
+/// they are aligned. Nobody orders them with writers through another export: a write of a part of a
+/// block may take the rest of the block back to what it was before such a writer.
 pub(super) struct ByteDevice<D> {
     device: Rc<D>,
     locks: RangeLocks,

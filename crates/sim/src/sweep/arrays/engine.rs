@@ -299,6 +299,7 @@ impl ArrayEngine for ArraySimEngine {
         let repair = match repair {
             Repair::Nothing => ScrubRepair::Nothing,
             Repair::Located => ScrubRepair::Located,
+            Repair::RewriteData => ScrubRepair::RewriteData,
             Repair::Everything => ScrubRepair::Everything,
         };
         self.run(move |array| async move { array.scrub(repair) })
