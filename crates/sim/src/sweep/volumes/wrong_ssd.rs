@@ -6,7 +6,7 @@ use std::rc::Rc;
 use voltier_block::{Lba, Prng};
 use voltier_cache::SUPERBLOCK_MAGIC;
 use voltier_control::protocol::{Request, Response};
-use voltier_control::{CacheRecord, Service, Settings, VolumeState};
+use voltier_control::{CacheRecord, Desired, Service, Settings, VolumeState};
 
 use super::command::{ask, create, create_swapped, name, new_cache, shape, show};
 use super::engine::{self, SSD, SimEngine};
@@ -83,7 +83,10 @@ pub(super) fn replace_the_ssd(
     prng: &mut Prng,
 ) -> u64 {
     let registry = crash.left.daemon.registry();
-    let record = registry.find(&name()).and_then(|record| record.cache.clone());
+    let volume = registry.find(&name());
+    // A start of a volume that leaves goes on with that: `recover` sees to it.
+    let is_serving = volume.is_some_and(|volume| volume.desired == Desired::Serving);
+    let record = volume.and_then(|record| record.cache.clone());
     let Some(record) = record.filter(|cache| cache.generation > 0) else { return 0 };
     let draw = prng.below(4 * ONE_IN);
     let (wrong_ssd, ssd) = match draw {
@@ -93,7 +96,7 @@ pub(super) fn replace_the_ssd(
         },
         1 => (WrongSsd::Foreign, foreign(plan, ledger)),
         2 => (WrongSsd::Blank, Medium::zeroed(plan.drives.ssd.bytes)),
-        3 => (WrongSsd::Swapped, crash.left.ssd.clone()),
+        3 if is_serving => (WrongSsd::Swapped, crash.left.ssd.clone()),
         4 => (WrongSsd::SwappedUnknown, crash.left.ssd.clone()),
         5 => (WrongSsd::OtherHdd, crash.left.ssd.clone()),
         _ => return 0,
