@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use voltier_block::Prng;
+use voltier_cache::Slot;
 use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
 
 const CAPACITY: u32 = 2000;
@@ -12,28 +13,28 @@ const REQUESTS: u32 = 200_000;
 /// A clean cache that writes each new line where a log would: to the next free slot.
 struct Cache {
     slots: Vec<Option<u64>>,
-    lines: BTreeMap<u64, u32>,
-    append_at: u32,
+    lines: BTreeMap<u64, Slot>,
+    append_at: Slot,
     policy: Policy,
 }
 
-struct View<'a>(&'a [Option<u64>], &'a BTreeMap<u64, u32>);
+struct View<'a>(&'a [Option<u64>], &'a BTreeMap<u64, Slot>);
 
 impl Lines for View<'_> {
-    fn slot_of(&self, line: u64) -> Option<u32> {
+    fn slot_of(&self, line: u64) -> Option<Slot> {
         self.1.get(&line).copied()
     }
-    fn line_of(&self, slot: u32) -> u64 {
-        self.0[slot as usize].expect("occupied")
+    fn line_of(&self, slot: Slot) -> u64 {
+        self.0[slot.index()].expect("occupied")
     }
-    fn evictable(&self, slot: u32) -> bool {
+    fn evictable(&self, slot: Slot) -> bool {
         self.occupied(slot)
     }
     fn slots(&self) -> u32 {
         self.0.len() as u32
     }
-    fn occupied(&self, slot: u32) -> bool {
-        self.0[slot as usize].is_some()
+    fn occupied(&self, slot: Slot) -> bool {
+        self.0[slot.index()].is_some()
     }
 }
 
@@ -42,7 +43,7 @@ impl Cache {
         Self {
             slots: vec![None; SLOTS as usize],
             lines: BTreeMap::new(),
-            append_at: 0,
+            append_at: Slot(0),
             policy: Policy::new(kind, SLOTS, u64::from(CAPACITY), LINE_LIMIT, 7),
         }
     }
@@ -54,14 +55,14 @@ impl Cache {
         }
         if self.lines.len() == CAPACITY as usize {
             let slot = self.policy.victim(&View(&self.slots, &self.lines)).expect("all clean");
-            let leaving = self.slots[slot as usize].take().expect("occupied");
+            let leaving = self.slots[slot.index()].take().expect("occupied");
             self.lines.remove(&leaving);
             self.policy.remove(slot, leaving);
         }
-        while self.slots[self.append_at as usize].is_some() {
-            self.append_at = (self.append_at + 1) % SLOTS;
+        while self.slots[self.append_at.index()].is_some() {
+            self.append_at = Slot((self.append_at.0 + 1) % SLOTS);
         }
-        self.slots[self.append_at as usize] = Some(line);
+        self.slots[self.append_at.index()] = Some(line);
         self.lines.insert(line, self.append_at);
         self.policy.insert(self.append_at, line);
         false

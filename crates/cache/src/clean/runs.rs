@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use crate::clean::stripes::Stripes;
 use crate::log::ordered::Version;
+use crate::numbers::Slot;
 
 /// A line to be written out: from the slot it is in, or (in ordered mode) a kept version of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Dirty {
     pub(crate) line: u64,
-    pub(crate) slot: u32,
+    pub(crate) slot: Slot,
     pub(crate) version: Option<Version>,
 }
 

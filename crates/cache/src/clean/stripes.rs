@@ -8,6 +8,7 @@ use std::ops::Range;
 use voltier_block::{Lba, Limits, SECTOR_BYTES, SectorRange};
 
 use crate::format::geometry::Geometry;
+use crate::numbers::Slot;
 
 /// Longest single write to the origin, unless a window is longer.
 pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
@@ -69,9 +70,9 @@ impl Stripes {
     }
 
     /// Of ascending dirty lines those whose window is dirty for the most part.
-    pub(crate) fn mostly_dirty(&self, dirty: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
+    pub(crate) fn mostly_dirty(&self, dirty: Vec<(u64, Slot)>) -> Vec<(u64, Slot)> {
         let windows = dirty.chunk_by(|one, next| self.window_of(one.0) == self.window_of(next.0));
-        let is_mostly = |lines: &&[(u64, u32)]| {
+        let is_mostly = |lines: &&[(u64, Slot)]| {
             let window = self.window_of(lines[0].0);
             lines.len() as u64 * 4 >= (window.end - window.start) * 3
         };
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(stripes.window_of(17), 16..32);
         assert_eq!(stripes.window_of(999), 992..1000, "the origin ends there");
         assert!(stripes.are_of_one_run(0, 240) && !stripes.are_of_one_run(240, 256));
-        let dirty = (0..11).chain(20..32).map(|line| (line, 7)).collect();
+        let dirty = (0..11).chain(20..32).map(|line| (line, Slot(7))).collect();
         let chosen = stripes.mostly_dirty(dirty);
         assert_eq!(
             chosen.iter().map(|(line, _)| *line).collect::<Vec<_>>(),

@@ -6,6 +6,7 @@ use crate::config::{FormatOptions, LineSize, segment_bytes_for};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
 use crate::format::intent::INTENT_REGIONS_MAX;
 use crate::format::superblock::Superblock;
+use crate::numbers::Slot;
 use crate::policy::{LINE_LIMIT, PolicyKind};
 
 /// Byte offset of the first checkpoint area.
@@ -153,8 +154,8 @@ impl Geometry {
     }
 
     #[inline]
-    pub(crate) fn segment_of(&self, slot: u32) -> u32 {
-        slot / self.slots_per_segment
+    pub(crate) fn segment_of(&self, slot: Slot) -> u32 {
+        slot.0 / self.slots_per_segment
     }
 
     /// Where a unit of a segment is on the SSD.
@@ -165,8 +166,8 @@ impl Geometry {
 
     /// Where a slot is on the SSD.
     #[inline]
-    pub(crate) fn lba_of_slot(&self, slot: u32) -> Lba {
-        Lba::from_bytes(self.segments_base + u64::from(slot) * self.line_bytes)
+    pub(crate) fn lba_of_slot(&self, slot: Slot) -> Lba {
+        Lba::from_bytes(self.segments_base + u64::from(slot.0) * self.line_bytes)
     }
 
     /// The unit in which the first head stands that goes into this slot of a segment.

@@ -5,6 +5,8 @@ use std::task::Waker;
 
 use voltier_block::Bytes;
 
+use crate::numbers::Slot;
+
 /// Where a line's data comes from; decides what happens when the line changed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -20,7 +22,7 @@ pub(crate) enum Change {
     /// The line's data, one whole line; only the sectors of `mask` count if there is one.
     Data { line: u64, data: Bytes, mask: Option<u128>, source: Source },
     /// The origin has the copy that was in `slot`, with this CRC and mask.
-    Clean { line: u64, slot: u32, crc_bits: u32, mask: Option<u128> },
+    Clean { line: u64, slot: Slot, crc_bits: u32, mask: Option<u128> },
     /// The line is not to be served from the cache any more.
     Drop { line: u64 },
 }

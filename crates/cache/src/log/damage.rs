@@ -11,6 +11,7 @@ use crate::devices::ssd::Ssd;
 use crate::log::change::Change;
 use crate::log::commit::Log;
 use crate::map::shared::Map;
+use crate::numbers::Slot;
 
 /// Damaged lines that are remembered by number; beyond it only the count grows.
 const DAMAGED_LINES_MAX: usize = 4096;
@@ -77,7 +78,7 @@ impl<S: BlockDevice> Damage<S> {
     ///
     /// # Errors
     /// `Medium` when the line was dirty: its only copy is damaged.
-    pub(crate) fn give_up_line(&self, line: u64, slot: u32) -> IoResult<()> {
+    pub(crate) fn give_up_line(&self, line: u64, slot: Slot) -> IoResult<()> {
         let current = {
             let contents = self.map.get();
             // The line may be in another slot by now; dirty is dirty wherever it is.

@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::canary::{self, Canary};
 use crate::format::position::Position;
+use crate::numbers::Slot;
 
 /// A version of a line that the origin has to get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Version {
-    pub(crate) slot: u32,
+    pub(crate) slot: Slot,
     pub(crate) crc: u32,
     pub(crate) mask: Option<u128>,
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::format::chunk::ChunkName;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
+use crate::numbers::Slot;
 
 /// Where the map of a checkpoint is on the SSD.
 #[derive(Clone, Copy)]
@@ -117,8 +118,8 @@ impl Loading {
         self.decided.len() * 8 + self.void.0.len() * 16
     }
 
-    pub(crate) fn is_decided(&self, slot: u32) -> bool {
-        self.decided[slot as usize / 64] & 1 << (slot % 64) != 0
+    pub(crate) fn is_decided(&self, slot: Slot) -> bool {
+        self.decided[slot.index() / 64] & 1 << (slot.0 % 64) != 0
     }
 
     /// Whether what the map says of a line is out of date.
@@ -132,8 +133,8 @@ impl Loading {
     }
 
     /// Notes that the content of a slot is known.
-    pub(crate) fn decide(&mut self, slot: u32) {
-        self.decided[slot as usize / 64] |= 1 << (slot % 64);
+    pub(crate) fn decide(&mut self, slot: Slot) {
+        self.decided[slot.index() / 64] |= 1 << (slot.0 % 64);
     }
 
     /// Notes that the stored map is out of date about these lines.
@@ -142,7 +143,7 @@ impl Loading {
     }
 
     /// A replayed record took a line out of a slot.
-    pub(crate) fn replay_drop(&mut self, line: u64, slot: u32) {
+    pub(crate) fn replay_drop(&mut self, line: u64, slot: Slot) {
         // A line that the same log had brought there may be in the map elsewhere.
         if self.is_decided(slot) {
             self.void(line, line);

@@ -5,6 +5,7 @@
 //! fit goes to the next bucket, and every bucket passed over counts it, so that a look knows when to
 //! stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
+use crate::numbers::Slot;
 use crate::packed_array::bits_for;
 
 const BUCKET_BYTES: usize = 64;
@@ -61,16 +62,16 @@ impl Layout {
     }
 
     #[inline]
-    fn slot(self, bucket: &Bucket, place: usize) -> u32 {
+    fn slot(self, bucket: &Bucket, place: usize) -> Slot {
         let (at, shift) = self.window(place);
-        (window(bucket, at) >> shift & self.slot_mask()) as u32
+        Slot((window(bucket, at) >> shift & self.slot_mask()) as u32)
     }
 
     #[inline]
-    fn set_slot(self, bucket: &mut Bucket, place: usize, slot: u32) {
-        debug_assert!(u64::from(slot) <= self.slot_mask());
+    fn set_slot(self, bucket: &mut Bucket, place: usize, slot: Slot) {
+        debug_assert!(u64::from(slot.0) <= self.slot_mask());
         let (at, shift) = self.window(place);
-        let word = window(bucket, at) & !(self.slot_mask() << shift) | u64::from(slot) << shift;
+        let word = window(bucket, at) & !(self.slot_mask() << shift) | u64::from(slot.0) << shift;
         bucket.0[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
@@ -152,7 +153,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<(usize, usize, u32)> {
+    fn find(&self, line: u64, is_line: impl Fn(Slot) -> bool) -> Option<(usize, usize, Slot)> {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
@@ -172,12 +173,12 @@ impl Table {
 
     /// The slot of `line`; `is_line` tells whether a slot holds it.
     #[inline]
-    pub(crate) fn get(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn get(&self, line: u64, is_line: impl Fn(Slot) -> bool) -> Option<Slot> {
         self.find(line, is_line).map(|(_, _, slot)| slot)
     }
 
     /// Adds a line that is not in the table.
-    pub(crate) fn insert(&mut self, line: u64, slot: u32) {
+    pub(crate) fn insert(&mut self, line: u64, slot: Slot) {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &mut self.buckets[at];
@@ -194,14 +195,14 @@ impl Table {
     }
 
     /// Points a line that is in the table to another slot.
-    pub(crate) fn replace(&mut self, line: u64, old: u32, new: u32) {
+    pub(crate) fn replace(&mut self, line: u64, old: Slot, new: Slot) {
         let (bucket, place, _) =
             self.find(line, |slot| slot == old).expect("the line is in the table");
         self.layout.set_slot(&mut self.buckets[bucket], place, new);
     }
 
     /// Takes a line out that is in the table at `slot`.
-    pub(crate) fn remove(&mut self, line: u64, slot: u32) {
+    pub(crate) fn remove(&mut self, line: u64, slot: Slot) {
         let (bucket, place, _) =
             self.find(line, |held| held == slot).expect("the line is in the table");
         self.buckets[bucket].0[place] = FREE;
@@ -230,23 +231,23 @@ mod tests {
         let mut model = BTreeMap::new();
         for round in 0..200_000u32 {
             let line = prng.below(1500);
-            let slot = round % 1080;
-            let held = table.get(line, |slot| lines[slot as usize] == line);
+            let slot = Slot(round % 1080);
+            let held = table.get(line, |slot| lines[slot.index()] == line);
             assert_eq!(held, model.get(&line).copied());
             match held {
                 Some(old) if prng.one_in(2) => {
                     table.remove(line, old);
-                    lines[old as usize] = u64::MAX;
+                    lines[old.index()] = u64::MAX;
                     model.remove(&line);
                 }
-                Some(old) if lines[slot as usize] == u64::MAX => {
-                    lines[slot as usize] = line;
+                Some(old) if lines[slot.index()] == u64::MAX => {
+                    lines[slot.index()] = line;
                     table.replace(line, old, slot);
-                    lines[old as usize] = u64::MAX;
+                    lines[old.index()] = u64::MAX;
                     model.insert(line, slot);
                 }
-                None if model.len() < 1000 && lines[slot as usize] == u64::MAX => {
-                    lines[slot as usize] = line;
+                None if model.len() < 1000 && lines[slot.index()] == u64::MAX => {
+                    lines[slot.index()] = line;
                     table.insert(line, slot);
                     model.insert(line, slot);
                 }
@@ -261,7 +262,7 @@ mod tests {
         for bits in 1..=32 {
             let layout = Layout::new(1 << bits);
             let mut bucket = Bucket([0; BUCKET_BYTES]);
-            let slot = |place: usize| (place as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits);
+            let slot = |place: usize| Slot((place as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits));
             for place in (0..layout.slots).rev() {
                 bucket.0[place] = place as u8 % 3 + 1;
                 layout.set_slot(&mut bucket, place, slot(place));

@@ -18,6 +18,8 @@
 use super::packed::{Marks, PackedLines};
 use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
+use crate::numbers::Slot;
+
 /// Entries a pass handles per operation. A pass over `33/32 C` entries then takes `C/124`
 /// operations, before `C/64` further entries or `3C/256` further marks could fill what is left.
 const PASS_STEPS: u32 = 128;
@@ -93,7 +95,7 @@ impl Fifo {
         self.new.add(line);
     }
 
-    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<u32> {
+    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<Slot> {
         self.hands.chosen = None;
         let (near, far) = match (self.hands.near, self.hands.far) {
             (Some(near), Some(far)) if near < far => {
@@ -121,7 +123,7 @@ impl Fifo {
     ///
     /// The look meets the entries of every line oldest first, and so can tell the stale ones. The few
     /// live entries on its way are pushed up to where the look stops, so no dead one is met twice.
-    fn look_from_oldest(&mut self, lines: &impl Lines) -> Result<Option<u32>, u64> {
+    fn look_from_oldest(&mut self, lines: &impl Lines) -> Result<Option<Slot>, u64> {
         let mut passed = [0; NEAR_LOOKS_MAX as usize];
         let mut count = 0;
         let mut at = self.head;
@@ -161,7 +163,7 @@ impl Fifo {
         end: u64,
         looks: u32,
         lines: &impl Lines,
-    ) -> Result<Option<u32>, u64> {
+    ) -> Result<Option<Slot>, u64> {
         for _ in 0..looks {
             if at >= end {
                 break;

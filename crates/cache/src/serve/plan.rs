@@ -9,13 +9,14 @@ use crate::devices::health::SsdHealth;
 use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::{Map, Pinned};
+use crate::numbers::Slot;
 
 /// A run of a request that is served in one way.
 pub(super) enum Run<'a> {
     /// Whole lines that stand one behind the other on the SSD.
     Ssd { lines: Vec<(u64, Pinned<'a>)>, range: SectorRange },
     /// A part of a line, or a line of which only some sectors are cached.
-    Line { line: u64, slot: u32, range: SectorRange },
+    Line { line: u64, slot: Slot, range: SectorRange },
     /// Not cached.
     Origin { range: SectorRange },
 }

@@ -13,6 +13,7 @@ use crate::ground::Ground;
 use crate::log::damage::Damage;
 use crate::map::locks::{Access, LineLocks};
 use crate::map::shared::{Map, Pinned};
+use crate::numbers::Slot;
 use crate::serve::idle_origin::IdleOrigin;
 use crate::serve::miss::MissReader;
 use crate::serve::plan::{Planner, Run};
@@ -112,7 +113,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         self.read_after_error(line, copy.slot).await
     }
 
-    async fn read_after_error(&self, line: u64, slot: u32) -> IoResult<Buf> {
+    async fn read_after_error(&self, line: u64, slot: Slot) -> IoResult<Buf> {
         self.damage.give_up_line(line, slot)?;
         let range = self.map.geometry().line_range(line);
         self.origin.read(range.start, Buf::new(range.bytes() as usize)).await
@@ -174,7 +175,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
     /// Serves the bad lines of a run one by one, each from where it is whole.
     ///
     /// The buffer of a failed read is gone with it, so the result may be in another one.
-    async fn mend_run(&self, mut part: Buf, bad: &[(usize, u64, u32)]) -> IoResult<Buf> {
+    async fn mend_run(&self, mut part: Buf, bad: &[(usize, u64, Slot)]) -> IoResult<Buf> {
         for (from, line, slot) in bad {
             // Unpinned since: the slot may have another line by now.
             let still = self.map.get().index().lookup(*line) == Some(*slot);
@@ -189,7 +190,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
     }
 
     /// Reads a part of a cached line, the sectors that are not cached from the origin.
-    async fn read_mixed_line(&self, line: u64, slot: u32, range: SectorRange) -> IoResult<Buf> {
+    async fn read_mixed_line(&self, line: u64, slot: Slot, range: SectorRange) -> IoResult<Buf> {
         let whole = self.map.geometry().line_range(line);
         let mask = self.map.get().index().mask(slot).unwrap_or(u128::MAX);
         let wanted = mask_of(range.start.0 - whole.start.0, range.count);

@@ -24,6 +24,7 @@ use crate::log::intents::Intents;
 use crate::log::pressure::Pressure;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::map::shared::Map;
+use crate::numbers::Slot;
 use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
@@ -280,7 +281,7 @@ impl<S: BlockDevice> LineMerger<S> {
     /// `Medium` when the copy is dirty and damaged; `Gone` when the SSD is.
     async fn cached_line(&self, line: u64) -> IoResult<Option<(Buf, Option<u128>)>> {
         let found = || self.map.get().index().lookup(line);
-        let pending = |slot: u32| self.map.get().index().is_pending(slot);
+        let pending = |slot: Slot| self.map.get().index().is_pending(slot);
         self.log.until(|| self.ssd.failed() || !found().is_some_and(pending)).await;
         if self.ssd.failed() {
             return Err(IoError::Gone);
