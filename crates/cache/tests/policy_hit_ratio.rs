@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use voltier_block::Prng;
-use voltier_cache::Slot;
 use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
+use voltier_cache::{Line, Slot};
 
 const CAPACITY: u32 = 2000;
 const SLOTS: u32 = 2200;
@@ -12,19 +12,19 @@ const REQUESTS: u32 = 200_000;
 
 /// A clean cache that writes each new line where a log would: to the next free slot.
 struct Cache {
-    slots: Vec<Option<u64>>,
-    lines: BTreeMap<u64, Slot>,
+    slots: Vec<Option<Line>>,
+    lines: BTreeMap<Line, Slot>,
     append_at: Slot,
     policy: Policy,
 }
 
-struct View<'a>(&'a [Option<u64>], &'a BTreeMap<u64, Slot>);
+struct View<'a>(&'a [Option<Line>], &'a BTreeMap<Line, Slot>);
 
 impl Lines for View<'_> {
-    fn slot_of(&self, line: u64) -> Option<Slot> {
+    fn slot_of(&self, line: Line) -> Option<Slot> {
         self.1.get(&line).copied()
     }
-    fn line_of(&self, slot: Slot) -> u64 {
+    fn line_of(&self, slot: Slot) -> Line {
         self.0[slot.index()].expect("occupied")
     }
     fn evictable(&self, slot: Slot) -> bool {
@@ -48,7 +48,7 @@ impl Cache {
         }
     }
 
-    fn read(&mut self, line: u64) -> bool {
+    fn read(&mut self, line: Line) -> bool {
         if let Some(&slot) = self.lines.get(&line) {
             self.policy.touch(slot, line);
             return true;
@@ -102,9 +102,9 @@ fn hit_ratio(kind: PolicyKind, scanned: u64) -> f64 {
     let mut next_scanned = 1_000_000;
     let mut hits = 0;
     for _ in 0..REQUESTS {
-        hits += u32::from(cache.read(zipf.draw(&mut prng)));
+        hits += u32::from(cache.read(Line(zipf.draw(&mut prng))));
         for _ in 0..scanned {
-            cache.read(next_scanned);
+            cache.read(Line(next_scanned));
             next_scanned += 1;
         }
     }
@@ -138,7 +138,7 @@ fn s3fifo_keeps_a_part_of_a_loop_that_is_longer_than_the_cache() {
     let mut cache = Cache::new(PolicyKind::S3Fifo);
     let mut hits = 0;
     for request in 0..REQUESTS {
-        hits += u32::from(cache.read(u64::from(request) % 6000));
+        hits += u32::from(cache.read(Line(u64::from(request) % 6000)));
     }
     let ratio = f64::from(hits) / f64::from(REQUESTS);
     println!("loop over three caches: s3fifo {ratio:.3}");

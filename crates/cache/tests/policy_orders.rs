@@ -4,26 +4,26 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use voltier_block::Prng;
-use voltier_cache::Slot;
 use voltier_cache::policy::{FAR_LOOKS_MAX, LINE_LIMIT, Lines, NEAR_LOOKS_MAX, Policy, PolicyKind};
+use voltier_cache::{Line, Slot};
 
 /// A cache without data: which line is where, which lines are dirty, and the exact orders.
 struct World {
-    slots: Vec<Option<u64>>,
-    lines: BTreeMap<u64, Slot>,
+    slots: Vec<Option<Line>>,
+    lines: BTreeMap<Line, Slot>,
     dirty: Vec<bool>,
     dirty_count: u32,
     /// Oldest first.
-    by_insertion: Vec<u64>,
-    by_use: Vec<u64>,
+    by_insertion: Vec<Line>,
+    by_use: Vec<Line>,
     looks: Cell<u32>,
 }
 
 impl Lines for World {
-    fn slot_of(&self, line: u64) -> Option<Slot> {
+    fn slot_of(&self, line: Line) -> Option<Slot> {
         self.lines.get(&line).copied()
     }
-    fn line_of(&self, slot: Slot) -> u64 {
+    fn line_of(&self, slot: Slot) -> Line {
         self.slots[slot.index()].expect("occupied")
     }
     fn evictable(&self, slot: Slot) -> bool {
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    fn insert(&mut self, policy: &mut Policy, slot: Slot, line: u64) {
+    fn insert(&mut self, policy: &mut Policy, slot: Slot, line: Line) {
         self.slots[slot.index()] = Some(line);
         self.lines.insert(line, slot);
         self.by_insertion.push(line);
@@ -68,13 +68,13 @@ impl World {
         policy.insert(slot, line);
     }
 
-    fn touch(&mut self, policy: &mut Policy, line: u64) {
+    fn touch(&mut self, policy: &mut Policy, line: Line) {
         self.by_use.retain(|&other| other != line);
         self.by_use.push(line);
         policy.touch(self.lines[&line], line);
     }
 
-    fn relocate(&mut self, policy: &mut Policy, line: u64, to: Slot) {
+    fn relocate(&mut self, policy: &mut Policy, line: Line, to: Slot) {
         let from = self.lines[&line];
         self.lines.insert(line, to);
         self.slots.swap(from.index(), to.index());
@@ -82,7 +82,7 @@ impl World {
         policy.relocate(from, to, line);
     }
 
-    fn remove(&mut self, policy: &mut Policy, line: u64) {
+    fn remove(&mut self, policy: &mut Policy, line: Line) {
         let slot = self.lines.remove(&line).expect("cached");
         self.set_dirty(slot, false);
         self.slots[slot.index()] = None;
@@ -126,7 +126,7 @@ fn play(kind: PolicyKind, seed: u64, dirty_max: u32, check: impl Fn(&World, Opti
     let mut world = World::new(slots);
     let mut policy = Policy::new(kind, slots, capacity, LINE_LIMIT, seed);
     for _ in 0..4000 {
-        let line = LINE_LIMIT - 1 - prng.below(lines);
+        let line = Line(LINE_LIMIT - 1 - prng.below(lines));
         let Some(slot) = world.slot_of(line) else {
             if world.lines.len() as u64 == capacity {
                 let victim = world.victim(&mut policy);
@@ -189,7 +189,7 @@ fn full(kind: PolicyKind, count: u32) -> (World, Policy) {
     let mut world = World::new(count + 1);
     let mut policy = Policy::new(kind, count + 1, u64::from(count), LINE_LIMIT, 1);
     for slot in 0..count {
-        world.insert(&mut policy, Slot(slot), u64::from(slot) * 3);
+        world.insert(&mut policy, Slot(slot), Line(u64::from(slot) * 3));
     }
     (world, policy)
 }
@@ -244,7 +244,7 @@ fn fifo_keeps_the_order_when_one_old_line_stays_dirty_for_ever() {
     const COUNT: u32 = 500;
     let (mut world, mut policy) = full(PolicyKind::Fifo, COUNT);
     world.set_dirty(Slot(0), true);
-    for line in 10_000..40_000 {
+    for line in (10_000..40_000).map(Line) {
         let victim = world.victim(&mut policy);
         assert_eq!(victim, world.first_clean(PolicyKind::Fifo));
         let slot = victim.expect("clean lines");
@@ -260,7 +260,7 @@ fn fifo_holds_under_invalidation_alone() {
     let (mut world, mut policy) = full(PolicyKind::Fifo, COUNT);
     let mut prng = Prng::new(6);
     for _ in 0..30_000 {
-        let line = prng.below(u64::from(COUNT)) * 3;
+        let line = Line(prng.below(u64::from(COUNT)) * 3);
         let slot = world.slot_of(line).expect("cached");
         world.remove(&mut policy, line);
         world.insert(&mut policy, slot, line);

@@ -8,7 +8,7 @@ use crate::format::geometry::{Geometry, mask_of};
 use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot, each_line};
 use crate::policy::{Lines, Policy, PolicyKind};
 
 /// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
@@ -24,7 +24,7 @@ pub(crate) struct Contents {
     /// Present until the whole map of the checkpoint is loaded.
     loading: Option<Loading>,
     /// Lines taken out of the cache of which the log has not told yet.
-    given_up: Vec<(u64, Slot)>,
+    given_up: Vec<(Line, Slot)>,
     evictions: u64,
     /// Clean lines that were dropped because the origin may be newer.
     suspect_lines: u64,
@@ -113,7 +113,7 @@ impl Contents {
 
     /// A client asked for the line in this slot.
     #[inline]
-    pub(crate) fn touch(&mut self, slot: Slot, line: u64) {
+    pub(crate) fn touch(&mut self, slot: Slot, line: Line) {
         self.policy.touch(slot, line);
     }
 
@@ -138,7 +138,7 @@ impl Contents {
     }
 
     /// Takes a line out of the cache.
-    pub(crate) fn forget(&mut self, line: u64, slot: Slot) {
+    pub(crate) fn forget(&mut self, line: Line, slot: Slot) {
         self.policy.remove(slot, line);
         self.index.remove(slot);
         if let Some(loading) = &mut self.loading {
@@ -147,7 +147,7 @@ impl Contents {
     }
 
     /// Pushes out the line that the policy chooses; `None` if none of those asked can go.
-    pub(crate) fn evict(&mut self) -> Option<(u64, Slot)> {
+    pub(crate) fn evict(&mut self) -> Option<(Line, Slot)> {
         let victim = self.policy.victim(&self.index)?;
         let line = self.index.line_of(victim);
         self.forget(line, victim);
@@ -170,7 +170,7 @@ impl Contents {
     }
 
     /// A line that was given up, for the log to tell of.
-    pub(crate) fn pop_given_up(&mut self) -> Option<(u64, Slot)> {
+    pub(crate) fn pop_given_up(&mut self) -> Option<(Line, Slot)> {
         self.given_up.pop()
     }
 
@@ -200,7 +200,7 @@ impl Contents {
     pub(crate) fn heal(&mut self, range: SectorRange) {
         let line_sectors = self.geometry.line_sectors();
         for piece in range.split_at_multiples(line_sectors) {
-            let line = piece.start.0 / line_sectors;
+            let line = self.geometry.line_of(piece.start);
             let Some(slot) = self.index.lookup(line) else { continue };
             if self.index.is_dirty(slot) {
                 let written = mask_of(piece.start.0 % line_sectors, piece.count);
@@ -212,13 +212,13 @@ impl Contents {
     }
 
     /// Dirty lines among these that are on the SSD, in order.
-    pub(crate) fn dirty_among(&self, lines: Range<u64>) -> Vec<(u64, Slot)> {
+    pub(crate) fn dirty_among(&self, lines: Range<Line>) -> Vec<(Line, Slot)> {
         let dirty = |line| {
             let slot = self.index.lookup(line)?;
             let ready = self.index.is_dirty(slot) && !self.index.is_pending(slot);
             ready.then_some((line, slot))
         };
-        lines.filter_map(dirty).collect()
+        each_line(lines).filter_map(dirty).collect()
     }
 
     /// Ranges of dirty lines, at most `count_max` of them, merged.
@@ -228,7 +228,7 @@ impl Contents {
         while let Some(found) = self.index.next_dirty_extent(extent) {
             let first = found * LINES_PER_EXTENT;
             let end = (first + LINES_PER_EXTENT).min(self.geometry.origin_lines());
-            for (line, slot) in self.dirty_among(first..end) {
+            for (line, slot) in self.dirty_among(Line(first)..Line(end)) {
                 for run in self.geometry.valid_runs(line, self.index.mask(slot)) {
                     let full = ranges.len() == count_max;
                     match ranges.last_mut() {
@@ -286,7 +286,7 @@ impl Contents {
         let line_sectors = self.geometry.line_sectors();
         for slot in self.used_slots() {
             let line = self.index.line_of(slot);
-            if !self.index.is_dirty(slot) && is_suspect(line * line_sectors) {
+            if !self.index.is_dirty(slot) && is_suspect(line.0 * line_sectors) {
                 self.index.remove(slot);
                 self.suspect_lines += 1;
             }
@@ -308,7 +308,7 @@ impl Contents {
         if stale {
             return false;
         }
-        let first_sector = from.line * self.geometry.line_sectors();
+        let first_sector = from.line.0 * self.geometry.line_sectors();
         if !from.dirty && loading.is_distrusted(first_sector) {
             self.suspect_lines += 1;
             return false;

@@ -10,7 +10,7 @@ use voltier_block::Lba;
 
 use crate::format::geometry::Geometry;
 use crate::map::table::Table;
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot};
 use crate::packed_array::{PackedArray, bits_for};
 use crate::policy;
 
@@ -31,7 +31,7 @@ pub(crate) const LINES_PER_EXTENT: u64 = 256;
 /// Facts of the data in a slot when it is placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
-    pub(crate) line: u64,
+    pub(crate) line: Line,
     pub(crate) slot: Slot,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Placement {
 /// The state of a slot with a line in it, as a checkpoint has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotState {
-    pub(crate) line: u64,
+    pub(crate) line: Line,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
     /// Valid sectors; `None` when all are.
@@ -105,9 +105,9 @@ impl Index {
             + self.dirty_in_extent.len() * 2
     }
 
-    pub(crate) fn line_of(&self, slot: Slot) -> u64 {
+    pub(crate) fn line_of(&self, slot: Slot) -> Line {
         let high = self.line_high.get(slot.index()).map_or(0, |high| u64::from(*high));
-        high << LINE_BITS_MAX | self.word(slot) >> LINE_SHIFT
+        Line(high << LINE_BITS_MAX | self.word(slot) >> LINE_SHIFT)
     }
 
     #[inline]
@@ -119,7 +119,7 @@ impl Index {
         self.words.set(slot.index(), word);
     }
 
-    pub(crate) fn lookup(&self, line: u64) -> Option<Slot> {
+    pub(crate) fn lookup(&self, line: Line) -> Option<Slot> {
         self.table.get(line, |slot| self.line_of(slot) == line)
     }
 
@@ -132,7 +132,7 @@ impl Index {
     }
 
     /// Whether the newest copy of the line is in this slot, and the origin does not have it.
-    pub(crate) fn is_dirty_in(&self, line: u64, slot: Slot) -> bool {
+    pub(crate) fn is_dirty_in(&self, line: Line, slot: Slot) -> bool {
         self.lookup(line) == Some(slot) && self.is_dirty(slot)
     }
 
@@ -181,7 +181,7 @@ impl Index {
             None => self.table.insert(line, slot),
         }
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
-        let word = line << LINE_SHIFT
+        let word = line.0 << LINE_SHIFT
             | u64::from(placement.crc & 0xff_ffff) << CRC_SHIFT
             | USED
             | flag(placement.dirty, DIRTY)
@@ -189,7 +189,7 @@ impl Index {
             | flag(placement.mask.is_some(), PARTIAL);
         self.set_word(slot, word);
         if let Some(high) = self.line_high.get_mut(slot.index()) {
-            *high = (line >> LINE_BITS_MAX) as u8;
+            *high = (line.0 >> LINE_BITS_MAX) as u8;
         }
         if let Some(mask) = placement.mask {
             self.set_mask(slot, mask);
@@ -210,17 +210,17 @@ impl Index {
         self.masks[at..at + bytes].copy_from_slice(&mask.to_le_bytes()[..bytes]);
     }
 
-    fn count_dirty(&mut self, line: u64) {
+    fn count_dirty(&mut self, line: Line) {
         self.dirty_lines += 1;
-        self.dirty_in_extent[(line / LINES_PER_EXTENT) as usize] += 1;
+        self.dirty_in_extent[(line.0 / LINES_PER_EXTENT) as usize] += 1;
     }
 
-    fn uncount_dirty(&mut self, line: u64) {
+    fn uncount_dirty(&mut self, line: Line) {
         self.dirty_lines -= 1;
-        self.dirty_in_extent[(line / LINES_PER_EXTENT) as usize] -= 1;
+        self.dirty_in_extent[(line.0 / LINES_PER_EXTENT) as usize] -= 1;
     }
 
-    fn vacate(&mut self, slot: Slot, line: u64) {
+    fn vacate(&mut self, slot: Slot, line: Line) {
         if self.is_dirty(slot) {
             self.uncount_dirty(line);
         }
@@ -262,7 +262,7 @@ impl Index {
 
     /// Writes the state of a slot for a checkpoint.
     pub(crate) fn encode(&self, slot: Slot, into: &mut [u8]) {
-        let line = self.line_of(slot).to_le_bytes();
+        let line = self.line_of(slot).0.to_le_bytes();
         into[..5].copy_from_slice(&line[..5]);
         let state = (self.word(slot) & (USED | DIRTY | PARTIAL)) as u32;
         into[5..9].copy_from_slice(&(self.crc_bits(slot) << 8 | state).to_le_bytes());
@@ -276,13 +276,13 @@ impl Index {
         self.warm_up_lines(states.map(|from| {
             let mut line = [0; 8];
             line[..5].copy_from_slice(&from[..5]);
-            u64::from_le_bytes(line)
+            Line(u64::from_le_bytes(line))
         }));
     }
 
     /// Looks at where several lines are. The looks do not wait for each other as inserts do: most of
     /// the time of a load is such waiting for memory.
-    pub(crate) fn warm_up_lines(&self, lines: impl Iterator<Item = u64>) {
+    pub(crate) fn warm_up_lines(&self, lines: impl Iterator<Item = Line>) {
         let looks = lines.map(|line| self.table.look(line));
         std::hint::black_box(looks.fold(0u8, |seen, look| seen ^ look));
     }
@@ -299,8 +299,8 @@ impl Index {
         }
         let mut line = [0; 8];
         line[..5].copy_from_slice(&from[..5]);
-        let line = u64::from_le_bytes(line);
-        if line >= self.geometry.origin_lines() {
+        let line = Line(u64::from_le_bytes(line));
+        if line.0 >= self.geometry.origin_lines() {
             return Err(format!("slot {slot} holds line {line}, which the origin does not have"));
         }
         let mask_bytes = self.geometry.mask_bytes();
@@ -323,11 +323,11 @@ impl Index {
 }
 
 impl policy::Lines for Index {
-    fn slot_of(&self, line: u64) -> Option<Slot> {
+    fn slot_of(&self, line: Line) -> Option<Slot> {
         self.lookup(line)
     }
 
-    fn line_of(&self, slot: Slot) -> u64 {
+    fn line_of(&self, slot: Slot) -> Line {
         Index::line_of(self, slot)
     }
 
@@ -361,7 +361,7 @@ mod tests {
     }
 
     fn placement(line: u64, slot: u32, dirty: bool) -> Placement {
-        let slot = Slot(slot);
+        let (line, slot) = (Line(line), Slot(slot));
         Placement { line, slot, crc: 0xaabb_ccdd, dirty, mask: None, pending: false }
     }
 
@@ -371,14 +371,14 @@ mod tests {
         assert_eq!(index.place(placement(300, 5, true)), None);
         assert_eq!(index.place(placement(300, 9, true)), Some(Slot(5)));
         assert_eq!(
-            (index.lookup(300), index.dirty_lines(), index.used_lines()),
+            (index.lookup(Line(300)), index.dirty_lines(), index.used_lines()),
             (Some(Slot(9)), 1, 1)
         );
         assert_eq!(index.next_dirty_extent(0), Some(1));
         index.set_clean(Slot(9));
         assert_eq!((index.dirty_lines(), index.next_dirty_extent(0)), (0, None));
         index.remove(Slot(9));
-        assert_eq!((index.lookup(300), index.live_in(0)), (None, 0));
+        assert_eq!((index.lookup(Line(300)), index.live_in(0)), (None, 0));
     }
 
     #[test]
@@ -390,6 +390,7 @@ mod tests {
             let mut state = vec![0; index.geometry.state_bytes_per_slot()];
             index.encode(Slot(3), &mut state);
             let state = index.decode(Slot(3), &state).unwrap().expect("the slot is used");
+            let last = Line(last);
             assert_eq!((index.line_of(Slot(3)), index.lookup(last)), (last, Some(Slot(3))));
             assert_eq!((state.line, state.crc, state.dirty), (last, 0xbb_ccdd, true));
         }
@@ -415,6 +416,6 @@ mod tests {
         index.heal(Slot(1), 0b001, 0xff);
         assert_eq!(index.mask(Slot(1)), Some(0b100));
         index.heal(Slot(1), 0b100, 0xff);
-        assert_eq!(index.lookup(2), None);
+        assert_eq!(index.lookup(Line(2)), None);
     }
 }

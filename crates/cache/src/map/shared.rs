@@ -11,7 +11,7 @@ use crate::canary::{self, Canary};
 use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::map::contents::Contents;
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot};
 
 /// The map of one cache, and the signals of what happens in it.
 pub(crate) struct Map {
@@ -134,7 +134,7 @@ impl Map {
 
     /// Notes that the stored map will be out of date about lines that are about to be changed past the log.
     /// The caller holds the locks of the lines.
-    pub(crate) fn void_unloaded(&self, first: u64, last: u64) {
+    pub(crate) fn void_unloaded(&self, first: Line, last: Line) {
         if let Some(loading) = self.change().loading_mut() {
             loading.void(first, last);
         }
@@ -142,20 +142,20 @@ impl Map {
 
     /// Whether every line is cached.
     #[inline]
-    pub(crate) fn has_all(&self, first: u64, last: u64) -> bool {
+    pub(crate) fn has_all(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
-        (first..=last).all(|line| contents.index().lookup(line).is_some())
+        first.through(last).all(|line| contents.index().lookup(line).is_some())
     }
 
     /// Whether any line is dirty.
     #[inline]
-    pub(crate) fn has_dirty(&self, first: u64, last: u64) -> bool {
+    pub(crate) fn has_dirty(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
         let index = contents.index();
         if index.dirty_lines() == 0 {
             return false;
         }
-        (first..=last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
+        first.through(last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
     }
 }
 

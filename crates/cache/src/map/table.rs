@@ -5,7 +5,7 @@
 //! fit goes to the next bucket, and every bucket passed over counts it, so that a look knows when to
 //! stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot};
 use crate::packed_array::bits_for;
 
 const BUCKET_BYTES: usize = 64;
@@ -115,8 +115,8 @@ pub(crate) struct Table {
     buckets: Vec<Bucket>,
 }
 
-fn mix(line: u64) -> u64 {
-    let mut z = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn mix(line: Line) -> u64 {
+    let mut z = line.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     z ^ (z >> 32)
 }
@@ -137,14 +137,14 @@ impl Table {
         self.buckets.len() * size_of::<Bucket>()
     }
 
-    fn home(&self, line: u64) -> (usize, u8) {
+    fn home(&self, line: Line) -> (usize, u8) {
         let hash = mix(line);
         let bucket = ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize;
         (bucket, (hash as u8).max(FREE + 1))
     }
 
     /// Brings the home of a line into the processor's caches.
-    pub(crate) fn look(&self, line: u64) -> u8 {
+    pub(crate) fn look(&self, line: Line) -> u8 {
         self.buckets[self.home(line).0].displaced()
     }
 
@@ -153,7 +153,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, line: u64, is_line: impl Fn(Slot) -> bool) -> Option<(usize, usize, Slot)> {
+    fn find(&self, line: Line, is_line: impl Fn(Slot) -> bool) -> Option<(usize, usize, Slot)> {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
@@ -173,12 +173,12 @@ impl Table {
 
     /// The slot of `line`; `is_line` tells whether a slot holds it.
     #[inline]
-    pub(crate) fn get(&self, line: u64, is_line: impl Fn(Slot) -> bool) -> Option<Slot> {
+    pub(crate) fn get(&self, line: Line, is_line: impl Fn(Slot) -> bool) -> Option<Slot> {
         self.find(line, is_line).map(|(_, _, slot)| slot)
     }
 
     /// Adds a line that is not in the table.
-    pub(crate) fn insert(&mut self, line: u64, slot: Slot) {
+    pub(crate) fn insert(&mut self, line: Line, slot: Slot) {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &mut self.buckets[at];
@@ -195,14 +195,14 @@ impl Table {
     }
 
     /// Points a line that is in the table to another slot.
-    pub(crate) fn replace(&mut self, line: u64, old: Slot, new: Slot) {
+    pub(crate) fn replace(&mut self, line: Line, old: Slot, new: Slot) {
         let (bucket, place, _) =
             self.find(line, |slot| slot == old).expect("the line is in the table");
         self.layout.set_slot(&mut self.buckets[bucket], place, new);
     }
 
     /// Takes a line out that is in the table at `slot`.
-    pub(crate) fn remove(&mut self, line: u64, slot: Slot) {
+    pub(crate) fn remove(&mut self, line: Line, slot: Slot) {
         let (bucket, place, _) =
             self.find(line, |held| held == slot).expect("the line is in the table");
         self.buckets[bucket].0[place] = FREE;
@@ -227,26 +227,27 @@ mod tests {
     fn it_agrees_with_a_map_at_full_load() {
         let mut prng = Prng::new(7);
         let mut table = Table::new(1000, 1080);
-        let mut lines = vec![u64::MAX; 1080];
+        let none = Line(u64::MAX);
+        let mut lines = vec![none; 1080];
         let mut model = BTreeMap::new();
         for round in 0..200_000u32 {
-            let line = prng.below(1500);
+            let line = Line(prng.below(1500));
             let slot = Slot(round % 1080);
             let held = table.get(line, |slot| lines[slot.index()] == line);
             assert_eq!(held, model.get(&line).copied());
             match held {
                 Some(old) if prng.one_in(2) => {
                     table.remove(line, old);
-                    lines[old.index()] = u64::MAX;
+                    lines[old.index()] = none;
                     model.remove(&line);
                 }
-                Some(old) if lines[slot.index()] == u64::MAX => {
+                Some(old) if lines[slot.index()] == none => {
                     lines[slot.index()] = line;
                     table.replace(line, old, slot);
-                    lines[old.index()] = u64::MAX;
+                    lines[old.index()] = none;
                     model.insert(line, slot);
                 }
-                None if model.len() < 1000 && lines[slot.index()] == u64::MAX => {
+                None if model.len() < 1000 && lines[slot.index()] == none => {
                     lines[slot.index()] = line;
                     table.insert(line, slot);
                     model.insert(line, slot);

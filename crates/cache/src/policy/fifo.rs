@@ -18,7 +18,7 @@
 use super::packed::{Marks, PackedLines};
 use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot};
 
 /// Entries a pass handles per operation. A pass over `33/32 C` entries then takes `C/124`
 /// operations, before `C/64` further entries or `3C/256` further marks could fill what is left.
@@ -45,7 +45,7 @@ pub(super) struct Fifo {
 struct Hands {
     near: Option<u64>,
     far: Option<u64>,
-    chosen: Option<(u64, u64)>,
+    chosen: Option<(u64, Line)>,
 }
 
 impl Fifo {
@@ -71,7 +71,7 @@ impl Fifo {
         self.entries.heap_bytes() + self.old.heap_bytes() + self.new.heap_bytes()
     }
 
-    pub(super) fn insert(&mut self, line: u64) {
+    pub(super) fn insert(&mut self, line: Line) {
         self.squeeze();
         if self.is_full() {
             self.finish_passes();
@@ -81,7 +81,7 @@ impl Fifo {
         self.tail += 1;
     }
 
-    pub(super) fn remove(&mut self, line: u64) {
+    pub(super) fn remove(&mut self, line: Line) {
         self.squeeze();
         if let Some((position, chosen)) = self.hands.chosen.take()
             && chosen == line
@@ -124,7 +124,7 @@ impl Fifo {
     /// The look meets the entries of every line oldest first, and so can tell the stale ones. The few
     /// live entries on its way are pushed up to where the look stops, so no dead one is met twice.
     fn look_from_oldest(&mut self, lines: &impl Lines) -> Result<Option<Slot>, u64> {
-        let mut passed = [0; NEAR_LOOKS_MAX as usize];
+        let mut passed = [Line(0); NEAR_LOOKS_MAX as usize];
         let mut count = 0;
         let mut at = self.head;
         let mut found = None;
@@ -187,7 +187,7 @@ impl Fifo {
 
     /// Whether the oldest entry of `line`, at `at`, is stale. A pass has already taken the marks
     /// in `old` away from what it squeezed.
-    fn take_mark(&mut self, at: u64, line: u64) -> bool {
+    fn take_mark(&mut self, at: u64, line: Line) -> bool {
         at >= self.read && self.old.take(line) || self.new.take(line)
     }
 
@@ -251,12 +251,12 @@ impl Fifo {
     }
 
     #[inline]
-    fn get(&self, position: u64) -> Option<u64> {
+    fn get(&self, position: u64) -> Option<Line> {
         self.entries.get((position % self.entries.len() as u64) as usize)
     }
 
     #[inline]
-    fn put(&mut self, position: u64, line: Option<u64>) {
+    fn put(&mut self, position: u64, line: Option<Line>) {
         let index = (position % self.entries.len() as u64) as usize;
         self.entries.set(index, line);
     }

@@ -22,7 +22,7 @@ use lru::Lru;
 use rand::Rand;
 use s3_fifo::S3Fifo;
 
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot};
 
 /// Line numbers are below this: 2^40 - 1, so that a line or "none" takes 40 bits at most.
 pub const LINE_LIMIT: u64 = (1 << 40) - 1;
@@ -39,9 +39,9 @@ pub const FAR_LOOKS_MAX: u32 = 64;
 /// Facts that a policy may ask about the lines it orders.
 pub trait Lines {
     /// The slot of a cached line.
-    fn slot_of(&self, line: u64) -> Option<Slot>;
+    fn slot_of(&self, line: Line) -> Option<Slot>;
     /// The line in an occupied slot.
-    fn line_of(&self, slot: Slot) -> u64;
+    fn line_of(&self, slot: Slot) -> Line;
     /// Whether the slot holds a line that may go now: occupied, clean, and not in use.
     fn evictable(&self, slot: Slot) -> bool;
     /// Number of slots.
@@ -162,7 +162,7 @@ impl Policy {
 
     /// A line that was not cached now is, in `slot`.
     #[inline]
-    pub fn insert(&mut self, slot: Slot, line: u64) {
+    pub fn insert(&mut self, slot: Slot, line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.insert(slot),
             Order::Fifo(fifo) => fifo.insert(line),
@@ -173,7 +173,7 @@ impl Policy {
 
     /// A cached line was read or written.
     #[inline]
-    pub fn touch(&mut self, slot: Slot, _line: u64) {
+    pub fn touch(&mut self, slot: Slot, _line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.touch(slot),
             Order::Fifo(_) | Order::Rand(_) => {}
@@ -183,7 +183,7 @@ impl Policy {
 
     /// A cached line is in another slot now, because it was overwritten. No touch.
     #[inline]
-    pub fn relocate(&mut self, from: Slot, to: Slot, _line: u64) {
+    pub fn relocate(&mut self, from: Slot, to: Slot, _line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.relocate(from, to),
             Order::Fifo(_) | Order::Rand(_) => {}
@@ -193,7 +193,7 @@ impl Policy {
 
     /// A line left the cache: evicted, or invalidated.
     #[inline]
-    pub fn remove(&mut self, slot: Slot, line: u64) {
+    pub fn remove(&mut self, slot: Slot, line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.remove(slot),
             Order::Fifo(fifo) => fifo.remove(line),

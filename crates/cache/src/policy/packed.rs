@@ -1,6 +1,7 @@
 //! Line numbers in as many bits as they need, and a small multiset of them.
 
 use super::LINE_LIMIT;
+use crate::numbers::Line;
 use crate::packed_array::{PackedArray, bits_for};
 
 /// An array of line numbers or nothing. Fresh memory holds nothing.
@@ -19,13 +20,13 @@ impl PackedLines {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<u64> {
-        self.0.get(index).checked_sub(1)
+    pub(super) fn get(&self, index: usize) -> Option<Line> {
+        self.0.get(index).checked_sub(1).map(Line)
     }
 
     #[inline]
-    pub(super) fn set(&mut self, index: usize, line: Option<u64>) {
-        self.0.set(index, line.map_or(0, |line| line + 1));
+    pub(super) fn set(&mut self, index: usize, line: Option<Line>) {
+        self.0.set(index, line.map_or(0, |line| line.0 + 1));
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -35,8 +36,8 @@ impl PackedLines {
 
 /// Spreads a line number over 64 bits (the finalizer of splitmix64).
 #[inline]
-pub(super) fn spread(line: u64) -> u64 {
-    let z = (line ^ (line >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+pub(super) fn spread(line: Line) -> u64 {
+    let z = (line.0 ^ (line.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
@@ -72,7 +73,7 @@ impl Marks {
         self.table.heap_bytes()
     }
 
-    fn home(&self, line: u64) -> usize {
+    fn home(&self, line: Line) -> usize {
         scale(spread(line), self.table.len())
     }
 
@@ -80,7 +81,7 @@ impl Marks {
         if index + 1 == self.table.len() { 0 } else { index + 1 }
     }
 
-    fn find(&self, line: u64) -> Option<usize> {
+    fn find(&self, line: Line) -> Option<usize> {
         if self.count == 0 {
             return None;
         }
@@ -94,12 +95,12 @@ impl Marks {
         None
     }
 
-    pub(super) fn contains(&self, line: u64) -> bool {
+    pub(super) fn contains(&self, line: Line) -> bool {
         self.find(line).is_some()
     }
 
     /// Adds one mark. The caller keeps the count under the limit.
-    pub(super) fn add(&mut self, line: u64) {
+    pub(super) fn add(&mut self, line: Line) {
         assert!(self.count < self.limit());
         let mut index = self.home(line);
         while self.table.get(index).is_some() {
@@ -110,7 +111,7 @@ impl Marks {
     }
 
     /// Takes one mark of the line away; false if it has none.
-    pub(super) fn take(&mut self, line: u64) -> bool {
+    pub(super) fn take(&mut self, line: Line) -> bool {
         let Some(mut hole) = self.find(line) else { return false };
         let length = self.table.len();
         let distance = |from: usize, to: usize| (to + length - from) % length;
@@ -139,9 +140,11 @@ mod tests {
     fn marks_are_a_multiset() {
         let mut prng = Prng::new(3);
         let mut marks = Marks::new(64, LINE_LIMIT);
-        let mut model = BTreeMap::<u64, u32>::new();
+        let mut model = BTreeMap::<Line, u32>::new();
         for _ in 0..20_000 {
-            let line = if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };
+            let number =
+                if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };
+            let line = Line(number);
             let known = model.entry(line).or_default();
             assert_eq!(marks.contains(line), *known > 0);
             if prng.one_in(2) && marks.len() < marks.limit() {

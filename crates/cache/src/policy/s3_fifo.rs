@@ -14,7 +14,7 @@
 use super::packed::{PackedLines, scale, spread};
 use super::{Lines, NEAR_LOOKS_MAX};
 
-use crate::numbers::Slot;
+use crate::numbers::{Line, Slot};
 
 /// Slots the clock hand passes per call. Within them it takes the coldest evictable line if none
 /// is quite cold. 256 four-bit states are two cache lines of the processor.
@@ -53,7 +53,7 @@ impl S3Fifo {
             + self.ghost.sets.capacity() * size_of::<[u8; GHOST_WAYS]>()
     }
 
-    pub(super) fn insert(&mut self, slot: Slot, line: u64) {
+    pub(super) fn insert(&mut self, slot: Slot, line: Line) {
         let known = self.ghost.take(line);
         let small = !known && self.small.push(line);
         self.states.set(slot, State { small, uses: 0 });
@@ -77,7 +77,7 @@ impl S3Fifo {
         }
     }
 
-    pub(super) fn remove(&mut self, slot: Slot, line: u64) {
+    pub(super) fn remove(&mut self, slot: Slot, line: Line) {
         if self.states.get(slot).small && self.chosen == Some(slot) {
             // The evicted entry is the oldest: without it there is room for the line that comes.
             if self.small.oldest() == Some(line) {
@@ -200,7 +200,7 @@ impl SmallQueue {
         self.length == self.entries.len()
     }
 
-    fn oldest(&self) -> Option<u64> {
+    fn oldest(&self) -> Option<Line> {
         if self.length == 0 { None } else { self.entries.get(self.head) }
     }
 
@@ -210,7 +210,7 @@ impl SmallQueue {
     }
 
     /// False if it is full.
-    fn push(&mut self, line: u64) -> bool {
+    fn push(&mut self, line: Line) -> bool {
         if self.is_full() {
             return false;
         }
@@ -236,20 +236,20 @@ impl Ghost {
         Self { sets: vec![[0; GHOST_WAYS]; sets] }
     }
 
-    fn place(&mut self, line: u64) -> (&mut [u8; GHOST_WAYS], u8) {
+    fn place(&mut self, line: Line) -> (&mut [u8; GHOST_WAYS], u8) {
         let spread = spread(line);
         let set = scale(spread, self.sets.len());
         (&mut self.sets[set], (spread as u8).max(1))
     }
 
-    fn put(&mut self, line: u64) {
+    fn put(&mut self, line: Line) {
         let (set, fingerprint) = self.place(line);
         set.copy_within(0..GHOST_WAYS - 1, 1);
         set[0] = fingerprint;
     }
 
     /// Whether the line is remembered; it is forgotten thereby.
-    fn take(&mut self, line: u64) -> bool {
+    fn take(&mut self, line: Line) -> bool {
         let (set, fingerprint) = self.place(line);
         let Some(way) = set.iter().position(|&known| known == fingerprint) else { return false };
         set.copy_within(way + 1.., way);

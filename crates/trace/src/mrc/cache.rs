@@ -2,7 +2,7 @@
 //! product's own ([`voltier_cache::policy`]); slots are filled as its log fills them.
 
 use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
-use voltier_cache::{Mode, Slot};
+use voltier_cache::{Line, Mode, Slot};
 
 use crate::Op;
 
@@ -22,12 +22,12 @@ struct Slots {
 }
 
 impl Lines for Slots {
-    fn slot_of(&self, line: u64) -> Option<Slot> {
-        Some(self.slot_of[line as usize]).filter(|slot| *slot != NO_SLOT)
+    fn slot_of(&self, line: Line) -> Option<Slot> {
+        Some(self.slot_of[line.0 as usize]).filter(|slot| *slot != NO_SLOT)
     }
 
-    fn line_of(&self, slot: Slot) -> u64 {
-        u64::from(self.line_at[slot.index()])
+    fn line_of(&self, slot: Slot) -> Line {
+        number(self.line_at[slot.index()])
     }
 
     fn evictable(&self, slot: Slot) -> bool {
@@ -41,6 +41,11 @@ impl Lines for Slots {
     fn occupied(&self, slot: Slot) -> bool {
         self.line_at[slot.index()] != NONE
     }
+}
+
+/// The line of a 32-bit number.
+fn number(line: u32) -> Line {
+    Line(line.into())
 }
 
 /// Line references of one direction.
@@ -109,7 +114,7 @@ impl Replayed {
         count.hits += u64::from(is_hit);
         match (op, self.mode) {
             (Op::Discard, _) | (_, Mode::PassThrough) => {}
-            (Op::Read, _) if is_hit => self.policy.touch(slot, u64::from(line)),
+            (Op::Read, _) if is_hit => self.policy.touch(slot, number(line)),
             (Op::Read, mode) if mode.keeps_reads() => self.insert(line),
             (Op::Read, _) => {}
             (Op::Write, Mode::ReadOnly) if is_hit => self.remove(slot, line),
@@ -134,7 +139,7 @@ impl Replayed {
             let slot = self.next_free();
             self.put(slot, line);
             self.used += 1;
-            self.policy.insert(slot, u64::from(line));
+            self.policy.insert(slot, number(line));
         }
     }
 
@@ -143,15 +148,15 @@ impl Replayed {
         let to = self.next_free();
         self.slots.line_at[from.index()] = NONE;
         self.put(to, line);
-        self.policy.relocate(from, to, u64::from(line));
-        self.policy.touch(to, u64::from(line));
+        self.policy.relocate(from, to, number(line));
+        self.policy.touch(to, number(line));
     }
 
     fn remove(&mut self, slot: Slot, line: u32) {
         self.slots.line_at[slot.index()] = NONE;
         self.slots.slot_of[line as usize] = NO_SLOT;
         self.used -= 1;
-        self.policy.remove(slot, u64::from(line));
+        self.policy.remove(slot, number(line));
     }
 
     fn put(&mut self, slot: Slot, line: u32) {
