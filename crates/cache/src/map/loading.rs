@@ -30,12 +30,12 @@ impl StoredMap {
 }
 
 /// The intent marks as they were at some moment.
-pub(crate) struct Marks {
+pub(crate) struct IntentMarks {
     bits: Vec<u8>,
     sectors_per_region: u64,
 }
 
-impl Marks {
+impl IntentMarks {
     pub(crate) fn new(bits: Vec<u8>, sectors_per_region: u64) -> Self {
         Self { bits, sectors_per_region }
     }
@@ -77,7 +77,7 @@ pub(crate) struct Loading {
     decided: Vec<u64>,
     void: Void,
     /// After an unclean stop: regions in which clean lines are not trusted.
-    distrusted: Option<Marks>,
+    distrusted: Option<IntentMarks>,
     /// Clean lines in what was not taken in yet, out of date or not.
     lines_left: u64,
 }
@@ -152,7 +152,7 @@ impl Loading {
     }
 
     /// Clean lines of marked regions are not to be taken in.
-    pub(crate) fn distrust(&mut self, marks: Marks) {
+    pub(crate) fn distrust(&mut self, marks: IntentMarks) {
         self.distrusted = Some(marks);
     }
 }

@@ -1,9 +1,9 @@
 //! Exact first-in-first-out order: a queue of line numbers, as many bits each as the largest one has.
 //!
 //! The queue names lines, not slots, so hits and relocations cost nothing. A line evicted by us is
-//! taken out at its known place; a line invalidated by others leaves a stale entry behind, and is
-//! marked. As entries of one line stand in the order of their insertion, the oldest entries of a
-//! marked line are the stale ones, as many as it has marks.
+//! taken out at its known place; a line invalidated by others leaves a stale entry behind, which is
+//! counted. As entries of one line stand in the order of their insertion, the oldest entries of a
+//! line are the stale ones, as many as are counted of it.
 //!
 //! Stale entries are squeezed out by a pass that moves a gap from the old end to the young end, a
 //! few steps per operation:
@@ -12,16 +12,16 @@
 //! head ... squeezed ... write   gap   read ... not yet ... tail
 //! ```
 //!
-//! A pass honours the marks that existed when it began (`old`); those made meanwhile (`new`) may
+//! A pass honours the counts that existed when it began (`old`); those made meanwhile (`new`) may
 //! concern entries on either side of the gap and wait for the next pass.
 
-use super::packed::{Marks, PackedLines};
+use super::packed::{PackedLines, StaleLines};
 use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
 use crate::numbers::{Line, Slot};
 
 /// Entries a pass handles per operation. A pass over `33/32 C` entries then takes `C/124`
-/// operations, before `C/64` further entries or `3C/256` further marks could fill what is left.
+/// operations, before `C/64` further entries or `3C/256` further counts could fill what is left.
 const PASS_STEPS: u32 = 128;
 
 /// Positions only grow; an entry is stored at its position modulo the ring's length.
@@ -35,8 +35,8 @@ pub(super) struct Fifo {
     passing: bool,
     /// A pass begins when this many positions are in use.
     crowded: u64,
-    old: Marks,
-    new: Marks,
+    old: StaleLines,
+    new: StaleLines,
     hands: Hands,
 }
 
@@ -52,7 +52,7 @@ impl Fifo {
     pub(super) fn new(capacity_lines: u64, line_count: u64) -> Self {
         let slack = capacity_lines / 32 + 32;
         let length = (capacity_lines + slack) as usize;
-        let marks = (capacity_lines / 64 + 32) as usize;
+        let stale_max = (capacity_lines / 64 + 32) as usize;
         Self {
             entries: PackedLines::new(length, line_count),
             head: 0,
@@ -61,8 +61,8 @@ impl Fifo {
             tail: 0,
             passing: false,
             crowded: capacity_lines + slack / 2,
-            old: Marks::new(marks, line_count),
-            new: Marks::new(marks, line_count),
+            old: StaleLines::new(stale_max, line_count),
+            new: StaleLines::new(stale_max, line_count),
             hands: Hands::default(),
         }
     }
@@ -130,7 +130,7 @@ impl Fifo {
         let mut found = None;
         while at < self.tail && count < passed.len() {
             if let Some(line) = self.get(at)
-                && !self.take_mark(at, line)
+                && !self.take_stale(at, line)
             {
                 found = lines.slot_of(line).filter(|&slot| lines.evictable(slot));
                 if found.is_some() {
@@ -155,7 +155,7 @@ impl Fifo {
         if found.is_some() { Ok(found) } else { Err(at) }
     }
 
-    /// Looks at entries from `at` up to `end`. The look cannot tell a stale entry of a marked line from
+    /// Looks at entries from `at` up to `end`. The look cannot tell a stale entry of a line from
     /// a live one, and passes over both.
     fn look(
         &mut self,
@@ -185,9 +185,9 @@ impl Fifo {
         Err(at)
     }
 
-    /// Whether the oldest entry of `line`, at `at`, is stale. A pass has already taken the marks
+    /// Whether the oldest entry of `line`, at `at`, is stale. A pass has already taken the counts
     /// in `old` away from what it squeezed.
-    fn take_mark(&mut self, at: u64, line: Line) -> bool {
+    fn take_stale(&mut self, at: u64, line: Line) -> bool {
         at >= self.read && self.old.take(line) || self.new.take(line)
     }
 

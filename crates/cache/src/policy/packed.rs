@@ -48,14 +48,15 @@ pub(super) fn scale(spread: u64, bound: usize) -> usize {
     ((u128::from(spread) * bound as u128) >> 64) as usize
 }
 
-/// A bounded multiset of lines: open addressing, linear probing, backward-shift deletion.
+/// A bounded multiset of the lines with stale entries, one element an entry: open addressing, linear
+/// probing, backward-shift deletion.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(super) struct StaleLines {
     table: PackedLines,
     count: usize,
 }
 
-impl Marks {
+impl StaleLines {
     pub(super) fn new(length: usize, line_count: u64) -> Self {
         Self { table: PackedLines::new(length, line_count), count: 0 }
     }
@@ -99,7 +100,7 @@ impl Marks {
         self.find(line).is_some()
     }
 
-    /// Adds one mark. The caller keeps the count under the limit.
+    /// Adds one stale entry of the line. The caller keeps the count under the limit.
     pub(super) fn add(&mut self, line: Line) {
         assert!(self.count < self.limit());
         let mut index = self.home(line);
@@ -110,7 +111,7 @@ impl Marks {
         self.count += 1;
     }
 
-    /// Takes one mark of the line away; false if it has none.
+    /// Takes one stale entry of the line away; false if it has none.
     pub(super) fn take(&mut self, line: Line) -> bool {
         let Some(mut hole) = self.find(line) else { return false };
         let length = self.table.len();
@@ -137,21 +138,21 @@ mod tests {
     use voltier_block::Prng;
 
     #[test]
-    fn marks_are_a_multiset() {
+    fn stale_lines_are_a_multiset() {
         let mut prng = Prng::new(3);
-        let mut marks = Marks::new(64, LINE_LIMIT);
+        let mut stale = StaleLines::new(64, LINE_LIMIT);
         let mut model = BTreeMap::<Line, u32>::new();
         for _ in 0..20_000 {
             let number =
                 if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };
             let line = Line(number);
             let known = model.entry(line).or_default();
-            assert_eq!(marks.contains(line), *known > 0);
-            if prng.one_in(2) && marks.len() < marks.limit() {
-                marks.add(line);
+            assert_eq!(stale.contains(line), *known > 0);
+            if prng.one_in(2) && stale.len() < stale.limit() {
+                stale.add(line);
                 *known += 1;
             } else {
-                assert_eq!(marks.take(line), *known > 0);
+                assert_eq!(stale.take(line), *known > 0);
                 *known = known.saturating_sub(1);
             }
         }
