@@ -6,29 +6,29 @@ use crate::Failure;
 
 /// One fenced block.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Fence {
+pub struct Fence {
     /// What follows the opening backticks: `sh run`, `json`, nothing.
-    pub(crate) info: String,
+    pub info: String,
     /// Line number of the first line inside, from 1.
-    pub(crate) line: usize,
+    pub line: usize,
     /// What is inside.
-    pub(crate) body: String,
+    pub body: String,
 }
 
 impl Fence {
     /// Whether it is shell for a reader to type.
-    pub(crate) fn is_shell(&self) -> bool {
+    pub fn is_shell(&self) -> bool {
         matches!(self.info.split_whitespace().next(), Some("sh" | "bash" | "shell"))
     }
 
     /// Whether `doc-test` runs it: the word `run` after the language.
-    pub(crate) fn is_run(&self) -> bool {
+    pub fn is_run(&self) -> bool {
         self.is_shell() && self.info.split_whitespace().nth(1) == Some("run")
     }
 }
 
 /// All fenced blocks of a Markdown text, in order.
-pub(crate) fn fences(text: &str) -> Vec<Fence> {
+pub fn fences(text: &str) -> Vec<Fence> {
     let mut found: Vec<Fence> = Vec::new();
     let mut inside = false;
     for (index, line) in text.lines().enumerate() {
@@ -51,7 +51,7 @@ pub(crate) fn fences(text: &str) -> Vec<Fence> {
 }
 
 /// The files whose commands a reader will type: README.md and the pages of docs/guide.
-pub(crate) fn guide_pages(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub fn guide_pages(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut pages = vec![root.join("README.md")];
     let guide = root.join("docs/guide");
     if guide.is_dir() {

@@ -1,17 +1,10 @@
 //! `cargo xtask`: checks, benchmarks, simulation.
 
-mod bench;
-mod doc_test;
-mod fences;
 mod sim;
+mod tasks;
 mod tidy;
-mod workspace;
 
-use std::error::Error;
 use std::process::ExitCode;
-
-/// Anything that ends a task; printed on one line.
-type Failure = Box<dyn Error>;
 
 const USAGE: &str = "\
 usage: cargo xtask TASK
@@ -30,8 +23,8 @@ fn main() -> ExitCode {
         ["tidy", "--lower"] => tidy::lower(),
         ["tidy", "--list", rule] => tidy::list(rule, None),
         ["tidy", "--list", rule, area] => tidy::list(rule, Some(area)),
-        ["doc-test"] => doc_test::run(),
-        ["bench", name] => bench::run(name),
+        ["doc-test"] => tasks::run(&words, "dev"),
+        ["bench", _] => tasks::run(&words, "release"),
         ["sim", arguments @ ..] => sim::run(arguments),
         _ => {
             eprintln!("{USAGE}");

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::Failure;
+use xtask::Failure;
 
 /// Builds and runs it with these arguments; its last line is the summary.
 ///

@@ -9,45 +9,49 @@ use crate::Failure;
 
 /// What `cargo metadata` says about the crates of the workspace.
 #[derive(Deserialize)]
-pub(crate) struct Metadata {
+pub struct Metadata {
     /// One for each crate of the workspace.
-    pub(crate) packages: Vec<Package>,
+    pub packages: Vec<Package>,
     /// Where cargo builds.
-    pub(crate) target_directory: PathBuf,
+    pub target_directory: PathBuf,
 }
 
 /// One crate.
 #[derive(Deserialize)]
-pub(crate) struct Package {
-    pub(crate) name: String,
-    pub(crate) manifest_path: PathBuf,
-    pub(crate) dependencies: Vec<Dependency>,
+pub struct Package {
+    /// Its name.
+    pub name: String,
+    /// Its Cargo.toml.
+    pub manifest_path: PathBuf,
+    /// What it depends on.
+    pub dependencies: Vec<Dependency>,
 }
 
 /// One line of a crate's dependencies.
 #[derive(Deserialize)]
-pub(crate) struct Dependency {
-    pub(crate) name: String,
+pub struct Dependency {
+    /// The crate's name.
+    pub name: String,
     /// None, `dev` or `build`.
-    pub(crate) kind: Option<String>,
+    pub kind: Option<String>,
     /// Where it is, for crates of the workspace.
-    pub(crate) path: Option<PathBuf>,
+    pub path: Option<PathBuf>,
 }
 
 /// The folder of the workspace.
-pub(crate) fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace")
 }
 
 /// The cargo that runs this, or the one on PATH.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     command.current_dir(root());
     command
 }
 
 /// Asks cargo about the workspace; no network.
-pub(crate) fn metadata() -> Result<Metadata, Failure> {
+pub fn metadata() -> Result<Metadata, Failure> {
     let output = cargo()
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .stderr(std::process::Stdio::inherit())
@@ -57,7 +61,7 @@ pub(crate) fn metadata() -> Result<Metadata, Failure> {
 }
 
 /// Builds the programs `voltier` and, beside it, `voltier-lab`; returns the path of the first.
-pub(crate) fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
+pub fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--locked"]);
     command.args(["--package", "voltier", "--package", "voltier-lab-cli"]);
@@ -70,6 +74,6 @@ pub(crate) fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
 }
 
 /// An error that names the command when it did not succeed.
-pub(crate) fn succeeded(what: &str, status: ExitStatus) -> Result<(), Failure> {
+pub fn succeeded(what: &str, status: ExitStatus) -> Result<(), Failure> {
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})").into()) }
 }

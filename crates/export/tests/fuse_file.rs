@@ -46,7 +46,7 @@ fn mount(limits: Limits) -> Option<Mounted> {
     }
     let core = Core::start("export").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let file = export(&core, limits).mount(&folder.path().join("volume.img")).unwrap();
+    let file = FuseFile::mount(export(&core, limits), &folder.path().join("volume.img")).unwrap();
     Some(Mounted { file, folder, core })
 }
 
@@ -189,7 +189,7 @@ fn unfit_paths_are_refused_and_left_alone() {
     }
     let core = Core::start("export").unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mount = |path: &Path| export(&core, plain()).mount(path);
+    let mount = |path: &Path| FuseFile::mount(export(&core, plain()), path);
     let unfit = |path: &Path| matches!(mount(path), Err(ExportError::MountPointUnfit(..)));
     let data = folder.path().join("data");
     fs::write(&data, "precious").unwrap();
@@ -227,7 +227,7 @@ fn a_mount_whose_server_is_gone_is_replaced() {
     fs::write(control.path().join(device.to_string()).join("abort"), "1").unwrap();
     drop(unmount);
     assert!(File::open(&path).is_err());
-    let mut again = export(&core, plain()).mount(&path).unwrap();
+    let mut again = FuseFile::mount(export(&core, plain()), &path).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), SIZE_BYTES);
     again.stop().unwrap();
     drop((file, folder));

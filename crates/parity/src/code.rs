@@ -1,56 +1,10 @@
 //! A code: so many data members, so many parity rows.
 
 use crate::decoder::Decoder;
+use crate::error::CodeError;
 use crate::kernels::{Kernels, Stores};
 use crate::locate::{self, Verdict};
-use crate::matrix::coefficient;
-
-/// The most parity rows of a code.
-pub const ROWS_MAX: usize = 8;
-
-/// Why a code or a decoder is not possible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CodeError {
-    /// No rows, or more than [`ROWS_MAX`].
-    #[error("{rows} parity rows: give 1 to {ROWS_MAX}")]
-    Rows {
-        /// What was asked for.
-        rows: usize,
-    },
-    /// No data members, or more than so many rows can protect.
-    #[error("{data} data members with {rows} parity rows: give 1 to {}", Code::data_max(*rows))]
-    Data {
-        /// What was asked for.
-        data: usize,
-        /// The rows, which are possible.
-        rows: usize,
-    },
-    /// A member that the code does not have.
-    #[error("member {member} does not exist: there are {members}")]
-    NoSuchMember {
-        /// The number given.
-        member: usize,
-        /// Data members and rows together.
-        members: usize,
-    },
-    /// A member was named twice.
-    #[error("member {member} is named twice")]
-    Twice {
-        /// The number given.
-        member: usize,
-    },
-    /// More members are lost than there are rows: the data are not determined.
-    #[error("{lost} members are lost and {rows} parity rows can make up for {rows}")]
-    TooManyLost {
-        /// How many are lost.
-        lost: usize,
-        /// The rows of the code.
-        rows: usize,
-    },
-    /// A member is wanted that is not lost, or none is wanted.
-    #[error("only what is lost can be wanted, and something must be")]
-    NotLost,
-}
+use crate::matrix::{self, ROWS_MAX, coefficient};
 
 /// So many data members protected by so many parity rows.
 ///
@@ -90,7 +44,7 @@ impl Code {
 
     /// The most data members that `rows` rows protect: 255 up to two rows, then one less a row.
     pub const fn data_max(rows: usize) -> usize {
-        if rows <= 2 { 255 } else { 257 - rows }
+        matrix::data_max(rows)
     }
 
     /// How many data members there are.
@@ -106,10 +60,6 @@ impl Code {
     /// Data members and parity rows together.
     pub fn member_count(&self) -> usize {
         self.data + self.rows
-    }
-
-    pub(crate) fn kernels(&self) -> &'static Kernels {
-        self.kernels
     }
 
     /// What data member `member` is multiplied with in parity `row`.
@@ -165,13 +115,13 @@ impl Code {
         if self.check(data, parity) {
             return Verdict::Consistent;
         }
-        locate::locate(self, data, parity)
+        locate::locate(self.kernels, &self.extra, data, parity)
     }
 
     /// A plan to compute the `wanted` members when all of `lost` cannot be read; `wanted` is `lost`
     /// or a part of it. To compute some parity rows of a stripe and not all, name all rows as lost.
     pub fn decoder(&self, lost: &[usize], wanted: &[usize]) -> Result<Decoder, CodeError> {
-        Decoder::new(self, lost, wanted)
+        Decoder::new(self.data, self.rows, self.kernels, lost, wanted)
     }
 
     fn check_counts(&self, data: usize, rows: usize) {

@@ -1,9 +1,9 @@
 //! Reconstruction: a plan for a set of losses, used for as many stripes as have it.
 
-use crate::code::{Code, CodeError, ROWS_MAX};
+use crate::error::CodeError;
 use crate::field::multiply;
 use crate::kernels::{Kernels, Stores};
-use crate::matrix::{coefficient, inverse};
+use crate::matrix::{ROWS_MAX, coefficient, inverse};
 
 /// A plan that computes lost members from others. Made once, it is good for any number of stripes.
 #[derive(Clone, Debug)]
@@ -21,9 +21,16 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    pub(crate) fn new(code: &Code, lost: &[usize], wanted: &[usize]) -> Result<Decoder, CodeError> {
-        let is_lost = lost_members(code, lost)?;
-        let mut is_wanted = vec![false; code.member_count()];
+    /// For a code of `data` members and `rows` rows: see [`Code::decoder`](crate::Code::decoder).
+    pub(crate) fn new(
+        data: usize,
+        rows: usize,
+        kernels: &'static Kernels,
+        lost: &[usize],
+        wanted: &[usize],
+    ) -> Result<Decoder, CodeError> {
+        let is_lost = lost_members(data, rows, lost)?;
+        let mut is_wanted = vec![false; data + rows];
         for &member in wanted {
             if !is_lost.get(member).is_some_and(|lost| *lost) {
                 return Err(CodeError::NotLost);
@@ -35,13 +42,10 @@ impl Decoder {
         if wanted.is_empty() {
             return Err(CodeError::NotLost);
         }
-        let data = code.data_count();
         let lost_data: Vec<usize> = (0..data).filter(|&member| is_lost[member]).collect();
         // As many rows as data members are lost, the cheapest first.
-        let rows: Vec<usize> = (0..code.row_count())
-            .filter(|&row| !is_lost[data + row])
-            .take(lost_data.len())
-            .collect();
+        let rows: Vec<usize> =
+            (0..rows).filter(|&row| !is_lost[data + row]).take(lost_data.len()).collect();
         let kept = (0..data).filter(|&member| !is_lost[member]);
         let sources: Box<[usize]> = kept.chain(rows.iter().map(|row| data + row)).collect();
         let solved = solve(data, &lost_data, &rows, &sources);
@@ -70,7 +74,7 @@ impl Decoder {
             targets: wanted.into(),
             coefficients: coefficients.into(),
             as_rows,
-            kernels: code.kernels(),
+            kernels,
         })
     }
 
@@ -100,8 +104,8 @@ impl Decoder {
 }
 
 /// For each member whether it is lost, if the losses make sense and can be made up for.
-fn lost_members(code: &Code, lost: &[usize]) -> Result<Vec<bool>, CodeError> {
-    let members = code.member_count();
+fn lost_members(data: usize, rows: usize, lost: &[usize]) -> Result<Vec<bool>, CodeError> {
+    let members = data + rows;
     let mut is_lost = vec![false; members];
     for &member in lost {
         if member >= members {
@@ -111,8 +115,8 @@ fn lost_members(code: &Code, lost: &[usize]) -> Result<Vec<bool>, CodeError> {
             return Err(CodeError::Twice { member });
         }
     }
-    if lost.len() > code.row_count() {
-        return Err(CodeError::TooManyLost { lost: lost.len(), rows: code.row_count() });
+    if lost.len() > rows {
+        return Err(CodeError::TooManyLost { lost: lost.len(), rows });
     }
     Ok(is_lost)
 }

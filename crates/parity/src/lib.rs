@@ -82,12 +82,15 @@
 
 mod code;
 mod decoder;
+mod error;
 mod field;
 mod kernels;
 mod locate;
 mod matrix;
 
-pub use code::{Code, CodeError, ROWS_MAX};
+pub use code::Code;
 pub use decoder::Decoder;
+pub use error::CodeError;
 pub use kernels::{Kernels, Stores};
 pub use locate::Verdict;
+pub use matrix::ROWS_MAX;

@@ -4,9 +4,9 @@
 //! error e in data member m leaves e times the coefficient of m in every row; an error in a parity
 //! row leaves itself there and nothing elsewhere.
 
-use crate::code::{Code, ROWS_MAX};
 use crate::field::{invert, logarithm, multiply};
-use crate::kernels::Stores;
+use crate::kernels::{Kernels, Stores};
+use crate::matrix::{ROWS_MAX, coefficient};
 
 /// What the syndromes say about a stretch of a stripe.
 ///
@@ -30,10 +30,11 @@ pub enum Verdict {
 /// Bytes of a row whose syndromes are computed at once, on the stack.
 const PIECE_BYTES: usize = 512;
 
-/// See [`Code::locate`], which has checked the arguments and found a difference.
-pub(crate) fn locate(code: &Code, data: &[&[u8]], parity: &[&[u8]]) -> Verdict {
+/// See [`Code::locate`](crate::Code::locate), which has checked the arguments and found a difference.
+/// `extra` are the coefficients of the rows from the third on.
+pub(crate) fn locate(kernels: &Kernels, extra: &[u8], data: &[&[u8]], parity: &[&[u8]]) -> Verdict {
     let mut verdict = Verdict::Consistent;
-    if code.row_count() < 2 {
+    if parity.len() < 2 {
         return Verdict::Unknown;
     }
     let bytes = data[0].len();
@@ -45,13 +46,14 @@ pub(crate) fn locate(code: &Code, data: &[&[u8]], parity: &[&[u8]]) -> Verdict {
         }
         let mut computed = [[0; PIECE_BYTES]; ROWS_MAX];
         let mut rows = computed.each_mut().map(|row| &mut row[..piece.len()]);
-        code.encode(&slices[..data.len()], &mut rows[..parity.len()], Stores::Cached);
+        let rows = &mut rows[..parity.len()];
+        kernels.encode(extra, &slices[..data.len()], rows, Stores::Cached);
         for (row, stored) in computed.iter_mut().zip(parity) {
             row.iter_mut().zip(&stored[piece.clone()]).for_each(|(sum, byte)| *sum ^= byte);
         }
         for at in 0..piece.len() {
             let syndromes = computed.map(|row| row[at]);
-            match (verdict, explain(code, &syndromes[..parity.len()])) {
+            match (verdict, explain(data.len(), &syndromes[..parity.len()])) {
                 (_, Verdict::Consistent) => {}
                 (Verdict::Consistent, found @ Verdict::One { .. }) => verdict = found,
                 (before, found) if before == found => {}
@@ -62,20 +64,20 @@ pub(crate) fn locate(code: &Code, data: &[&[u8]], parity: &[&[u8]]) -> Verdict {
     verdict
 }
 
-/// The member that explains the syndromes of one byte, of at least two rows.
-fn explain(code: &Code, syndromes: &[u8]) -> Verdict {
+/// The member that explains the syndromes of one byte, of at least two rows over `data` members.
+fn explain(data: usize, syndromes: &[u8]) -> Verdict {
     let mut wrong = (0..syndromes.len()).filter(|&row| syndromes[row] != 0);
     let Some(first) = wrong.next() else { return Verdict::Consistent };
     if wrong.next().is_none() {
-        return Verdict::One { member: code.data_count() + first };
+        return Verdict::One { member: data + first };
     }
     if syndromes[0] == 0 || syndromes[1] == 0 {
         return Verdict::Unknown;
     }
     // The second row's coefficient of member m is 2^m.
     let member = logarithm(multiply(syndromes[1], invert(syndromes[0])));
-    let explained = member < code.data_count()
+    let explained = member < data
         && (2..syndromes.len())
-            .all(|row| syndromes[row] == multiply(code.coefficient(row, member), syndromes[0]));
+            .all(|row| syndromes[row] == multiply(coefficient(row, member), syndromes[0]));
     if explained { Verdict::One { member } } else { Verdict::Unknown }
 }

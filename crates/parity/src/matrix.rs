@@ -1,7 +1,14 @@
 //! The coefficients of the parity rows, and the inversion of small matrices over the field.
 
-use crate::ROWS_MAX;
 use crate::field::{invert, multiply, power_of_two};
+
+/// The most parity rows of a code.
+pub const ROWS_MAX: usize = 8;
+
+/// The most data members that `rows` rows protect.
+pub(crate) const fn data_max(rows: usize) -> usize {
+    if rows <= 2 { 255 } else { 257 - rows }
+}
 
 /// What member `column` is multiplied with in parity `row`. Neither the number of members nor of
 /// rows matters, so a row or a member can be added later and nothing already written changes.
@@ -54,7 +61,7 @@ pub(crate) fn inverse(mut matrix: Square, size: usize) -> Option<Square> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Code;
+    use crate::{Code, ROWS_MAX};
 
     /// Calls `visit` with every choice of `count` numbers below `bound`, ascending.
     fn choices(count: usize, bound: usize, visit: &mut impl FnMut(&[usize])) {

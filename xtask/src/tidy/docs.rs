@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Finding;
 use super::tree::SourceFile;
-use crate::Failure;
-use crate::fences::{fences, guide_pages};
+use xtask::Failure;
+use xtask::fences::{fences, guide_pages};
 
 /// Checks all pages of the tree.
 pub(super) fn check(root: &Path, files: &[SourceFile]) -> Result<Vec<Finding>, Failure> {

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use super::Finding;
-use crate::Failure;
-use crate::workspace::{Metadata, Package};
+use xtask::Failure;
+use xtask::workspace::{Metadata, Package};
 
 /// Where a crate stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier-export" => Layer::DataPath(4),
         "voltier" | "voltier-control" => Layer::Control,
         "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
-        | "voltier-bench" | "xtask" => Layer::Laboratory,
+        | "voltier-bench" | "voltier-tasks" | "xtask" => Layer::Laboratory,
         "voltier-sim" | "voltier-filter" => Layer::Sim,
         "voltier-fuzz" => Layer::Fuzz,
         _ => return None,
@@ -113,7 +113,7 @@ mod tests {
             ("voltier-lab-cli", "voltier"),
             ("voltier-trace", "voltier-cache"),
             ("voltier-bench", "voltier-array"),
-            ("xtask", "voltier-lab"),
+            ("voltier-tasks", "voltier-lab"),
             ("voltier-sim", "voltier-volume"),
             ("voltier-sim", "voltier-control"),
             ("voltier-fuzz", "voltier-sim"),

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use ratchet::{Counts, Place, Rule};
 use tree::SourceFile;
 
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 /// One breach of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Finding;
 use super::tree::area;
-use crate::Failure;
+use xtask::Failure;
 
 /// A rule with a ratchet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

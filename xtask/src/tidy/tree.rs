@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Failure;
+use xtask::Failure;
 
 /// One text file.
 pub(super) struct SourceFile {

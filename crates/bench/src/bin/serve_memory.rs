@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, MIB};
 use voltier_drive::MemoryDevice;
-use voltier_export::fuse::FileExport;
+use voltier_export::fuse::{FileExport, FuseFile};
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Core, Executor, StreamAddress};
 
@@ -49,7 +49,7 @@ fn serve_fuse(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     let open =
         move |handle| async move { FileExport::open(&handle, Rc::new(MemoryDevice::new(bytes))) };
     let export = core.remote().call(open).ok_or("the core has ended")?;
-    let mut file = export.mount(at.as_ref())?;
+    let mut file = FuseFile::mount(export, at.as_ref())?;
     println!("{at}");
     std::io::stdin().read_line(&mut String::new())?;
     Ok(file.stop()?)

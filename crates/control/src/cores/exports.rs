@@ -45,7 +45,7 @@ pub(super) fn open(
         ExportSpec::Fuse(path) => {
             let file =
                 call(remote, move |handle| async move { volumes::serve_file(&handle, &volume) })?;
-            let file = file.mount(path).map_err(ControlError::from_error)?;
+            let file = FuseFile::mount(file, path).map_err(ControlError::from_error)?;
             Ok(OpenExport::Fuse(export.clone(), file))
         }
     }

@@ -32,7 +32,7 @@ const WORKERS_MAX: usize = BACKGROUND_REQUESTS_MAX as usize;
 const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 
 /// A device opened for one FUSE file: made on the device's core, mounted from another thread with
-/// [`mount`](Self::mount).
+/// [`FuseFile::mount`](super::FuseFile::mount).
 pub struct FileExport {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) counters: Arc<CounterCell>,

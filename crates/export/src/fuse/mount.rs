@@ -26,20 +26,20 @@ pub struct FuseFile {
     session: Option<BackgroundSession>,
 }
 
-impl FileExport {
-    /// Mounts the export over the file at `path`, which is made if it is missing.
+impl FuseFile {
+    /// Mounts an export over the file at `path`, which is made if it is missing.
     ///
     /// Must not be called on the device's core: the kernel's first requests may need it.
     ///
     /// # Errors
     /// When FUSE is missing or not permitted, or the path is unfit: in use, not an empty file, or in
     /// a folder that does not exist.
-    pub fn mount(self, path: &Path) -> Result<FuseFile, ExportError> {
+    pub fn mount(export: FileExport, path: &Path) -> Result<FuseFile, ExportError> {
         check_fuse(path)?;
         clear_dead(path);
         let created = prepare_mount_point(path)?;
-        let counters = self.counters.clone();
-        mount_over(self, path)
+        let counters = export.counters.clone();
+        mount_over(export, path)
             .map(|session| {
                 counters.connected();
                 FuseFile { path: path.to_owned(), created, counters, session: Some(session) }
@@ -51,9 +51,7 @@ impl FileExport {
                 }
             })
     }
-}
 
-impl FuseFile {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -18,7 +18,7 @@ mod ssse3;
 use std::fmt;
 use std::sync::LazyLock;
 
-use crate::ROWS_MAX;
+use crate::matrix::ROWS_MAX;
 
 /// Writes all parity rows. Coefficients are those of the rows from the third on, row by row.
 ///

@@ -2,7 +2,7 @@
 //! what is promised.
 
 use std::cell::Cell;
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -16,10 +16,23 @@ use crate::budget;
 use crate::ledger::Ledger;
 use crate::medium::Cut;
 
+/// One life of a daemon, with drives and clients.
+pub(super) trait Fixture: Deref<Target = DaemonFixture> + 'static {
+    /// Everything that a crash leaves of a fixture.
+    type Left: 'static;
+
+    /// Everything that a crash at this moment leaves.
+    fn left_by(&self, cut: Cut, prng: &mut Prng) -> Self::Left;
+    /// Holds everything that clients use to the model.
+    fn check_all(&self, when: &'static str);
+    /// Checks that nothing is left of a daemon that has stopped.
+    fn check_for_leaks(&self);
+}
+
 /// The subject of a sweep: the commands of volumes, or those of arrays.
 pub(super) trait Subject: Sized + 'static {
     /// One life of a daemon.
-    type Fixture: Deref<Target = DaemonFixture> + 'static;
+    type Fixture: Fixture<Left = Self::Left>;
     /// Everything that a crash leaves of a fixture.
     type Left: 'static;
     /// The data path under the service.
@@ -27,10 +40,14 @@ pub(super) trait Subject: Sized + 'static {
     /// The registry's record of the subject, in short.
     type Shape: PartialEq + Debug + 'static;
 
-    /// Command and seed, for messages.
-    fn title(&self) -> String;
+    /// The command, for messages.
+    fn command(&self) -> impl Display;
     /// Which events of the command are crash points.
     fn points(&self) -> Points;
+    /// Command and seed, for messages.
+    fn title(&self) -> String {
+        format!("{}, seed {}", self.command(), self.points().seed)
+    }
     /// A fixture of the drives of this sweep: on what is left, or on new drives; nothing runs yet.
     fn fixture(
         &self,
@@ -42,12 +59,6 @@ pub(super) trait Subject: Sized + 'static {
     fn service(fixture: &Rc<Self::Fixture>) -> Service<Self::Engine>;
     /// The record, in short.
     fn shape(registry: &Registry) -> Self::Shape;
-    /// Everything that a crash at this moment leaves.
-    fn left_by(fixture: &Self::Fixture, cut: Cut, prng: &mut Prng) -> Self::Left;
-    /// Holds everything that clients use to the model.
-    fn check_all(fixture: &Self::Fixture, when: &'static str);
-    /// Checks that nothing is left of a daemon that has stopped.
-    fn check_for_leaks(fixture: &Self::Fixture);
 
     /// Brings a new fixture to where the command begins.
     fn lead_up(&mut self, fixture: &Rc<Self::Fixture>) -> Service<Self::Engine>;
@@ -191,7 +202,7 @@ pub(super) fn run<S: Subject>(mut subject: S, ledger: &Rc<Ledger>) -> Report {
     let (after, events) = (S::shape(&fixture.registry()), fixture.world.events() - first);
     sweep.subject.check_command(&fixture, &sweep.before, &after);
     service.stop();
-    S::check_for_leaks(&fixture);
+    fixture.check_for_leaks();
     drop(place);
     Report { events, trace_hash: fixture.world.trace_hash(), ..sweep.report.get() }
 }
@@ -241,14 +252,14 @@ impl<S: Subject> Sweep<S> {
         service.start(false);
         fixture.step();
         subject.check_served(&fixture, &mut service);
-        S::check_all(&fixture, "after the crash");
+        fixture.check_all("after the crash");
         subject.use_recovered(&fixture, &mut service, prng);
         let found = S::shape(&fixture.registry());
         subject.check_recovered(&fixture, &mut service, (&self.before, &found), progress);
-        S::check_all(&fixture, "after the recovery");
+        fixture.check_all("after the recovery");
         fixture.world.unwatch();
         self.live_on(&fixture, service, found, prng);
-        S::check_for_leaks(&fixture);
+        fixture.check_for_leaks();
         drop((fixture, here));
         if let Some(crash) = later.take() {
             self.recover_again(crash, prng);
@@ -269,7 +280,7 @@ impl<S: Subject> Sweep<S> {
             let Some(mut dice) = second.dice_at(at) else { return };
             let cut = Cut::draw(&mut dice);
             let contents = fixture.model.borrow().contents();
-            let left = S::left_by(&fixture, cut, &mut dice);
+            let left = fixture.left_by(cut, &mut dice);
             sweep.ledger.count_crash(cut);
             let place = format!("{place}, then event {at}, {cut:?}");
             let crash = Crash { left, progress, place, event, goes_on: false };
@@ -302,11 +313,11 @@ impl<S: Subject> Sweep<S> {
         }
         if prng.one_in(2) {
             service.stop();
-            S::check_for_leaks(fixture);
+            fixture.check_for_leaks();
             service = S::service(fixture);
             service.start(false);
             subject.check_served(fixture, &mut service);
-            S::check_all(fixture, "after a stop in order");
+            fixture.check_all("after a stop in order");
         }
         if prng.one_in(2) {
             subject.make_again(self, fixture, &mut service, &found, prng);

@@ -4,10 +4,11 @@
 //! estimates it from a sample; the cache's own policies are replayed at each size.
 
 mod cache;
+mod curves;
 mod shards;
-mod show;
 mod stack;
 
+pub use curves::{Curve, CurvePoint, Curves};
 pub(super) use stack::{Distances, Stack};
 
 use std::fmt;
@@ -15,7 +16,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Instant;
 
-use serde::Serialize;
 pub use voltier_cache::Mode;
 use voltier_cache::policy::PolicyKind;
 use voltier_results::LabError;
@@ -23,7 +23,6 @@ use voltier_results::Stop;
 use voltier_results::size::format_bytes;
 
 use super::lines::{Numbering, is_data, references};
-use super::read::Broken;
 use super::{Op, ReadOptions, Source};
 use cache::Replayed;
 use shards::Shards;
@@ -131,69 +130,6 @@ impl Question {
         }
         Ok(())
     }
-}
-
-/// One size on a curve.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CurvePoint {
-    /// Bytes of the cache.
-    pub cache_bytes: u64,
-    /// Lines it holds.
-    pub lines: u64,
-    /// Share of references that miss.
-    pub miss_ratio: f64,
-    /// Of reads alone, where they are told apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_miss_ratio: Option<f64>,
-    /// Of writes alone, where they are told apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub write_miss_ratio: Option<f64>,
-}
-
-/// One curve.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Curve {
-    /// How it was made, as [`Method`] is written.
-    pub name: String,
-    /// Share of the lines that were looked at: 1 but for SHARDS.
-    pub rate: f64,
-    /// Memory that it took, without the numbers of the lines; of replayed policies the largest cache.
-    pub memory_bytes: u64,
-    /// The points of the curve by size.
-    pub points: Vec<CurvePoint>,
-}
-
-/// Curves of a trace.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Curves {
-    /// The files.
-    pub files: Vec<PathBuf>,
-    /// The formats of the files.
-    pub formats: Vec<String>,
-    /// Requests that were read.
-    pub requests: u64,
-    /// Discards among them, which touch no line.
-    pub discards: u64,
-    /// Lines that they touched, one after the other.
-    pub references: u64,
-    /// Different lines; an estimate where only SHARDS looked at them.
-    pub lines: u64,
-    /// Bytes of a line.
-    pub line_bytes: u64,
-    /// The cache's mode.
-    pub mode: String,
-    /// Writes were left out.
-    pub is_reads_only: bool,
-    /// Records that could not be read.
-    pub broken: Broken,
-    /// Passes over the files.
-    pub passes: u32,
-    /// Time it took, reading included.
-    pub seconds: f64,
-    /// Memory for the numbers of the lines.
-    pub numbering_bytes: u64,
-    /// The curves.
-    pub curves: Vec<Curve>,
 }
 
 /// Computes curves: one pass over the files for those of LRU, one or more for the policies.

@@ -13,6 +13,7 @@ use super::engine::{self, ArraySimEngine, device};
 use super::fixture::{ArrayDaemonFixture, Left};
 use crate::medium::Cut;
 use crate::sweep::daemon;
+use crate::sweep::harness::Fixture;
 
 /// Clients at work while a command runs.
 const CLIENTS: u64 = 2;

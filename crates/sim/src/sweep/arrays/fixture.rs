@@ -14,6 +14,7 @@ use crate::medium::{Cut, Medium};
 use crate::model::Model;
 use crate::origin::FittedDevice;
 use crate::sweep::daemon::{DaemonFixture, DaemonLeft};
+use crate::sweep::harness::Fixture;
 use crate::workload::DeviceUnderTest;
 
 /// Drives that can be members, and behind them those that can have a journal.
@@ -114,17 +115,6 @@ impl ArrayDaemonFixture {
         self.model.replace(Model::new(2 * sectors));
     }
 
-    /// Everything that a crash at this moment leaves.
-    pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
-        let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
-        Left {
-            media,
-            daemon: self.daemon.left_by(cut),
-            named: self.named.get(),
-            sectors: self.sectors.get(),
-        }
-    }
-
     /// The array, if it is open.
     pub(super) fn array(&self) -> Option<Array<SimDisk>> {
         self.open.borrow().as_ref().map(|open| open.array.clone())
@@ -140,13 +130,6 @@ impl ArrayDaemonFixture {
         }
         let windows = starts.into_iter().map(|at| SectorRange::new(Lba(at), WINDOW_BYTES / 512));
         Some(self.daemon.dut(Reached::any_sector(array), windows.collect()))
-    }
-
-    /// Holds all that clients use to the model, if the array is open.
-    pub(super) fn check_all(&self, when: &'static str) {
-        if let Some(dut) = self.dut() {
-            self.check(dut, when);
-        }
     }
 
     /// Lets rebuilds and what is in doubt come to their end.
@@ -178,9 +161,28 @@ impl ArrayDaemonFixture {
             self.daemon.start_clients(dut, count);
         }
     }
+}
 
-    /// Nothing may be left of a daemon that has stopped.
-    pub(super) fn check_for_leaks(&self) {
+impl Fixture for ArrayDaemonFixture {
+    type Left = Left;
+
+    fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
+        let media = self.disks.iter().map(|disk| disk.after(cut, prng)).collect();
+        Left {
+            media,
+            daemon: self.daemon.left_by(cut),
+            named: self.named.get(),
+            sectors: self.sectors.get(),
+        }
+    }
+
+    fn check_all(&self, when: &'static str) {
+        if let Some(dut) = self.dut() {
+            self.check(dut, when);
+        }
+    }
+
+    fn check_for_leaks(&self) {
         assert!(self.open.borrow().is_none(), "an array is still open");
         self.daemon.check_for_leaks(LAST_ROUND_NS, &self.disks);
     }

@@ -1,5 +1,6 @@
 //! Arrays as the subject of a sweep.
 
+use std::fmt::Display;
 use std::rc::Rc;
 
 use voltier_block::Prng;
@@ -11,7 +12,7 @@ use super::engine::{ArraySimEngine, service};
 use super::fixture::{ArrayDaemonFixture, Left};
 use crate::ledger::Ledger;
 use crate::medium::Cut;
-use crate::sweep::harness::{self, Crash, Report, Subject, Sweep};
+use crate::sweep::harness::{self, Crash, Fixture, Report, Subject, Sweep};
 use crate::sweep::points::{Points, Progress, Second};
 
 /// One crash point in so many has its recovery crashed as well, at some event.
@@ -89,8 +90,8 @@ impl Subject for Arrays {
     type Engine = ArraySimEngine;
     type Shape = Shape;
 
-    fn title(&self) -> String {
-        format!("{}, seed {}", self.plan.command, self.plan.seed)
+    fn command(&self) -> impl Display {
+        self.plan.command
     }
 
     fn points(&self) -> Points {
@@ -114,18 +115,6 @@ impl Subject for Arrays {
 
     fn shape(registry: &Registry) -> Shape {
         shape(registry)
-    }
-
-    fn left_by(fixture: &ArrayDaemonFixture, cut: Cut, prng: &mut Prng) -> Left {
-        fixture.left_by(cut, prng)
-    }
-
-    fn check_all(fixture: &ArrayDaemonFixture, when: &'static str) {
-        fixture.check_all(when);
-    }
-
-    fn check_for_leaks(fixture: &ArrayDaemonFixture) {
-        fixture.check_for_leaks();
     }
 
     fn lead_up(&mut self, fixture: &Rc<ArrayDaemonFixture>) -> Service<ArraySimEngine> {

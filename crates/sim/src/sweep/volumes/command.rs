@@ -14,6 +14,7 @@ use super::engine::{self, HDD, SSD, SimEngine};
 use super::fixture::{Left, VolumeFixture};
 use crate::medium::{Cut, Medium};
 pub(super) use crate::sweep::daemon::ask;
+use crate::sweep::harness::Fixture;
 use crate::workload::MODES;
 
 /// Clients at work while a command runs.

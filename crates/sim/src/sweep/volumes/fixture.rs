@@ -13,6 +13,7 @@ use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::origin::SimDrive;
 use crate::sweep::daemon::{DaemonFixture, DaemonLeft};
+use crate::sweep::harness::Fixture;
 use crate::workload::DeviceUnderTest;
 
 /// Longer than any request of a drive takes.
@@ -125,12 +126,6 @@ impl VolumeFixture {
         })
     }
 
-    /// Everything that a crash at this moment leaves.
-    pub(super) fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
-        let (ssd, hdd) = (self.ssd.after(cut, prng), self.hdd.after(cut, prng));
-        Left { hdd, ssd, daemon: self.daemon.left_by(cut) }
-    }
-
     /// Everything that is there while nothing is under way.
     pub(super) fn left(&self) -> Left {
         Left { hdd: self.hdd.medium(), ssd: self.ssd.medium(), daemon: self.daemon.left() }
@@ -142,9 +137,23 @@ impl VolumeFixture {
         self.daemon.dut(volume, self.drives.windows().into())
     }
 
+    /// Sends the clients in.
+    pub(super) fn start_clients(&self, count: u64) {
+        self.daemon.start_clients(self.dut(), count);
+    }
+}
+
+impl Fixture for VolumeFixture {
+    type Left = Left;
+
+    fn left_by(&self, cut: Cut, prng: &mut Prng) -> Left {
+        let (ssd, hdd) = (self.ssd.after(cut, prng), self.hdd.after(cut, prng));
+        Left { hdd, ssd, daemon: self.daemon.left_by(cut) }
+    }
+
     /// Holds everything that clients use to the model: through the volume, or, when there is none,
     /// on the plain origin.
-    pub(super) fn check_all(&self, when: &'static str) {
+    fn check_all(&self, when: &'static str) {
         if self.volume.borrow().is_some() {
             self.check(self.dut(), when);
         } else {
@@ -153,13 +162,7 @@ impl VolumeFixture {
         }
     }
 
-    /// Sends the clients in.
-    pub(super) fn start_clients(&self, count: u64) {
-        self.daemon.start_clients(self.dut(), count);
-    }
-
-    /// Nothing may be left of a daemon that has stopped.
-    pub(super) fn check_for_leaks(&self) {
+    fn check_for_leaks(&self) {
         assert!(self.volume.borrow().is_none(), "a volume is still open");
         // A flush that nobody waits for may be on its way: it is given the time to end.
         self.daemon.check_for_leaks(LAST_FLUSH_NS, [&self.hdd, &self.ssd]);

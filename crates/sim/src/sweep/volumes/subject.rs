@@ -1,5 +1,6 @@
 //! Volumes as the subject of a sweep.
 
+use std::fmt::Display;
 use std::rc::Rc;
 
 use voltier_block::Prng;
@@ -14,7 +15,7 @@ use super::wrong_ssd::{refuse_swapped, replace_the_ssd};
 use crate::ledger::Ledger;
 use crate::medium::{Cut, Medium};
 use crate::sweep::daemon::finish_jobs;
-use crate::sweep::harness::{self, Crash, Report, Subject, Sweep};
+use crate::sweep::harness::{self, Crash, Fixture, Report, Subject, Sweep};
 use crate::sweep::points::{Points, Progress, Second};
 
 /// Prints where a sweep was when it failed.
@@ -52,8 +53,8 @@ impl Subject for Volumes {
     type Engine = SimEngine;
     type Shape = Shape;
 
-    fn title(&self) -> String {
-        format!("{}, seed {}", self.plan.command, self.plan.seed)
+    fn command(&self) -> impl Display {
+        self.plan.command
     }
 
     fn points(&self) -> Points {
@@ -73,18 +74,6 @@ impl Subject for Volumes {
 
     fn shape(registry: &Registry) -> Shape {
         shape(registry)
-    }
-
-    fn left_by(fixture: &VolumeFixture, cut: Cut, prng: &mut Prng) -> Left {
-        fixture.left_by(cut, prng)
-    }
-
-    fn check_all(fixture: &VolumeFixture, when: &'static str) {
-        fixture.check_all(when);
-    }
-
-    fn check_for_leaks(fixture: &VolumeFixture) {
-        fixture.check_for_leaks();
     }
 
     fn lead_up(&mut self, fixture: &Rc<VolumeFixture>) -> Service<SimEngine> {

@@ -15,7 +15,7 @@ use super::plan::Plan;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::Medium;
-use crate::sweep::harness::{Crash, Place};
+use crate::sweep::harness::{Crash, Fixture, Place};
 
 /// One crash point in so many is tried with a wrong SSD.
 const ONE_IN: u64 = 3;

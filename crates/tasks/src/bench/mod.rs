@@ -14,7 +14,7 @@ mod report;
 use programs::{Effort, in_process};
 use voltier_lab::machine::Machine;
 
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 /// Runs the benchmark of that name.
 pub(crate) fn run(name: &str) -> Result<(), Failure> {

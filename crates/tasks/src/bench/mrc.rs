@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use super::report::{self, Measured, Row};
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 /// The version of libCacheSim that the figures in docs/benchmarks.md are of.
 const PEER: &str = "libcachesim==0.3.5";
@@ -26,7 +26,7 @@ const PARTS: [u64; 4] = [50, 20, 8, 3];
 /// Traces of more references are not counted by the models, which are slow.
 const MODEL_REFERENCES: u64 = 1_000_000;
 
-/// What exact policies may differ by, in points.
+/// The most by which exact policies may differ, in points.
 const EXACT: f64 = 0.1;
 
 /// The traces that are made: pattern, requests, blocks.
@@ -139,7 +139,7 @@ fn python() -> Result<PathBuf, Failure> {
         output(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
         output(Command::new(&python).args(pip).arg("numpy"))?;
-        // Its other dependencies fetch traces and run its own tests.
+        // The other dependencies of the package fetch traces and run its own tests.
         output(Command::new(&python).args(pip).args(["--no-deps", PEER]))?;
         std::fs::write(&marker, "")?;
     }

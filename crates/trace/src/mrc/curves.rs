@@ -1,12 +1,14 @@
-//! Curves as a table and a drawing of characters, as CSV, and as the points of a run.
+//! Curves of a trace, and their forms: a table and a drawing of characters, CSV, the points of a run.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
+use serde::Serialize;
 use voltier_results::result::{Axes, Environment, Manifest, Point, Run, TargetInfo};
 use voltier_results::size::{bytes_in_words, format_bytes};
 use voltier_results::table::{figure, render};
 
-use super::{Curve, CurvePoint, Curves};
+use crate::read::Broken;
 
 /// Columns and rows of the drawing.
 const COLUMNS: usize = 64;
@@ -14,6 +16,69 @@ const ROWS: usize = 16;
 
 /// The marks that draw the first curves, in their order.
 const MARKS: [char; 8] = ['*', 'o', 'x', '+', '#', '%', '@', '='];
+
+/// One size on a curve.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CurvePoint {
+    /// Bytes of the cache.
+    pub cache_bytes: u64,
+    /// Lines it holds.
+    pub lines: u64,
+    /// Share of references that miss.
+    pub miss_ratio: f64,
+    /// Of reads alone, where they are told apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_miss_ratio: Option<f64>,
+    /// Of writes alone, where they are told apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_miss_ratio: Option<f64>,
+}
+
+/// One curve.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Curve {
+    /// How it was made, as [`Method`](super::Method) is written.
+    pub name: String,
+    /// Share of the lines that were looked at: 1 but for SHARDS.
+    pub rate: f64,
+    /// Memory that it took, without the numbers of the lines; of replayed policies the largest cache.
+    pub memory_bytes: u64,
+    /// The points of the curve by size.
+    pub points: Vec<CurvePoint>,
+}
+
+/// Curves of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Curves {
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// The formats of the files.
+    pub formats: Vec<String>,
+    /// Requests that were read.
+    pub requests: u64,
+    /// Discards among them, which touch no line.
+    pub discards: u64,
+    /// Lines that they touched, one after the other.
+    pub references: u64,
+    /// Different lines; an estimate where only SHARDS looked at them.
+    pub lines: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+    /// The cache's mode.
+    pub mode: String,
+    /// Writes were left out.
+    pub is_reads_only: bool,
+    /// Records that could not be read.
+    pub broken: Broken,
+    /// Passes over the files.
+    pub passes: u32,
+    /// Time it took, reading included.
+    pub seconds: f64,
+    /// Memory for the numbers of the lines.
+    pub numbering_bytes: u64,
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
 
 impl Curves {
     /// Everything for people: what was read, a table by sizes, a drawing.

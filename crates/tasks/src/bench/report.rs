@@ -3,20 +3,20 @@
 use serde::{Deserialize, Serialize};
 use voltier_results::table::{figure, median, render};
 
-use crate::Failure;
+use xtask::Failure;
 
 /// One case. An example prints one a line, as JSON:
 /// `{"case":"hit read 4k","unit":"IOPS","ours":1.0,"peer":"Open CAS library","theirs":1.0}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measured {
-    /// What was done; the same words in every run, so that runs can be compared.
+    /// The case; the same words in every run, so that runs can be compared.
     pub(super) case: String,
     /// Of both figures.
     pub(super) unit: String,
     /// Voltier.
     pub(super) ours: f64,
-    /// Whom it is compared with.
+    /// The peer of the comparison.
     pub(super) peer: String,
     /// The peer, in the same run, or published.
     pub(super) theirs: f64,

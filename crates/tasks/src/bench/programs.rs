@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use super::report::{self, Row};
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 /// How the cases are run.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use super::btrfs;
 use super::programs::{Effort, in_process};
 use super::report::Row;
-use crate::Failure;
+use xtask::Failure;
 
 /// All cases of arrays, in the order of the table.
 pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {

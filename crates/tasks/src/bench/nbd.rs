@@ -15,7 +15,7 @@ use voltier_results::size::format_bytes;
 
 use super::programs::Effort;
 use super::report::{self, Measured, Row};
-use crate::Failure;
+use xtask::Failure;
 
 /// The working set of every case.
 const SIZE_BYTES: u64 = 256 << 20;

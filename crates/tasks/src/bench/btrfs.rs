@@ -15,17 +15,17 @@ use voltier_results::size::format_bytes;
 
 use super::programs::Effort;
 use super::report::{self, Measured, Row};
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 const MEMBERS: usize = 6;
 const MEMBER_BYTES: u64 = 512 << 20;
-/// What is written and read of the volume, or the file on btrfs: a quarter of the room, since what is written
-/// anew takes more until it is cleaned up.
+/// The bytes that are written and read of the volume, or of the file on btrfs: a quarter of the room, since
+/// data that is written anew takes more until btrfs has cleaned up.
 const SPAN_BYTES: u64 = 512 << 20;
 /// A tool that makes, mounts or clears something.
 const TOOL_LIMIT: Duration = Duration::from_secs(120);
 
-/// Who is measured.
+/// The subjects that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     /// RAID 6 of Voltier: its chunk and consistency, as on the command line.
@@ -45,7 +45,7 @@ const WIDE_BITMAP: Subject = Subject::Array("64K", "bitmap");
 const IN_PLACE: Subject = Subject::Btrfs { in_place: true };
 const COPY_ON_WRITE: Subject = Subject::Btrfs { in_place: false };
 
-/// What each subject is asked.
+/// The loads of each subject.
 const JOBS: [(&str, Pattern, u32, u32); 4] = [
     ("random write 4k qd32", Pattern::RandWrite, 4 << 10, 32),
     ("sequential write 128k qd8", Pattern::Write, 128 << 10, 8),
@@ -111,7 +111,7 @@ impl Drop for Mounted {
     }
 }
 
-/// What fio is pointed at, and what has to stay for that long. Ends in the order of the fields.
+/// The target of fio, and all that has to stay for that long. Ends in the order of the fields.
 struct Stage {
     target: Target,
     span_bytes: u64,
@@ -211,8 +211,8 @@ impl Bench {
         tool("mount", &["-t", "btrfs", "-o", "noatime", devices[0], &place_name], &self.stop)?;
         let mounted = Mounted(place.clone());
         if in_place {
-            // What is made in it is overwritten in place, without checksums. Of the folder, because fio
-            // makes its file anew.
+            // Files that are made in the folder are overwritten in place, without checksums. The folder gets the
+            // flag, because fio makes its file anew.
             tool("chattr", &["+C", &place_name], &self.stop)?;
         }
         let path = place.join("file").to_string_lossy().into_owned();

@@ -4,7 +4,7 @@
 use super::nbd::{self, Volumes};
 use super::programs::{Effort, in_process};
 use super::report::Row;
-use crate::{Failure, workspace};
+use xtask::{Failure, workspace};
 
 /// All cases of the cache, in the order of the table.
 pub(super) fn measure(effort: Effort) -> Result<Vec<Row>, Failure> {

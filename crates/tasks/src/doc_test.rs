@@ -9,8 +9,8 @@ use std::time::Duration;
 use voltier_lab::process::{self, Stop};
 use voltier_lab::voltier::stop_daemon;
 
-use crate::fences::{Fence, fences, guide_pages};
-use crate::{Failure, workspace};
+use xtask::fences::{Fence, fences, guide_pages};
+use xtask::{Failure, workspace};
 
 /// A page that takes longer is not a page a reader would follow.
 const PAGE_LIMIT: Duration = Duration::from_secs(300);
