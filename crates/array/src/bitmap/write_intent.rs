@@ -25,7 +25,6 @@ use crate::format::region_map::MAP_BLOCK_BYTES;
 use crate::geometry::chunks::{Geometry, Stripe};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
-use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 
@@ -349,12 +348,7 @@ impl<D: BlockDevice> Bitmap<D> {
         // A member that was lost while it was filled may be on record as one that is: what it lacks
         // stays in the map until it is not.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
-        let is_missing = |region| {
-            let lacks = |member: &Member<D>| {
-                member.missing().borrow().as_ref().is_some_and(|it| it.regions.has(region))
-            };
-            self.members.iter().any(lacks)
-        };
+        let is_missing = |region| self.members.iter().any(|member| member.lacks(region));
         if is_whole {
             // One that takes the place of the member it was a copy of was not on record, and what it was
             // given since the last flush goes with the power.

@@ -19,6 +19,7 @@ use crate::geometry::shapes::Window;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
+use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::foreground::Foreground;
@@ -178,10 +179,7 @@ impl<D: BlockDevice> Reshape<D> {
 
     /// What the array is to be before anything is moved on.
     pub(crate) fn waits_for(&self) -> Option<ReshapeWait> {
-        let is_whole = self
-            .members
-            .iter()
-            .all(|member| member.is_online() && member.successor().borrow().is_none());
+        let is_whole = self.members.iter().all(Member::is_undisturbed);
         if !is_whole || self.rebuild.is_running() {
             return Some(ReshapeWait::Members);
         }
