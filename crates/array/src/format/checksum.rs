@@ -33,8 +33,8 @@ pub(crate) enum Rejected {
     Newer(u32),
 }
 
-/// Checks the head of a superblock or label: place and meaning of magic, version and CRC are the same in every
-/// version.
+/// Checks the head of a superblock or label: place and meaning of magic, version and CRC are the same in
+/// every version.
 ///
 /// # Errors
 /// Why the block is none that this program can read.

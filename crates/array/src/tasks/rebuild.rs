@@ -25,9 +25,8 @@ use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::Access;
 use crate::stripe::mend::Mender;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, Stripes};
 use crate::tasks::background::{Run, Runner, Unit, Work};
 use crate::tasks::pace::Progress;
 
