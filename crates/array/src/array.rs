@@ -1,87 +1,36 @@
 //! An array in service.
 
-use std::cell::OnceCell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
-    SECTOR_BYTES, SectorRange, StripeShape,
+    SECTOR_BYTES, SectorRange,
 };
-use voltier_parity::Code;
 use voltier_ring::Handle;
 
-use crate::bitmap::marks::Marks;
-use crate::bitmap::write_intent::Bitmap;
+use crate::assemble::{self, AssembleOptions, AssembleReport};
+use crate::create::{self, CreateOptions};
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
-use crate::format::consistency::Consistency;
-use crate::format::journal_place::longest_record_bytes;
-use crate::format::reshape_record::ReshapeRecord;
-use crate::format::superblock::ArrayRecord;
+use crate::errors::metadata::DeviceError;
+use crate::format::journal_label::JournalLabel;
+use crate::format::superblock::Superblock;
+use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::shapes::Shapes;
-use crate::journal::replay::Replay;
-use crate::journal::transaction::Journal;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
-use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
-use crate::members::member::Member;
-use crate::members::member_set::MemberSet;
-use crate::membership::current::Membership;
-use crate::stripe::clear::Clearer;
-use crate::stripe::foreground::Foreground;
-use crate::stripe::mend::Mender;
-use crate::stripe::merge::merger::Merger;
+use crate::members::label_copies::{read_label, read_superblock};
+use crate::status::{ArrayStatus, status_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
-use crate::stripe::read::Reader;
-use crate::stripe::stripe_writer::StripeWriter;
-use crate::stripe::stripes::Stripes;
-use crate::stripe::write::Writer;
-use crate::tasks::background::{Background, BackgroundTask};
-use crate::tasks::reshape::Moving;
-use crate::tasks::resync::Resync;
-
-/// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
-const TRANSFER_BYTES: u64 = 4 << 20;
-/// What an array stands on, beside its members.
-pub(crate) struct Foundation {
-    pub(crate) consistency: Consistency,
-    /// Whether the journal will be begun before anything is written.
-    pub(crate) has_journal: bool,
-    /// The first sector of the chunks on a member's device.
-    pub(crate) data_start: u64,
-    /// None for a bare array.
-    pub(crate) record: Option<ArrayRecord>,
-    pub(crate) marks: Option<Marks>,
-    /// Set if it moves to its geometry from one with a member less.
-    pub(crate) reshape: Option<ReshapeRecord>,
-}
-
-pub(crate) struct Inner<D> {
-    pub(crate) handle: Handle,
-    pub(crate) geometry: Geometry,
-    pub(crate) members: Rc<MemberSet<D>>,
-    pub(crate) membership: Rc<Membership>,
-    pub(crate) bitmap: Rc<Bitmap<D>>,
-    pub(crate) stripes: Rc<Stripes<D>>,
-    pub(crate) mender: Mender<D>,
-    pub(crate) reader: Rc<Reader<D>>,
-    pub(crate) stripe_writer: Rc<StripeWriter<D>>,
-    pub(crate) merger: Rc<Merger<D>>,
-    pub(crate) writer: Rc<Writer<D>>,
-    pub(crate) clearer: Rc<Clearer<D>>,
-    pub(crate) limits: Limits,
-    pub(crate) foreground: Foreground,
-    pub(crate) background: Background<D>,
-    pub(crate) journal: Rc<Journal<D>>,
-    pub(crate) resync: Resync,
-    /// How many hold each part when nothing is under way.
-    pub(crate) resting: OnceCell<[usize; 11]>,
-    /// Set while stripes have two shapes: `geometry` is the one that comes.
-    pub(crate) moving: Option<Rc<Moving>>,
-}
+use crate::tasks::background::BackgroundTask;
+use crate::tasks::pace::Pace;
+use crate::tasks::rebuild::RebuildStatus;
+use crate::tasks::replace::Replacement;
+use crate::tasks::reshape::ReshapeStatus;
+use crate::tasks::scrub::{ScrubRepair, ScrubStatus};
+use crate::{expand, grow, service};
 
 /// An array of members, a block device itself. Clones are the same array.
 ///
@@ -92,209 +41,11 @@ pub(crate) struct Inner<D> {
 /// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it: with a journal,
 /// what a stripe's members will be written is in it first, so a crash leaves all of it or nothing. For a
 /// bare array ([`Array::new`]) nothing is done.
-pub struct Array<D>(pub(crate) Rc<Generations<D>>);
+pub struct Array<D>(Rc<Generations<D>>);
 
 impl<D> Clone for Array<D> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
-    }
-}
-
-impl<D: BlockDevice> Array<D> {
-    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
-    /// their numbers, `None` for each that is lost. What they hold must be consistent: members of zeroes
-    /// are.
-    ///
-    /// # Errors
-    /// When the members do not suit the geometry, or too many are lost.
-    pub fn new(
-        handle: &Handle,
-        geometry: Geometry,
-        members: Vec<Option<D>>,
-    ) -> Result<Self, ArrayError> {
-        let foundation = Foundation {
-            consistency: Consistency::None,
-            has_journal: false,
-            data_start: 0,
-            record: None,
-            marks: None,
-            reshape: None,
-        };
-        Self::build(handle, geometry, members, foundation)
-    }
-
-    /// Brings what was acknowledged in place on all members and empties the journal: the next start has
-    /// nothing to redo. No request may be under way. Without a journal, a flush.
-    ///
-    /// # Errors
-    /// When a member does not take it that cannot be lost.
-    pub async fn settle(&self) -> IoResult<()> {
-        let inner = self.0.enter().await;
-        if inner.journal.is_in_service() {
-            inner.journal.empty().await
-        } else {
-            inner.membership.flush(&inner.members).await
-        }
-    }
-
-    pub(crate) fn build(
-        handle: &Handle,
-        geometry: Geometry,
-        members: Vec<Option<D>>,
-        foundation: Foundation,
-    ) -> Result<Self, ArrayError> {
-        let Foundation { consistency, has_journal, data_start, record, marks, reshape } =
-            foundation;
-        let (given, expected) = (members.len(), geometry.member_count());
-        if given != expected {
-            return Err(ArrayError::MemberCount { given, expected });
-        }
-        for (member, device) in members.iter().enumerate() {
-            let Some(device) = device else { continue };
-            let sectors = device.limits().sectors;
-            let needed = data_start + geometry.member_sectors();
-            if sectors < needed {
-                return Err(ArrayError::TooSmall { member, sectors, needed });
-            }
-            let bytes = device.limits().max_transfer_bytes;
-            let longest = if has_journal {
-                longest_record_bytes(&geometry)
-            } else {
-                geometry.chunk_sectors() * SECTOR_BYTES
-            };
-            if u64::from(bytes) < longest {
-                return Err(ArrayError::Transfer { member, bytes });
-            }
-        }
-        let code = match geometry.parity_chunks() {
-            0 => None,
-            rows => Some(Code::new(geometry.data_chunks(), rows)?),
-        };
-        let moving = match reshape.zip(Shapes::of(&geometry)) {
-            Some((record, shapes)) => Some(Rc::new(Moving::new(shapes, record)?)),
-            None => None,
-        };
-        // Until all has moved the volume is what it was.
-        let volume = moving.as_ref().map_or(&geometry, |moving| &moving.shapes().before);
-        let mut limits = limits_of(volume, members.iter().flatten().map(|device| device.limits()));
-        // What is acknowledged is in the journal, durably.
-        limits.volatile_cache &= !has_journal;
-        let members = members.into_iter().map(Member::new).collect();
-        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start));
-        let membership = Rc::new(Membership::new(record));
-        let marks = marks.map(Rc::new);
-        let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, marks);
-        let inner = Inner::over(Floor {
-            handle: handle.clone(),
-            journal: Rc::new(Journal::new(handle, &members, &membership)),
-            members,
-            membership,
-            bitmap: Rc::new(bitmap),
-            merge_policy: MergePolicy::default(),
-            background: Background::new(),
-            limits,
-            moving,
-            code,
-            geometry,
-        });
-        let allowed = inner.geometry.parity_chunks();
-        for group in 0..inner.geometry.group_count() {
-            let lost = inner.members.lost_in(group);
-            if lost > allowed {
-                return Err(ArrayError::TooManyLost { group, lost, allowed });
-            }
-        }
-        Ok(Self(Generations::new(inner)))
-    }
-
-    /// Where everything is.
-    pub fn geometry(&self) -> &Geometry {
-        &self.0.geometry
-    }
-
-    /// A snapshot of the counters.
-    pub fn counts(&self) -> Counts {
-        self.0.members.counters().get()
-    }
-
-    /// Whether a member is in service: not lost, and not being rebuilt.
-    ///
-    /// # Panics
-    /// If there is no such member.
-    pub fn is_online(&self, member: usize) -> bool {
-        self.0.members[member].is_online()
-    }
-
-    /// Takes a member out of service; requests go on without it. The other members know durably
-    /// before the next change is acknowledged.
-    ///
-    /// # Errors
-    /// When the level cannot lose one more of its group; nothing is changed then.
-    ///
-    /// # Panics
-    /// If there is no such member.
-    pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
-        let group = self.0.geometry.group_of_member(member);
-        let (lost, allowed) = (self.0.members.lost_in(group), self.0.geometry.parity_chunks());
-        if self.is_online(member) && lost == allowed {
-            return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
-        }
-        self.0.members.lose(member);
-        self.0.membership.begin_update();
-        Ok(())
-    }
-}
-
-/// The limits of the array, from those of the members that are there.
-pub(crate) fn limits_of<'a>(
-    geometry: &Geometry,
-    members: impl Iterator<Item = &'a Limits>,
-) -> Limits {
-    let stripe_bytes = geometry.stripe_sectors() * SECTOR_BYTES;
-    let chunk_bytes = geometry.chunk_sectors() * SECTOR_BYTES;
-    let preferred_bytes =
-        if stripe_bytes.is_power_of_two() { stripe_bytes } else { chunk_bytes } as u32;
-    let whole_stripes = (TRANSFER_BYTES / stripe_bytes).max(1) * stripe_bytes;
-    let mut limits = Limits {
-        preferred_bytes,
-        max_transfer_bytes: whole_stripes.min(u64::from(u32::MAX / 4096 * 4096)) as u32,
-        stripe: (geometry.parity_chunks() > 0 && !geometry.is_mirror()).then_some(StripeShape {
-            data_bytes: stripe_bytes as u32,
-            chunk_bytes: chunk_bytes as u32,
-            parity_chunks: geometry.parity_chunks() as u32,
-        }),
-        ..Limits::plain(geometry.sectors() * SECTOR_BYTES)
-    };
-    for member in members {
-        limits.block_bytes = limits.block_bytes.max(member.block_bytes);
-        limits.volatile_cache |= member.volatile_cache;
-        limits.read_only |= member.read_only;
-        limits.after_discard = match (limits.after_discard, member.after_discard) {
-            (AfterDiscard::Zeroes, AfterDiscard::Zeroes) => AfterDiscard::Zeroes,
-            // Parity of what anybody may find is not parity: discards end here.
-            _ if geometry.parity_chunks() > 0 => AfterDiscard::Unchanged,
-            (AfterDiscard::Unchanged, AfterDiscard::Unchanged) => AfterDiscard::Unchanged,
-            _ => AfterDiscard::Anything,
-        };
-    }
-    let keeps_parts = geometry.parity_chunks() > 0 && !geometry.is_mirror();
-    if keeps_parts && limits.after_discard == AfterDiscard::Zeroes {
-        // Only whole stripes are discarded.
-        limits.after_discard = AfterDiscard::Anything;
-    }
-    limits
-}
-
-impl<D> Inner<D> {
-    fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.limits.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
-    }
-
-    fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.membership.durable().is_some_and(|it| it.is_closed()) {
-            return Err(IoError::Gone);
-        }
-        if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
     }
 }
 
@@ -310,75 +61,211 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        let inner = self.0.enter().await;
-        let _busy = inner.foreground.enter();
-        let range = inner.checked(range_of(at, into.len())?)?;
-        inner.members.counters().add(|counts| counts.reads += 1);
-        match &inner.moving {
-            None => inner.reader.read(range, into).await,
-            Some(moving) => inner.read_beside(moving, range, into).await,
-        }
+        let array = self.0.enter().await;
+        let _busy = array.foreground.enter();
+        let range = array.checked(range_of(at, into.len())?)?;
+        array.ground.members.counters().add(|counts| counts.reads += 1);
+        array.reader.read(range, into).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let inner = self.0.enter().await;
-        let _busy = inner.foreground.enter();
-        let range = inner.checked_change(range_of(at, data.len())?)?;
-        inner.members.counters().add(|counts| counts.writes += 1);
-        match &inner.moving {
-            None => inner.writer.write(range, data, durability).await?,
-            Some(moving) => inner.write_beside(moving, range, data, durability).await?,
-        }
-        inner.membership.barrier().await
+        let array = self.0.enter().await;
+        let _busy = array.foreground.enter();
+        let range = array.checked_change(range_of(at, data.len())?)?;
+        array.ground.members.counters().add(|counts| counts.writes += 1);
+        array.writer.write(range, data, durability).await?;
+        array.ground.membership.barrier().await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let inner = self.0.enter().await;
-        if !inner.journal.is_in_service() {
-            return inner.membership.flush(&inner.members).await;
+        let array = self.0.enter().await;
+        if !array.ground.journal.is_in_service() {
+            return array.ground.membership.flush(&array.ground.members).await;
         }
         // Every write that is complete is in the rings, durably, until it is durable in place.
-        inner.journal.check()?;
-        inner.membership.barrier().await
+        array.ground.journal.check()?;
+        array.ground.membership.barrier().await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        let inner = self.0.enter().await;
-        let _busy = inner.foreground.enter();
-        let range = inner.checked_change(range)?;
-        if inner.limits.after_discard == AfterDiscard::Unchanged {
+        let array = self.0.enter().await;
+        let _busy = array.foreground.enter();
+        let range = array.checked_change(range)?;
+        if array.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
-        if inner.moving.is_none() {
-            inner.clearer.clear(range, Clear::Discard).await?;
-        }
-        inner.membership.barrier().await
+        array.clearer.clear(range, Clear::Discard).await?;
+        array.ground.membership.barrier().await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        let inner = self.0.enter().await;
-        let _busy = inner.foreground.enter();
-        let range = inner.checked_change(range)?;
-        match &inner.moving {
-            None => inner.clearer.clear(range, Clear::Zeroes(durability)).await?,
-            Some(moving) => inner.zero_beside(moving, range, durability).await?,
-        }
-        inner.membership.barrier().await
+        let array = self.0.enter().await;
+        let _busy = array.foreground.enter();
+        let range = array.checked_change(range)?;
+        array.clearer.clear(range, Clear::Zeroes(durability)).await?;
+        array.ground.membership.barrier().await
     }
 }
 
+/// From the members to an array, and back.
 impl<D: BlockDevice> Array<D> {
+    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
+    /// their numbers, `None` for each that is lost. Their content must be consistent: that of members of
+    /// zeroes is.
+    ///
+    /// # Errors
+    /// When the members do not suit the geometry, or too many are lost.
+    pub fn new(
+        handle: &Handle,
+        geometry: Geometry,
+        members: Vec<Option<D>>,
+    ) -> Result<Self, ArrayError> {
+        let generation = Generation::build(handle, Foundation::bare(geometry, members))?;
+        Ok(Self(Generations::new(generation)))
+    }
+
+    /// Makes an array over these devices, whatever they hold: the members in their order. The array
+    /// is in use then; all of it reads as zeroes.
+    ///
+    /// A crash on the way leaves what is refused as half made, or the array.
+    ///
+    /// # Errors
+    /// When no such array is possible: nothing was written then. When a device fails.
+    pub async fn create(
+        handle: &Handle,
+        options: &CreateOptions,
+        devices: Vec<D>,
+    ) -> Result<Self, ArrayError> {
+        Self::create_with_journal(handle, options, devices, None).await
+    }
+
+    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. Members
+    /// have room for a journal all the same: it is there when the device is lost.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), and when the device does not suit.
+    pub async fn create_with_journal(
+        handle: &Handle,
+        options: &CreateOptions,
+        devices: Vec<D>,
+        journal: Option<(D, [u8; 16])>,
+    ) -> Result<Self, ArrayError> {
+        create::create(handle, options, devices, journal).await.map(Self)
+    }
+
+    /// Reads the superblock of a device, if it is a member of an array.
+    ///
+    /// # Errors
+    /// When it is or was one, and cannot be used.
+    pub async fn examine(device: &D) -> Result<Option<Superblock>, DeviceError> {
+        Ok(read_superblock(device).await?.map(|found| found.superblock))
+    }
+
+    /// Reads the label of a device that has the journal of an array.
+    ///
+    /// # Errors
+    /// When it has or had one, and cannot be used.
+    pub async fn examine_journal(device: &D) -> Result<Option<JournalLabel>, DeviceError> {
+        Ok(read_label(device).await?.map(|(label, _)| label))
+    }
+
+    /// Puts an array in service: from its members, given in any order. Members that the array went on
+    /// without are left out, and the report says so.
+    ///
+    /// # Errors
+    /// When something that was given does not belong to the array, when too little is there, and when
+    /// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
+    pub async fn assemble(
+        handle: &Handle,
+        devices: Vec<D>,
+        options: AssembleOptions,
+    ) -> Result<(Self, AssembleReport), ArrayError> {
+        let (generations, report) = assemble::assemble(handle, devices, options).await?;
+        expand::begin_reshape(&generations);
+        Ok((Self(generations), report))
+    }
+
+    /// Brings what was acknowledged in place on all members and empties the journal: the next start has
+    /// nothing to redo. No request may be under way. Without a journal, a flush.
+    ///
+    /// # Errors
+    /// When a member does not take it that cannot be lost.
+    pub async fn settle(&self) -> IoResult<()> {
+        let array = self.0.enter().await;
+        if array.ground.journal.is_in_service() {
+            array.ground.journal.empty().await
+        } else {
+            array.ground.membership.flush(&array.ground.members).await
+        }
+    }
+
+    /// Stops the array: everything is durable and nothing is in doubt at the next start. Changes fail
+    /// from here on. Nothing may be under way.
+    ///
+    /// # Errors
+    /// When a member does not take its last state: the array is then not called clean.
+    pub async fn stop(&self) -> Result<(), ArrayError> {
+        let array = self.0.enter().await;
+        service::stop(&array).await.map_err(ArrayError::Io)
+    }
+}
+
+/// The state of the array and of its members.
+impl<D: BlockDevice> Array<D> {
+    /// Where everything is.
+    pub fn geometry(&self) -> &Geometry {
+        &self.0.ground.geometry
+    }
+
+    /// A snapshot of the counters.
+    pub fn counts(&self) -> Counts {
+        self.0.ground.members.counters().get()
+    }
+
+    /// The state of the array now; none of a bare one.
+    pub fn status(&self) -> Option<ArrayStatus> {
+        status_of(&self.0)
+    }
+
+    /// Whether a member is in service: not lost, and not being rebuilt.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn is_online(&self, member: usize) -> bool {
+        self.0.ground.members[member].is_online()
+    }
+
+    /// Takes a member out of service; requests go on without it. The other members know durably
+    /// before the next change is acknowledged.
+    ///
+    /// # Errors
+    /// When the level cannot lose one more of its group; nothing is changed then.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
+        let array = &self.0.ground;
+        let group = array.geometry.group_of_member(member);
+        let (lost, allowed) = (array.members.lost_in(group), array.geometry.parity_chunks());
+        if self.is_online(member) && lost == allowed {
+            return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
+        }
+        array.members.lose(member);
+        array.membership.begin_update();
+        Ok(())
+    }
+
     /// Says when a member has done too badly, and what is done then.
     ///
     /// # Panics
     /// If a window is 0.
     pub fn set_health_policy(&self, policy: HealthPolicy) {
-        self.0.members.set_health_policy(policy);
+        self.0.ground.members.set_health_policy(policy);
     }
 
     /// When a member has done too badly.
     pub fn health_policy(&self) -> HealthPolicy {
-        self.0.members.health().policy()
+        self.0.ground.members.health().policy()
     }
 
     /// How well a member does.
@@ -386,156 +273,98 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If there is no such member.
     pub fn health(&self, member: usize) -> MemberHealth {
-        self.0.members.health_of(member)
+        self.0.ground.members.health_of(member)
     }
 
-    /// What happened to members since this was last asked, the oldest first.
+    /// Events of members since the last call, the oldest first.
     pub fn take_health_news(&self) -> Vec<HealthNews> {
-        self.0.members.health().take_news()
+        self.0.ground.members.health().take_news()
     }
 
-    /// Whom to tell when members came, went, or did badly. It is called in the middle of things: it may
-    /// not use the array.
+    /// Sets a listener that is called when members came, went, or did badly. The call comes in the middle of
+    /// things: the listener may not use the array.
     pub fn set_listener(&self, listener: impl Fn() + 'static) {
-        self.0.members.health().set_listener(listener);
+        self.0.ground.members.health().set_listener(listener);
     }
 }
 
-/// What members report to the array, as long as it is there.
-struct Reports<D> {
-    array: Weak<Inner<D>>,
-    membership: Rc<Membership>,
-}
-
-impl<D: BlockDevice> Above for Reports<D> {
-    fn on(&self, event: MemberEvent) {
-        match event {
-            MemberEvent::Lost => {
-                self.membership.note_change();
-                if let Some(array) = self.array.upgrade() {
-                    array.journal.notify();
-                }
-            }
-            MemberEvent::GivenUp => _ = self.membership.begin_update(),
-        }
-    }
-
-    fn is_consistent(&self, group: usize) -> bool {
-        let Some(array) = self.array.upgrade() else { return false };
-        let rows = 0..array.geometry.member_sectors() / array.geometry.chunk_sectors();
-        array.bitmap.next_in_doubt(0).is_none() && !array.stripes.has_half_written(group, rows)
-    }
-
-    fn is_load_uneven(&self) -> bool {
-        self.array.upgrade().is_some_and(|array| array.is_at_work(BackgroundTask::Rebuild))
-    }
-}
-
-/// What an array is built over: the floors below its stripes.
-pub(crate) struct Floor<D> {
-    pub(crate) handle: Handle,
-    pub(crate) geometry: Geometry,
-    pub(crate) members: Rc<MemberSet<D>>,
-    pub(crate) membership: Rc<Membership>,
-    pub(crate) bitmap: Rc<Bitmap<D>>,
-    pub(crate) journal: Rc<Journal<D>>,
-    pub(crate) merge_policy: MergePolicy,
-    pub(crate) background: Background<D>,
-    pub(crate) limits: Limits,
-    pub(crate) moving: Option<Rc<Moving>>,
-    pub(crate) code: Option<Code>,
-}
-
-impl<D: BlockDevice> Inner<D> {
-    /// An array over these floors.
-    pub(crate) fn over(floor: Floor<D>) -> Self {
-        let Floor { handle, geometry, members, membership, bitmap, journal, .. } = floor;
-        let two_shapes = floor.moving.as_ref().map(|moving| (**moving).clone());
-        let is_reshaping = two_shapes.is_some();
-        let stripes = Stripes::new(&handle, &geometry, &members, &bitmap, two_shapes, floor.code);
-        let stripes = Rc::new(stripes);
-        let reader = Reader::new(&handle, &geometry, &members, &bitmap, &stripes);
-        let writer = StripeWriter::new(&handle, &geometry, &bitmap, &members, &journal, &stripes);
-        let stripe_writer = Rc::new(writer);
-        let policy = floor.merge_policy;
-        let merger =
-            Merger::new(&handle, &geometry, &members, &stripe_writer, policy, is_reshaping);
-        let merger = Rc::new(merger);
-        let below = (&members, &bitmap);
-        let above = (&stripe_writer, &merger);
-        let writer = Rc::new(Writer::new(&handle, &geometry, below, &journal, &stripes, above));
-        let clearer = Clearer::new(&handle, &geometry, below, &journal, &stripes, &writer);
-        Self {
-            mender: Mender::new(&geometry, &members, &bitmap, &stripes),
-            reader: Rc::new(reader),
-            clearer: Rc::new(clearer),
-            limits: floor.limits,
-            background: floor.background,
-            moving: floor.moving,
-            foreground: Foreground::default(),
-            resync: Resync::default(),
-            resting: OnceCell::new(),
-            handle,
-            geometry,
-            members,
-            membership,
-            bitmap,
-            journal,
-            stripes,
-            stripe_writer,
-            merger,
-            writer,
-        }
-    }
-
-    /// Has the parts below tell this array what it has to do.
-    pub(crate) fn install(self) -> Rc<Self> {
-        let array = Rc::new(self);
-        let _ = array.resting.set(array.holders());
-        let membership = array.membership.clone();
-        let reports = Reports { array: Rc::downgrade(&array), membership };
-        array.members.report_to(Box::new(reports));
-        let own = Rc::downgrade(&array);
-        array.membership.set_update(Rc::new(move || {
-            let array = own.upgrade();
-            array.as_ref().inspect(|array| array.begin_update()).is_some()
-        }));
-        array
-    }
-
-    /// Whether nothing holds the array, or a part of it, but itself.
-    pub(crate) fn is_at_rest(self: &Rc<Self>) -> bool {
-        Rc::strong_count(self) == 1 && self.resting.get() == Some(&self.holders())
-    }
-
-    /// How many hold each part.
-    fn holders(&self) -> [usize; 11] {
-        let [placement, writer] = self.journal.holders();
-        [
-            Rc::strong_count(&self.members),
-            Rc::strong_count(&self.bitmap),
-            placement,
-            writer,
-            Rc::strong_count(&self.journal),
-            Rc::strong_count(&self.stripes),
-            Rc::strong_count(&self.reader),
-            Rc::strong_count(&self.stripe_writer),
-            Rc::strong_count(&self.merger),
-            Rc::strong_count(&self.writer),
-            Rc::strong_count(&self.clearer),
-        ]
-    }
-
-    /// A start of the journal.
-    pub(crate) fn replay(&self) -> Rc<Replay<D>> {
-        let settled_below = self.moving.as_ref().map_or(0, |it| it.record().settled_below);
-        let (members, membership) = (&self.members, &self.membership);
-        let placement = self.journal.placement();
-        Replay::new(&self.handle, &self.geometry, members, membership, placement, settled_below)
-    }
-}
-
+/// Changes of the array while it serves.
 impl<D: BlockDevice> Array<D> {
+    /// Puts a device in the place of a member and begins to fill it. `uuid` is a new one, for the device.
+    ///
+    /// A member that is lost is computed from the others. If the device is that member itself, not used
+    /// elsewhere since, it keeps its uuid and what it has, and only regions changed since are computed. A
+    /// member in service stays that until all is copied; then the device takes its place, and the old one
+    /// is left behind as a stale member. A restart goes on with a rebuild; a copy begins anew when it is
+    /// asked for again.
+    ///
+    /// # Errors
+    /// When the device does not suit or fails; the array is as before then.
+    pub async fn replace(
+        &self,
+        member: usize,
+        device: D,
+        uuid: [u8; 16],
+    ) -> Result<Replacement, ArrayError> {
+        let array = self.0.enter().await;
+        array.tasks.replacements.replace(member, Rc::new(device), uuid).await
+    }
+
+    /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds
+    /// nothing of the array until then, so it is to be added again after a restart. `uuid` is a new one.
+    ///
+    /// # Errors
+    /// When the device does not suit.
+    pub fn add_spare(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
+        self.0.tasks.replacements.add_spare(device, uuid)
+    }
+
+    /// Whether a device suits as a spare; nothing is changed.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
+        self.0.tasks.replacements.check_spare(device)
+    }
+
+    /// Lost members that can be rebuilt and for which no spare waits.
+    pub fn spares_wanted(&self) -> usize {
+        self.0.tasks.replacements.spares_wanted()
+    }
+
+    /// Spares that wait.
+    pub fn spare_count(&self) -> usize {
+        self.0.tasks.replacements.spare_count()
+    }
+
+    /// Adds a row of parity, or a copy to a mirror, on devices that hold nothing that is needed: one for
+    /// each group, with a new uuid each. The level is another one then ([`Geometry::with_row`]); what is
+    /// there stays where it is, and so does the size.
+    ///
+    /// Requests wait for a moment. When it returns, the array has its new shape, durably, and a rebuild
+    /// fills the new members; until it is through they count as missing. To be waited for to its end.
+    ///
+    /// # Errors
+    /// When the array or a device does not suit: nothing has changed then. When a device fails while it
+    /// is taken in.
+    pub async fn grow(&self, devices: Vec<D>, uuids: &[[u8; 16]]) -> Result<(), ArrayError> {
+        grow::add_parity(&self.0, devices, uuids).await
+    }
+
+    /// Adds a member for room, on a device that holds nothing that is needed, with a new uuid. Stripes
+    /// become one chunk of data wider (`with_member`): all data move, in the background, and
+    /// requests go on. The size is what it was until the last of them has; then it is the new one.
+    ///
+    /// When it returns, the array has begun, durably; it goes on after a restart. To be waited for to its
+    /// end.
+    ///
+    /// # Errors
+    /// When the array or the device does not suit: nothing has changed then. When the device fails while it
+    /// is taken in.
+    pub async fn grow_capacity(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
+        expand::add_capacity(&self.0, device, uuid).await
+    }
+
     /// Puts the journal on a device of its own, whatever it holds, or with `None` back on the members, while
     /// the array serves. `uuid` is a new one, for the device. The device before is a plain one then.
     ///
@@ -544,18 +373,16 @@ impl<D: BlockDevice> Array<D> {
     /// if the device failed in the last moment, on the members.
     pub async fn set_journal(&self, device: Option<(D, [u8; 16])>) -> Result<(), ArrayError> {
         // The shape stays as it is meanwhile: its rings would be those of another array.
-        let inner = self.0.enter().await;
-        if inner.moving.is_some() {
+        let array = self.0.enter().await;
+        if array.moving().is_some() {
             return Err(GrowError::Reshaping.into());
         }
-        inner.journal.move_to(device, inner.limits.block_bytes).await
+        array.ground.journal.move_to(device, array.limits.block_bytes).await
     }
-}
 
-impl<D: BlockDevice> Array<D> {
     /// How small writes are merged from now on.
     pub fn set_merge_policy(&self, policy: MergePolicy) {
-        let has_parity = self.0.geometry.level().has_parity();
+        let has_parity = self.0.ground.geometry.level().has_parity();
         let mode = if has_parity { policy.mode } else { MergeMode::Off };
         self.0.merger.set_policy(MergePolicy { mode, ..policy });
     }
@@ -563,5 +390,70 @@ impl<D: BlockDevice> Array<D> {
     /// How small writes are merged; never, by levels that have nothing to gain.
     pub fn merge_policy(&self) -> MergePolicy {
         self.0.merger.policy()
+    }
+}
+
+/// Tasks in the background.
+impl<D: BlockDevice> Array<D> {
+    /// Changes the pace of a task, also while it runs.
+    pub fn set_pace(&self, task: BackgroundTask, pace: Pace) {
+        self.0.tasks.set_pace(task, pace);
+    }
+
+    /// The pace of a task.
+    pub fn pace(&self, task: BackgroundTask) -> Pace {
+        self.0.tasks.pace(task)
+    }
+
+    /// Has a task end as soon as what it has under way is done. A rebuild goes on where it was when it is
+    /// started again, a scrub begins anew.
+    pub fn cancel(&self, task: BackgroundTask) {
+        self.0.tasks.cancel(task);
+    }
+
+    /// Waits until a task is not running.
+    pub async fn ended(&self, task: BackgroundTask) {
+        self.0.tasks.ended(task).await;
+    }
+
+    /// Starts the rebuild, if there is something to fill and it is not running. [`replace`](Self::replace)
+    /// and [`assemble`](Self::assemble) do that by themselves: this is for a rebuild that was cancelled, or
+    /// is stuck.
+    ///
+    /// # Errors
+    /// When nothing is to be rebuilt.
+    pub fn rebuild(&self) -> Result<(), ArrayError> {
+        self.0.tasks.begin_rebuild()
+    }
+
+    /// How far the rebuild is.
+    pub fn rebuild_status(&self) -> RebuildStatus {
+        self.0.tasks.rebuild_status()
+    }
+
+    /// Starts a scrub of everything that was written, in the background.
+    ///
+    /// # Errors
+    /// When one is running, or the array is stopped.
+    pub fn scrub(&self, repair: ScrubRepair) -> Result<(), ArrayError> {
+        self.0.tasks.begin_scrub(repair)
+    }
+
+    /// The scrub that is running, or what the last one found.
+    pub fn scrub_status(&self) -> ScrubStatus {
+        self.0.tasks.scrub_status()
+    }
+
+    /// How far the move to more members is; none if there is none. The move goes at the pace of the rebuild.
+    pub fn reshape_status(&self) -> Option<ReshapeStatus> {
+        self.0.tasks.reshape_status()
+    }
+
+    /// Waits until the array has one shape, or the move ends because the array is stopped.
+    pub async fn reshaped(&self) {
+        // Not the array itself: its shape changes when nobody holds its parts any more.
+        while let Some(moving) = self.0.moving().cloned().filter(|it| it.is_running()) {
+            moving.ended().await;
+        }
     }
 }

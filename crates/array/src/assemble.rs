@@ -3,11 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, IoError, Lba};
 use voltier_ring::{Handle, join_all};
 
-use crate::array::{Array, Foundation};
 use crate::bitmap::marks::Marks;
 use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
@@ -18,11 +18,13 @@ use crate::format::journal_label::{JournalLabel, JournalState};
 use crate::format::member_layout::MAP_START_BYTES;
 use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
+use crate::generation::{Foundation, Generation};
+use crate::generations::Generations;
 use crate::journal::replay::ReplayReport;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
-use crate::tasks::reshape::worker::begin_reshape;
+use crate::service;
 
-/// What may be done when not everything is as it should be.
+/// Permissions for a start when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AssembleOptions {
     /// Start although stripes may not match and members are missing: what cannot be known is taken
@@ -35,11 +37,11 @@ pub struct AssembleOptions {
 /// A device that was given and is not in service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its position among those given, from 0.
+    /// The position of the device among those given, from 0.
     pub device: usize,
     /// The member it is.
     pub member: usize,
-    /// What the array says of this member: lost, being rebuilt, or absent.
+    /// The state of this member by the array: lost, being rebuilt, or absent.
     pub state: MemberState,
     /// Whether another device has its place.
     pub is_replaced: bool,
@@ -48,11 +50,11 @@ pub struct LeftOut {
 /// A journal device that was given and is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalLeftOut {
-    /// Its position among the devices given, from 0.
+    /// The position of the device among those given, from 0.
     pub device: usize,
 }
 
-/// What an assembly found.
+/// The findings of an assembly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssembleReport {
     /// The array, as it is now.
@@ -71,7 +73,7 @@ pub struct AssembleReport {
     pub copies_mended: Vec<usize>,
     /// Regions whose parity is made anew in the background.
     pub regions_in_doubt: u64,
-    /// What was redone of the journal.
+    /// The replay of the journal.
     pub journal: ReplayReport,
 }
 
@@ -161,7 +163,7 @@ fn check_journals<D>(
     }
 }
 
-/// What there is of the journal's device.
+/// The journal's device, as far as there is one.
 struct Chosen<D> {
     /// The device and its label, if it is there and up to date.
     journal: Option<(D, JournalLabel)>,
@@ -218,7 +220,7 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
         let uuid = own.members[member].uuid;
         let record = array.members.get(member).filter(|record| record.uuid == uuid);
         if is_alike && record.is_none() && array.geometry.grows_into(&own.geometry) {
-            // It was to be a further row, and the others went on as they were.
+            // The device was to be a further row, and the others went on as they were.
             continue;
         }
         let is_from_before = own.event < array.event && own.geometry.grows_into(&array.geometry);
@@ -289,7 +291,8 @@ async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>
     Some(bytes)
 }
 
-/// The regions whose stripes may not match after a start from this map. What nobody knows is one.
+/// The regions whose stripes may not match after a start from this map. A region of which nobody knows
+/// is one.
 fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits {
     let map = &joined.map;
     if array.geometry.parity_chunks() == 0 {
@@ -327,7 +330,7 @@ struct Ready<D> {
     journal: Chosen<D>,
 }
 
-/// What members that are being rebuilt lack: what the map says, of what was written. What was redone
+/// Regions that members which are being rebuilt lack: written ones, as the map says. Writes that were redone
 /// from a journal may also not be on them: all that is marked.
 fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
     let map = &joined.map;
@@ -396,7 +399,7 @@ async fn examine_all<D: BlockDevice>(
     let mut joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
     let journal = choose_journal(&array, journals, options)?;
     if journal.is_lost && array.usage != Usage::Clean {
-        // What was begun is not known: all that was written may not match, and says so from now on.
+        // Nobody knows which writes had begun: all that was written may not match, and says so from now on.
         array.is_in_doubt = true;
         joined.map.dirty = joined.map.written.clone();
         joined.unequal = (0..joined.map.block_count()).collect();
@@ -449,101 +452,73 @@ async fn tell_those_behind<D: BlockDevice>(
         if found.superblock.array.event < told.event || found.is_one_copy {
             let device_sectors = device.limits().sectors;
             let superblock = Superblock { array: told.clone(), member: *member, device_sectors };
-            // Who does not take it is lost with the next event.
+            // A member that does not take it is lost with the next event.
             let _ = write_superblock(device, &superblock).await;
         }
     }
 }
 
-impl<D: BlockDevice> Array<D> {
-    /// What a device says of itself: its superblock, if it is a member of an array.
-    ///
-    /// # Errors
-    /// When it is or was one, and cannot be used.
-    pub async fn examine(device: &D) -> Result<Option<Superblock>, DeviceError> {
-        Ok(read_superblock(device).await?.map(|found| found.superblock))
-    }
-
-    /// What a device says of itself, if it has the journal of an array.
-    ///
-    /// # Errors
-    /// When it has or had one, and cannot be used.
-    pub async fn examine_journal(device: &D) -> Result<Option<JournalLabel>, DeviceError> {
-        Ok(read_label(device).await?.map(|(label, _)| label))
-    }
-
-    /// Puts an array in service: from its members, given in any order. Members that the array went on
-    /// without are left out, and the report says so.
-    ///
-    /// # Errors
-    /// When something that was given does not belong to the array, when too little is there, and when
-    /// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
-    pub async fn assemble(
-        handle: &Handle,
-        devices: Vec<D>,
-        options: AssembleOptions,
-    ) -> Result<(Self, AssembleReport), ArrayError> {
-        let ready = examine_all(devices, options).await?;
-        let unflushed = flush_what_was_found(&ready.members).await;
-        tell_those_behind(&ready.members, &ready.told).await;
-        // What a member only has in its cache may be all that says that another one has the place.
-        if unflushed.is_empty() {
-            for Candidate { device, found, .. } in ready.replaced {
-                evict(&device, found.superblock).await;
-            }
+/// Puts an array in service. The worker of a capacity expansion is still to be begun.
+///
+/// # Errors
+/// When something that was given does not belong to the array, when too little is there, and when
+/// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
+pub(crate) async fn assemble<D: BlockDevice>(
+    handle: &Handle,
+    devices: Vec<D>,
+    options: AssembleOptions,
+) -> Result<(Rc<Generations<D>>, AssembleReport), ArrayError> {
+    let ready = examine_all(devices, options).await?;
+    let unflushed = flush_what_was_found(&ready.members).await;
+    tell_those_behind(&ready.members, &ready.told).await;
+    // The cache of a member may hold all that says that another one has the place.
+    if unflushed.is_empty() {
+        for Candidate { device, found, .. } in ready.replaced {
+            evict(&device, found.superblock).await;
         }
-        let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
-        let own_journal = ready.journal;
-        let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
-        let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
-        let all = 0..array.members.len();
-        let is_gone = |member: &usize| {
-            let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
-            was_there && !members.contains_key(member)
-        };
-        let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
-        let regions_in_doubt = in_doubt.count();
-        let member_sectors = array.geometry.member_sectors();
-        let was_clean = array.usage == Usage::Clean;
-        let journal = array.journal();
-        let marks = Marks::new(map, member_sectors, in_doubt, journal.is_some() && !was_clean);
-        let record = array.clone();
-        let geometry = array.geometry.clone();
-        let foundation = Foundation {
-            consistency: array.consistency,
-            has_journal: journal.is_some(),
-            data_start: array.places.data.start.0,
-            reshape: array.reshape,
-            record: Some(array),
-            marks: Some(marks),
-        };
-        let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
-        let assembled = Self::build(handle, geometry, devices, foundation)?;
-        assembled.0.members.name(&record);
-        assembled.0.journal.placement().take_device(own_journal.journal, own_journal.is_lost);
-        for member in unflushed {
-            assembled.0.members.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
-        }
-        for (number, member) in assembled.0.members.iter().enumerate() {
-            if record.is_rebuilding(number)
-                && let Ok(device) = member.device()
-            {
-                member.join(device, member.uuid(), lacking.clone());
-            }
-        }
-        let journal = assembled.0.start(&unequal, journal).await?;
-        begin_reshape(&assembled.0);
-        let report = AssembleReport {
-            array: assembled.record(),
-            was_clean,
-            left_out,
-            now_lost,
-            journal_left_out: own_journal.left_out,
-            is_journal_lost: own_journal.is_lost,
-            copies_mended,
-            regions_in_doubt,
-            journal,
-        };
-        Ok((assembled, report))
     }
+    let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
+    let own_journal = ready.journal;
+    let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
+    let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
+    let all = 0..array.members.len();
+    let is_gone = |member: &usize| {
+        let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
+        was_there && !members.contains_key(member)
+    };
+    let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
+    let regions_in_doubt = in_doubt.count();
+    let was_clean = array.usage == Usage::Clean;
+    let journal = array.journal();
+    let unflushed_map = journal.is_some() && !was_clean;
+    let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
+    let marks = Marks::new(map, array.geometry.member_sectors(), in_doubt, unflushed_map);
+    let foundation = Foundation::of(&array, devices, marks);
+    let generations = Generations::new(Generation::build(handle, foundation)?);
+    let parts = &generations.ground;
+    parts.members.name(&array);
+    parts.journal.placement().take_device(own_journal.journal, own_journal.is_lost);
+    for member in unflushed {
+        parts.members.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+    }
+    for (number, member) in parts.members.iter().enumerate() {
+        if array.is_rebuilding(number)
+            && let Ok(device) = member.device()
+        {
+            member.join(device, member.uuid(), lacking.clone());
+        }
+    }
+    let journal = service::start(&generations, &unequal, journal).await?;
+    let report = AssembleReport {
+        array: generations.ground.membership.record(),
+        was_clean,
+        left_out,
+        now_lost,
+        journal_left_out: own_journal.left_out,
+        is_journal_lost: own_journal.is_lost,
+        copies_mended,
+        regions_in_doubt,
+        journal,
+    };
+    Ok((generations, report))
 }

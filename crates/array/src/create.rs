@@ -2,11 +2,11 @@
 //! takes as long for large members as for small ones.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
-use crate::array::{Array, Foundation};
 use crate::bitmap::marks::Marks;
 use crate::errors::ArrayError;
 use crate::errors::journal::JournalError;
@@ -19,25 +19,28 @@ use crate::format::region_map::{MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, Superblock, Usage, is_name,
 };
+use crate::generation::{Foundation, Generation};
+use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
 use crate::journal::placement::label_for;
 use crate::members::label_copies::{write_label, write_superblock};
+use crate::service;
 
-/// What an array is to be.
+/// The array that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateOptions {
-    /// Its name: 1 to 64 bytes.
+    /// The name of the array: 1 to 64 bytes.
     pub name: String,
-    /// Its level.
+    /// The level.
     pub level: Level,
     /// Where parity is.
     pub layout: Layout,
     /// The chunk, in bytes.
     pub chunk_bytes: u64,
-    /// What closes the write hole.
+    /// The way in which the write hole is closed.
     pub consistency: Consistency,
-    /// Its uuid, new for every array.
+    /// The uuid of the array, a new one.
     pub uuid: [u8; 16],
     /// The uuids of the members, all different, in the order of the devices.
     pub member_uuids: Vec<[u8; 16]>,
@@ -101,78 +104,49 @@ async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> 
     device.flush().await
 }
 
-impl<D: BlockDevice> Array<D> {
-    /// Makes an array over these devices, whatever they hold: the members in their order. The array
-    /// is in use then; all of it reads as zeroes.
-    ///
-    /// A crash on the way leaves what is refused as half made, or the array.
-    ///
-    /// # Errors
-    /// When no such array is possible: nothing was written then. When a device fails.
-    pub async fn create(
-        handle: &Handle,
-        options: &CreateOptions,
-        devices: Vec<D>,
-    ) -> Result<Self, ArrayError> {
-        Self::create_with_journal(handle, options, devices, None).await
-    }
-
-    /// The same with the journal on a device of its own, whatever it holds; its uuid is a new one. Members
-    /// have room for a journal all the same: it is there when the device is lost.
-    ///
-    /// # Errors
-    /// As [`create`](Self::create), and when the device does not suit.
-    pub async fn create_with_journal(
-        handle: &Handle,
-        options: &CreateOptions,
-        devices: Vec<D>,
-        journal: Option<(D, [u8; 16])>,
-    ) -> Result<Self, ArrayError> {
-        let mut record = plan(options, &devices)?;
-        let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();
-        let journal = match journal {
-            Some((device, uuid)) => {
-                let label = label_for(&record, &device, uuid, block_bytes.unwrap_or(0))?;
-                let (state, since_event) = (JournalState::InService, 1);
-                record.journal_device = Some(JournalRecord { uuid, state, since_event });
-                let io = |error| ArrayError::from(JournalError::Device(error));
-                write_label(&device, &label).await.map_err(io)?;
-                Some((device, label))
-            }
-            None => None,
-        };
-        let member_sectors = record.geometry.member_sectors();
-        let map = RegionMap::new(record.uuid, member_sectors);
-        // All are labelled before any of them is believed.
-        for (member, device) in devices.iter().enumerate() {
-            let device_sectors = device.limits().sectors;
-            let superblock = Superblock { array: record.clone(), member, device_sectors };
-            let written = match write_superblock(device, &superblock).await {
-                Ok(()) => write_map(device, &map).await,
-                failed => failed,
-            };
-            let error =
-                |error| MetadataError::Device { device: member, error: DeviceError::Io(error) };
-            written.map_err(error)?;
+/// Makes an array over these devices, and takes it into use.
+///
+/// # Errors
+/// When no such array is possible: nothing was written then. When a device fails.
+pub(crate) async fn create<D: BlockDevice>(
+    handle: &Handle,
+    options: &CreateOptions,
+    devices: Vec<D>,
+    journal: Option<(D, [u8; 16])>,
+) -> Result<Rc<Generations<D>>, ArrayError> {
+    let mut record = plan(options, &devices)?;
+    let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();
+    let journal = match journal {
+        Some((device, uuid)) => {
+            let label = label_for(&record, &device, uuid, block_bytes.unwrap_or(0))?;
+            let (state, since_event) = (JournalState::InService, 1);
+            record.journal_device = Some(JournalRecord { uuid, state, since_event });
+            let io = |error| ArrayError::from(JournalError::Device(error));
+            write_label(&device, &label).await.map_err(io)?;
+            Some((device, label))
         }
-        let in_doubt = Bits::new(map.count());
-        let marks = Marks::new(map, member_sectors, in_doubt, false);
-        let rings = record.journal();
-        let (geometry, consistency) = (record.geometry.clone(), record.consistency);
-        let named = record.clone();
-        let foundation = Foundation {
-            consistency,
-            has_journal: rings.is_some(),
-            reshape: None,
-            data_start: record.places.data.start.0,
-            record: Some(record),
-            marks: Some(marks),
+        None => None,
+    };
+    let member_sectors = record.geometry.member_sectors();
+    let map = RegionMap::new(record.uuid, member_sectors);
+    // All are labelled before any of them is believed.
+    for (member, device) in devices.iter().enumerate() {
+        let device_sectors = device.limits().sectors;
+        let superblock = Superblock { array: record.clone(), member, device_sectors };
+        let written = match write_superblock(device, &superblock).await {
+            Ok(()) => write_map(device, &map).await,
+            failed => failed,
         };
-        let members = devices.into_iter().map(Some).collect();
-        let array = Self::build(handle, geometry, members, foundation)?;
-        array.0.members.name(&named);
-        array.0.journal.placement().take_device(journal, false);
-        array.0.take_into_use(rings).await?;
-        Ok(array)
+        let error = |error| MetadataError::Device { device: member, error: DeviceError::Io(error) };
+        written.map_err(error)?;
     }
+    let in_doubt = Bits::new(map.count());
+    let marks = Marks::new(map, member_sectors, in_doubt, false);
+    let members = devices.into_iter().map(Some).collect();
+    let foundation = Foundation::of(&record, members, marks);
+    let generations = Generations::new(Generation::build(handle, foundation)?);
+    generations.ground.members.name(&record);
+    generations.ground.journal.placement().take_device(journal, false);
+    service::take_into_use(&generations, record.journal()).await?;
+    Ok(generations)
 }

@@ -1,31 +1,38 @@
 //! An array that changes its shape under its clients.
 //!
-//! What serves is an [`Inner`]: everything in it follows from one geometry. A shape that changes is a
-//! new one, which takes over what the old one had. Between the two nothing is under way: requests
+//! A [`Generation`] serves: everything in it follows from one geometry. When the shape changes, a new
+//! generation takes over what the old one had. Between the two nothing is under way: requests
 //! wait at the gate, and what is left of those before keeps the old one until it is through.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoResult, Nanos};
 use voltier_ring::Signal;
 
-use crate::array::Inner;
+use crate::generation::Generation;
+use crate::stripe::ground::Ground;
 
 /// How often a change of shape looks whether all that was under way has ended.
 const LOOK_NS: Nanos = 100_000;
 
-/// One of them, and the one that came after.
-struct Generation<D> {
-    inner: Rc<Inner<D>>,
-    next: OnceCell<Box<Generation<D>>>,
+/// A generation, and the one that came after.
+struct Link<D> {
+    generation: Rc<Generation<D>>,
+    next: OnceCell<Box<Link<D>>>,
+}
+
+impl<D: BlockDevice> Link<D> {
+    fn install(generation: Generation<D>) -> Self {
+        Self { generation: generation.install(), next: OnceCell::new() }
+    }
 }
 
 /// The one that serves, behind those that did: they are empty, and kept for who still looks at their
 /// geometry.
 pub(crate) struct Generations<D> {
-    first: Generation<D>,
+    first: Link<D>,
     /// Requests that are through the gate.
     visits: Cell<u64>,
     is_closed: Cell<bool>,
@@ -33,7 +40,7 @@ pub(crate) struct Generations<D> {
 }
 
 impl<D> Generations<D> {
-    fn last(&self) -> &Generation<D> {
+    fn last(&self) -> &Link<D> {
         let mut last = &self.first;
         while let Some(next) = last.next.get() {
             last = next;
@@ -43,9 +50,9 @@ impl<D> Generations<D> {
 }
 
 impl<D: BlockDevice> Generations<D> {
-    pub(crate) fn new(inner: Inner<D>) -> Rc<Self> {
+    pub(crate) fn new(generation: Generation<D>) -> Rc<Self> {
         Rc::new(Self {
-            first: Generation { inner: inner.install(), next: OnceCell::new() },
+            first: Link::install(generation),
             visits: Cell::new(0),
             is_closed: Cell::new(false),
             opened: Signal::new(),
@@ -68,10 +75,10 @@ impl<D: BlockDevice> Generations<D> {
 }
 
 impl<D> Deref for Generations<D> {
-    type Target = Rc<Inner<D>>;
+    type Target = Generation<D>;
 
-    fn deref(&self) -> &Rc<Inner<D>> {
-        &self.last().inner
+    fn deref(&self) -> &Generation<D> {
+        &self.last().generation
     }
 }
 
@@ -79,9 +86,9 @@ impl<D> Deref for Generations<D> {
 pub(crate) struct Visit<'a, D>(&'a Generations<D>);
 
 impl<D> Deref for Visit<'_, D> {
-    type Target = Rc<Inner<D>>;
+    type Target = Generation<D>;
 
-    fn deref(&self) -> &Rc<Inner<D>> {
+    fn deref(&self) -> &Generation<D> {
         self.0
     }
 }
@@ -96,31 +103,29 @@ impl<D> Drop for Visit<'_, D> {
 pub(crate) struct Closed<'a, D>(&'a Generations<D>);
 
 impl<D: BlockDevice> Closed<'_, D> {
-    /// Waits until nothing is under way. Who works on a request, or for one that nobody waits for any
-    /// more, has the array by a strong reference; tasks that rest have a weak one.
+    /// Waits until nothing is under way.
     pub(crate) async fn at_rest(&self) {
         while !self.is_at_rest() {
-            self.0.handle.sleep(LOOK_NS).await;
+            self.0.ground.handle.sleep(LOOK_NS).await;
         }
     }
 
     /// Whether nothing is under way.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let inner: &Rc<Inner<D>> = self.0;
-        self.0.visits.get() == 0 && inner.is_at_rest()
+        self.0.visits.get() == 0 && self.0.last().generation.is_at_rest()
     }
 
     /// Puts another one in service, records it on the members, and opens the gate. Nothing is under way.
-    pub(crate) async fn succeed(self, inner: Inner<D>) -> IoResult<()> {
+    pub(crate) async fn succeed(self, generation: Generation<D>) -> IoResult<()> {
         let last = self.0.last();
-        last.inner.members.supersede();
-        let next = Generation { inner: inner.install(), next: OnceCell::new() };
-        assert!(last.next.set(Box::new(next)).is_ok(), "the gate is closed to all others");
-        let inner: &Rc<Inner<D>> = self.0;
-        inner.membership.note_change();
-        let settled = inner.membership.settled().await;
+        last.generation.ground.members.supersede();
+        let next = Box::new(Link::install(generation));
+        assert!(last.next.set(next).is_ok(), "the gate is closed to all others");
+        let Ground { membership, bitmap, .. } = &self.0.ground;
+        membership.note_change();
+        let settled = membership.settled().await;
         drop(self);
-        inner.bitmap.begin_rounds();
+        bitmap.begin_rounds();
         settled
     }
 }
@@ -130,9 +135,4 @@ impl<D> Drop for Closed<'_, D> {
         self.0.is_closed.set(false);
         self.0.opened.notify();
     }
-}
-
-/// The array that a resting task belongs to, if it is still in service.
-pub(crate) fn in_service<D: BlockDevice>(inner: &Weak<Inner<D>>) -> Option<Rc<Inner<D>>> {
-    inner.upgrade().filter(|inner| !inner.members.is_superseded())
 }

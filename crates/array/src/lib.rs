@@ -47,8 +47,11 @@
 //! A floor names those below it, and no other. Each part is a struct that owns its state.
 //!
 //! ```text
-//! array, generations, assemble, create, grow, update_record
-//!              the facade: who serves, and what is on record
+//! array        the facade: an array as a block device, and all that can be asked of it
+//! assemble, create, service, status, grow, expand
+//!              how an array comes to serve, ends, and changes its shape
+//! generations, generation, update_record
+//!              the parts put together, and what is on record
 //! tasks        rebuild, scrub, resync, replacement, reshape, each at its pace
 //! stripe       locks, reads, writes, clears, parity, merge batches
 //! journal      begin and end of a transaction; rings, placement, writer, replay
@@ -71,7 +74,9 @@ mod bitmap;
 pub mod canary;
 mod create;
 mod errors;
+mod expand;
 mod format;
+mod generation;
 mod generations;
 mod geometry;
 mod grow;
@@ -79,6 +84,7 @@ mod journal;
 mod members;
 mod membership;
 mod service;
+mod status;
 mod stripe;
 mod tasks;
 mod update_record;
@@ -104,7 +110,7 @@ pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
 pub use members::latency::Latency;
-pub use service::{ArrayStatus, MemberStatus};
+pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};
 pub use tasks::background::BackgroundTask;
 pub use tasks::pace::{Pace, Priority, Progress};

@@ -3,16 +3,24 @@
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoResult};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
+use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::journal_label::JournalRecord;
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock};
+use crate::geometry::chunks::Geometry;
+use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::label_copies::{evict, write_superblock};
 use crate::members::member::Member;
+use crate::members::member_set::MemberSet;
+use crate::membership::current::Membership;
+use crate::stripe::ground::Ground;
+use crate::stripe::stripes::Stripes;
+use crate::tasks::replace::Replacements;
 
-/// What an update of the record says, and what it has to do before.
+/// The news of an update, and what they need before.
 struct RecordNews {
     before: ArrayRecord,
     next: ArrayRecord,
@@ -36,12 +44,53 @@ fn new_and_old(before: &ArrayRecord, next: &ArrayRecord) -> (Vec<usize>, Vec<usi
     (0..next.members.len()).partition(is_new)
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// Updates of the record of an array.
+pub(crate) struct UpdateRecord<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    bitmap: Rc<Bitmap<D>>,
+    journal: Rc<Journal<D>>,
+    stripes: Rc<Stripes<D>>,
+    replacements: Rc<Replacements<D>>,
+}
+
+impl<D: BlockDevice> UpdateRecord<D> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        replacements: &Rc<Replacements<D>>,
+    ) -> Rc<Self> {
+        let Ground { handle, geometry, members, membership, bitmap, journal, .. } = ground.clone();
+        let (stripes, replacements) = (stripes.clone(), replacements.clone());
+        Rc::new(Self {
+            handle,
+            geometry,
+            members,
+            membership,
+            bitmap,
+            journal,
+            stripes,
+            replacements,
+        })
+    }
+
+    /// Updates the record from now on when the membership asks for that. The membership does not keep the
+    /// array alive.
+    pub(crate) fn install(self: &Rc<Self>) {
+        let own = Rc::downgrade(self);
+        self.membership.set_update(Rc::new(move || {
+            let update = own.upgrade();
+            update.as_ref().inspect(|update| update.begin()).is_some()
+        }));
+    }
+
     /// Has the news stored by a task of its own, if none is at it: it goes on when nobody waits.
-    pub(crate) fn begin_update(self: &Rc<Self>) {
+    fn begin(self: &Rc<Self>) {
         if self.membership.claim_update() {
-            let inner = self.clone();
-            drop(self.handle.spawn(async move { inner.store_news().await }));
+            let update = self.clone();
+            drop(self.handle.spawn(async move { update.store_news().await }));
         }
     }
 
@@ -52,7 +101,7 @@ impl<D: BlockDevice> Inner<D> {
         }
         self.membership.release_update();
         self.members.health().tell();
-        self.begin_to_use_spares();
+        self.replacements.begin_to_use_spares();
     }
 
     /// Makes durable on all members what is true now and the record does not say. The order is the protocol:
@@ -120,7 +169,7 @@ impl<D: BlockDevice> Inner<D> {
             next.journal_device = journal.map(|it| JournalRecord { since_event, ..it });
             is_news = true;
         }
-        let reshape = self.moving.as_ref().map(|moving| moving.record());
+        let reshape = self.stripes.two_shapes().map(|two| two.record());
         is_news |= next.reshape != reshape;
         next.reshape = reshape;
         let (mut is_loss, mut is_join) = (false, is_grown);
@@ -147,8 +196,8 @@ impl<D: BlockDevice> Inner<D> {
         }
     }
 
-    /// Writes the record to those members that it speaks of as such. Who does not take it is lost, which
-    /// is news.
+    /// Writes the record to those members that it speaks of as such. A member that does not take it is
+    /// lost, which is news.
     async fn write_superblocks(
         self: &Rc<Self>,
         record: &ArrayRecord,
@@ -166,7 +215,7 @@ impl<D: BlockDevice> Inner<D> {
     async fn write_own(self: Rc<Self>, member: usize, array: ArrayRecord) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         if self.members[member].uuid() != array.members[member].uuid {
-            // It came when the record was on its way: the next one is about it.
+            // The device came when the record was on its way: the next one is about it.
             return Ok(());
         }
         let device_sectors = device.limits().sectors;

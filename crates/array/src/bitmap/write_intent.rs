@@ -11,7 +11,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{
+    BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
+};
 use voltier_ring::Handle;
 
 use crate::bitmap::marks::Marks;
@@ -137,6 +139,19 @@ impl<D: BlockDevice> Bitmap<D> {
 
     pub(crate) fn written_count(&self) -> u64 {
         self.marks.as_ref().map_or(self.region_count(), |marks| marks.written_count())
+    }
+
+    /// Bytes of a member in so many regions, of which the last one of all may be one.
+    pub(crate) fn bytes_of_regions(&self, count: u64, has_last: bool) -> u64 {
+        let last = self.region_range(self.region_count() - 1).count;
+        let short = if has_last { self.members.region_sectors() - last } else { 0 };
+        (count * self.members.region_sectors() - short) * SECTOR_BYTES
+    }
+
+    /// Bytes of a member that were ever written.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let has_last = self.is_written(self.region_count() - 1);
+        self.bytes_of_regions(self.written_count(), has_last)
     }
 
     /// The first region that needs a resync and is not below `from`.

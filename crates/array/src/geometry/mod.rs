@@ -1,6 +1,5 @@
 //! Where everything is: levels, shapes and the plan of a write. Pure.
 
-pub(crate) mod added_parity;
 pub(crate) mod chunks;
 pub(crate) mod level;
 pub(crate) mod plan;

@@ -12,41 +12,9 @@
 
 use std::ops::Range;
 
-use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
+use voltier_block::{Lba, SectorRange};
 
 use crate::geometry::chunks::{Geometry, Part};
-use crate::geometry::level::{GeometryError, Level};
-
-impl Geometry {
-    /// The same with one member more, which holds data and parity as all others do: wider stripes.
-    ///
-    /// # Errors
-    /// None inside when the level does not get room so.
-    pub fn with_member(&self) -> Result<Self, Option<GeometryError>> {
-        let level = match self.level() {
-            same @ (Level::Raid5 | Level::Raid6 | Level::Raid7_3) => same,
-            Level::NPlusM { data, parity } => Level::NPlusM { data: data + 1, parity },
-            _ => return Err(None),
-        };
-        self.resized(level, self.member_count() + 1).map_err(Some)
-    }
-
-    /// What [`with_member`](Self::with_member) makes this of, if there is such an array.
-    pub(crate) fn without_member(&self) -> Option<Self> {
-        let level = match self.level() {
-            same @ (Level::Raid5 | Level::Raid6 | Level::Raid7_3) => same,
-            Level::NPlusM { data, parity } => Level::NPlusM { data: data - 1, parity },
-            _ => return None,
-        };
-        let before = self.resized(level, self.member_count() - 1).ok()?;
-        (before.with_member().as_ref() == Ok(self)).then_some(before)
-    }
-
-    fn resized(&self, level: Level, members: usize) -> Result<Self, GeometryError> {
-        let chunk_bytes = self.chunk_sectors() * SECTOR_BYTES;
-        Self::new(level, self.layout(), members, chunk_bytes, self.member_sectors())
-    }
-}
 
 /// The shape from before and the one that comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +125,7 @@ impl Shapes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::level::Layout;
+    use crate::geometry::level::{Layout, Level};
     use std::collections::BTreeMap;
 
     const CHUNK: u64 = 8;

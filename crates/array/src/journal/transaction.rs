@@ -107,9 +107,9 @@ impl<D: BlockDevice> Journal<D> {
         }
     }
 
-    /// How many hold the parts of the journal.
-    pub(crate) fn holders(&self) -> [usize; 2] {
-        [Rc::strong_count(&self.placement), Rc::strong_count(&self.writer)]
+    /// How many hold the parts of the journal, in all.
+    pub(crate) fn holders(&self) -> usize {
+        Rc::strong_count(&self.placement) + Rc::strong_count(&self.writer)
     }
 
     /// Puts what will be written to the members of a group into their rings. When it returns, that is

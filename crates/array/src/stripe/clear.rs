@@ -15,6 +15,7 @@ use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::Access;
 use crate::stripe::stripes::Stripes;
 use crate::stripe::write::Writer;
@@ -35,25 +36,19 @@ pub(crate) struct Clearer<D> {
 
 impl<D: BlockDevice> Clearer<D> {
     pub(crate) fn new(
-        handle: &Handle,
-        geometry: &Geometry,
-        (members, bitmap): (&Rc<MemberSet<D>>, &Rc<Bitmap<D>>),
-        journal: &Rc<Journal<D>>,
+        ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
         writer: &Rc<Writer<D>>,
     ) -> Self {
-        Self {
-            handle: handle.clone(),
-            geometry: geometry.clone(),
-            members: members.clone(),
-            bitmap: bitmap.clone(),
-            journal: journal.clone(),
-            stripes: stripes.clone(),
-            writer: writer.clone(),
-        }
+        let Ground { handle, geometry, members, bitmap, journal, .. } = ground.clone();
+        let (stripes, writer) = (stripes.clone(), writer.clone());
+        Self { handle, geometry, members, bitmap, journal, stripes, writer }
     }
 
     pub(crate) async fn clear(self: &Rc<Self>, range: SectorRange, clear: Clear) -> IoResult<()> {
+        if self.stripes.two_shapes().is_some() {
+            return self.clear_beside(range, clear).await;
+        }
         let stripe_sectors = self.geometry.stripe_sectors();
         let first = range.start.0.div_ceil(stripe_sectors);
         let end = range.end().0 / stripe_sectors;
@@ -75,6 +70,18 @@ impl<D: BlockDevice> Clearer<D> {
             }
         }
         self.clear_part(behind, clear).await
+    }
+
+    /// Clears a range beside a capacity expansion, a stripe at a time. Discards are left out: what they leave
+    /// is anything.
+    async fn clear_beside(self: &Rc<Self>, range: SectorRange, clear: Clear) -> IoResult<()> {
+        let Clear::Zeroes(durability) = clear else { return Ok(()) };
+        let chunk_bytes = self.geometry.chunk_sectors() * SECTOR_BYTES;
+        for range in range.split_at_multiples(self.geometry.stripe_sectors()) {
+            let data = Payload::zeroes(range.bytes(), chunk_bytes);
+            self.writer.write(range, data, durability).await?;
+        }
+        Ok(())
     }
 
     /// Up to which stripe those from `start` on are locked at once: all in one region.

@@ -8,6 +8,7 @@ use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
 
 /// Sectors of the pieces of a chunk that are computed each for itself when the whole cannot be.
@@ -28,18 +29,9 @@ pub(crate) struct Mender<D> {
 }
 
 impl<D: BlockDevice> Mender<D> {
-    pub(crate) fn new(
-        geometry: &Geometry,
-        members: &Rc<MemberSet<D>>,
-        bitmap: &Rc<Bitmap<D>>,
-        stripes: &Rc<Stripes<D>>,
-    ) -> Self {
-        Self {
-            geometry: geometry.clone(),
-            members: members.clone(),
-            bitmap: bitmap.clone(),
-            stripes: stripes.clone(),
-        }
+    pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
+        let Ground { geometry, members, bitmap, .. } = ground.clone();
+        Self { geometry, members, bitmap, stripes: stripes.clone() }
     }
 
     /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to

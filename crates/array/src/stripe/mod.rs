@@ -3,6 +3,7 @@
 pub(crate) mod clear;
 pub(crate) mod fence;
 pub(crate) mod foreground;
+pub(crate) mod ground;
 pub(crate) mod locks;
 pub(crate) mod mend;
 pub(crate) mod merge;

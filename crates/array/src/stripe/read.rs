@@ -11,6 +11,7 @@ use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::Access;
 use crate::stripe::stripes::Stripes;
 
@@ -85,23 +86,24 @@ pub(crate) struct Reader<D> {
 }
 
 impl<D: BlockDevice> Reader<D> {
-    pub(crate) fn new(
-        handle: &Handle,
-        geometry: &Geometry,
-        members: &Rc<MemberSet<D>>,
-        bitmap: &Rc<Bitmap<D>>,
-        stripes: &Rc<Stripes<D>>,
-    ) -> Self {
-        Self {
-            handle: handle.clone(),
-            geometry: geometry.clone(),
-            members: members.clone(),
-            bitmap: bitmap.clone(),
-            stripes: stripes.clone(),
-        }
+    pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
+        let Ground { handle, geometry, members, bitmap, .. } = ground.clone();
+        Self { handle, geometry, members, bitmap, stripes: stripes.clone() }
     }
 
-    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
+    /// Reads a range; beside a capacity expansion to its end, whoever waits.
+    pub(crate) async fn read(self: &Rc<Self>, range: SectorRange, into: Buf) -> IoResult<Buf> {
+        let Some(fence) = self.stripes.fence() else { return self.read_inside(range, into).await };
+        let (reader, fence) = (self.clone(), fence.clone());
+        let read = async move {
+            let _pass = fence.pass(range).await?;
+            reader.read_inside(range, into).await
+        };
+        self.handle.finish(read).await
+    }
+
+    /// Reads a range of which nothing is being moved.
+    async fn read_inside(self: &Rc<Self>, range: SectorRange, mut into: Buf) -> IoResult<Buf> {
         if let Some(mut part) = self.stripes.only_part(range) {
             if self.bitmap.is_blank(part.stripe) {
                 into.fill(0);

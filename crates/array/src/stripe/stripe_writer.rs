@@ -14,6 +14,7 @@ use crate::journal::ring::{Content, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::Access;
 use crate::stripe::new_data::NewData;
 use crate::stripe::runs::{MemberWrite, Run, join_writes};
@@ -50,22 +51,9 @@ pub(crate) struct StripeWriter<D> {
 }
 
 impl<D: BlockDevice> StripeWriter<D> {
-    pub(crate) fn new(
-        handle: &Handle,
-        geometry: &Geometry,
-        bitmap: &Rc<Bitmap<D>>,
-        members: &Rc<MemberSet<D>>,
-        journal: &Rc<Journal<D>>,
-        stripes: &Rc<Stripes<D>>,
-    ) -> Self {
-        Self {
-            handle: handle.clone(),
-            geometry: geometry.clone(),
-            members: members.clone(),
-            bitmap: bitmap.clone(),
-            journal: journal.clone(),
-            stripes: stripes.clone(),
-        }
+    pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
+        let Ground { handle, geometry, members, bitmap, journal, .. } = ground.clone();
+        Self { handle, geometry, members, bitmap, journal, stripes: stripes.clone() }
     }
 
     pub(crate) async fn write_stripe(

@@ -15,7 +15,9 @@ use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
+use crate::stripe::fence::Fence;
 use crate::stripe::foreground::Foreground;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::{Access, StripeGuard, StripeLocks};
 use crate::stripe::two_shapes::TwoShapes;
 
@@ -47,18 +49,16 @@ pub(crate) struct Stripes<D> {
 
 impl<D: BlockDevice> Stripes<D> {
     pub(crate) fn new(
-        handle: &Handle,
-        geometry: &Geometry,
-        members: &Rc<MemberSet<D>>,
-        bitmap: &Rc<Bitmap<D>>,
+        ground: &Ground<D>,
         two_shapes: Option<Rc<TwoShapes>>,
         code: Option<Code>,
     ) -> Self {
+        let Ground { handle, geometry, members, bitmap, .. } = ground.clone();
         Self {
-            handle: handle.clone(),
-            geometry: geometry.clone(),
-            members: members.clone(),
-            bitmap: bitmap.clone(),
+            handle,
+            geometry,
+            members,
+            bitmap,
             locks: StripeLocks::default(),
             half_written: RefCell::default(),
             two_shapes,
@@ -123,6 +123,16 @@ impl<D: BlockDevice> Stripes<D> {
         }
         decoders.insert(key, decoder.clone());
         decoder
+    }
+
+    /// The two shapes of the stripes; none while all have one.
+    pub(crate) fn two_shapes(&self) -> Option<&Rc<TwoShapes>> {
+        self.two_shapes.as_ref()
+    }
+
+    /// The fence between requests and a capacity expansion, if there is one.
+    pub(crate) fn fence(&self) -> Option<&Rc<Fence>> {
+        self.two_shapes.as_ref().map(|two| two.fence())
     }
 
     /// The shape of a stripe: of one that holds nothing it does not matter.

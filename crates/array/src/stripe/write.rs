@@ -11,6 +11,7 @@ use crate::journal::ledger::Ledger;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::merge::batch::batches_of;
 use crate::stripe::merge::merger::Merger;
 use crate::stripe::merge::streams::Arrival;
@@ -40,26 +41,44 @@ pub(crate) struct Writer<D> {
 
 impl<D: BlockDevice> Writer<D> {
     pub(crate) fn new(
-        handle: &Handle,
-        geometry: &Geometry,
-        (members, bitmap): (&Rc<MemberSet<D>>, &Rc<Bitmap<D>>),
-        journal: &Rc<Journal<D>>,
+        ground: &Ground<D>,
         stripes: &Rc<Stripes<D>>,
-        (writer, merger): (&Rc<StripeWriter<D>>, &Rc<Merger<D>>),
+        writer: &Rc<StripeWriter<D>>,
+        merger: &Rc<Merger<D>>,
     ) -> Self {
+        let Ground { handle, geometry, members, bitmap, journal, .. } = ground.clone();
         Self {
-            handle: handle.clone(),
-            geometry: geometry.clone(),
-            members: members.clone(),
-            bitmap: bitmap.clone(),
-            journal: journal.clone(),
+            handle,
+            geometry,
+            members,
+            bitmap,
+            journal,
             stripes: stripes.clone(),
             writer: writer.clone(),
             merger: merger.clone(),
         }
     }
 
+    /// Writes a range; beside a capacity expansion to its end, whoever waits.
     pub(crate) async fn write(
+        self: &Rc<Self>,
+        range: SectorRange,
+        data: Payload,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let Some(fence) = self.stripes.fence() else {
+            return self.write_inside(range, data, durability).await;
+        };
+        let (writer, fence) = (self.clone(), fence.clone());
+        let write = async move {
+            let _pass = fence.pass(range).await?;
+            writer.write_inside(range, data, durability).await
+        };
+        self.handle.finish(write).await
+    }
+
+    /// Writes a range of which nothing is being moved.
+    async fn write_inside(
         self: &Rc<Self>,
         range: SectorRange,
         data: Payload,

@@ -1,8 +1,8 @@
 //! Background tasks: what a rebuild and a scrub have in common.
 //!
 //! A task goes over *units*, a region of the members of one group, each in *runs* of some rows. Runs begin
-//! when the pace lets them (`pace`), several at once. Nothing keeps the array between two of them: a task
-//! ends with it.
+//! when the pace lets them (`pace`), several at once. Nothing keeps the task between two of them: a task
+//! ends with its array.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,16 +10,15 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{BlockDevice, IoError, IoResult, Nanos, SECTOR_BYTES};
-use voltier_ring::Signal;
+use voltier_ring::{Handle, Signal};
 
-use crate::array::{Array, Inner};
-use crate::canary::Canary;
-use crate::generations::in_service;
+use crate::bitmap::write_intent::Bitmap;
+use crate::geometry::chunks::Geometry;
 use crate::members::member::Member;
+use crate::members::member_set::MemberSet;
+use crate::stripe::foreground::Foreground;
+use crate::stripe::ground::Ground;
 use crate::tasks::pace::{Pace, Pacer, Progress, Turn};
-use crate::tasks::rebuild::RebuildState;
-use crate::tasks::replace::Spare;
-use crate::tasks::scrub::ScrubState;
 
 /// What a run reads of each member, in bytes, if a chunk is no longer: long enough for the full speed of
 /// a disk, short enough for a writer that waits.
@@ -51,67 +50,66 @@ pub(crate) struct Unit<D> {
     runs_left: Cell<usize>,
 }
 
+impl<D> Unit<D> {
+    /// A unit, which is begun by putting it in the queue of a task.
+    pub(crate) fn new(
+        group: usize,
+        region: u64,
+        targets: Vec<(usize, Rc<D>)>,
+        generation: u64,
+    ) -> Self {
+        let (runs_left, error) = (Cell::new(0), Cell::new(None));
+        Self { group, region, targets, generation, error, runs_left }
+    }
+}
+
 /// Some rows of a unit.
 pub(crate) struct Run<D> {
     pub(crate) unit: Rc<Unit<D>>,
     pub(crate) rows: Range<u64>,
 }
 
-/// A task, at work or not.
-pub(crate) struct TaskState<D> {
-    pub(crate) pacer: Pacer,
-    is_running: Cell<bool>,
-    is_cancelled: Cell<bool>,
-    ended: Signal,
-    queue: RefCell<VecDeque<Run<D>>>,
+/// The work of a task: which units there are, and what is done with their runs.
+pub(crate) trait Work<D> {
+    /// Whether there is work; if so, what was stuck is tried again.
+    fn prepare(&self) -> bool;
+
+    /// Takes the next unit; none when all were tried.
+    fn next_unit(&self) -> Option<Unit<D>>;
+
+    /// Does a run.
+    ///
+    /// # Errors
+    /// When the unit fails by that.
+    async fn run(&self, run: &Run<D>) -> IoResult<()>;
+
+    /// How many members a run works on.
+    fn members_of(&self, run: &Run<D>) -> usize;
+
+    /// All runs of a unit have ended.
+    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool);
+
+    /// Makes the position durable if that is due; whether it was.
+    async fn store_if_due(&self, now: Nanos) -> bool;
+
+    /// The task is cancelled, and nothing of it is under way.
+    async fn pause(&self);
+
+    /// All units were tried; whether there is more to do.
+    async fn finish(&self) -> bool;
 }
 
-impl<D> Default for TaskState<D> {
-    fn default() -> Self {
-        Self {
-            pacer: Pacer::default(),
-            is_running: Cell::default(),
-            is_cancelled: Cell::default(),
-            ended: Signal::new(),
-            queue: RefCell::default(),
-        }
-    }
-}
+/// Whether the array is being stopped: no task begins any more. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Closing(Rc<Cell<bool>>);
 
-/// All background tasks of an array.
-pub(crate) struct Background<D> {
-    is_closing: Cell<bool>,
-    tasks: [TaskState<D>; 2],
-    pub(crate) rebuild: RebuildState,
-    pub(crate) scrub: ScrubState,
-    pub(crate) spares: RefCell<VecDeque<Spare<D>>>,
-    pub(crate) is_using_spares: Cell<bool>,
-}
-
-impl<D> Background<D> {
-    pub(crate) fn new() -> Self {
-        Self {
-            is_closing: Cell::new(false),
-            tasks: Default::default(),
-            rebuild: RebuildState::default(),
-            scrub: ScrubState::default(),
-            spares: RefCell::default(),
-            is_using_spares: Cell::new(false),
-        }
+impl Closing {
+    pub(crate) fn begin(&self) {
+        self.0.set(true);
     }
 
-    /// The same for an array that takes over: paces and spares.
-    pub(crate) fn moved(&self) -> Self {
-        let moved = Self::new();
-        for (own, next) in self.tasks.iter().zip(&moved.tasks) {
-            next.pacer.set_pace(own.pacer.pace());
-        }
-        moved.spares.swap(&self.spares);
-        moved
-    }
-
-    pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing.get()
+    pub(crate) fn is_begun(&self) -> bool {
+        self.0.get()
     }
 }
 
@@ -122,65 +120,104 @@ enum Step {
     End,
 }
 
-impl<D: BlockDevice> Inner<D> {
-    pub(crate) fn task(&self, task: BackgroundTask) -> &TaskState<D> {
-        &self.background.tasks[task as usize]
-    }
-
-    pub(crate) fn is_at_work(&self, task: BackgroundTask) -> bool {
-        self.task(task).is_running.get()
-    }
-
-    /// Bytes of a member in so many regions, of which the last one of all may be one.
-    pub(crate) fn region_bytes(&self, count: u64, has_last: bool) -> u64 {
-        let last = self.bitmap.region_range(self.bitmap.region_count() - 1).count;
-        let short = if has_last { self.members.region_sectors() - last } else { 0 };
-        (count * self.members.region_sectors() - short) * SECTOR_BYTES
-    }
-
-    /// Bytes of a member that were ever written.
-    pub(crate) fn written_bytes(&self) -> u64 {
-        let count = self.bitmap.written_count();
-        let has_last = self.bitmap.is_written(self.bitmap.region_count() - 1);
-        self.region_bytes(count, has_last)
-    }
-
-    pub(crate) fn progress(
-        &self,
-        task: BackgroundTask,
-        done_bytes: u64,
-        total_bytes: u64,
-    ) -> Progress {
-        let state = self.task(task);
-        let is_running = state.is_running.get();
-        state.pacer.progress(self.handle.now(), is_running, done_bytes, total_bytes)
-    }
+/// A task, at work or not: the work, its pace, and what waits for its turn.
+pub(crate) struct Runner<D, W> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    foreground: Rc<Foreground>,
+    closing: Closing,
+    work: W,
+    pacer: Pacer,
+    is_running: Cell<bool>,
+    is_cancelled: Cell<bool>,
+    ended: Signal,
+    queue: RefCell<VecDeque<Run<D>>>,
 }
 
-impl<D: BlockDevice> Inner<D> {
-    /// A unit, which is begun by putting it in the task's queue.
-    pub(crate) fn unit(&self, group: usize, region: u64, targets: Vec<(usize, Rc<D>)>) -> Unit<D> {
-        let (runs_left, error) = (Cell::new(0), Cell::new(None));
-        let generation = self.members.changes();
-        Unit { group, region, targets, generation, error, runs_left }
+impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        foreground: &Rc<Foreground>,
+        closing: &Closing,
+        work: W,
+        pace: Pace,
+    ) -> Rc<Self> {
+        let Ground { handle, geometry, members, bitmap, .. } = ground.clone();
+        let pacer = Pacer::default();
+        pacer.set_pace(pace);
+        Rc::new(Self {
+            handle,
+            geometry,
+            members,
+            bitmap,
+            foreground: foreground.clone(),
+            closing: closing.clone(),
+            work,
+            pacer,
+            is_running: Cell::default(),
+            is_cancelled: Cell::default(),
+            ended: Signal::new(),
+            queue: RefCell::default(),
+        })
     }
 
-    /// Starts a task unless it runs; it ends by itself.
-    pub(crate) fn begin_task(self: &Rc<Self>, task: BackgroundTask) {
-        let state = self.task(task);
-        state.is_cancelled.set(false);
-        if self.background.is_closing() || state.is_running.replace(true) {
+    pub(crate) fn work(&self) -> &W {
+        &self.work
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running.get()
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        self.pacer.pace()
+    }
+
+    pub(crate) fn set_pace(&self, pace: Pace) {
+        self.pacer.set_pace(pace);
+    }
+
+    /// Has the task end as soon as its runs under way are done.
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.set(true);
+    }
+
+    /// Waits until the task is not running.
+    pub(crate) async fn ended(&self) {
+        self.ended.until(|| !self.is_running.get()).await;
+    }
+
+    pub(crate) fn progress(&self, done_bytes: u64, total_bytes: u64) -> Progress {
+        self.pacer.progress(self.handle.now(), self.is_running.get(), done_bytes, total_bytes)
+    }
+
+    /// Starts the task if there is work, unless it runs.
+    pub(crate) fn begin_if_wanted(self: &Rc<Self>) {
+        if self.work.prepare() {
+            self.begin();
+        }
+    }
+
+    /// Starts the task unless it runs; it ends by itself.
+    pub(crate) fn begin(self: &Rc<Self>) {
+        self.is_cancelled.set(false);
+        if self.closing.is_begun() || self.is_running.replace(true) {
             return;
         }
-        state.pacer.start(self.handle.now());
-        let (handle, inner) = (self.handle.clone(), Rc::downgrade(self));
+        self.pacer.start(self.handle.now());
+        let (handle, runner) = (self.handle.clone(), Rc::downgrade(self));
         drop(self.handle.spawn(async move {
-            let step = async |inner: &Weak<Self>| match in_service(inner) {
-                Some(inner) => inner.step(task).await,
-                None => Step::End,
+            let step = async |runner: &Weak<Self>| {
+                let runner = runner.upgrade().filter(|it| !it.members.is_superseded());
+                match runner {
+                    Some(runner) => runner.step().await,
+                    None => Step::End,
+                }
             };
             loop {
-                match step(&inner).await {
+                match step(&runner).await {
                     Step::Again => handle.yield_now().await,
                     Step::WaitUntil(until_ns) => handle.sleep_until(until_ns).await,
                     Step::End => return,
@@ -189,62 +226,61 @@ impl<D: BlockDevice> Inner<D> {
         }));
     }
 
-    async fn step(self: Rc<Self>, task: BackgroundTask) -> Step {
-        let (state, now) = (self.task(task), self.handle.now());
-        if state.is_cancelled.get() || self.background.is_closing() {
-            for run in state.queue.take() {
-                self.end_run(task, &run, Err(IoError::Gone));
+    async fn step(self: Rc<Self>) -> Step {
+        let now = self.handle.now();
+        if self.is_ending() {
+            for run in self.queue.take() {
+                self.end_run(&run, Err(IoError::Gone));
             }
-            if state.pacer.in_flight() > 0 {
+            if self.pacer.in_flight() > 0 {
                 return Step::WaitUntil(now + LOOK_NS);
             }
-            self.pause(task).await;
-            return self.end_task(task);
+            self.work.pause().await;
+            return self.end();
         }
-        if task == BackgroundTask::Rebuild && self.store_progress_if_due(now).await {
+        if self.work.store_if_due(now).await {
             return Step::Again;
         }
-        if state.queue.borrow().is_empty() && !self.enqueue(task) {
-            if state.pacer.in_flight() > 0 {
+        if self.queue.borrow().is_empty() && !self.enqueue() {
+            if self.pacer.in_flight() > 0 {
                 return Step::WaitUntil(now + LOOK_NS);
             }
-            return if self.finish(task).await { Step::Again } else { self.end_task(task) };
+            return if self.work.finish().await { Step::Again } else { self.end() };
         }
-        match state.pacer.turn(now, &self.foreground) {
+        match self.pacer.turn(now, &self.foreground) {
             Turn::WaitUntil(until_ns) => Step::WaitUntil(until_ns),
             Turn::Go => {
-                let Some(run) = state.queue.borrow_mut().pop_front() else { return Step::Again };
-                state.pacer.begin(now, self.run_bytes(&run));
-                let inner = self.clone();
-                drop(self.handle.spawn(async move { inner.do_run(task, run).await }));
+                let Some(run) = self.queue.borrow_mut().pop_front() else { return Step::Again };
+                self.pacer.begin(now, self.run_bytes(&run));
+                let runner = self.clone();
+                drop(self.handle.spawn(async move { runner.do_run(run).await }));
                 Step::Again
             }
         }
     }
 
-    fn end_task(&self, task: BackgroundTask) -> Step {
-        let state = self.task(task);
-        state.is_running.set(false);
-        state.ended.notify();
+    fn is_ending(&self) -> bool {
+        self.is_cancelled.get() || self.closing.is_begun()
+    }
+
+    fn end(&self) -> Step {
+        self.is_running.set(false);
+        self.ended.notify();
         Step::End
     }
 
     /// Puts the runs of the next unit in the queue; whether there was one.
-    fn enqueue(&self, task: BackgroundTask) -> bool {
-        let unit = match task {
-            BackgroundTask::Rebuild => self.next_rebuild_unit(),
-            BackgroundTask::Scrub => self.next_scrub_unit(),
-        };
-        let Some(unit) = unit.map(Rc::new) else { return false };
+    fn enqueue(&self) -> bool {
+        let Some(unit) = self.work.next_unit().map(Rc::new) else { return false };
         let chunk_sectors = self.geometry.chunk_sectors();
         let range = self.bitmap.region_range(unit.region);
         let (start, end) = (range.start.0 / chunk_sectors, range.end().0 / chunk_sectors);
-        let mut run_bytes = self.run_bytes_max(unit.group);
-        if self.task(task).pacer.wants_short_runs() {
+        let mut run_bytes = run_bytes_max(&self.geometry, &self.members, unit.group);
+        if self.pacer.wants_short_runs() {
             run_bytes = run_bytes.min(SHORT_RUN_BYTES);
         }
         let step = (run_bytes / SECTOR_BYTES / chunk_sectors).max(1);
-        let mut queue = self.task(task).queue.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
         for row in (start..end).step_by(step as usize) {
             queue.push_back(Run { unit: unit.clone(), rows: row..(row + step).min(end) });
         }
@@ -252,93 +288,42 @@ impl<D: BlockDevice> Inner<D> {
         true
     }
 
-    /// What all devices of a group take at once.
-    pub(crate) fn run_bytes_max(&self, group: usize) -> u64 {
-        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
-        let device = |member: &Member<D>| {
-            let beside = member.succeeding();
-            [member.device().ok(), beside].into_iter().flatten()
-        };
-        let longest = members.flat_map(device).map(|it| it.limits().max_transfer_bytes).min();
-        RUN_BYTES.min(longest.unwrap_or(u32::MAX).into())
-    }
-
     fn run_bytes(&self, run: &Run<D>) -> u64 {
         (run.rows.end - run.rows.start) * self.geometry.chunk_sectors() * SECTOR_BYTES
     }
 
-    async fn do_run(self: Rc<Self>, task: BackgroundTask, run: Run<D>) {
+    async fn do_run(self: Rc<Self>, run: Run<D>) {
         let begun = self.handle.now();
-        let (result, members) = match task {
-            BackgroundTask::Rebuild => (self.rebuild_run(&run).await, run.unit.targets.len()),
-            BackgroundTask::Scrub => (self.scrub_run(&run).await, self.geometry.width()),
-        };
-        let bytes = if result.is_ok() { self.run_bytes(&run) * members as u64 } else { 0 };
-        self.task(task).pacer.end(self.handle.now(), begun, bytes);
-        self.end_run(task, &run, result);
+        let result = self.work.run(&run).await;
+        let members = self.work.members_of(&run) as u64;
+        let bytes = if result.is_ok() { self.run_bytes(&run) * members } else { 0 };
+        self.pacer.end(self.handle.now(), begun, bytes);
+        self.end_run(&run, result);
     }
 
-    fn end_run(&self, task: BackgroundTask, run: &Run<D>, result: IoResult<()>) {
+    fn end_run(&self, run: &Run<D>, result: IoResult<()>) {
         let unit = &run.unit;
         if let Err(error) = result {
             unit.error.set(Some(error));
         }
         unit.runs_left.set(unit.runs_left.get() - 1);
         if unit.runs_left.get() == 0 {
-            let is_cancelled = self.task(task).is_cancelled.get() || self.background.is_closing();
-            match task {
-                BackgroundTask::Rebuild => self.end_rebuild_unit(unit, is_cancelled),
-                BackgroundTask::Scrub => self.end_scrub_unit(unit),
-            }
-        }
-    }
-
-    /// All units were tried; whether there is more to do.
-    async fn finish(self: &Rc<Self>, task: BackgroundTask) -> bool {
-        match task {
-            BackgroundTask::Rebuild => self.finish_rebuild().await,
-            BackgroundTask::Scrub => self.finish_scrub(),
-        }
-    }
-
-    async fn pause(self: &Rc<Self>, task: BackgroundTask) {
-        if task == BackgroundTask::Rebuild {
-            self.store_progress(Canary::PositionBeforeFlush).await;
-        }
-    }
-
-    /// Has all tasks end, and waits for that. None begins any more.
-    pub(crate) async fn end_background(&self) {
-        self.background.is_closing.set(true);
-        for state in &self.background.tasks {
-            state.ended.until(|| !state.is_running.get()).await;
-        }
-        if let Some(moving) = self.moving.clone() {
-            moving.rested().await;
+            self.work.end_unit(unit, self.is_ending());
         }
     }
 }
 
-impl<D: BlockDevice> Array<D> {
-    /// Changes the pace of a task, also while it runs.
-    pub fn set_pace(&self, task: BackgroundTask, pace: Pace) {
-        self.0.task(task).pacer.set_pace(pace);
-    }
-
-    /// The pace of a task.
-    pub fn pace(&self, task: BackgroundTask) -> Pace {
-        self.0.task(task).pacer.pace()
-    }
-
-    /// Has a task end as soon as what it has under way is done. A rebuild goes on where it was when it is
-    /// started again, a scrub begins anew.
-    pub fn cancel(&self, task: BackgroundTask) {
-        self.0.task(task).is_cancelled.set(true);
-    }
-
-    /// Waits until a task is not running.
-    pub async fn ended(&self, task: BackgroundTask) {
-        let state = self.0.task(task);
-        state.ended.until(|| !state.is_running.get()).await;
-    }
+/// What all devices of a group take at once, in bytes.
+pub(crate) fn run_bytes_max<D: BlockDevice>(
+    geometry: &Geometry,
+    members: &MemberSet<D>,
+    group: usize,
+) -> u64 {
+    let members = geometry.members_of(group).map(|member| &members[member]);
+    let device = |member: &Member<D>| {
+        let beside = member.succeeding();
+        [member.device().ok(), beside].into_iter().flatten()
+    };
+    let longest = members.flat_map(device).map(|it| it.limits().max_transfer_bytes).min();
+    RUN_BYTES.min(longest.unwrap_or(u32::MAX).into())
 }

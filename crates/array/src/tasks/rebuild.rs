@@ -14,24 +14,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
+use voltier_ring::Handle;
 
-use crate::array::{Array, Inner};
+use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::errors::ArrayError;
-use crate::errors::replace::ReplaceError;
 use crate::format::bits::Bits;
-use crate::geometry::chunks::Span;
+use crate::geometry::chunks::{Geometry, Span};
+use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing, Successor};
+use crate::members::member_set::MemberSet;
+use crate::membership::current::Membership;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::Access;
-use crate::tasks::background::{BackgroundTask, Run, Unit};
+use crate::stripe::mend::Mender;
+use crate::stripe::stripes::Stripes;
+use crate::tasks::background::{Run, Runner, Unit, Work};
 use crate::tasks::pace::Progress;
 
 /// Between two moments at which the position is made durable.
 const STORE_NS: Nanos = 5_000_000_000;
 
-/// What the rebuild remembers.
-#[derive(Default)]
-pub(crate) struct RebuildState {
+/// The work of the rebuild, and what it remembers.
+pub(crate) struct Rebuild<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    bitmap: Rc<Bitmap<D>>,
+    journal: Rc<Journal<D>>,
+    stripes: Rc<Stripes<D>>,
+    mender: Rc<Mender<D>>,
     /// For an exposure and a group the region where to go on looking.
     cursors: RefCell<BTreeMap<(usize, usize), u64>>,
     /// The members for which these are right.
@@ -80,25 +92,26 @@ fn filling<D, T>(member: &Member<D>, look: impl Fn(&Rc<D>, &Missing) -> T) -> Op
     member.successor().borrow().as_ref().map(|it| look(&it.device, &it.missing))
 }
 
-impl<D: BlockDevice> Inner<D> {
-    /// Starts the rebuild if there is something to fill; what was stuck is tried again.
-    pub(crate) fn begin_rebuild(self: &Rc<Self>) {
-        let state = &self.background.rebuild;
-        if self.members.iter().any(|member| filling(member, |_, _| ()).is_some()) {
-            state.stuck.borrow_mut().clear();
-            state.last_error.set(None);
-            state.cursors.borrow_mut().clear();
-            state.stored_at_ns.set(self.handle.now());
-            self.begin_task(BackgroundTask::Rebuild);
+/// The rebuild of an array.
+pub(crate) type RebuildTask<D> = Runner<D, Rebuild<D>>;
+
+impl<D: BlockDevice> Work<D> for Rebuild<D> {
+    fn prepare(&self) -> bool {
+        let is_wanted = self.is_wanted();
+        if is_wanted {
+            self.stuck.borrow_mut().clear();
+            self.last_error.set(None);
+            self.cursors.borrow_mut().clear();
+            self.stored_at_ns.set(self.handle.now());
         }
+        is_wanted
     }
 
     /// The next region to fill: of those that the most members of a group lack.
-    pub(crate) fn next_rebuild_unit(&self) -> Option<Unit<D>> {
-        let state = &self.background.rebuild;
+    fn next_unit(&self) -> Option<Unit<D>> {
         let generation = self.members.changes();
-        let mut cursors = state.cursors.borrow_mut();
-        if state.generation.replace(generation) != generation {
+        let mut cursors = self.cursors.borrow_mut();
+        if self.generation.replace(generation) != generation {
             cursors.clear();
         }
         for exposure in (0..=self.geometry.parity_chunks()).rev() {
@@ -106,15 +119,134 @@ impl<D: BlockDevice> Inner<D> {
                 let cursor = cursors.entry((exposure, group)).or_insert(0);
                 while let Some(region) = self.next_lacking(group, *cursor) {
                     *cursor = region + 1;
-                    let is_stuck = state.stuck.borrow().contains(&(group, region));
+                    let is_stuck = self.stuck.borrow().contains(&(group, region));
                     if self.exposure(group, region) == exposure && !is_stuck {
-                        return Some(self.begin_rebuild_unit(group, region));
+                        return Some(self.begin_unit(group, region));
                     }
                 }
                 *cursor = self.bitmap.region_count();
             }
         }
         None
+    }
+
+    /// Fills some rows of a region.
+    async fn run(&self, run: &Run<D>) -> IoResult<()> {
+        let unit = &run.unit;
+        // Degraded readers may go on: nobody reads what is written here.
+        let _guards = self.stripes.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
+        // Stripe by stripe the data come first, of which a parity in doubt is made anew.
+        let is_in_doubt =
+            self.bitmap.is_in_doubt(self.stripes.stripe_of(unit.group, run.rows.start));
+        let is_whole = !is_in_doubt
+            && !self.stripes.has_half_written(unit.group, run.rows.clone())
+            && self.stripes.two_shapes().is_none();
+        if is_whole && self.fill_rows(run).await.is_ok() {
+            return Ok(());
+        }
+        self.members.check_group(unit.group)?;
+        let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
+        if self.stripes.has_rows_between(&run.rows) {
+            return Err(IoError::Medium);
+        }
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut result = Ok(());
+        for row in run.rows.clone() {
+            let stripe = self.stripes.stripe_of(unit.group, row);
+            if self.stripes.is_idle(stripe) {
+                continue;
+            }
+            let mended = self.mender.mend_stripe(stripe, whole, &copies).await;
+            result = result.and(mended.map(drop));
+        }
+        result
+    }
+
+    fn members_of(&self, run: &Run<D>) -> usize {
+        run.unit.targets.len()
+    }
+
+    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
+        let error = unit.error.get();
+        for (member, device) in &unit.targets {
+            with_missing(&self.members[*member], device, |missing| {
+                missing.under_way.remove(&unit.region);
+                if error.is_none() {
+                    missing.regions.put(unit.region, false);
+                }
+            });
+        }
+        if error.is_none() {
+            self.bitmap.note_filled(unit.region);
+        } else if unit.generation == self.members.changes() && !is_cancelled {
+            self.last_error.set(error);
+            self.stuck.borrow_mut().insert((unit.group, unit.region));
+        }
+    }
+
+    async fn store_if_due(&self, now: Nanos) -> bool {
+        let is_due = now >= self.stored_at_ns.get() + STORE_NS;
+        if is_due {
+            self.store_progress(Canary::PositionBeforeFlush).await;
+        }
+        is_due
+    }
+
+    async fn pause(&self) {
+        self.store_progress(Canary::PositionBeforeFlush).await;
+    }
+
+    /// Puts in service what lacks nothing; whether there is more to fill.
+    async fn finish(&self) -> bool {
+        self.store_progress(Canary::ServiceBeforeFlush).await;
+        for member in 0..self.members.len() {
+            self.put_in_service(member).await;
+        }
+        let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
+        self.stripes.set_copying(is_copying);
+        self.cursors.borrow_mut().clear();
+        let stuck = self.stuck.borrow();
+        (0..self.geometry.group_count()).any(|group| {
+            let mut from = 0;
+            while let Some(region) = self.next_lacking(group, from) {
+                if !stuck.contains(&(group, region)) {
+                    return true;
+                }
+                from = region + 1;
+            }
+            false
+        })
+    }
+}
+
+impl<D: BlockDevice> Rebuild<D> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        mender: &Rc<Mender<D>>,
+    ) -> Self {
+        let Ground { handle, geometry, members, membership, bitmap, journal, .. } = ground.clone();
+        Self {
+            handle,
+            geometry,
+            members,
+            membership,
+            bitmap,
+            journal,
+            stripes: stripes.clone(),
+            mender: mender.clone(),
+            cursors: RefCell::default(),
+            generation: Cell::default(),
+            stuck: RefCell::default(),
+            last_error: Cell::default(),
+            stored_at_ns: Cell::default(),
+            rebuilt_members: Cell::default(),
+        }
+    }
+
+    /// Whether there is something to fill.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.members.iter().any(|member| filling(member, |_, _| ()).is_some())
     }
 
     /// The first region not below `from` that a member of a group lacks which is being filled.
@@ -141,7 +273,7 @@ impl<D: BlockDevice> Inner<D> {
         members.filter(|member| !member.has_region(region)).count()
     }
 
-    fn begin_rebuild_unit(&self, group: usize, region: u64) -> Unit<D> {
+    fn begin_unit(&self, group: usize, region: u64) -> Unit<D> {
         let target = |member: usize| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
                 let is_free = !missing.under_way.contains(&region);
@@ -153,58 +285,7 @@ impl<D: BlockDevice> Inner<D> {
         for (member, device) in &targets {
             with_missing(&self.members[*member], device, |it| it.under_way.insert(region));
         }
-        self.unit(group, region, targets)
-    }
-
-    pub(crate) fn end_rebuild_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
-        let state = &self.background.rebuild;
-        let error = unit.error.get();
-        for (member, device) in &unit.targets {
-            with_missing(&self.members[*member], device, |missing| {
-                missing.under_way.remove(&unit.region);
-                if error.is_none() {
-                    missing.regions.put(unit.region, false);
-                }
-            });
-        }
-        if error.is_none() {
-            self.bitmap.note_filled(unit.region);
-        } else if unit.generation == self.members.changes() && !is_cancelled {
-            state.last_error.set(error);
-            state.stuck.borrow_mut().insert((unit.group, unit.region));
-        }
-    }
-
-    /// Fills some rows of a region.
-    pub(crate) async fn rebuild_run(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
-        let unit = &run.unit;
-        // Degraded readers may go on: nobody reads what is written here.
-        let _guards = self.stripes.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
-        // Stripe by stripe the data come first, of which a parity in doubt is made anew.
-        let is_in_doubt =
-            self.bitmap.is_in_doubt(self.stripes.stripe_of(unit.group, run.rows.start));
-        let is_whole = !is_in_doubt
-            && !self.stripes.has_half_written(unit.group, run.rows.clone())
-            && self.moving.is_none();
-        if is_whole && self.fill_rows(run).await.is_ok() {
-            return Ok(());
-        }
-        self.members.check_group(unit.group)?;
-        let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
-        if self.stripes.has_rows_between(&run.rows) {
-            return Err(IoError::Medium);
-        }
-        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        let mut result = Ok(());
-        for row in run.rows.clone() {
-            let stripe = self.stripes.stripe_of(unit.group, row);
-            if self.stripes.is_idle(stripe) {
-                continue;
-            }
-            let mended = self.mender.mend_stripe(stripe, whole, &copies).await;
-            result = result.and(mended.map(drop));
-        }
-        result
+        Unit::new(group, region, targets, self.members.changes())
     }
 
     /// Whether a device is filled beside a member in service.
@@ -234,7 +315,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Reads long runs, computes row by row, writes long runs.
-    async fn fill_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+    async fn fill_rows(&self, run: &Run<D>) -> IoResult<()> {
         // One that came back may have turned out to have the region.
         let lacks = |(member, device): &(usize, Rc<D>)| {
             let region = run.unit.region;
@@ -257,9 +338,9 @@ impl<D: BlockDevice> Inner<D> {
         let mut writes = Vec::new();
         for (member, device) in targets {
             let Some(bytes) = filled.remove(&member) else { continue };
-            let inner = self.clone();
+            let members = self.members.clone();
             writes.push(self.handle.spawn(async move {
-                inner.members.write_target(member, &device, at, bytes.freeze()).await;
+                members.write_target(member, &device, at, bytes.freeze()).await;
             }));
         }
         for write in writes {
@@ -302,45 +383,13 @@ impl<D: BlockDevice> Inner<D> {
         filled
     }
 
-    pub(crate) async fn store_progress_if_due(self: &Rc<Self>, now: Nanos) -> bool {
-        let state = &self.background.rebuild;
-        let is_due = now >= state.stored_at_ns.get() + STORE_NS;
-        if is_due {
-            self.store_progress(Canary::PositionBeforeFlush).await;
-        }
-        is_due
-    }
-
     /// Makes the position durable; with this bug nothing is flushed before.
-    pub(crate) async fn store_progress(self: &Rc<Self>, bug: Canary) {
+    async fn store_progress(&self, bug: Canary) {
         self.bitmap.store_filled(bug).await;
-        self.background.rebuild.stored_at_ns.set(self.handle.now());
+        self.stored_at_ns.set(self.handle.now());
     }
 
-    /// Puts in service what lacks nothing; whether there is more to fill.
-    pub(crate) async fn finish_rebuild(self: &Rc<Self>) -> bool {
-        self.store_progress(Canary::ServiceBeforeFlush).await;
-        for member in 0..self.members.len() {
-            self.put_in_service(member).await;
-        }
-        let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
-        self.stripes.set_copying(is_copying);
-        let state = &self.background.rebuild;
-        state.cursors.borrow_mut().clear();
-        let stuck = state.stuck.borrow();
-        (0..self.geometry.group_count()).any(|group| {
-            let mut from = 0;
-            while let Some(region) = self.next_lacking(group, from) {
-                if !stuck.contains(&(group, region)) {
-                    return true;
-                }
-                from = region + 1;
-            }
-            false
-        })
-    }
-
-    async fn put_in_service(self: &Rc<Self>, member: usize) {
+    async fn put_in_service(&self, member: usize) {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = filling(&self.members[member], is_full).flatten() else { return };
@@ -369,8 +418,7 @@ impl<D: BlockDevice> Inner<D> {
         } else {
             own.succeed();
         }
-        let state = &self.background.rebuild;
-        state.rebuilt_members.set(state.rebuilt_members.get() + 1);
+        self.rebuilt_members.set(self.rebuilt_members.get() + 1);
         self.members.change();
         self.membership.note_change();
         // A member that does not take the news is lost, or the array is; requests will tell.
@@ -378,43 +426,27 @@ impl<D: BlockDevice> Inner<D> {
         self.bitmap.begin_rounds();
     }
 
-    fn lacking_bytes(&self, lacking: &Bits) -> u64 {
-        self.region_bytes(lacking.count(), lacking.has(self.bitmap.region_count() - 1))
-    }
-
-    pub(crate) fn rebuild_status(&self) -> RebuildStatus {
-        let state = &self.background.rebuild;
-        let lacks = |member: &Member<D>| filling(member, |_, it| self.lacking_bytes(&it.regions));
+    /// Bytes done and in all: what a member has, from wherever, is done.
+    fn bytes(&self) -> (u64, u64) {
+        let bytes_of = |lacking: &Bits| {
+            let has_last = lacking.has(self.bitmap.region_count() - 1);
+            self.bitmap.bytes_of_regions(lacking.count(), has_last)
+        };
+        let lacks = |member: &Member<D>| filling(member, |_, it| bytes_of(&it.regions));
         let lacking: Vec<u64> = self.members.iter().filter_map(lacks).collect();
-        let total = self.written_bytes() * lacking.len() as u64;
-        let done = total.saturating_sub(lacking.iter().sum());
+        let total = self.bitmap.written_bytes() * lacking.len() as u64;
+        (total.saturating_sub(lacking.iter().sum()), total)
+    }
+
+    /// How far the rebuild is; the runner's progress from bytes done and in all.
+    pub(crate) fn status(&self, progress: impl FnOnce(u64, u64) -> Progress) -> RebuildStatus {
+        let (done, total) = self.bytes();
         RebuildStatus {
-            progress: self.progress(BackgroundTask::Rebuild, done, total),
-            stuck_regions: state.stuck.borrow().len() as u64,
-            last_error: state.last_error.get(),
-            rebuilt_members: state.rebuilt_members.get(),
+            progress: progress(done, total),
+            stuck_regions: self.stuck.borrow().len() as u64,
+            last_error: self.last_error.get(),
+            rebuilt_members: self.rebuilt_members.get(),
         }
-    }
-}
-
-impl<D: BlockDevice> Array<D> {
-    /// Starts the rebuild, if there is something to fill and it is not running. [`replace`](Self::replace)
-    /// and [`assemble`](Self::assemble) do that by themselves: this is for a rebuild that was cancelled, or
-    /// is stuck.
-    ///
-    /// # Errors
-    /// When nothing is to be rebuilt.
-    pub fn rebuild(&self) -> Result<(), ArrayError> {
-        if !self.0.members.iter().any(|member| filling(member, |_, _| ()).is_some()) {
-            return Err(ReplaceError::NothingToRebuild.into());
-        }
-        self.0.begin_rebuild();
-        Ok(())
-    }
-
-    /// How far the rebuild is.
-    pub fn rebuild_status(&self) -> RebuildStatus {
-        self.0.rebuild_status()
     }
 }
 

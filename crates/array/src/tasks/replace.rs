@@ -1,18 +1,27 @@
 //! Members that come: in the place of one that is lost, beside one that is to go, or as spares.
 
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, IoError, Lba, Nanos, SECTOR_BYTES};
+use voltier_ring::Handle;
 
-use crate::array::{Array, Inner};
+use crate::bitmap::write_intent::Bitmap;
 use crate::errors::ArrayError;
 use crate::errors::replace::ReplaceError;
 use crate::format::bits::Bits;
 use crate::format::member_layout::MemberLayout;
 use crate::format::superblock::MemberState;
+use crate::geometry::chunks::Geometry;
 use crate::members::label_copies::read_superblock;
 use crate::members::member::Member;
-use crate::tasks::rebuild::successor;
+use crate::members::member_set::MemberSet;
+use crate::membership::current::Membership;
+use crate::stripe::ground::Ground;
+use crate::stripe::stripes::Stripes;
+use crate::tasks::background::Closing;
+use crate::tasks::rebuild::{RebuildTask, successor};
 
 /// How often a replacement looks whether writes under way have ended.
 const LOOK_NS: Nanos = 100_000;
@@ -34,7 +43,56 @@ pub(crate) struct Spare<D> {
     uuid: [u8; 16],
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// Spares that wait.
+pub(crate) type Spares<D> = VecDeque<Spare<D>>;
+
+/// Brings devices into the array in the places of members.
+pub(crate) struct Replacements<D> {
+    handle: Handle,
+    geometry: Geometry,
+    block_bytes: u32,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+    rebuild: Rc<RebuildTask<D>>,
+    closing: Closing,
+    spares: RefCell<Spares<D>>,
+    is_using_spares: Cell<bool>,
+}
+
+impl<D: BlockDevice> Replacements<D> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        rebuild: &Rc<RebuildTask<D>>,
+        closing: &Closing,
+        spares: Spares<D>,
+    ) -> Rc<Self> {
+        let Ground { handle, geometry, block_bytes, members, membership, bitmap, .. } =
+            ground.clone();
+        Rc::new(Self {
+            handle,
+            geometry,
+            block_bytes,
+            members,
+            membership,
+            bitmap,
+            stripes: stripes.clone(),
+            rebuild: rebuild.clone(),
+            closing: closing.clone(),
+            spares: RefCell::new(spares),
+            is_using_spares: Cell::new(false),
+        })
+    }
+
+    /// Spares that wait, for an array that takes over.
+    pub(crate) fn hand_over(&self) -> Spares<D> {
+        self.spares.take()
+    }
+
+    /// # Errors
+    /// Why a device does not suit as a member.
     pub(crate) fn check_device(&self, device: &D, uuid: &[u8; 16]) -> Result<(), ReplaceError> {
         let limits = device.limits();
         let needed = self.members.on_device(Lba(self.geometry.member_sectors())).0;
@@ -43,8 +101,8 @@ impl<D: BlockDevice> Inner<D> {
         if has < needed {
             return Err(ReplaceError::TooSmall { has, needed });
         }
-        if limits.block_bytes > self.limits.block_bytes {
-            let (has, array) = (limits.block_bytes, self.limits.block_bytes);
+        if limits.block_bytes > self.block_bytes {
+            let (has, array) = (limits.block_bytes, self.block_bytes);
             return Err(ReplaceError::Blocks { has, array });
         }
         let bytes = limits.max_transfer_bytes;
@@ -67,7 +125,7 @@ impl<D: BlockDevice> Inner<D> {
         let Some(own) = self.members.get(member) else {
             return Err(ReplaceError::NoSuchMember { member, members });
         };
-        if self.background.is_closing() {
+        if self.closing.is_begun() {
             return Err(ReplaceError::Stopped);
         }
         if own.is_rebuilding() || own.successor().borrow().is_some() {
@@ -97,8 +155,12 @@ impl<D: BlockDevice> Inner<D> {
         (is_it && was_there).then_some(entry.uuid)
     }
 
+    /// Puts a device in the place of a member and begins to fill it.
+    ///
+    /// # Errors
+    /// When the device does not suit or fails; the array is as before then.
     pub(crate) async fn replace(
-        self: &Rc<Self>,
+        &self,
         member: usize,
         device: Rc<D>,
         uuid: [u8; 16],
@@ -135,7 +197,7 @@ impl<D: BlockDevice> Inner<D> {
         if !is_there.into_iter().any(|it| Rc::ptr_eq(&it, &device)) {
             return Err(ReplaceError::Device(IoError::Gone).into());
         }
-        self.begin_rebuild();
+        self.rebuild.begin_if_wanted();
         Ok(match returning {
             _ if is_copy => Replacement::Copy,
             Some(_) => Replacement::Return,
@@ -160,99 +222,73 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Puts spares in the places of members that are lost, by a task of its own.
     pub(crate) fn begin_to_use_spares(self: &Rc<Self>) {
-        let background = &self.background;
-        let is_work = !background.spares.borrow().is_empty() && self.place_for_spare().is_some();
-        if background.is_closing() || !is_work || background.is_using_spares.replace(true) {
+        let is_work = !self.spares.borrow().is_empty() && self.place_for_spare().is_some();
+        if self.closing.is_begun() || !is_work || self.is_using_spares.replace(true) {
             return;
         }
-        let inner = self.clone();
+        let own = self.clone();
         drop(self.handle.spawn(async move {
-            while let Some(member) = inner.place_for_spare() {
-                let spare = inner.background.spares.borrow_mut().pop_front();
+            while let Some(member) = own.place_for_spare() {
+                let spare = own.spares.borrow_mut().pop_front();
                 let Some(Spare { device, uuid }) = spare else { break };
                 // One that does not serve is no spare any more; the next one may.
-                let _ = inner.replace(member, device, uuid).await;
+                let _ = own.replace(member, device, uuid).await;
             }
-            inner.background.is_using_spares.set(false);
+            own.is_using_spares.set(false);
         }));
+    }
+
+    /// Lost members that can be rebuilt.
+    fn places(&self) -> impl DoubleEndedIterator<Item = usize> {
+        let is_place = |member: &usize| {
+            !self.members[*member].has_device() && self.check_place(*member).is_ok()
+        };
+        (0..self.members.len()).filter(is_place)
     }
 
     /// A lost member that can be rebuilt, of the group that has the fewest left.
     fn place_for_spare(&self) -> Option<usize> {
-        let is_place = |member: &usize| {
-            !self.members[*member].has_device() && self.check_place(*member).is_ok()
-        };
         let exposed = |member: &usize| self.members.lost_in(self.geometry.group_of_member(*member));
-        (0..self.members.len()).rev().filter(is_place).max_by_key(exposed)
-    }
-}
-
-impl<D: BlockDevice> Array<D> {
-    /// Puts a device in the place of a member and begins to fill it. `uuid` is a new one, for the device.
-    ///
-    /// A member that is lost is computed from the others. If the device is that member itself, not used
-    /// elsewhere since, it keeps its uuid and what it has, and only regions changed since are computed. A
-    /// member in service stays that until all is copied; then the device takes its place, and the old one
-    /// is left behind as a stale member. A restart goes on with a rebuild; a copy begins anew when it is
-    /// asked for again.
-    ///
-    /// # Errors
-    /// When the device does not suit or fails; the array is as before then.
-    pub async fn replace(
-        &self,
-        member: usize,
-        device: D,
-        uuid: [u8; 16],
-    ) -> Result<Replacement, ArrayError> {
-        self.0.enter().await.replace(member, Rc::new(device), uuid).await
+        self.places().rev().max_by_key(exposed)
     }
 
-    /// Keeps a device for the next member that is lost, or takes it for one that is. It holds nothing of
-    /// the array until then, so it is to be added again after a restart. `uuid` is a new one.
+    /// Keeps a device for the next member that is lost, or takes it for one that is.
     ///
     /// # Errors
     /// When the device does not suit.
-    pub fn add_spare(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
-        let inner = &self.0;
-        if !inner.membership.is_durable() {
+    pub(crate) fn add_spare(self: &Rc<Self>, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
+        if !self.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }
-        if inner.background.is_closing() {
+        if self.closing.is_begun() {
             return Err(ReplaceError::Stopped.into());
         }
-        inner.check_device(&device, &uuid)?;
-        let is_known = inner.background.spares.borrow().iter().any(|spare| spare.uuid == uuid);
+        self.check_device(&device, &uuid)?;
+        let is_known = self.spares.borrow().iter().any(|spare| spare.uuid == uuid);
         if is_known {
             return Err(ReplaceError::Uuid.into());
         }
-        inner.background.spares.borrow_mut().push_back(Spare { device: Rc::new(device), uuid });
-        inner.begin_to_use_spares();
+        self.spares.borrow_mut().push_back(Spare { device: Rc::new(device), uuid });
+        self.begin_to_use_spares();
         Ok(())
     }
 
-    /// Whether a device suits as a spare; nothing is changed.
-    ///
     /// # Errors
-    /// Why it does not.
-    pub fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
-        if !self.0.membership.is_durable() {
+    /// Why a device does not suit as a spare.
+    pub(crate) fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
+        if !self.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }
-        Ok(self.0.check_device(device, &[0; 16])?)
+        Ok(self.check_device(device, &[0; 16])?)
     }
 
     /// Lost members that can be rebuilt and for which no spare waits.
-    pub fn spares_wanted(&self) -> usize {
-        let inner = &self.0;
-        let is_place = |member: &usize| {
-            !inner.members[*member].has_device() && inner.check_place(*member).is_ok()
-        };
-        let places = (0..inner.members.len()).filter(is_place).count();
-        places.saturating_sub(self.spare_count())
+    pub(crate) fn spares_wanted(&self) -> usize {
+        self.places().count().saturating_sub(self.spare_count())
     }
 
-    /// Spares that wait.
-    pub fn spare_count(&self) -> usize {
-        self.0.background.spares.borrow().len()
+    /// How many spares wait.
+    pub(crate) fn spare_count(&self) -> usize {
+        self.spares.borrow().len()
     }
 }

@@ -10,52 +10,71 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult};
 use voltier_parity::Stores;
-use voltier_ring::Signal;
+use voltier_ring::{Handle, Signal};
 
-use crate::array::Inner;
-use crate::generations::in_service;
-use crate::geometry::chunks::{Span, Stripe};
+use crate::bitmap::write_intent::Bitmap;
+use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::together;
+use crate::members::member_set::MemberSet;
+use crate::membership::current::Membership;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::Access;
+use crate::stripe::stripes::Stripes;
 
 /// Stripes that are made right at once.
 const STRIPES_AT_ONCE: usize = 4;
 
-/// Whether a resync is under way.
-pub(crate) struct Resync {
-    pub(crate) is_running: Cell<bool>,
-    pub(crate) ended: Signal,
+/// The task that makes parity match where it may not.
+pub(crate) struct Resync<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+    is_running: Cell<bool>,
+    ended: Signal,
 }
 
-impl Default for Resync {
-    fn default() -> Self {
-        Self { is_running: Cell::new(false), ended: Signal::new() }
+impl<D: BlockDevice> Resync<D> {
+    pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Rc<Self> {
+        let Ground { handle, geometry, members, membership, bitmap, .. } = ground.clone();
+        let (stripes, is_running, ended) = (stripes.clone(), Cell::new(false), Signal::new());
+        Rc::new(Self { handle, geometry, members, membership, bitmap, stripes, is_running, ended })
     }
-}
 
-impl<D: BlockDevice> Inner<D> {
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running.get()
+    }
+
+    /// Waits until the task is not running.
+    pub(crate) async fn ended(&self) {
+        self.ended.until(|| !self.is_running.get()).await;
+    }
+
     /// Starts the task, if something is in doubt.
-    pub(crate) fn begin_resync(self: &Rc<Self>) {
-        if self.bitmap.next_in_doubt(0).is_none() || self.resync.is_running.replace(true) {
+    pub(crate) fn begin(self: &Rc<Self>) {
+        if self.bitmap.next_in_doubt(0).is_none() || self.is_running.replace(true) {
             return;
         }
-        let inner = Rc::downgrade(self);
+        let resync = Rc::downgrade(self);
         drop(self.handle.spawn(async move {
             let mut from = 0;
-            // Between two regions nothing keeps the array.
-            while let Some(inner) = in_service(&inner) {
-                match inner.resync_next(from).await {
+            let in_service = || resync.upgrade().filter(|resync| !resync.members.is_superseded());
+            // Between two regions nothing keeps the task.
+            while let Some(resync) = in_service() {
+                match resync.resync_next(from).await {
                     Some(next) => from = next,
-                    None => return inner.end_resync(),
+                    None => return resync.end(),
                 }
             }
         }));
     }
 
-    fn end_resync(&self) {
-        self.resync.is_running.set(false);
-        self.resync.ended.notify();
+    fn end(&self) {
+        self.is_running.set(false);
+        self.ended.notify();
     }
 
     /// Makes the next region right; where to go on, if there is more.

@@ -13,18 +13,19 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoResult, Lba, SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
 };
 use voltier_parity::{Stores, Verdict};
 
-use crate::array::{Array, Inner};
+use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::errors::ArrayError;
-use crate::errors::grow::GrowError;
-use crate::errors::replace::ReplaceError;
-use crate::geometry::chunks::{Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::Access;
-use crate::tasks::background::{BackgroundTask, Run, Unit};
+use crate::stripe::mend::Mender;
+use crate::stripe::stripes::Stripes;
+use crate::tasks::background::{Run, Runner, Unit, Work};
 use crate::tasks::pace::Progress;
 
 /// Findings that are kept for show.
@@ -97,9 +98,14 @@ struct Found {
     findings: Vec<ScrubFinding>,
 }
 
-/// What the scrub remembers.
-#[derive(Default)]
-pub(crate) struct ScrubState {
+/// The work of the scrub, and what it remembers.
+pub(crate) struct Scrub<D> {
+    geometry: Geometry,
+    block_bytes: u32,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+    mender: Rc<Mender<D>>,
     repair: Cell<ScrubRepair>,
     /// The next unit: group by group in each region.
     cursor: Cell<u64>,
@@ -120,44 +126,65 @@ impl Mismatch<'_> {
     }
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// The scrub of an array.
+pub(crate) type ScrubTask<D> = Runner<D, Scrub<D>>;
+
+impl<D: BlockDevice> Work<D> for Scrub<D> {
+    /// Begins with nothing found.
+    fn prepare(&self) -> bool {
+        self.cursor.set(0);
+        let blocks_by_member = vec![0; self.members.len()];
+        self.found.replace(Found { blocks_by_member, ..Found::default() });
+        true
+    }
+
     /// The next region of a group that was written.
-    pub(crate) fn next_scrub_unit(&self) -> Option<Unit<D>> {
-        let state = &self.background.scrub;
+    fn next_unit(&self) -> Option<Unit<D>> {
         let groups = self.geometry.group_count() as u64;
-        let mut cursor = state.cursor.get();
+        let mut cursor = self.cursor.get();
         let end = self.bitmap.region_count() * groups;
         while cursor < end && !self.bitmap.is_written(cursor / groups) {
             cursor = (cursor / groups + 1) * groups;
         }
-        state.cursor.set(cursor + 1);
+        self.cursor.set(cursor + 1);
         let (group, region) = ((cursor % groups) as usize, cursor / groups);
-        (cursor < end).then(|| self.unit(group, region, Vec::new()))
+        (cursor < end).then(|| Unit::new(group, region, Vec::new(), self.members.changes()))
     }
 
-    pub(crate) fn end_scrub_unit(&self, unit: &Unit<D>) {
+    fn end_unit(&self, unit: &Unit<D>, _is_cancelled: bool) {
         let bytes = self.bitmap.region_range(unit.region).bytes() * self.geometry.width() as u64;
-        let mut found = self.background.scrub.found.borrow_mut();
+        let mut found = self.found.borrow_mut();
         found.checked_bytes += bytes;
         if unit.error.get().is_some() {
             found.skipped_bytes += bytes;
         }
     }
 
+    fn members_of(&self, _run: &Run<D>) -> usize {
+        self.geometry.width()
+    }
+
+    /// A scrub begins anew after a stop.
+    async fn store_if_due(&self, _now: Nanos) -> bool {
+        false
+    }
+
+    async fn pause(&self) {}
+
     /// Everything was gone over once: there is no more.
-    pub(crate) fn finish_scrub(&self) -> bool {
+    async fn finish(&self) -> bool {
         false
     }
 
     /// Checks some rows of a group.
-    pub(crate) async fn scrub_run(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+    async fn run(&self, run: &Run<D>) -> IoResult<()> {
         let (group, region) = (run.unit.group, run.unit.region);
         let _guards = self.stripes.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
         let members: Vec<usize> = self.geometry.members_of(group).collect();
         let is_whole = members.iter().all(|member| self.members[*member].has_region(region));
         let is_in_doubt = self.bitmap.is_in_doubt(self.stripes.stripe_of(group, run.rows.start));
         if !is_whole || is_in_doubt {
-            return Err(voltier_block::IoError::Unsupported);
+            return Err(IoError::Unsupported);
         }
         if self.stripes.has_half_written(group, run.rows.clone()) {
             return self.scrub_rows(run).await;
@@ -180,9 +207,55 @@ impl<D: BlockDevice> Inner<D> {
         }
         Ok(())
     }
+}
+
+impl<D: BlockDevice> Scrub<D> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        mender: &Rc<Mender<D>>,
+    ) -> Self {
+        let Ground { geometry, block_bytes, members, bitmap, .. } = ground.clone();
+        Self {
+            geometry,
+            block_bytes,
+            members,
+            bitmap,
+            stripes: stripes.clone(),
+            mender: mender.clone(),
+            repair: Cell::default(),
+            cursor: Cell::default(),
+            found: RefCell::default(),
+        }
+    }
+
+    /// Says what the scrub does about blocks that do not match.
+    pub(crate) fn set_repair(&self, repair: ScrubRepair) {
+        self.repair.set(repair);
+    }
+
+    /// How far the scrub is, and what it found; the runner's progress from bytes done and in all.
+    pub(crate) fn status(&self, progress: impl FnOnce(u64, u64) -> Progress) -> ScrubStatus {
+        let found = self.found.borrow().clone();
+        let total = self.bitmap.written_bytes() * self.members.len() as u64;
+        let done = found.checked_bytes;
+        ScrubStatus {
+            progress: progress(done, total.max(done)),
+            repair: self.repair.get(),
+            mismatched_blocks: found.mismatched_blocks,
+            located_blocks: found.located_blocks,
+            repaired_blocks: found.repaired_blocks,
+            block_bytes: self.block_bytes,
+            unreadable_stripes: found.unreadable_stripes,
+            lost_stripes: found.lost_stripes,
+            skipped_bytes: found.skipped_bytes,
+            blocks_by_member: found.blocks_by_member,
+            findings: found.findings,
+        }
+    }
 
     /// The same, stripe by stripe: something cannot be read.
-    async fn scrub_rows(self: &Rc<Self>, run: &Run<D>) -> IoResult<()> {
+    async fn scrub_rows(&self, run: &Run<D>) -> IoResult<()> {
         let group = run.unit.group;
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         for row in run.rows.clone() {
@@ -190,7 +263,7 @@ impl<D: BlockDevice> Inner<D> {
             let repairs = self.members.counters().get().repairs;
             self.members.check_group(group)?;
             let mended = self.mender.mend_stripe(stripe, whole, &[]).await;
-            let found = &self.background.scrub.found;
+            let found = &self.found;
             if mended.is_err() || self.members.counters().get().repairs != repairs {
                 found.borrow_mut().unreadable_stripes += 1;
             }
@@ -207,7 +280,7 @@ impl<D: BlockDevice> Inner<D> {
         Ok(())
     }
 
-    async fn scrub_stripe(self: &Rc<Self>, stripe: Stripe, slots: &[&[u8]]) -> IoResult<()> {
+    async fn scrub_stripe(&self, stripe: Stripe, slots: &[&[u8]]) -> IoResult<()> {
         if self.geometry.parity_chunks() == 0 {
             return Ok(());
         }
@@ -215,7 +288,7 @@ impl<D: BlockDevice> Inner<D> {
         if self.stripes.code().check(data, parity) {
             return Ok(());
         }
-        let block_bytes = self.limits.block_bytes as usize;
+        let block_bytes = self.block_bytes as usize;
         for start in (0..slots[0].len()).step_by(block_bytes) {
             let mismatch = Mismatch { stripe, slots, place: start..start + block_bytes };
             let pieces = mismatch.pieces();
@@ -230,8 +303,8 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// The block of one member is wrong.
-    async fn mend_located(self: &Rc<Self>, mismatch: &Mismatch<'_>, slot: usize) -> IoResult<()> {
-        let is_repaired = self.background.scrub.repair.get() != ScrubRepair::Nothing;
+    async fn mend_located(&self, mismatch: &Mismatch<'_>, slot: usize) -> IoResult<()> {
+        let is_repaired = self.repair.get() != ScrubRepair::Nothing;
         if is_repaired && canary::is(Canary::ScrubRewritesParity) {
             self.match_parity(mismatch).await?;
         } else if is_repaired {
@@ -248,8 +321,8 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Nothing tells which block is wrong.
-    async fn mend_unknown(self: &Rc<Self>, mismatch: &Mismatch<'_>) -> IoResult<()> {
-        let is_repaired = self.background.scrub.repair.get() == ScrubRepair::Everything;
+    async fn mend_unknown(&self, mismatch: &Mismatch<'_>) -> IoResult<()> {
+        let is_repaired = self.repair.get() == ScrubRepair::Everything;
         if is_repaired {
             self.match_parity(mismatch).await?;
         }
@@ -258,7 +331,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Makes the parity of a block what the data are.
-    async fn match_parity(self: &Rc<Self>, mismatch: &Mismatch<'_>) -> IoResult<()> {
+    async fn match_parity(&self, mismatch: &Mismatch<'_>) -> IoResult<()> {
         let pieces = mismatch.pieces();
         let (data, parity) = pieces.split_at(self.geometry.data_chunks());
         let mut right: Vec<Buf> = parity.iter().map(|_| Buf::new(mismatch.place.len())).collect();
@@ -278,12 +351,7 @@ impl<D: BlockDevice> Inner<D> {
         SectorRange::new(at, mismatch.place.len() as u64 / SECTOR_BYTES)
     }
 
-    async fn rewrite(
-        self: &Rc<Self>,
-        mismatch: &Mismatch<'_>,
-        slot: usize,
-        right: Bytes,
-    ) -> IoResult<()> {
+    async fn rewrite(&self, mismatch: &Mismatch<'_>, slot: usize, right: Bytes) -> IoResult<()> {
         let member = self.geometry.member_of(mismatch.stripe, slot);
         let at: Lba = self.place_on_member(mismatch).start;
         self.members.clone().write(member, at, right.into(), Durability::Cached).await
@@ -293,7 +361,7 @@ impl<D: BlockDevice> Inner<D> {
         let SectorRange { start, count } = self.place_on_member(mismatch);
         let sectors = SectorRange::new(self.members.on_device(start), count);
         let group = self.geometry.group_of(mismatch.stripe);
-        let mut found = self.background.scrub.found.borrow_mut();
+        let mut found = self.found.borrow_mut();
         found.mismatched_blocks += 1;
         found.repaired_blocks += u64::from(is_repaired);
         if let Some(member) = member {
@@ -308,54 +376,6 @@ impl<D: BlockDevice> Inner<D> {
             last.sectors.count += sectors.count;
         } else if found.findings.len() < FINDINGS_MAX {
             found.findings.push(ScrubFinding { member, sectors, group, is_repaired });
-        }
-    }
-}
-
-impl<D: BlockDevice> Array<D> {
-    /// Starts a scrub of everything that was written, in the background.
-    ///
-    /// # Errors
-    /// When one is running, or the array is stopped.
-    pub fn scrub(&self, repair: ScrubRepair) -> Result<(), ArrayError> {
-        let inner = &self.0;
-        if inner.background.is_closing() {
-            return Err(ReplaceError::Stopped.into());
-        }
-        if inner.moving.is_some() {
-            return Err(GrowError::Reshaping.into());
-        }
-        if self.scrub_status().progress.is_running {
-            return Err(ReplaceError::ScrubRuns.into());
-        }
-        let state = &inner.background.scrub;
-        state.repair.set(repair);
-        state.cursor.set(0);
-        let blocks_by_member = vec![0; inner.members.len()];
-        state.found.replace(Found { blocks_by_member, ..Found::default() });
-        inner.begin_task(BackgroundTask::Scrub);
-        Ok(())
-    }
-
-    /// The scrub that is running, or what the last one found.
-    pub fn scrub_status(&self) -> ScrubStatus {
-        let inner = &self.0;
-        let state = &inner.background.scrub;
-        let found = state.found.borrow().clone();
-        let total = inner.written_bytes() * inner.members.len() as u64;
-        let done = found.checked_bytes;
-        ScrubStatus {
-            progress: inner.progress(BackgroundTask::Scrub, done, total.max(done)),
-            repair: state.repair.get(),
-            mismatched_blocks: found.mismatched_blocks,
-            located_blocks: found.located_blocks,
-            repaired_blocks: found.repaired_blocks,
-            block_bytes: inner.limits.block_bytes,
-            unreadable_stripes: found.unreadable_stripes,
-            lost_stripes: found.lost_stripes,
-            skipped_bytes: found.skipped_bytes,
-            blocks_by_member: found.blocks_by_member,
-            findings: found.findings,
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Stripe};
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
 use crate::stripe::merge::batch::{MergeBatch, batches_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::stripe::merge::streams::{Arrival, Streams};
@@ -42,17 +43,16 @@ pub(crate) struct Merger<D> {
 
 impl<D: BlockDevice> Merger<D> {
     pub(crate) fn new(
-        handle: &Handle,
-        geometry: &Geometry,
-        members: &Rc<MemberSet<D>>,
+        ground: &Ground<D>,
         writer: &Rc<StripeWriter<D>>,
         policy: MergePolicy,
         is_reshaping: bool,
     ) -> Self {
+        let Ground { handle, geometry, members, .. } = ground.clone();
         Self {
-            handle: handle.clone(),
-            geometry: geometry.clone(),
-            members: members.clone(),
+            handle,
+            geometry,
+            members,
             writer: writer.clone(),
             streams: Streams::new(policy),
             is_reshaping,

@@ -6,17 +6,20 @@ use std::rc::Rc;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, Payload, SECTOR_BYTES,
 };
+use voltier_ring::Handle;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::array::Inner;
 use crate::format::checksum::crc_without;
 use crate::format::member_layout::BACKUP_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
-use crate::geometry::chunks::Span;
+use crate::geometry::chunks::{Geometry, Span};
 use crate::members::at_once::together;
 use crate::members::long_transfer::{read_long, write_long};
-use crate::tasks::reshape::Moving;
+use crate::members::member_set::MemberSet;
+use crate::membership::current::Membership;
+use crate::stripe::ground::Ground;
+use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::reshape::strips::Filled;
 
 /// First bytes of what is kept.
@@ -86,7 +89,20 @@ fn decode(whole: Bytes, owner: Owner, position: u64, span: Span, rows: u64) -> O
     is_it.then(|| whole.slice(HEAD_BYTES..whole.len()))
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// The areas of all members.
+pub(crate) struct BackupArea<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+}
+
+impl<D: BlockDevice> BackupArea<D> {
+    pub(crate) fn new(ground: &Ground<D>) -> Rc<Self> {
+        let Ground { handle, geometry, members, membership, .. } = ground.clone();
+        Rc::new(Self { handle, geometry, members, membership })
+    }
+
     fn backup_owner(&self, member: usize) -> Owner {
         let array = self.membership.durable().map_or([0; 16], |durable| durable.record().uuid);
         Owner { array, member }
@@ -127,34 +143,34 @@ impl<D: BlockDevice> Inner<D> {
     ///
     /// # Errors
     /// When members that cannot be lost do not have it, or do not take it.
-    pub(super) async fn restore_backup(
+    pub(super) async fn restore(
         self: &Rc<Self>,
-        moving: &Moving,
+        two: &TwoShapes,
         record: ReshapeRecord,
     ) -> IoResult<()> {
-        let window = moving.shapes().window(record.position, 1);
+        let window = two.shapes().window(record.position, 1);
         let start = record.moved_sectors;
         let span = Span { start, end: start + record.staged_sectors };
         let members = 0..self.members.len();
         let restore = |member: usize| {
-            let (inner, rows) = (self.clone(), window.new_rows.clone());
+            let (area, rows) = (self.clone(), window.new_rows.clone());
             async move {
-                let Ok(device) = inner.members[member].device() else { return Ok(()) };
-                if !inner.members[member].is_online() {
+                let Ok(device) = area.members[member].device() else { return Ok(()) };
+                if !area.members[member].is_online() {
                     return Ok(());
                 }
                 let bytes = HEAD_BYTES + (rows.end - rows.start) as usize * span.bytes();
                 let at = Lba::from_bytes(BACKUP_START_BYTES);
                 let whole = read_long(&*device, at, bytes).await;
-                let owner = inner.backup_owner(member);
+                let owner = area.backup_owner(member);
                 let count = rows.end - rows.start;
                 let kept = whole.and_then(|whole| {
                     let kept = decode(whole.freeze(), owner, record.position, span, count);
                     kept.ok_or(IoError::Medium)
                 });
                 match kept {
-                    Ok(data) => inner.restore_rows(member, rows.start, span, data).await,
-                    Err(error) => inner.members.settle(member, &device, Err(error)),
+                    Ok(data) => area.restore_rows(member, rows.start, span, data).await,
+                    Err(error) => area.members.settle(member, &device, Err(error)),
                 }
             }
         };

@@ -8,12 +8,17 @@ use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES,
 };
 use voltier_parity::Stores;
+use voltier_ring::Handle;
 
-use crate::array::Inner;
+use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::members::at_once::together;
+use crate::members::member_set::MemberSet;
+use crate::stripe::ground::Ground;
+use crate::stripe::mend::Mender;
+use crate::stripe::stripes::Stripes;
 use crate::stripe::two_shapes::TwoShapes;
-use crate::tasks::reshape::Moving;
+use crate::tasks::background::run_bytes_max;
 
 /// What is read and written at once, in bytes of the volume, if one block of each chunk is not more.
 const STRIP_BYTES: u64 = 8 << 20;
@@ -60,19 +65,39 @@ pub(crate) fn spans(
     starts.map(move |start| Span { start, end: (start + sectors).min(end) })
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// Reads and writes strips.
+pub(crate) struct Restriper<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    stripes: Rc<Stripes<D>>,
+    mender: Rc<Mender<D>>,
+}
+
+impl<D: BlockDevice> Restriper<D> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        mender: &Rc<Mender<D>>,
+    ) -> Rc<Self> {
+        let Ground { handle, geometry, members, bitmap, .. } = ground.clone();
+        let (stripes, mender) = (stripes.clone(), mender.clone());
+        Rc::new(Self { handle, geometry, members, bitmap, stripes, mender })
+    }
+
     /// Reads a strip in its old shape and makes the rows of the new one of it.
     ///
     /// # Errors
     /// When a part of it can neither be read nor computed.
     pub(super) async fn strip_in_new_shape(
         self: &Rc<Self>,
-        moving: &Moving,
+        two: &TwoShapes,
         strip: &Strip,
     ) -> IoResult<Filled> {
-        let window = moving.shapes().window(strip.units.start, strip.units.end - strip.units.start);
-        let chunks = self.old_chunks(&moving.shapes().before, window.old_rows, strip.span).await?;
-        Ok(self.new_rows(&moving.shapes().after, window.new_rows, strip.span, chunks))
+        let window = two.shapes().window(strip.units.start, strip.units.end - strip.units.start);
+        let chunks = self.old_chunks(&two.shapes().before, window.old_rows, strip.span).await?;
+        Ok(self.new_rows(&two.shapes().after, window.new_rows, strip.span, chunks))
     }
 
     /// The same span of all chunks of data of some rows, in the order of the volume.
@@ -113,7 +138,7 @@ impl<D: BlockDevice> Inner<D> {
         rows: &Range<u64>,
     ) -> IoResult<Vec<Bytes>> {
         let chunk_bytes = (before.chunk_sectors() * SECTOR_BYTES) as usize;
-        let at_once = (self.run_bytes_max(0) / chunk_bytes as u64).max(1);
+        let at_once = (self.run_bytes_max() / chunk_bytes as u64).max(1);
         let runs = rows.clone().step_by(at_once as usize);
         let runs: Vec<_> = runs.map(|start| start..(start + at_once).min(rows.end)).collect();
         let members: Vec<usize> = (0..before.member_count()).collect();
@@ -221,7 +246,7 @@ impl<D: BlockDevice> Inner<D> {
         let chunk_bytes = chunk_sectors * SECTOR_BYTES;
         let Filled { rows, span, .. } = filled;
         let is_whole = span.count() == chunk_sectors;
-        let longest = if is_whole { self.run_bytes_max(0) / chunk_bytes * chunk_bytes } else { 0 };
+        let longest = if is_whole { self.run_bytes_max() / chunk_bytes * chunk_bytes } else { 0 };
         let piece_bytes = (longest as usize).max(span.bytes());
         let pieces = (0..bytes.len()).step_by(piece_bytes);
         let piece = |start: usize| {
@@ -232,15 +257,20 @@ impl<D: BlockDevice> Inner<D> {
         pieces.map(piece).collect()
     }
 
+    /// What all members take at once, in bytes.
+    fn run_bytes_max(&self) -> u64 {
+        run_bytes_max(&self.geometry, &self.members, 0)
+    }
+
     /// # Errors
     /// When a part of some rows can neither be read nor computed.
     pub(super) async fn check_readable(
         self: &Rc<Self>,
-        moving: &Moving,
+        two: &TwoShapes,
         units: Range<u64>,
     ) -> Result<(), IoError> {
-        for strip in strips(moving, units) {
-            self.strip_in_new_shape(moving, &strip).await?;
+        for strip in strips(two, units) {
+            self.strip_in_new_shape(two, &strip).await?;
         }
         Ok(())
     }
@@ -249,9 +279,9 @@ impl<D: BlockDevice> Inner<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::reshape_record::ReshapeRecord;
     use crate::geometry::level::{Layout, Level};
     use crate::geometry::shapes::Shapes;
-    use crate::tasks::reshape::ReshapeRecord;
 
     #[test]
     fn strips_are_all_of_the_chunks_of_all_units_and_of_bounded_length() {
@@ -260,7 +290,7 @@ mod tests {
                 Geometry::new(Level::Raid5, Layout::default(), members, chunk_bytes, 1 << 30);
             let shapes = geometry.expect("possible").with_member().expect("possible");
             let shapes = Shapes::of(&shapes).expect("possible");
-            let moving = Moving::new(shapes, ReshapeRecord::default()).expect("possible");
+            let moving = TwoShapes::new(shapes, ReshapeRecord::default()).expect("possible");
             let strips = strips(&moving, 5..50);
             let chunks = moving.shapes().unit_rows() * (moving.shapes().unit_rows() + 1);
             let mut next = (5, 0);

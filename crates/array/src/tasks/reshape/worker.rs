@@ -8,22 +8,32 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, IoResult, Nanos, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange};
+use voltier_ring::Handle;
 
-use crate::array::Inner;
-use crate::bitmap::write_intent::RegionGuard;
+use crate::bitmap::write_intent::{Bitmap, RegionGuard};
 use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
-use crate::generations::Generations;
-use crate::geometry::chunks::Stripe;
+use crate::geometry::chunks::{Geometry, Stripe};
 use crate::geometry::shapes::Window;
+use crate::journal::transaction::Journal;
+use crate::members::at_once::together;
+use crate::members::clear::Clear;
+use crate::members::member_set::MemberSet;
+use crate::membership::current::Membership;
+use crate::stripe::foreground::Foreground;
+use crate::stripe::ground::Ground;
 use crate::stripe::locks::{Access, StripeGuard};
+use crate::stripe::mend::Mender;
+use crate::stripe::stripes::Stripes;
 use crate::stripe::two_shapes::TwoShapes;
-use crate::tasks::background::BackgroundTask;
+use crate::tasks::background::Closing;
 use crate::tasks::pace::Turn;
-use crate::tasks::reshape::backup_area::sectors_at_once;
-use crate::tasks::reshape::strips::{Strip, spans, strips};
+use crate::tasks::rebuild::RebuildTask;
+use crate::tasks::reshape::backup_area::{BackupArea, sectors_at_once};
+use crate::tasks::reshape::strips::{Restriper, Strip, spans, strips};
 use crate::tasks::reshape::{Moving, ReshapeWait};
+use crate::tasks::resync::Resync;
 
 /// What a window writes to each member at most, in bytes, if a unit is no longer.
 const WINDOW_BYTES: u64 = 8 << 20;
@@ -32,68 +42,11 @@ const WAIT_NS: Nanos = 1_000_000_000;
 /// And one that could not go on.
 const RETRY_NS: Nanos = 10_000_000_000;
 
-/// How it goes on.
-pub(super) enum Step {
+/// How a move goes on.
+pub(crate) enum Step {
     Again,
     WaitUntil(Nanos),
     End,
-}
-
-/// Starts the move of an array that has two shapes, unless it goes on already.
-pub(crate) fn begin_reshape<D: BlockDevice>(generations: &Rc<Generations<D>>) {
-    let inner: &Rc<Inner<D>> = generations;
-    let Some(moving) = inner.moving.clone() else { return };
-    if inner.background.is_closing() || moving.is_running.replace(true) {
-        return;
-    }
-    moving.pacer.start(inner.handle.now());
-    let (handle, generations) = (inner.handle.clone(), Rc::downgrade(generations));
-    drop(inner.handle.spawn(async move {
-        loop {
-            moving.is_stepping.set(true);
-            let next = step(&generations, &moving).await;
-            moving.is_stepping.set(false);
-            moving.ended.notify();
-            match next {
-                Step::Again => handle.yield_now().await,
-                Step::WaitUntil(until_ns) => handle.sleep_until(until_ns).await,
-                Step::End => break,
-            }
-        }
-        moving.is_running.set(false);
-        moving.ended.notify();
-    }));
-}
-
-async fn step<D: BlockDevice>(generations: &Weak<Generations<D>>, moving: &Moving) -> Step {
-    let Some(generations) = generations.upgrade() else { return Step::End };
-    let now = generations.handle.now();
-    if generations.background.is_closing() {
-        return Step::End;
-    }
-    let is_between = moving.record().is_between();
-    moving.waits_for.set(generations.reshape_waits_for());
-    if moving.waits_for.get().is_some() && !is_between {
-        return Step::WaitUntil(now + WAIT_NS);
-    }
-    if moving.position() == moving.shapes().end() {
-        let ended = super::end::end(&generations, moving).await;
-        return ended.unwrap_or_else(|error| {
-            moving.last_error.set(Some(error));
-            Step::WaitUntil(now + RETRY_NS)
-        });
-    }
-    let inner: Rc<Inner<D>> = (**generations).clone();
-    moving.pacer.set_pace_if_new(inner.task(BackgroundTask::Rebuild).pacer.pace());
-    if let Turn::WaitUntil(until_ns) = moving.pacer.turn(now, &inner.foreground) {
-        return Step::WaitUntil(until_ns);
-    }
-    moving.pacer.begin(now, inner.window_bytes(moving));
-    let moved = inner.move_window(moving).await;
-    moving.last_error.set(moved.as_ref().err().copied());
-    let ended = inner.handle.now();
-    moving.pacer.end(ended, now, *moved.as_ref().unwrap_or(&0));
-    if moved.is_ok() { Step::Again } else { Step::WaitUntil(ended + RETRY_NS) }
 }
 
 /// Units of the next window that has something in it.
@@ -107,17 +60,132 @@ fn checkpoint(position: u64, settled_below: u64) -> ReshapeRecord {
     ReshapeRecord { position, settled_below, ..ReshapeRecord::default() }
 }
 
-impl<D: BlockDevice> Inner<D> {
+/// The worker of a capacity expansion.
+pub(crate) struct Reshape<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    bitmap: Rc<Bitmap<D>>,
+    journal: Rc<Journal<D>>,
+    stripes: Rc<Stripes<D>>,
+    foreground: Rc<Foreground>,
+    closing: Closing,
+    rebuild: Rc<RebuildTask<D>>,
+    resync: Rc<Resync<D>>,
+    restriper: Rc<Restriper<D>>,
+    backup: Rc<BackupArea<D>>,
+    moving: Rc<Moving>,
+}
+
+/// The tasks that a move waits for, and the requests beside it.
+pub(crate) struct Beside<'a, D> {
+    pub(crate) foreground: &'a Rc<Foreground>,
+    pub(crate) closing: &'a Closing,
+    pub(crate) rebuild: &'a Rc<RebuildTask<D>>,
+    pub(crate) resync: &'a Rc<Resync<D>>,
+}
+
+impl<D: BlockDevice> Reshape<D> {
+    pub(crate) fn new(
+        ground: &Ground<D>,
+        stripes: &Rc<Stripes<D>>,
+        mender: &Rc<Mender<D>>,
+        beside: &Beside<'_, D>,
+        moving: Rc<Moving>,
+    ) -> Rc<Self> {
+        let restriper = Restriper::new(ground, stripes, mender);
+        let backup = BackupArea::new(ground);
+        let Ground { handle, geometry, members, membership, bitmap, journal, .. } = ground.clone();
+        Rc::new(Self {
+            handle,
+            geometry,
+            members,
+            membership,
+            bitmap,
+            journal,
+            stripes: stripes.clone(),
+            foreground: beside.foreground.clone(),
+            closing: beside.closing.clone(),
+            rebuild: beside.rebuild.clone(),
+            resync: beside.resync.clone(),
+            restriper,
+            backup,
+            moving,
+        })
+    }
+
+    /// The state of the move.
+    pub(crate) fn moving(&self) -> &Rc<Moving> {
+        &self.moving
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.handle.now()
+    }
+
+    /// Starts the move, unless it goes on already. When all is moved, `end` has another array take over.
+    pub(crate) fn begin(self: &Rc<Self>, end: impl AsyncFn() -> IoResult<Step> + 'static) {
+        if self.closing.is_begun() || !self.moving.start(self.handle.now()) {
+            return;
+        }
+        let (handle, moving, worker) =
+            (self.handle.clone(), self.moving.clone(), Rc::downgrade(self));
+        drop(self.handle.spawn(async move {
+            loop {
+                moving.is_stepping.set(true);
+                let next = step(&worker, &end).await;
+                moving.is_stepping.set(false);
+                moving.ended.notify();
+                match next {
+                    Step::Again => handle.yield_now().await,
+                    Step::WaitUntil(until_ns) => handle.sleep_until(until_ns).await,
+                    Step::End => break,
+                }
+            }
+            moving.is_running.set(false);
+            moving.ended.notify();
+        }));
+    }
+
+    async fn step(&self, end: &impl AsyncFn() -> IoResult<Step>) -> Step {
+        let (moving, now) = (&*self.moving, self.handle.now());
+        if self.closing.is_begun() {
+            return Step::End;
+        }
+        let is_between = moving.record().is_between();
+        moving.waits_for.set(self.waits_for());
+        if moving.waits_for.get().is_some() && !is_between {
+            return Step::WaitUntil(now + WAIT_NS);
+        }
+        if moving.position() == moving.shapes().end() {
+            return end().await.unwrap_or_else(|error| {
+                moving.last_error.set(Some(error));
+                Step::WaitUntil(now + RETRY_NS)
+            });
+        }
+        moving.pacer.set_pace_if_new(self.rebuild.pace());
+        if let Turn::WaitUntil(until_ns) = moving.pacer.turn(now, &self.foreground) {
+            return Step::WaitUntil(until_ns);
+        }
+        moving.pacer.begin(now, self.window_bytes(moving));
+        let moved = self.move_window(moving).await;
+        moving.last_error.set(moved.as_ref().err().copied());
+        let ended = self.handle.now();
+        moving.pacer.end(ended, now, *moved.as_ref().unwrap_or(&0));
+        if moved.is_ok() { Step::Again } else { Step::WaitUntil(ended + RETRY_NS) }
+    }
+
     /// What the array is to be before anything is moved on.
-    pub(super) fn reshape_waits_for(&self) -> Option<ReshapeWait> {
+    pub(crate) fn waits_for(&self) -> Option<ReshapeWait> {
         let is_whole = self
             .members
             .iter()
             .all(|member| member.is_online() && member.successor().borrow().is_none());
-        if !is_whole || self.is_at_work(BackgroundTask::Rebuild) {
+        if !is_whole || self.rebuild.is_running() {
             return Some(ReshapeWait::Members);
         }
-        if self.bitmap.next_in_doubt(0).is_some() || self.resync.is_running.get() {
+        if self.bitmap.next_in_doubt(0).is_some() || self.resync.is_running() {
             return Some(ReshapeWait::Resync);
         }
         let has_failed = self.journal.check().is_err();
@@ -156,7 +224,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Moves the next units; the bytes of the volume that were written.
-    async fn move_window(self: &Rc<Self>, moving: &Moving) -> IoResult<u64> {
+    async fn move_window(&self, moving: &Moving) -> IoResult<u64> {
         let blank = self.blank_units(moving);
         let is_blank = blank > 0 && !moving.record().is_between();
         let units = if is_blank { blank } else { units_at_once(moving) };
@@ -170,12 +238,7 @@ impl<D: BlockDevice> Inner<D> {
         moved
     }
 
-    async fn move_closed(
-        self: &Rc<Self>,
-        moving: &Moving,
-        window: &Window,
-        is_blank: bool,
-    ) -> IoResult<u64> {
+    async fn move_closed(&self, moving: &Moving, window: &Window, is_blank: bool) -> IoResult<u64> {
         if is_blank && self.blank_units(moving) < window.units.end - window.units.start {
             // Somebody was faster.
             return Ok(0);
@@ -186,7 +249,7 @@ impl<D: BlockDevice> Inner<D> {
             _locks = self.lock_moved(window).await;
         }
         let drained = self.journal.drain().await?;
-        if self.reshape_waits_for().is_some() && !moving.record().is_between() {
+        if self.waits_for().is_some() && !moving.record().is_between() {
             // Since it was asked a member went, or a copy began, which would not have what is staged.
             return Ok(0);
         }
@@ -197,8 +260,8 @@ impl<D: BlockDevice> Inner<D> {
         } else {
             if !is_blank {
                 for strip in strips(moving, window.units.clone()) {
-                    let filled = self.strip_in_new_shape(moving, &strip).await?;
-                    self.write_rows(&filled).await?;
+                    let filled = self.restriper.strip_in_new_shape(moving, &strip).await?;
+                    self.restriper.write_rows(&filled).await?;
                 }
             }
             if !canary::is(Canary::MovedBeforeFlush) {
@@ -212,7 +275,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Has all regions of some rows called written, and kept so: they are zero where they were not.
-    async fn mark_rows(self: &Rc<Self>, rows: Range<u64>) -> IoResult<Vec<RegionGuard>> {
+    async fn mark_rows(&self, rows: Range<u64>) -> IoResult<Vec<RegionGuard>> {
         let mut marks = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
@@ -238,7 +301,7 @@ impl<D: BlockDevice> Inner<D> {
     }
 
     /// Makes durable on all members where the move is.
-    async fn say_moved(self: &Rc<Self>, moving: &Moving, record: ReshapeRecord) -> IoResult<()> {
+    async fn say_moved(&self, moving: &Moving, record: ReshapeRecord) -> IoResult<()> {
         moving.set_record(record);
         self.membership.note_change();
         self.membership.settled().await
@@ -246,7 +309,7 @@ impl<D: BlockDevice> Inner<D> {
 
     /// One unit, a part of all its chunks after the other. What was begun before a crash is gone on with.
     async fn move_over_itself(
-        self: &Rc<Self>,
+        &self,
         moving: &Moving,
         window: &Window,
         settled_below: u64,
@@ -259,11 +322,11 @@ impl<D: BlockDevice> Inner<D> {
         let position = window.units.start;
         let record = checkpoint(position, settled_below);
         if !begun.is_between() {
-            self.check_readable(moving, window.units.clone()).await?;
+            self.restriper.check_readable(moving, window.units.clone()).await?;
         }
         if begun.staged_sectors > 0 {
             if !canary::is(Canary::StagedNotRestored) {
-                self.restore_backup(moving, begun).await?;
+                self.backup.restore(moving, begun).await?;
             }
             self.end_part(moving, from, record).await?;
         }
@@ -271,26 +334,21 @@ impl<D: BlockDevice> Inner<D> {
         let sectors = sectors_at_once(unit_rows, self.geometry.chunk_sectors());
         for span in spans(moving, from, sectors) {
             let strip = Strip { units: window.units.clone(), span };
-            let filled = self.strip_in_new_shape(moving, &strip).await?;
+            let filled = self.restriper.strip_in_new_shape(moving, &strip).await?;
             if !canary::is(Canary::MovedUnstaged) {
-                self.stage(position, &filled).await?;
+                self.backup.stage(position, &filled).await?;
                 let (moved_sectors, staged_sectors) = (span.start, span.count());
                 let staged = ReshapeRecord { moved_sectors, staged_sectors, ..record };
                 self.say_moved(moving, staged).await?;
             }
-            self.write_rows(&filled).await?;
+            self.restriper.write_rows(&filled).await?;
             self.end_part(moving, span.end, record).await?;
         }
         Ok(())
     }
 
     /// A part is in place: makes it durable, then that it is.
-    async fn end_part(
-        self: &Rc<Self>,
-        moving: &Moving,
-        to: u64,
-        record: ReshapeRecord,
-    ) -> IoResult<()> {
+    async fn end_part(&self, moving: &Moving, to: u64, record: ReshapeRecord) -> IoResult<()> {
         self.membership.flush(&self.members).await?;
         let is_through = to == self.geometry.chunk_sectors();
         let record = if is_through {
@@ -303,10 +361,46 @@ impl<D: BlockDevice> Inner<D> {
 
     /// Brings a unit that a crash left between the shapes to the new one, before anything is served.
     /// If that cannot be, requests for it fail, and it is tried again.
-    pub(crate) async fn end_unit_between(self: &Rc<Self>) {
-        let Some(moving) = &self.moving else { return };
+    pub(crate) async fn end_unit_between(&self) {
+        let moving = &*self.moving;
         if moving.record().is_between() {
             moving.last_error.set(self.move_window(moving).await.err());
         }
+    }
+
+    /// Rows behind those that were moved have parity of the old shape, or none: they become zero, whole
+    /// regions by being called never written.
+    pub(crate) async fn clear_behind(&self) -> IoResult<()> {
+        let row = self.moving.shapes().new_rows(self.moving.shapes().end());
+        let start = Lba(row * self.geometry.chunk_sectors());
+        if start.0 >= self.geometry.member_sectors() {
+            return Ok(());
+        }
+        let region = self.bitmap.region_of(Stripe(row));
+        let range = self.bitmap.region_range(region);
+        let is_cut = range.start < start;
+        if is_cut && self.bitmap.is_written(region) {
+            let _mark = self.bitmap.enter(Stripe(row)).await?;
+            let rest = SectorRange::new(start, range.end().0 - start.0);
+            let clear = Clear::Zeroes(Durability::Cached);
+            let members = 0..self.members.len();
+            let clears = members.map(|member| self.members.clone().clear(member, rest, clear));
+            let results = together(&self.handle, clears.collect()).await;
+            results.into_iter().collect::<IoResult<()>>()?;
+            self.membership.flush(&self.members).await?;
+        }
+        let first = if is_cut { region + 1 } else { region };
+        self.bitmap.forget_written_from(first).await
+    }
+}
+
+/// A step of a worker that nothing keeps between two of them.
+async fn step<D: BlockDevice>(
+    worker: &Weak<Reshape<D>>,
+    end: &impl AsyncFn() -> IoResult<Step>,
+) -> Step {
+    match worker.upgrade() {
+        Some(worker) => worker.step(end).await,
+        None => Step::End,
     }
 }
