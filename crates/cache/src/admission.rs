@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::numbers::Line;
+
 /// The most touches that can be asked for: the counters have four bits.
 pub const TOUCHES_MAX: u8 = 15;
 
@@ -121,11 +123,11 @@ impl Admission {
 
     /// Whether a line that was just missed goes into the cache. Counts the miss.
     #[inline]
-    pub fn admit(&mut self, line: u64) -> bool {
+    pub fn admit(&mut self, line: Line) -> bool {
         match &mut self.0 {
             Judge::Always => true,
-            Judge::Touches { needed, recent } => recent.touch(line, *needed),
-            Judge::Learned(regions) => regions.touch(line),
+            Judge::Touches { needed, recent } => recent.touch(line.0, *needed),
+            Judge::Learned(regions) => regions.touch(line.0),
         }
     }
 
@@ -259,7 +261,7 @@ mod tests {
     fn touches_admits_at_the_nth_miss_and_counts_afresh_afterwards() {
         let mut judge = admission(AdmissionKind::Touches(3));
         for _ in 0..4 {
-            let answers: Vec<bool> = (0..3).map(|_| judge.admit(77)).collect();
+            let answers: Vec<bool> = (0..3).map(|_| judge.admit(Line(77))).collect();
             assert_eq!(answers, [false, false, true]);
         }
     }
@@ -267,25 +269,25 @@ mod tests {
     #[test]
     fn touches_forgets_what_was_long_ago() {
         let mut judge = admission(AdmissionKind::Touches(2));
-        assert!(!judge.admit(1));
+        assert!(!judge.admit(Line(1)));
         for line in 1000..101_000 {
-            judge.admit(line);
+            judge.admit(Line(line));
         }
-        assert!(!judge.admit(1));
+        assert!(!judge.admit(Line(1)));
     }
 
     #[test]
     fn touches_remembers_most_of_what_was_within_half_the_cache() {
         let mut judge = admission(AdmissionKind::Touches(2));
-        let early = (0..5000).filter(|line| judge.admit(line * 977)).count();
-        let second = (0..5000).filter(|line| judge.admit(line * 977)).count();
+        let early = (0..5000).filter(|line| judge.admit(Line(line * 977))).count();
+        let second = (0..5000).filter(|line| judge.admit(Line(line * 977))).count();
         assert!(early < 50 && second > 4500, "{early} strangers admitted, {second} known");
     }
 
     #[test]
     fn learned_learns_by_repetition_and_not_from_one_pass() {
         let mut judge = admission(AdmissionKind::Learned);
-        let mut pass = || (0..4000).filter(|&line| judge.admit(line)).count();
+        let mut pass = || (0..4000).filter(|&line| judge.admit(Line(line))).count();
         let passes: Vec<usize> = (0..4).map(|_| pass()).collect();
         assert_eq!(passes[0], 0);
         assert!(passes[1] < 100, "one repetition is not enough: {passes:?}");
@@ -295,22 +297,22 @@ mod tests {
     #[test]
     fn learned_admits_the_unread_part_of_a_hot_region() {
         let mut judge = admission(AdmissionKind::Learned);
-        assert!(!judge.admit(160) && !judge.admit(160) && judge.admit(160));
-        assert!(judge.admit(167) && !judge.admit(176));
+        assert!(!judge.admit(Line(160)) && !judge.admit(Line(160)) && judge.admit(Line(160)));
+        assert!(judge.admit(Line(167)) && !judge.admit(Line(176)));
     }
 
     #[test]
     fn learned_cools_when_other_regions_are_read() {
         let mut judge = Admission::new(AdmissionKind::Learned, 4096);
         for _ in 0..8 {
-            judge.admit(5);
+            judge.admit(Line(5));
         }
-        assert!(judge.admit(6));
+        assert!(judge.admit(Line(6)));
         let mut prng = Prng::new(1);
         for _ in 0..200_000 {
-            judge.admit(1000 + prng.below(400));
+            judge.admit(Line(1000 + prng.below(400)));
         }
-        assert!(!judge.admit(7));
+        assert!(!judge.admit(Line(7)));
     }
 
     #[test]

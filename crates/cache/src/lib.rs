@@ -25,6 +25,7 @@
 //! | `map` | index, segments, pins, locks of lines |
 //! | `format` | bytes on the SSD |
 //! | [`policy`], [`admission`], [`stream`] | decisions over line numbers |
+//! | `numbers` | [`Line`] and [`Slot`], the numbers that all floors share |
 //!
 //! The cache is a block device over two block devices, of any kind.
 
@@ -39,6 +40,7 @@ mod format;
 mod ground;
 mod log;
 mod map;
+mod numbers;
 mod packed_array;
 pub mod policy;
 mod serve;
@@ -51,4 +53,5 @@ pub use counters::DirectionCounts;
 pub use devices::health::Health;
 pub use format::superblock::{FORMAT_VERSION, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 pub use log::open::{Label, OpenError, OpenOptions, Opened};
+pub use numbers::{Line, Slot};
 pub use status::Status;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use voltier_block::Prng;
 use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
+use voltier_cache::{Line, Slot};
 
 const CAPACITY: u32 = 2000;
 const SLOTS: u32 = 2200;
@@ -11,29 +12,29 @@ const REQUESTS: u32 = 200_000;
 
 /// A clean cache that writes each new line where a log would: to the next free slot.
 struct Cache {
-    slots: Vec<Option<u64>>,
-    lines: BTreeMap<u64, u32>,
-    append_at: u32,
+    slots: Vec<Option<Line>>,
+    lines: BTreeMap<Line, Slot>,
+    append_at: Slot,
     policy: Policy,
 }
 
-struct View<'a>(&'a [Option<u64>], &'a BTreeMap<u64, u32>);
+struct View<'a>(&'a [Option<Line>], &'a BTreeMap<Line, Slot>);
 
 impl Lines for View<'_> {
-    fn slot_of(&self, line: u64) -> Option<u32> {
+    fn slot_of(&self, line: Line) -> Option<Slot> {
         self.1.get(&line).copied()
     }
-    fn line_of(&self, slot: u32) -> u64 {
-        self.0[slot as usize].expect("occupied")
+    fn line_of(&self, slot: Slot) -> Line {
+        self.0[slot.index()].expect("occupied")
     }
-    fn evictable(&self, slot: u32) -> bool {
+    fn evictable(&self, slot: Slot) -> bool {
         self.occupied(slot)
     }
     fn slots(&self) -> u32 {
         self.0.len() as u32
     }
-    fn occupied(&self, slot: u32) -> bool {
-        self.0[slot as usize].is_some()
+    fn occupied(&self, slot: Slot) -> bool {
+        self.0[slot.index()].is_some()
     }
 }
 
@@ -42,26 +43,26 @@ impl Cache {
         Self {
             slots: vec![None; SLOTS as usize],
             lines: BTreeMap::new(),
-            append_at: 0,
+            append_at: Slot(0),
             policy: Policy::new(kind, SLOTS, u64::from(CAPACITY), LINE_LIMIT, 7),
         }
     }
 
-    fn read(&mut self, line: u64) -> bool {
+    fn read(&mut self, line: Line) -> bool {
         if let Some(&slot) = self.lines.get(&line) {
             self.policy.touch(slot, line);
             return true;
         }
         if self.lines.len() == CAPACITY as usize {
             let slot = self.policy.victim(&View(&self.slots, &self.lines)).expect("all clean");
-            let leaving = self.slots[slot as usize].take().expect("occupied");
+            let leaving = self.slots[slot.index()].take().expect("occupied");
             self.lines.remove(&leaving);
             self.policy.remove(slot, leaving);
         }
-        while self.slots[self.append_at as usize].is_some() {
-            self.append_at = (self.append_at + 1) % SLOTS;
+        while self.slots[self.append_at.index()].is_some() {
+            self.append_at = Slot((self.append_at.0 + 1) % SLOTS);
         }
-        self.slots[self.append_at as usize] = Some(line);
+        self.slots[self.append_at.index()] = Some(line);
         self.lines.insert(line, self.append_at);
         self.policy.insert(self.append_at, line);
         false
@@ -101,9 +102,9 @@ fn hit_ratio(kind: PolicyKind, scanned: u64) -> f64 {
     let mut next_scanned = 1_000_000;
     let mut hits = 0;
     for _ in 0..REQUESTS {
-        hits += u32::from(cache.read(zipf.draw(&mut prng)));
+        hits += u32::from(cache.read(Line(zipf.draw(&mut prng))));
         for _ in 0..scanned {
-            cache.read(next_scanned);
+            cache.read(Line(next_scanned));
             next_scanned += 1;
         }
     }
@@ -137,7 +138,7 @@ fn s3fifo_keeps_a_part_of_a_loop_that_is_longer_than_the_cache() {
     let mut cache = Cache::new(PolicyKind::S3Fifo);
     let mut hits = 0;
     for request in 0..REQUESTS {
-        hits += u32::from(cache.read(u64::from(request) % 6000));
+        hits += u32::from(cache.read(Line(u64::from(request) % 6000)));
     }
     let ratio = f64::from(hits) / f64::from(REQUESTS);
     println!("loop over three caches: s3fifo {ratio:.3}");

@@ -5,35 +5,36 @@ use std::collections::BTreeMap;
 
 use voltier_block::Prng;
 use voltier_cache::policy::{FAR_LOOKS_MAX, LINE_LIMIT, Lines, NEAR_LOOKS_MAX, Policy, PolicyKind};
+use voltier_cache::{Line, Slot};
 
 /// A cache without data: which line is where, which lines are dirty, and the exact orders.
 struct World {
-    slots: Vec<Option<u64>>,
-    lines: BTreeMap<u64, u32>,
+    slots: Vec<Option<Line>>,
+    lines: BTreeMap<Line, Slot>,
     dirty: Vec<bool>,
     dirty_count: u32,
     /// Oldest first.
-    by_insertion: Vec<u64>,
-    by_use: Vec<u64>,
+    by_insertion: Vec<Line>,
+    by_use: Vec<Line>,
     looks: Cell<u32>,
 }
 
 impl Lines for World {
-    fn slot_of(&self, line: u64) -> Option<u32> {
+    fn slot_of(&self, line: Line) -> Option<Slot> {
         self.lines.get(&line).copied()
     }
-    fn line_of(&self, slot: u32) -> u64 {
-        self.slots[slot as usize].expect("occupied")
+    fn line_of(&self, slot: Slot) -> Line {
+        self.slots[slot.index()].expect("occupied")
     }
-    fn evictable(&self, slot: u32) -> bool {
+    fn evictable(&self, slot: Slot) -> bool {
         self.looks.set(self.looks.get() + 1);
-        self.slots[slot as usize].is_some() && !self.dirty[slot as usize]
+        self.slots[slot.index()].is_some() && !self.dirty[slot.index()]
     }
     fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
-    fn occupied(&self, slot: u32) -> bool {
-        self.slots[slot as usize].is_some()
+    fn occupied(&self, slot: Slot) -> bool {
+        self.slots[slot.index()].is_some()
     }
 }
 
@@ -50,64 +51,64 @@ impl World {
         }
     }
 
-    fn free_slot(&self, prng: &mut Prng) -> u32 {
+    fn free_slot(&self, prng: &mut Prng) -> Slot {
         loop {
-            let slot = prng.below(self.slots.len() as u64) as u32;
+            let slot = Slot(prng.below(self.slots.len() as u64) as u32);
             if !self.occupied(slot) {
                 return slot;
             }
         }
     }
 
-    fn insert(&mut self, policy: &mut Policy, slot: u32, line: u64) {
-        self.slots[slot as usize] = Some(line);
+    fn insert(&mut self, policy: &mut Policy, slot: Slot, line: Line) {
+        self.slots[slot.index()] = Some(line);
         self.lines.insert(line, slot);
         self.by_insertion.push(line);
         self.by_use.push(line);
         policy.insert(slot, line);
     }
 
-    fn touch(&mut self, policy: &mut Policy, line: u64) {
+    fn touch(&mut self, policy: &mut Policy, line: Line) {
         self.by_use.retain(|&other| other != line);
         self.by_use.push(line);
         policy.touch(self.lines[&line], line);
     }
 
-    fn relocate(&mut self, policy: &mut Policy, line: u64, to: u32) {
+    fn relocate(&mut self, policy: &mut Policy, line: Line, to: Slot) {
         let from = self.lines[&line];
         self.lines.insert(line, to);
-        self.slots.swap(from as usize, to as usize);
-        self.dirty.swap(from as usize, to as usize);
+        self.slots.swap(from.index(), to.index());
+        self.dirty.swap(from.index(), to.index());
         policy.relocate(from, to, line);
     }
 
-    fn remove(&mut self, policy: &mut Policy, line: u64) {
+    fn remove(&mut self, policy: &mut Policy, line: Line) {
         let slot = self.lines.remove(&line).expect("cached");
         self.set_dirty(slot, false);
-        self.slots[slot as usize] = None;
+        self.slots[slot.index()] = None;
         self.by_insertion.retain(|&other| other != line);
         self.by_use.retain(|&other| other != line);
         policy.remove(slot, line);
     }
 
-    fn set_dirty(&mut self, slot: u32, dirty: bool) {
-        let was = std::mem::replace(&mut self.dirty[slot as usize], dirty);
+    fn set_dirty(&mut self, slot: Slot, dirty: bool) {
+        let was = std::mem::replace(&mut self.dirty[slot.index()], dirty);
         self.dirty_count += u32::from(dirty);
         self.dirty_count -= u32::from(was);
     }
 
     /// The choice of the exact policy.
-    fn first_clean(&self, kind: PolicyKind) -> Option<u32> {
+    fn first_clean(&self, kind: PolicyKind) -> Option<Slot> {
         let order = if kind == PolicyKind::Lru { &self.by_use } else { &self.by_insertion };
-        order.iter().map(|line| self.lines[line]).find(|&slot| !self.dirty[slot as usize])
+        order.iter().map(|line| self.lines[line]).find(|&slot| !self.dirty[slot.index()])
     }
 
-    fn victim(&self, policy: &mut Policy) -> Option<u32> {
+    fn victim(&self, policy: &mut Policy) -> Option<Slot> {
         self.looks.set(0);
         let victim = policy.victim(self);
         assert!(self.looks.get() <= 2 * 256 + NEAR_LOOKS_MAX + FAR_LOOKS_MAX, "a bounded search");
         if let Some(slot) = victim {
-            assert!(self.occupied(slot) && !self.dirty[slot as usize], "a victim may go");
+            assert!(self.occupied(slot) && !self.dirty[slot.index()], "a victim may go");
         }
         victim
     }
@@ -115,7 +116,7 @@ impl World {
 
 /// A random history: hits, moves, invalidations with reinsertions, dirtying up to a bound,
 /// cleaning, and evictions when full. `check` sees every choice before it is carried out.
-fn play(kind: PolicyKind, seed: u64, dirty_max: u32, check: impl Fn(&World, Option<u32>)) {
+fn play(kind: PolicyKind, seed: u64, dirty_max: u32, check: impl Fn(&World, Option<Slot>)) {
     let mut prng = Prng::new(seed);
     let capacity = 4 + prng.below(120);
     let slots = capacity as u32 + 1 + prng.below(20) as u32;
@@ -125,7 +126,7 @@ fn play(kind: PolicyKind, seed: u64, dirty_max: u32, check: impl Fn(&World, Opti
     let mut world = World::new(slots);
     let mut policy = Policy::new(kind, slots, capacity, LINE_LIMIT, seed);
     for _ in 0..4000 {
-        let line = LINE_LIMIT - 1 - prng.below(lines);
+        let line = Line(LINE_LIMIT - 1 - prng.below(lines));
         let Some(slot) = world.slot_of(line) else {
             if world.lines.len() as u64 == capacity {
                 let victim = world.victim(&mut policy);
@@ -188,7 +189,7 @@ fn full(kind: PolicyKind, count: u32) -> (World, Policy) {
     let mut world = World::new(count + 1);
     let mut policy = Policy::new(kind, count + 1, u64::from(count), LINE_LIMIT, 1);
     for slot in 0..count {
-        world.insert(&mut policy, slot, u64::from(slot) * 3);
+        world.insert(&mut policy, Slot(slot), Line(u64::from(slot) * 3));
     }
     (world, policy)
 }
@@ -198,7 +199,7 @@ fn a_long_dirty_tail_is_walked_once_and_not_once_per_eviction() {
     const COUNT: u32 = 4000;
     for kind in [PolicyKind::Lru, PolicyKind::Fifo, PolicyKind::S3Fifo] {
         let (mut world, mut policy) = full(kind, COUNT);
-        for slot in 0..COUNT - 200 {
+        for slot in (0..COUNT - 200).map(Slot) {
             world.set_dirty(slot, true);
         }
         let (mut evicted, mut calls) = (0, 0);
@@ -220,7 +221,7 @@ fn a_line_cleaned_anywhere_in_a_dirty_cache_is_found_soon() {
     const COUNT: u32 = 2000;
     for kind in PolicyKind::ALL {
         let (mut world, mut policy) = full(kind, COUNT);
-        for slot in 0..COUNT {
+        for slot in (0..COUNT).map(Slot) {
             world.set_dirty(slot, true);
         }
         let mut prng = Prng::new(8);
@@ -228,7 +229,7 @@ fn a_line_cleaned_anywhere_in_a_dirty_cache_is_found_soon() {
             for _ in 0..prng.below(100) {
                 assert_eq!(world.victim(&mut policy), None);
             }
-            let cleaned = prng.below(u64::from(COUNT)) as u32;
+            let cleaned = Slot(prng.below(u64::from(COUNT)) as u32);
             world.set_dirty(cleaned, false);
             let calls = 2 * COUNT / NEAR_LOOKS_MAX + 2;
             let found = (0..calls).find_map(|_| world.victim(&mut policy));
@@ -242,8 +243,8 @@ fn a_line_cleaned_anywhere_in_a_dirty_cache_is_found_soon() {
 fn fifo_keeps_the_order_when_one_old_line_stays_dirty_for_ever() {
     const COUNT: u32 = 500;
     let (mut world, mut policy) = full(PolicyKind::Fifo, COUNT);
-    world.set_dirty(0, true);
-    for line in 10_000..40_000 {
+    world.set_dirty(Slot(0), true);
+    for line in (10_000..40_000).map(Line) {
         let victim = world.victim(&mut policy);
         assert_eq!(victim, world.first_clean(PolicyKind::Fifo));
         let slot = victim.expect("clean lines");
@@ -259,7 +260,7 @@ fn fifo_holds_under_invalidation_alone() {
     let (mut world, mut policy) = full(PolicyKind::Fifo, COUNT);
     let mut prng = Prng::new(6);
     for _ in 0..30_000 {
-        let line = prng.below(u64::from(COUNT)) * 3;
+        let line = Line(prng.below(u64::from(COUNT)) * 3);
         let slot = world.slot_of(line).expect("cached");
         world.remove(&mut policy, line);
         world.insert(&mut policy, slot, line);
@@ -278,7 +279,7 @@ fn rand_chooses_every_line_about_equally_often() {
     let (world, mut policy) = full(PolicyKind::Rand, COUNT);
     let mut chosen = vec![0; COUNT as usize + 1];
     for _ in 0..COUNT * 1000 {
-        chosen[world.victim(&mut policy).expect("clean lines") as usize] += 1;
+        chosen[world.victim(&mut policy).expect("clean lines").index()] += 1;
     }
     assert!(chosen[..COUNT as usize].iter().all(|count| (850..1150).contains(count)));
 }

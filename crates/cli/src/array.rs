@@ -213,7 +213,7 @@ fn finish(
 /// A member by its number, or by its device.
 fn member(text: &str) -> ControlResult<MemberName> {
     match text.parse() {
-        Ok(place) => Ok(MemberName::Place(place)),
+        Ok(index) => Ok(MemberName::Index(index)),
         Err(_) => device(text).map(MemberName::Device),
     }
 }

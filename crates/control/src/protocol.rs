@@ -55,14 +55,15 @@ pub struct NewArray {
     pub force: bool,
 }
 
-/// A member, by its device or by the number of its place.
+/// A member, by its device or by its index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberName {
     /// The device.
     Device(DeviceSpec),
-    /// The number, from 0: its device may be gone and unknown.
-    Place(u32),
+    /// The index among the members, from 0: the device may be gone and unknown.
+    #[serde(rename = "place")]
+    Index(u32),
 }
 
 /// The way in which an array grows.
@@ -73,7 +74,7 @@ pub enum Growth {
     Parity,
     /// A member: of a mirror one more copy.
     Member,
-    /// A member for room.
+    /// A member more, for capacity.
     Capacity,
 }
 
@@ -138,7 +139,7 @@ pub enum ArrayRequest {
         /// Overwrite what it holds now.
         force: bool,
     },
-    /// Add a row of redundancy, or a member for room.
+    /// Add a row of redundancy, or a member for capacity.
     Grow {
         /// The array.
         name: ArrayName,

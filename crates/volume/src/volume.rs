@@ -120,7 +120,7 @@ struct Inner<D> {
     stack: RefCell<Stack<D>>,
     gate: Rc<Gate>,
     /// Closed while everything is written back and the cache is about to go.
-    settled: RefCell<Option<Closed>>,
+    quiesced: RefCell<Option<Closed>>,
     plain: PlainCounts,
 }
 
@@ -171,7 +171,7 @@ impl<D: BlockDevice> Volume<D> {
             limits,
             stack: RefCell::new(Stack::Plain),
             gate: Rc::new(Gate::default()),
-            settled: RefCell::new(None),
+            quiesced: RefCell::new(None),
             plain: PlainCounts::default(),
         }))
     }
@@ -245,7 +245,7 @@ impl<D: BlockDevice> Volume<D> {
         let cache = self.cache().ok_or_else(|| VolumeError::NoCache.to_string())?;
         let ends = cache.settings().mode.writes_back() && !settings.mode.writes_back();
         cache.configure(settings)?;
-        if ends && self.0.settled.borrow().is_none() {
+        if ends && self.0.quiesced.borrow().is_none() {
             drop(self.0.gate.close().await);
         }
         Ok(())
@@ -271,24 +271,24 @@ impl<D: BlockDevice> Volume<D> {
         drained.map_err(|error| VolumeError::Io { what: "writing back", error })
     }
 
-    /// Has nothing dirty any more: writes everything back while clients go on, then has them wait
-    /// and writes back the rest. Clients wait until [`detach`](Self::detach) or
+    /// Quiesces the volume, with nothing dirty any more: writes everything back while clients go on, then
+    /// has them wait and writes back the rest. Clients wait until [`detach`](Self::detach) or
     /// [`resume`](Self::resume): meanwhile whoever keeps the books can note that the cache is void.
     ///
     /// # Errors
     /// When there is no cache, or not everything could be written back: all is as before then.
-    pub async fn settle(&self) -> Result<(), VolumeError> {
+    pub async fn quiesce(&self) -> Result<(), VolumeError> {
         let cache = self.cache().ok_or(VolumeError::NoCache)?;
-        if self.0.settled.borrow().is_some() {
+        if self.0.quiesced.borrow().is_some() {
             return Ok(());
         }
         let before = cache.settings();
         // No new dirty lines but onto lines that still are: the first pass gets nearly all.
         let settings = Settings { mode: Mode::PassThrough, ..before.clone() };
         drop(cache.configure(settings));
-        let settled = self.settle_behind_gate(&cache).await;
-        match settled {
-            Ok(closed) => drop(self.0.settled.replace(Some(closed))),
+        let quiesced = self.quiesce_behind_gate(&cache).await;
+        match quiesced {
+            Ok(closed) => drop(self.0.quiesced.replace(Some(closed))),
             Err(error) => {
                 drop(cache.configure(before));
                 return Err(VolumeError::Io { what: "writing back", error });
@@ -297,7 +297,7 @@ impl<D: BlockDevice> Volume<D> {
         Ok(())
     }
 
-    async fn settle_behind_gate(&self, cache: &Cache<D, Rc<D>>) -> IoResult<Closed> {
+    async fn quiesce_behind_gate(&self, cache: &Cache<D, Rc<D>>) -> IoResult<Closed> {
         // In order, clients' writes queue up behind what is dirty: a pass would end with more.
         if !cache.settings().ordered {
             cache.drain().await?;
@@ -310,9 +310,9 @@ impl<D: BlockDevice> Volume<D> {
         Ok(closed)
     }
 
-    /// Lets clients go on after [`settle`](Self::settle), with the cache still in front.
+    /// Lets clients go on after [`quiesce`](Self::quiesce), with the cache still in front.
     pub fn resume(&self) {
-        self.0.settled.take();
+        self.0.quiesced.take();
     }
 
     /// Takes the cache away while clients do I/O. With `write_back`, first everything dirty goes to
@@ -323,7 +323,7 @@ impl<D: BlockDevice> Volume<D> {
     pub async fn detach(&self, write_back: bool) -> Result<(), VolumeError> {
         let cache = self.cache().ok_or(VolumeError::NoCache)?;
         if write_back {
-            self.settle().await?;
+            self.quiesce().await?;
         }
         let _closed = self.close_gate().await;
         let dissolved = cache.dissolve().await;
@@ -331,10 +331,10 @@ impl<D: BlockDevice> Volume<D> {
         dissolved.map_err(|error| VolumeError::Io { what: "erasing the cache's label", error })
     }
 
-    /// The gate closed, by whoever settled the volume or now.
+    /// The gate closed, by whoever quiesced the volume or now.
     async fn close_gate(&self) -> Closed {
-        let settled = self.0.settled.take();
-        match settled {
+        let quiesced = self.0.quiesced.take();
+        match quiesced {
             Some(closed) => closed,
             None => self.0.gate.close().await,
         }

@@ -155,7 +155,7 @@ impl Engine for BookEngine {
         Ok(1)
     }
 
-    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()> {
         let has_cache = self.volume(name, |open| open.has_cache);
         if !has_cache {
             return Err(ControlError::failed(format!("{name} has no cache")));

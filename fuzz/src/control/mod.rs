@@ -119,7 +119,7 @@ impl Daemon {
         let device = |device| self.sandbox.device(device);
         let member = |member| match member {
             MemberName::Device(old) => MemberName::Device(device(old)),
-            place @ MemberName::Place(_) => place,
+            index @ MemberName::Index(_) => index,
         };
         match ask {
             ArrayRequest::Create { array } => {

@@ -29,6 +29,7 @@ use crate::log::damage::Damage;
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::shared::Map;
+use crate::numbers::Line;
 
 /// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
 const RUNS_IN_FLIGHT_MAX: usize = 32;
@@ -131,7 +132,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 self.handle.yield_now().await;
                 return None;
             }
-            if from > 0 {
+            if from > Line(0) {
                 // Only the rest of this sweep was clean: the next one begins at the front.
                 self.count_sweep();
                 self.pressure.notify_dirty();
@@ -151,7 +152,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             }
         }
         let cleaned = self.clean_batch(batch, last_sequence).await;
-        if !in_order && sweep.line == 0 {
+        if !in_order && sweep.line == Line(0) {
             self.count_sweep();
         }
         Some(cleaned)

@@ -20,6 +20,7 @@ use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::change::Change;
 use crate::map::shared::Map;
+use crate::numbers::Line;
 
 /// One write to the origin.
 struct OriginWrite {
@@ -83,7 +84,8 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
     pub(super) async fn destage_run(&self, run: Run) -> IoResult<Vec<Change>> {
         let Run { lines, whole } = run;
         let ends = (lines[0].line, lines[lines.len() - 1].line);
-        let (first, last) = whole.as_ref().map_or(ends, |whole| (whole.start, whole.end - 1));
+        let (first, last) =
+            whole.as_ref().map_or(ends, |whole| (whole.start, Line(whole.end.0 - 1)));
         let last = if canary::is(Canary::HolesUnlocked) { first } else { last };
         let _order = self.origin.lock(first, last).await;
         let lines = self.reader.read_lines(&lines).await;
@@ -134,13 +136,13 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
     /// The origin's: then the writes are written without it.
     async fn read_holes(
         &self,
-        lines: Range<u64>,
+        lines: Range<Line>,
         writes: &[OriginWrite],
     ) -> IoResult<Vec<OriginWrite>> {
         let geometry = self.map.geometry();
         let mut at = geometry.line_range(lines.start).start;
         let mut holes = Vec::new();
-        let end = SectorRange::new(geometry.line_range(lines.end - 1).end(), 0);
+        let end = SectorRange::new(geometry.line_range(Line(lines.end.0 - 1)).end(), 0);
         for range in writes.iter().map(|write| write.range).chain([end]) {
             if at < range.start {
                 holes.push(SectorRange::new(at, range.start.0 - at.0));

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use crate::clean::stripes::Stripes;
 use crate::log::ordered::Version;
+use crate::numbers::{Line, Slot};
 
 /// A line to be written out: from the slot it is in, or (in ordered mode) a kept version of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Dirty {
-    pub(crate) line: u64,
-    pub(crate) slot: u32,
+    pub(crate) line: Line,
+    pub(crate) slot: Slot,
     pub(crate) version: Option<Version>,
 }
 
@@ -17,7 +18,7 @@ pub(crate) struct Dirty {
 pub(crate) struct Run {
     pub(super) lines: Vec<Dirty>,
     /// All of these are written, also those between the dirty ones; none if there are no such.
-    pub(super) whole: Option<Range<u64>>,
+    pub(super) whole: Option<Range<Line>>,
 }
 
 /// Cuts ascending lines into runs of neighbours, of so many lines at most.
@@ -43,7 +44,7 @@ pub(super) fn by_stripes(lines: &[Dirty], stripes: &Stripes) -> Vec<Run> {
         let window = window_of(&lines[0]);
         let parts = neighbours(lines.to_vec(), lines.len());
         let is_whole = lines.len() as u64 == window.end - window.start;
-        let ranges: Vec<Range<u64>> = parts
+        let ranges: Vec<Range<Line>> = parts
             .iter()
             .map(|part| part.lines[0].line..part.lines[0].line + part.lines.len() as u64)
             .collect();

@@ -8,6 +8,7 @@ use std::ops::Range;
 use voltier_block::{Lba, Limits, SECTOR_BYTES, SectorRange};
 
 use crate::format::geometry::Geometry;
+use crate::numbers::{Line, Slot};
 
 /// Longest single write to the origin, unless a window is longer.
 pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
@@ -58,20 +59,20 @@ impl Stripes {
     }
 
     /// The lines of the window that has this line.
-    pub(crate) fn window_of(&self, line: u64) -> Range<u64> {
-        let start = line - line % self.window_lines;
-        start..(start + self.window_lines).min(self.origin_lines)
+    pub(crate) fn window_of(&self, line: Line) -> Range<Line> {
+        let start = line.0 - line.0 % self.window_lines;
+        Line(start)..Line((start + self.window_lines).min(self.origin_lines))
     }
 
     /// Whether two windows, one behind the other, can go in one write.
-    pub(crate) fn are_of_one_run(&self, first: u64, later: u64) -> bool {
-        first / self.run_lines == later / self.run_lines
+    pub(crate) fn are_of_one_run(&self, first: Line, later: Line) -> bool {
+        first.0 / self.run_lines == later.0 / self.run_lines
     }
 
     /// Of ascending dirty lines those whose window is dirty for the most part.
-    pub(crate) fn mostly_dirty(&self, dirty: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
+    pub(crate) fn mostly_dirty(&self, dirty: Vec<(Line, Slot)>) -> Vec<(Line, Slot)> {
         let windows = dirty.chunk_by(|one, next| self.window_of(one.0) == self.window_of(next.0));
-        let is_mostly = |lines: &&[(u64, u32)]| {
+        let is_mostly = |lines: &&[(Line, Slot)]| {
             let window = self.window_of(lines[0].0);
             lines.len() as u64 * 4 >= (window.end - window.start) * 3
         };
@@ -80,10 +81,10 @@ impl Stripes {
 
     /// Whether it takes the origin's drives fewer I/Os, and no more bytes, to read what lies between these
     /// runs of dirty lines and write the whole window than to write each run.
-    pub(crate) fn is_better_whole(&self, window: &Range<u64>, runs: &[Range<u64>]) -> bool {
+    pub(crate) fn is_better_whole(&self, window: &Range<Line>, runs: &[Range<Line>]) -> bool {
         let apart = sum(runs.iter().map(|run| self.write_cost(run.clone())));
         let ends = runs.iter().flat_map(|run| [run.start, run.end]);
-        let borders: Vec<u64> =
+        let borders: Vec<Line> =
             std::iter::once(window.start).chain(ends).chain([window.end]).collect();
         let holes = borders.chunks_exact(2).map(|hole| self.sectors(hole[0]..hole[1]));
         let read = holes.map(|hole| Cost { ios: self.chunk_parts(hole), sectors: hole.count });
@@ -91,9 +92,9 @@ impl Stripes {
         whole.ios < apart.ios && whole.sectors <= apart.sectors
     }
 
-    fn sectors(&self, lines: Range<u64>) -> SectorRange {
+    fn sectors(&self, lines: Range<Line>) -> SectorRange {
         let count = (lines.end - lines.start) * self.line_sectors;
-        SectorRange::new(Lba(lines.start * self.line_sectors), count)
+        SectorRange::new(Lba(lines.start.0 * self.line_sectors), count)
     }
 
     /// Chunks that a range is in.
@@ -102,7 +103,7 @@ impl Stripes {
     }
 
     /// The cost of a write of these lines: of each stripe the cheaper way.
-    fn write_cost(&self, lines: Range<u64>) -> Cost {
+    fn write_cost(&self, lines: Range<Line>) -> Cost {
         sum(self.sectors(lines).split_at_multiples(self.data_sectors).map(|part| {
             let (parts, count) = (self.chunk_parts(part), part.count);
             let is_whole = |it: &SectorRange| it.count == self.chunk_sectors;
@@ -141,6 +142,10 @@ mod tests {
 
     use super::*;
 
+    fn lines(numbers: Range<u64>) -> Range<Line> {
+        Line(numbers.start)..Line(numbers.end)
+    }
+
     /// 4 KiB lines on stripes of four chunks of four lines, and two parities.
     fn stripes() -> Stripes {
         Stripes {
@@ -157,21 +162,28 @@ mod tests {
     #[test]
     fn a_write_costs_what_the_cheaper_way_takes() {
         let stripes = stripes();
-        assert_eq!(stripes.write_cost(0..1).ios, 6, "old data and two parities, read and written");
-        assert_eq!(stripes.write_cost(0..16).ios, 6, "a whole stripe");
         assert_eq!(
-            stripes.write_cost(0..8).ios,
+            stripes.write_cost(lines(0..1)).ios,
+            6,
+            "old data and two parities, read and written"
+        );
+        assert_eq!(stripes.write_cost(lines(0..16)).ios, 6, "a whole stripe");
+        assert_eq!(
+            stripes.write_cost(lines(0..8)).ios,
             6,
             "two chunks read, two and the parities written"
         );
-        assert_eq!(stripes.write_cost(0..7).ios, 7, "two chunks and a part read");
-        assert_eq!(stripes.write_cost(8..24).ios, 12, "two halves");
+        assert_eq!(stripes.write_cost(lines(0..7)).ios, 7, "two chunks and a part read");
+        assert_eq!(stripes.write_cost(lines(8..24)).ios, 12, "two halves");
     }
 
     #[test]
     fn a_window_is_completed_only_where_that_takes_fewer_ios() {
         let stripes = stripes();
-        let is_whole = |runs: &[Range<u64>]| stripes.is_better_whole(&(0..16), runs);
+        let is_whole = |runs: &[Range<u64>]| {
+            let runs: Vec<_> = runs.iter().cloned().map(lines).collect();
+            stripes.is_better_whole(&lines(0..16), &runs)
+        };
         assert!(is_whole(&[0..7, 9..16]), "one hole of two chunks: 8 instead of 14");
         assert!(!is_whole(from_ref(&(0..15))), "the origin itself does no better");
         assert!(!is_whole(from_ref(&(3..4))), "one line");
@@ -182,13 +194,14 @@ mod tests {
     #[test]
     fn windows_are_whole_stripes_and_whole_lines() {
         let stripes = stripes();
-        assert_eq!(stripes.window_of(17), 16..32);
-        assert_eq!(stripes.window_of(999), 992..1000, "the origin ends there");
-        assert!(stripes.are_of_one_run(0, 240) && !stripes.are_of_one_run(240, 256));
-        let dirty = (0..11).chain(20..32).map(|line| (line, 7)).collect();
+        assert_eq!(stripes.window_of(Line(17)), lines(16..32));
+        assert_eq!(stripes.window_of(Line(999)), lines(992..1000), "the origin ends there");
+        let one_run = |first, later| stripes.are_of_one_run(Line(first), Line(later));
+        assert!(one_run(0, 240) && !one_run(240, 256));
+        let dirty = (0..11).chain(20..32).map(|line| (Line(line), Slot(7))).collect();
         let chosen = stripes.mostly_dirty(dirty);
         assert_eq!(
-            chosen.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+            chosen.iter().map(|(line, _)| line.0).collect::<Vec<_>>(),
             (20..32).collect::<Vec<_>>()
         );
     }

@@ -4,6 +4,7 @@ use crate::clean::runs::Dirty;
 use crate::clean::stripes::Stripes;
 use crate::map::contents::Contents;
 use crate::map::index::LINES_PER_EXTENT;
+use crate::numbers::Line;
 
 /// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
 /// rotation or two) is small beside its writes, small enough to follow the thresholds.
@@ -17,7 +18,7 @@ const PLAIN_SWEEPS: u32 = 3;
 #[derive(Default)]
 pub(super) struct Sweep {
     /// Where it goes on; 0 when the next one begins.
-    pub(super) line: u64,
+    pub(super) line: Line,
     /// Dirty lines when it began, and those that it took.
     dirty: u64,
     taken: u64,
@@ -31,7 +32,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     pub(super) fn begin_batch(&mut self, may_choose: bool, dirty: u64) {
-        if self.line == 0 {
+        if self.line == Line(0) {
             self.plain_left = if self.has_choice && self.taken * 4 < self.dirty {
                 PLAIN_SWEEPS
             } else {
@@ -48,18 +49,18 @@ impl Sweep {
         &mut self,
         map: &Contents,
         stripes: Option<&Stripes>,
-        is_damaged: impl Fn(u64) -> bool,
+        is_damaged: impl Fn(Line) -> bool,
     ) -> Vec<Dirty> {
         let origin_lines = map.geometry().origin_lines();
-        let window_of = |line| match stripes {
+        let window_of = |line: Line| match stripes {
             Some(stripes) => stripes.window_of(line),
             None => line..line + 1,
         };
         let mut batch = Vec::new();
         let mut extentes = 0;
-        while let Some(found) = map.index().next_dirty_extent(self.line / LINES_PER_EXTENT) {
-            let last = ((found + 1) * LINES_PER_EXTENT).min(origin_lines) - 1;
-            let start = window_of(self.line.max(found * LINES_PER_EXTENT)).start;
+        while let Some(found) = map.index().next_dirty_extent(self.line.0 / LINES_PER_EXTENT) {
+            let last = Line(((found + 1) * LINES_PER_EXTENT).min(origin_lines) - 1);
+            let start = window_of(self.line.max(Line(found * LINES_PER_EXTENT))).start;
             let lines = start..window_of(last).end;
             self.line = lines.end;
             let mut dirty = map.dirty_among(lines);
@@ -69,7 +70,7 @@ impl Sweep {
             }
             batch.extend(dirty.into_iter().map(|(line, slot)| Dirty { line, slot, version: None }));
             extentes += 1;
-            if self.line == origin_lines {
+            if self.line == Line(origin_lines) {
                 break;
             }
             if batch.len() >= BATCH_LINES || (self.is_choosy && extentes == CHOOSY_EXTENTES) {
@@ -78,7 +79,7 @@ impl Sweep {
             }
         }
         self.taken += batch.len() as u64;
-        self.line = 0;
+        self.line = Line(0);
         batch
     }
 }

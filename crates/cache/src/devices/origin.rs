@@ -9,6 +9,7 @@ use voltier_ring::FlushOnce;
 use crate::counters::{Counters, add};
 use crate::devices::fingerprint::fingerprint;
 use crate::map::locks::{Access, LineGuard, LineLocks};
+use crate::numbers::Line;
 
 /// The origin of a cache in service.
 pub(crate) struct Origin<O> {
@@ -59,7 +60,7 @@ impl<O: BlockDevice> Origin<O> {
     }
 
     /// Waits for the lines' turn to be changed.
-    pub(crate) async fn lock(&self, first: u64, last: u64) -> LineGuard {
+    pub(crate) async fn lock(&self, first: Line, last: Line) -> LineGuard {
         self.locks.lock(first, last, Access::Exclusive).await
     }
 

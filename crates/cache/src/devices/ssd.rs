@@ -8,6 +8,7 @@ use crate::counters::{Counters, add};
 use crate::devices::health::{Health, SsdHealth};
 use crate::format::superblock::{BLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use crate::map::shared::Map;
+use crate::numbers::Slot;
 
 /// Read errors of the SSD after which it is given up. Single bad lines are repaired or reported one
 /// by one; a device that fails this often is failing.
@@ -70,7 +71,7 @@ impl<S: BlockDevice> Ssd<S> {
     ///
     /// # Errors
     /// The device's, or `Medium` when the data is not what was written.
-    pub(crate) async fn read_slot(&self, slot: u32) -> IoResult<Buf> {
+    pub(crate) async fn read_slot(&self, slot: Slot) -> IoResult<Buf> {
         let pinned = self.map.pin(&mut self.map.change(), slot);
         let line = Buf::new(self.map.geometry().line_bytes as usize);
         let read = self.read(pinned.copy().at, line).await;

@@ -6,6 +6,7 @@ use crate::config::{FormatOptions, LineSize, segment_bytes_for};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
 use crate::format::intent::INTENT_REGIONS_MAX;
 use crate::format::superblock::Superblock;
+use crate::numbers::{Line, Slot};
 use crate::policy::{LINE_LIMIT, PolicyKind};
 
 /// Byte offset of the first checkpoint area.
@@ -153,8 +154,8 @@ impl Geometry {
     }
 
     #[inline]
-    pub(crate) fn segment_of(&self, slot: u32) -> u32 {
-        slot / self.slots_per_segment
+    pub(crate) fn segment_of(&self, slot: Slot) -> u32 {
+        slot.0 / self.slots_per_segment
     }
 
     /// Where a unit of a segment is on the SSD.
@@ -165,8 +166,8 @@ impl Geometry {
 
     /// Where a slot is on the SSD.
     #[inline]
-    pub(crate) fn lba_of_slot(&self, slot: u32) -> Lba {
-        Lba::from_bytes(self.segments_base + u64::from(slot) * self.line_bytes)
+    pub(crate) fn lba_of_slot(&self, slot: Slot) -> Lba {
+        Lba::from_bytes(self.segments_base + u64::from(slot.0) * self.line_bytes)
     }
 
     /// The unit in which the first head stands that goes into this slot of a segment.
@@ -209,28 +210,34 @@ impl Geometry {
         self.origin_lines().div_ceil(INTENT_REGIONS_MAX).max(floor)
     }
 
+    /// The line that has this sector.
+    #[inline]
+    pub(crate) fn line_of(&self, at: Lba) -> Line {
+        Line(at.0 / self.line_sectors())
+    }
+
     /// First and last line of a range that is not empty.
     #[inline]
-    pub(crate) fn lines_of(&self, range: SectorRange) -> (u64, u64) {
+    pub(crate) fn lines_of(&self, range: SectorRange) -> (Line, Line) {
         let sectors = self.line_sectors();
-        (range.start.0 / sectors, (range.end().0 - 1) / sectors)
+        (Line(range.start.0 / sectors), Line((range.end().0 - 1) / sectors))
     }
 
     /// The sectors of a line that the origin has: the last line may be short.
     #[inline]
-    pub(crate) fn line_range(&self, line: u64) -> SectorRange {
+    pub(crate) fn line_range(&self, line: Line) -> SectorRange {
         let sectors = self.line_sectors();
-        let start = line * sectors;
+        let start = line.0 * sectors;
         SectorRange::new(Lba(start), sectors.min(self.origin_sectors - start))
     }
 
     /// One bit for every sector of the line that the origin has.
-    pub(crate) fn line_mask(&self, line: u64) -> u128 {
+    pub(crate) fn line_mask(&self, line: Line) -> u128 {
         mask_of(0, self.line_range(line).count)
     }
 
     /// Runs of valid sectors of a line: all of it, or what the mask says.
-    pub(crate) fn valid_runs(&self, line: u64, mask: Option<u128>) -> Vec<SectorRange> {
+    pub(crate) fn valid_runs(&self, line: Line, mask: Option<u128>) -> Vec<SectorRange> {
         let whole = self.line_range(line);
         let Some(mask) = mask else { return vec![whole] };
         let mut runs: Vec<SectorRange> = Vec::new();
@@ -245,17 +252,17 @@ impl Geometry {
     }
 
     /// The whole lines of a range, and their sectors; `None` if the range has no whole line.
-    pub(crate) fn whole_lines(&self, range: SectorRange) -> Option<(u64, u64, SectorRange)> {
+    pub(crate) fn whole_lines(&self, range: SectorRange) -> Option<(Line, Line, SectorRange)> {
         let sectors = self.line_sectors();
-        let first = range.start.0.div_ceil(sectors);
+        let first = Line(range.start.0.div_ceil(sectors));
         let to_end = range.end().0 == self.origin_sectors;
         let end = if to_end { self.origin_lines() } else { range.end().0 / sectors };
-        if first >= end {
+        if first.0 >= end {
             return None;
         }
-        let start = Lba(first * sectors);
-        let stop = self.line_range(end - 1).end();
-        Some((first, end - 1, SectorRange::new(start, stop.0 - start.0)))
+        let last = Line(end - 1);
+        let (start, stop) = (self.line_range(first).start, self.line_range(last).end());
+        Some((first, last, SectorRange::new(start, stop.0 - start.0)))
     }
 }
 

@@ -98,14 +98,14 @@ enum Walk<'a> {
 
 /// Where the first record of a segment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct HeadAddress {
     segment: u32,
     unit: u32,
 }
 
 /// Reads the first record of a segment.
 struct Scout<'a> {
-    place: Place,
+    place: HeadAddress,
     reads: Part<'a, Result<Option<Found>, OpenError>>,
     /// The record that the scout found before the chain asked for it.
     found: Option<Result<Option<Found>, OpenError>>,
@@ -119,7 +119,7 @@ pub(crate) struct Chain<'a, S> {
     /// Whether the first of them is known to go there.
     is_scouting: bool,
     /// Where the log goes on, until there is room for another walk.
-    next_place: Option<Place>,
+    next_place: Option<HeadAddress>,
     /// The segment that was scouted last: the next one behind it may be guessed from here.
     last_segment: Option<u32>,
     walks: VecDeque<Walk<'a>>,
@@ -131,8 +131,8 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
     /// The log from this position on.
     pub(crate) fn new(reader: &'a LogReader<'a, S>, begin: Position) -> Self {
         let place = match begin.unit {
-            NO_UNIT => Place { segment: begin.next_segment, unit: begin.next_segment_unit },
-            unit => Place { segment: begin.segment, unit },
+            NO_UNIT => HeadAddress { segment: begin.next_segment, unit: begin.next_segment_unit },
+            unit => HeadAddress { segment: begin.segment, unit },
         };
         Self {
             reader,
@@ -211,7 +211,8 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
             Some(Ok(Some(first))) => {
                 self.last_first = first.sequence();
                 let Position { next_segment, next_segment_unit, .. } = first.next;
-                self.next_place = Some(Place { segment: next_segment, unit: next_segment_unit });
+                self.next_place =
+                    Some(HeadAddress { segment: next_segment, unit: next_segment_unit });
                 let reader = self.reader;
                 self.walks.push_back(Walk::Going(Box::pin(reader.walk(first))));
             }
@@ -222,7 +223,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
 
     /// Sees to it that a scout is on its way to where the log goes on, and others ahead of it if the
     /// log goes straight on.
-    fn send_scouts(&mut self, place: Place) {
+    fn send_scouts(&mut self, place: HeadAddress) {
         let goes_straight_on = self.last_segment.is_some_and(|last| last + 1 == place.segment);
         if self.scouts.front().is_none_or(|scout| scout.place != place) {
             self.scouts.clear();
@@ -230,7 +231,7 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
         let guesses = if goes_straight_on { GUESSES_MAX } else { 0 };
         for ahead in self.scouts.len() as u32..=guesses {
             // The first of all may begin in the middle of a segment; from then on all begin alike.
-            let place = Place { segment: place.segment.saturating_add(ahead), ..place };
+            let place = HeadAddress { segment: place.segment.saturating_add(ahead), ..place };
             let reads = Box::pin(self.reader.record(place.segment, place.unit));
             self.scouts.push_back(Scout { place, reads, found: None });
         }

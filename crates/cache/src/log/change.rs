@@ -5,6 +5,8 @@ use std::task::Waker;
 
 use voltier_block::Bytes;
 
+use crate::numbers::{Line, Slot};
+
 /// Where a line's data comes from; decides what happens when the line changed meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -18,11 +20,11 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) enum Change {
     /// The line's data, one whole line; only the sectors of `mask` count if there is one.
-    Data { line: u64, data: Bytes, mask: Option<u128>, source: Source },
+    Data { line: Line, data: Bytes, mask: Option<u128>, source: Source },
     /// The origin has the copy that was in `slot`, with this CRC and mask.
-    Clean { line: u64, slot: u32, crc_bits: u32, mask: Option<u128> },
+    Clean { line: Line, slot: Slot, crc_bits: u32, mask: Option<u128> },
     /// The line is not to be served from the cache any more.
-    Drop { line: u64 },
+    Drop { line: Line },
 }
 
 /// Changes of one kind of sender, numbered in order.

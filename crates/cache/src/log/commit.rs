@@ -20,6 +20,7 @@ use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::contents::must;
 use crate::map::shared::Map;
+use crate::numbers::Line;
 
 /// The log of a cache in service.
 pub(crate) struct Log<S> {
@@ -309,7 +310,7 @@ impl<S: BlockDevice> Log<S> {
     }
 
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
-    pub(crate) fn oldest_epoch(&self, lines_max: usize) -> Option<(BTreeMap<u64, Version>, u64)> {
+    pub(crate) fn oldest_epoch(&self, lines_max: usize) -> Option<(BTreeMap<Line, Version>, u64)> {
         let state = self.state.borrow();
         let batch = state.ordered.as_ref()?.batch(state.acked_sequence, lines_max)?;
         Some((batch.versions, batch.last_sequence))

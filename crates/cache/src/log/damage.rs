@@ -11,13 +11,14 @@ use crate::devices::ssd::Ssd;
 use crate::log::change::Change;
 use crate::log::commit::Log;
 use crate::map::shared::Map;
+use crate::numbers::{Line, Slot};
 
 /// Damaged lines that are remembered by number; beyond it only the count grows.
 const DAMAGED_LINES_MAX: usize = 4096;
 
 /// The damaged lines of one cache.
 pub(crate) struct Damage<S> {
-    lines: RefCell<BTreeSet<u64>>,
+    lines: RefCell<BTreeSet<Line>>,
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
     log: Rc<Log<S>>,
@@ -35,7 +36,7 @@ impl<S: BlockDevice> Damage<S> {
     }
 
     /// The damaged lines that are known.
-    pub(crate) fn lines(&self) -> Vec<u64> {
+    pub(crate) fn lines(&self) -> Vec<Line> {
         self.lines.borrow().iter().copied().collect()
     }
 
@@ -43,7 +44,7 @@ impl<S: BlockDevice> Damage<S> {
         self.lines.borrow().is_empty()
     }
 
-    pub(crate) fn contains(&self, line: u64) -> bool {
+    pub(crate) fn contains(&self, line: Line) -> bool {
         self.lines.borrow().contains(&line)
     }
 
@@ -54,7 +55,7 @@ impl<S: BlockDevice> Damage<S> {
 
     /// Forgets the damage of lines that were written anew or given up.
     #[inline]
-    pub(crate) fn forget(&self, first: u64, last: u64) {
+    pub(crate) fn forget(&self, first: Line, last: Line) {
         let mut lines = self.lines.borrow_mut();
         if !lines.is_empty() {
             lines.retain(|line| !(first..=last).contains(line));
@@ -77,7 +78,7 @@ impl<S: BlockDevice> Damage<S> {
     ///
     /// # Errors
     /// `Medium` when the line was dirty: its only copy is damaged.
-    pub(crate) fn give_up_line(&self, line: u64, slot: u32) -> IoResult<()> {
+    pub(crate) fn give_up_line(&self, line: Line, slot: Slot) -> IoResult<()> {
         let current = {
             let contents = self.map.get();
             // The line may be in another slot by now; dirty is dirty wherever it is.

@@ -22,6 +22,7 @@ use crate::log::ordered::{OrderedQueue, Version};
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
+use crate::numbers::{Line, Slot};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 const RECORDS_IN_FLIGHT_MAX: usize = 8;
@@ -62,7 +63,7 @@ struct InFlight {
     sequence: u64,
     done: bool,
     /// With the sectors that were dirty in the version replaced: what a loss of the SSD takes.
-    slots: Vec<(u32, u128)>,
+    slots: Vec<(Slot, u128)>,
     user_number: u64,
     internal_number: u64,
 }
@@ -268,7 +269,7 @@ impl LogState {
 
     fn apply_data(
         &mut self,
-        line: u64,
+        line: Line,
         data: Bytes,
         mask: Option<u128>,
         source: Source,
@@ -431,10 +432,10 @@ fn flags_of(dirty: bool, partial: bool) -> u8 {
     flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
 }
 
-fn entry_of(kind: u8, line: u64, slot: u32, crc: u32) -> RecordEntry {
+fn entry_of(kind: u8, line: Line, slot: Slot, crc: u32) -> RecordEntry {
     RecordEntry {
-        line: line.into(),
-        slot: slot.into(),
+        line: line.0.into(),
+        slot: slot.0.into(),
         crc: crc.into(),
         mask: 0.into(),
         kind,
@@ -454,9 +455,9 @@ struct Builder {
     entries: Vec<RecordEntry>,
     lines: Vec<Bytes>,
     /// Of the lines, and what was dirty in the versions they replace.
-    slots: Vec<(u32, u128)>,
+    slots: Vec<(Slot, u128)>,
     /// Dirty lines, in ordered mode.
-    versions: Vec<(u64, Version)>,
+    versions: Vec<(Line, Version)>,
 }
 
 impl Builder {
@@ -485,19 +486,19 @@ impl Builder {
         self.line_slot.is_some()
     }
 
-    fn take_line_place(&mut self, geometry: &Geometry) -> u32 {
+    fn take_line_place(&mut self, geometry: &Geometry) -> Slot {
         let slot = self.line_slot.take().expect("a place was found before the change was taken");
         self.slot = slot + 1;
-        self.position.segment * geometry.slots_per_segment + slot
+        Slot(self.position.segment * geometry.slots_per_segment + slot)
     }
 
     fn add_data(&mut self, entry: RecordEntry, data: Bytes, lost: u128) {
-        self.slots.push((entry.slot.get(), lost));
+        self.slots.push((Slot(entry.slot.get()), lost));
         self.entries.push(entry);
         self.lines.push(data);
     }
 
-    fn note(&mut self, kind: u8, line: u64, slot: u32) {
+    fn note(&mut self, kind: u8, line: Line, slot: Slot) {
         self.entries.push(entry_of(kind, line, slot, 0));
     }
 }
@@ -515,7 +516,7 @@ mod tests {
         let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
         let mut map = Contents::new(geometry.clone(), policy, 1);
         let mut log = LogState::new(geometry.clone(), uuid, false);
-        let (line, slot, crc, mask) = (7, 5, 0xaabb_ccdd, Some(0b11));
+        let (line, slot, crc, mask) = (Line(7), Slot(5), 0xaabb_ccdd, Some(0b11));
         map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
         let news = |crc_bits, mask| Change::Clean { line, slot, crc_bits, mask };
         let mut builder = Builder::new(&geometry, log.position);

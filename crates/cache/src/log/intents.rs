@@ -3,7 +3,7 @@
 //! A write that goes straight to the origin could be on its medium while the log's news of it (the
 //! new copy, or the drop of the old one) is lost by a power cut; a clean copy in the cache would
 //! then be older than the origin. So a region is marked, durably, before the first such write, and
-//! after an unclean stop clean lines of marked regions are not trusted. Marks go away at checkpoints.
+//! after an unclean stop clean lines of marked regions are not trusted. IntentMarks go away at checkpoints.
 
 use std::cell::{Cell, RefCell};
 
@@ -14,7 +14,7 @@ use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_HEAD_BYTES, INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
 use crate::format::superblock::BLOCK_BYTES;
-use crate::map::loading::Marks;
+use crate::map::loading::IntentMarks;
 
 struct Regions {
     bits: Vec<u8>,
@@ -78,7 +78,7 @@ impl Intents {
         first as usize..=last as usize
     }
 
-    /// Marks the regions of `range`, durably, before it is written past the log.
+    /// IntentMarks the regions of `range`, durably, before it is written past the log.
     ///
     /// # Errors
     /// When the SSD does not take the mark.
@@ -162,9 +162,9 @@ impl Intents {
     }
 
     /// A copy of the marks as they are now.
-    pub(crate) fn marks(&self) -> Marks {
+    pub(crate) fn marks(&self) -> IntentMarks {
         let bits = self.regions.borrow().bits.clone();
-        Marks::new(bits, self.sectors_per_region)
+        IntentMarks::new(bits, self.sectors_per_region)
     }
 
     /// Takes over the bits of a loaded block.

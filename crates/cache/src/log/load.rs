@@ -20,6 +20,7 @@ use crate::format::superblock::{NO_DIRTY_LIST, Superblock};
 use crate::log::open::{OpenError, ssd_error};
 use crate::map::contents::{Contents, LOOK_AHEAD_SLOTS};
 use crate::map::loading::{Loading, StoredMap};
+use crate::numbers::Slot;
 
 /// Chunks read at once: 2 MiB on their way keep a disk or an SSD at full bandwidth.
 pub(super) const CHUNKS_IN_FLIGHT: usize = 8;
@@ -175,8 +176,8 @@ fn take_dirty_chunk(
     for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
         map.index().warm_up(group.chunks_exact(bytes).map(|entry| &entry[4..]));
         for entry in group.chunks_exact(bytes) {
-            let slot = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
-            if slot >= map.geometry().slot_count() {
+            let slot = Slot(u32::from_le_bytes(entry[..4].try_into().expect("four bytes")));
+            if slot.0 >= map.geometry().slot_count() {
                 return Err(damaged(format!("slot {slot} does not exist")));
             }
             let Some(found) = map.index().decode(slot, &entry[4..]).map_err(damaged)? else {
@@ -215,7 +216,7 @@ pub(crate) async fn load_open_segments<S: BlockDevice>(
         }
         if let Some(loading) = map.loading_mut() {
             loading.begin_with(u64::from((slots.end - 1) / per_chunk));
-            slots.for_each(|slot| loading.decide(slot));
+            slots.map(Slot).for_each(|slot| loading.decide(slot));
         }
     }
     Ok(())

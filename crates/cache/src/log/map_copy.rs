@@ -8,6 +8,7 @@ use crate::format::chunk::{
 use crate::format::geometry::Geometry;
 use crate::format::superblock::NO_DIRTY_LIST;
 use crate::map::index::Index;
+use crate::numbers::Slot;
 
 /// A copy of the map in the making.
 pub(super) struct MapCopy {
@@ -56,14 +57,14 @@ impl MapCopy {
             ..self.head
         };
         let bytes = self.geometry.state_bytes_per_slot();
-        for (slot, into) in slots.zip(chunk[CHUNK_HEAD_BYTES..].chunks_exact_mut(bytes)) {
+        for (slot, into) in slots.map(Slot).zip(chunk[CHUNK_HEAD_BYTES..].chunks_exact_mut(bytes)) {
             if !index.is_used(slot) {
                 continue;
             }
             self.lines += 1;
             index.encode(slot, into);
             if index.is_dirty(slot) && self.dirty_chunks != NO_DIRTY_LIST {
-                self.dirty.extend_from_slice(&slot.to_le_bytes());
+                self.dirty.extend_from_slice(&slot.0.to_le_bytes());
                 self.dirty.extend_from_slice(into);
                 if self.dirty.len() / (4 + bytes) == self.geometry.dirty_per_chunk() {
                     self.seal_dirty();

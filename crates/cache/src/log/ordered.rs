@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::canary::{self, Canary};
 use crate::format::position::Position;
+use crate::numbers::{Line, Slot};
 
 /// A version of a line that the origin has to get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Version {
-    pub(crate) slot: u32,
+    pub(crate) slot: Slot,
     pub(crate) crc: u32,
     pub(crate) mask: Option<u128>,
 }
@@ -26,7 +27,7 @@ struct Group {
     sequence: u64,
     epoch: u64,
     at: Position,
-    versions: Vec<(u64, Version)>,
+    versions: Vec<(Line, Version)>,
 }
 
 /// Versions that the origin lacks, in the order of the log.
@@ -34,12 +35,12 @@ struct Group {
 pub(crate) struct OrderedQueue {
     groups: VecDeque<Group>,
     /// Versions of a line in records before this number are not written.
-    dropped: BTreeMap<u64, u64>,
+    dropped: BTreeMap<Line, u64>,
 }
 
 /// Versions that may be written in any order, newest of each line, and the last record among them.
 pub(crate) struct OrderedBatch {
-    pub(crate) versions: BTreeMap<u64, Version>,
+    pub(crate) versions: BTreeMap<Line, Version>,
     pub(crate) last_sequence: u64,
 }
 
@@ -50,7 +51,7 @@ impl OrderedQueue {
         sequence: u64,
         epoch: u64,
         at: Position,
-        versions: Vec<(u64, Version)>,
+        versions: Vec<(Line, Version)>,
     ) {
         if !versions.is_empty() {
             self.groups.push_back(Group { sequence, epoch, at, versions });
@@ -64,7 +65,7 @@ impl OrderedQueue {
 
     /// Versions of a line before record `sequence` are not to be written: the line was discarded, or (in
     /// a replay) the origin has them.
-    pub(crate) fn drop_line(&mut self, line: u64, sequence: u64) {
+    pub(crate) fn drop_line(&mut self, line: Line, sequence: u64) {
         if !self.groups.is_empty() {
             self.dropped.insert(line, sequence);
         }
@@ -108,6 +109,6 @@ impl OrderedQueue {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         let versions = self.groups.iter().map(|group| group.versions.capacity()).sum::<usize>();
-        versions * size_of::<(u64, Version)>() + self.groups.capacity() * size_of::<Group>()
+        versions * size_of::<(Line, Version)>() + self.groups.capacity() * size_of::<Group>()
     }
 }

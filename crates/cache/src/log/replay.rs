@@ -25,6 +25,7 @@ use crate::log::open::{OpenError, ssd_error};
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
+use crate::numbers::{Line, Slot};
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
 pub(crate) async fn replay<S: BlockDevice>(
@@ -112,7 +113,7 @@ async fn data_is_whole<S: BlockDevice>(
     let segment = record.head.segment.get();
     let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
     let checks = of_data.map(|entry| async move {
-        let slot = entry.slot.get();
+        let slot = Slot(entry.slot.get());
         if geometry.segment_of(slot) != segment {
             return Ok(false);
         }
@@ -133,10 +134,10 @@ fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result
     let (lines, slots) = (log.geometry.origin_lines(), log.geometry.slot_count());
     let segment = record.head.segment.get();
     let mut versions = Vec::new();
-    map.index().warm_up_lines(record.entries.iter().map(|entry| entry.line.get()));
+    map.index().warm_up_lines(record.entries.iter().map(|entry| Line(entry.line.get())));
     for entry in &record.entries {
-        let (line, slot) = (entry.line.get(), entry.slot.get());
-        if line >= lines || slot >= slots {
+        let (line, slot) = (Line(entry.line.get()), Slot(entry.slot.get()));
+        if line.0 >= lines || slot.0 >= slots {
             return Err(OpenError::Damaged(format!(
                 "record {} names line {line} and slot {slot}, which do not exist",
                 record.head.sequence
@@ -195,7 +196,7 @@ fn take_data(
     head: &RecordHead,
     entry: &RecordEntry,
 ) -> Result<Option<Version>, OpenError> {
-    let (line, slot) = (entry.line.get(), entry.slot.get());
+    let (line, slot) = (Line(entry.line.get()), Slot(entry.slot.get()));
     if map.geometry().segment_of(slot) != head.segment.get() {
         return Err(OpenError::Damaged(format!(
             "record {} puts line {line} in slot {slot}, outside its segment",

@@ -8,6 +8,7 @@ use crate::format::geometry::{Geometry, mask_of};
 use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
+use crate::numbers::{Line, Slot, each_line};
 use crate::policy::{Lines, Policy, PolicyKind};
 
 /// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
@@ -23,7 +24,7 @@ pub(crate) struct Contents {
     /// Present until the whole map of the checkpoint is loaded.
     loading: Option<Loading>,
     /// Lines taken out of the cache of which the log has not told yet.
-    given_up: Vec<(u64, u32)>,
+    given_up: Vec<(Line, Slot)>,
     evictions: u64,
     /// Clean lines that were dropped because the origin may be newer.
     suspect_lines: u64,
@@ -112,12 +113,12 @@ impl Contents {
 
     /// A client asked for the line in this slot.
     #[inline]
-    pub(crate) fn touch(&mut self, slot: u32, line: u64) {
+    pub(crate) fn touch(&mut self, slot: Slot, line: Line) {
         self.policy.touch(slot, line);
     }
 
     /// Puts a line into a free slot; `old` is the slot that has its older copy.
-    pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
+    pub(crate) fn put(&mut self, placement: Placement, old: Option<Slot>) {
         let (slot, line) = (placement.slot, placement.line);
         self.index.put(placement, old);
         match old {
@@ -127,17 +128,17 @@ impl Contents {
     }
 
     /// The origin has the line in this slot.
-    pub(crate) fn set_clean(&mut self, slot: u32) {
+    pub(crate) fn set_clean(&mut self, slot: Slot) {
         self.index.set_clean(slot);
     }
 
     /// The record that carries the data of this slot is on the SSD.
-    pub(crate) fn clear_pending(&mut self, slot: u32) {
+    pub(crate) fn clear_pending(&mut self, slot: Slot) {
         self.index.clear_pending(slot);
     }
 
     /// Takes a line out of the cache.
-    pub(crate) fn forget(&mut self, line: u64, slot: u32) {
+    pub(crate) fn forget(&mut self, line: Line, slot: Slot) {
         self.policy.remove(slot, line);
         self.index.remove(slot);
         if let Some(loading) = &mut self.loading {
@@ -146,7 +147,7 @@ impl Contents {
     }
 
     /// Pushes out the line that the policy chooses; `None` if none of those asked can go.
-    pub(crate) fn evict(&mut self) -> Option<(u64, u32)> {
+    pub(crate) fn evict(&mut self) -> Option<(Line, Slot)> {
         let victim = self.policy.victim(&self.index)?;
         let line = self.index.line_of(victim);
         self.forget(line, victim);
@@ -158,7 +159,7 @@ impl Contents {
     /// of it; should a crash come first, their checksums tell that they are not there any more.
     pub(crate) fn give_up_clean(&mut self, segment: u32) {
         let first = segment * self.geometry.slots_per_segment;
-        for slot in first..first + self.geometry.slots_per_segment {
+        for slot in (first..first + self.geometry.slots_per_segment).map(Slot) {
             if self.index.evictable(slot) {
                 let line = self.index.line_of(slot);
                 self.forget(line, slot);
@@ -169,7 +170,7 @@ impl Contents {
     }
 
     /// A line that was given up, for the log to tell of.
-    pub(crate) fn pop_given_up(&mut self) -> Option<(u64, u32)> {
+    pub(crate) fn pop_given_up(&mut self) -> Option<(Line, Slot)> {
         self.given_up.pop()
     }
 
@@ -187,7 +188,7 @@ impl Contents {
 
     /// The record of a slot never reaches the SSD: of its line only those sectors are lost that the
     /// version before had dirty; the origin has the rest.
-    pub(crate) fn lose_pending(&mut self, slot: u32, lost: u128) {
+    pub(crate) fn lose_pending(&mut self, slot: Slot, lost: u128) {
         if self.index.is_pending(slot) {
             let all = self.geometry.line_mask(self.index.line_of(slot));
             self.index.clear_pending(slot);
@@ -199,7 +200,7 @@ impl Contents {
     pub(crate) fn heal(&mut self, range: SectorRange) {
         let line_sectors = self.geometry.line_sectors();
         for piece in range.split_at_multiples(line_sectors) {
-            let line = piece.start.0 / line_sectors;
+            let line = self.geometry.line_of(piece.start);
             let Some(slot) = self.index.lookup(line) else { continue };
             if self.index.is_dirty(slot) {
                 let written = mask_of(piece.start.0 % line_sectors, piece.count);
@@ -211,13 +212,13 @@ impl Contents {
     }
 
     /// Dirty lines among these that are on the SSD, in order.
-    pub(crate) fn dirty_among(&self, lines: Range<u64>) -> Vec<(u64, u32)> {
+    pub(crate) fn dirty_among(&self, lines: Range<Line>) -> Vec<(Line, Slot)> {
         let dirty = |line| {
             let slot = self.index.lookup(line)?;
             let ready = self.index.is_dirty(slot) && !self.index.is_pending(slot);
             ready.then_some((line, slot))
         };
-        lines.filter_map(dirty).collect()
+        each_line(lines).filter_map(dirty).collect()
     }
 
     /// Ranges of dirty lines, at most `count_max` of them, merged.
@@ -227,7 +228,7 @@ impl Contents {
         while let Some(found) = self.index.next_dirty_extent(extent) {
             let first = found * LINES_PER_EXTENT;
             let end = (first + LINES_PER_EXTENT).min(self.geometry.origin_lines());
-            for (line, slot) in self.dirty_among(first..end) {
+            for (line, slot) in self.dirty_among(Line(first)..Line(end)) {
                 for run in self.geometry.valid_runs(line, self.index.mask(slot)) {
                     let full = ranges.len() == count_max;
                     match ranges.last_mut() {
@@ -271,12 +272,12 @@ impl Contents {
     }
 
     /// Slots with a line in them.
-    fn used_slots(&self) -> Vec<u32> {
+    fn used_slots(&self) -> Vec<Slot> {
         let per_segment = self.geometry.slots_per_segment;
         let segments = 0..self.geometry.segment_count;
         let live = segments.filter(|segment| self.index.live_in(*segment) > 0);
         let slots = live.flat_map(|segment| segment * per_segment..(segment + 1) * per_segment);
-        slots.filter(|slot| self.index.is_used(*slot)).collect()
+        slots.map(Slot).filter(|slot| self.index.is_used(*slot)).collect()
     }
 
     /// Drops the clean lines that `is_suspect` says of their first sector. The log need not hear of it:
@@ -285,7 +286,7 @@ impl Contents {
         let line_sectors = self.geometry.line_sectors();
         for slot in self.used_slots() {
             let line = self.index.line_of(slot);
-            if !self.index.is_dirty(slot) && is_suspect(line * line_sectors) {
+            if !self.index.is_dirty(slot) && is_suspect(line.0 * line_sectors) {
                 self.index.remove(slot);
                 self.suspect_lines += 1;
             }
@@ -298,7 +299,7 @@ impl Contents {
     }
 
     /// Takes the state of a slot in, unless something newer is known. Whether it was taken.
-    pub(crate) fn take_slot(&mut self, slot: u32, from: &SlotState) -> bool {
+    pub(crate) fn take_slot(&mut self, slot: Slot, from: &SlotState) -> bool {
         let Some(loading) = &self.loading else { return false };
         let stale = loading.is_decided(slot)
             || self.index.is_used(slot)
@@ -307,7 +308,7 @@ impl Contents {
         if stale {
             return false;
         }
-        let first_sector = from.line * self.geometry.line_sectors();
+        let first_sector = from.line.0 * self.geometry.line_sectors();
         if !from.dirty && loading.is_distrusted(first_sector) {
             self.suspect_lines += 1;
             return false;
@@ -333,6 +334,7 @@ impl Contents {
         for group in body.chunks(LOOK_AHEAD_SLOTS * bytes) {
             self.index.warm_up(group.chunks_exact(bytes));
             for (from, slot) in group.chunks_exact(bytes).zip(&mut slots) {
+                let slot = Slot(slot);
                 let Some(found) = self.index.decode(slot, from)? else { continue };
                 clean += u64::from(!found.dirty);
                 if self.take_slot(slot, &found) && tell_policy {
@@ -349,7 +351,8 @@ impl Contents {
     /// A sentence that names the first account that does not balance.
     pub(crate) fn audit(&self) -> Result<(), String> {
         let (mut used, mut dirty) = (0, 0);
-        for slot in (0..self.geometry.slot_count()).filter(|slot| self.index.is_used(*slot)) {
+        let slots = (0..self.geometry.slot_count()).map(Slot);
+        for slot in slots.filter(|slot| self.index.is_used(*slot)) {
             let line = self.index.line_of(slot);
             let found = self.index.lookup(line);
             must(found == Some(slot), || {

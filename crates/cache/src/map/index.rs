@@ -10,6 +10,7 @@ use voltier_block::Lba;
 
 use crate::format::geometry::Geometry;
 use crate::map::table::Table;
+use crate::numbers::{Line, Slot};
 use crate::packed_array::{PackedArray, bits_for};
 use crate::policy;
 
@@ -30,8 +31,8 @@ pub(crate) const LINES_PER_EXTENT: u64 = 256;
 /// Facts of the data in a slot when it is placed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
-    pub(crate) line: u64,
-    pub(crate) slot: u32,
+    pub(crate) line: Line,
+    pub(crate) slot: Slot,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
     /// Valid sectors; `None` when all are.
@@ -42,7 +43,7 @@ pub(crate) struct Placement {
 /// The state of a slot with a line in it, as a checkpoint has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotState {
-    pub(crate) line: u64,
+    pub(crate) line: Line,
     pub(crate) crc: u32,
     pub(crate) dirty: bool,
     /// Valid sectors; `None` when all are.
@@ -104,72 +105,72 @@ impl Index {
             + self.dirty_in_extent.len() * 2
     }
 
-    pub(crate) fn line_of(&self, slot: u32) -> u64 {
-        let high = self.line_high.get(slot as usize).map_or(0, |high| u64::from(*high));
-        high << LINE_BITS_MAX | self.word(slot) >> LINE_SHIFT
+    pub(crate) fn line_of(&self, slot: Slot) -> Line {
+        let high = self.line_high.get(slot.index()).map_or(0, |high| u64::from(*high));
+        Line(high << LINE_BITS_MAX | self.word(slot) >> LINE_SHIFT)
     }
 
     #[inline]
-    fn word(&self, slot: u32) -> u64 {
-        self.words.get(slot as usize)
+    fn word(&self, slot: Slot) -> u64 {
+        self.words.get(slot.index())
     }
 
-    fn set_word(&mut self, slot: u32, word: u64) {
-        self.words.set(slot as usize, word);
+    fn set_word(&mut self, slot: Slot, word: u64) {
+        self.words.set(slot.index(), word);
     }
 
-    pub(crate) fn lookup(&self, line: u64) -> Option<u32> {
+    pub(crate) fn lookup(&self, line: Line) -> Option<Slot> {
         self.table.get(line, |slot| self.line_of(slot) == line)
     }
 
-    pub(crate) fn is_used(&self, slot: u32) -> bool {
+    pub(crate) fn is_used(&self, slot: Slot) -> bool {
         self.word(slot) & USED != 0
     }
 
-    pub(crate) fn is_dirty(&self, slot: u32) -> bool {
+    pub(crate) fn is_dirty(&self, slot: Slot) -> bool {
         self.word(slot) & DIRTY != 0
     }
 
     /// Whether the newest copy of the line is in this slot, and the origin does not have it.
-    pub(crate) fn is_dirty_in(&self, line: u64, slot: u32) -> bool {
+    pub(crate) fn is_dirty_in(&self, line: Line, slot: Slot) -> bool {
         self.lookup(line) == Some(slot) && self.is_dirty(slot)
     }
 
-    pub(crate) fn is_pending(&self, slot: u32) -> bool {
+    pub(crate) fn is_pending(&self, slot: Slot) -> bool {
         self.word(slot) & PENDING != 0
     }
 
     /// Valid sectors of a partial line, `None` for a whole one.
-    pub(crate) fn mask(&self, slot: u32) -> Option<u128> {
+    pub(crate) fn mask(&self, slot: Slot) -> Option<u128> {
         if self.word(slot) & PARTIAL == 0 {
             return None;
         }
         let bytes = self.geometry.mask_bytes();
-        let at = slot as usize * bytes;
+        let at = slot.index() * bytes;
         let mut word = [0; 16];
         word[..bytes].copy_from_slice(&self.masks[at..at + bytes]);
         Some(u128::from_le_bytes(word))
     }
 
     /// The part of the data's CRC-32C that is kept: its lower 24 bits.
-    pub(crate) fn crc_bits(&self, slot: u32) -> u32 {
+    pub(crate) fn crc_bits(&self, slot: Slot) -> u32 {
         (self.word(slot) >> CRC_SHIFT) as u32 & 0xff_ffff
     }
 
     /// Where a slot's data is on the SSD.
-    pub(crate) fn lba_of(&self, slot: u32) -> Lba {
+    pub(crate) fn lba_of(&self, slot: Slot) -> Lba {
         self.geometry.lba_of_slot(slot)
     }
 
     /// Puts a line into a free slot, taking it out of the slot it had, which is returned.
-    pub(crate) fn place(&mut self, placement: Placement) -> Option<u32> {
+    pub(crate) fn place(&mut self, placement: Placement) -> Option<Slot> {
         let old = self.lookup(placement.line);
         self.put(placement, old);
         old
     }
 
     /// Puts a line into a free slot; the line is known to be in slot `old`, or nowhere.
-    pub(crate) fn put(&mut self, placement: Placement, old: Option<u32>) {
+    pub(crate) fn put(&mut self, placement: Placement, old: Option<Slot>) {
         let Placement { line, slot, .. } = placement;
         assert!(!self.is_used(slot), "slot {slot} is taken");
         match old {
@@ -180,15 +181,15 @@ impl Index {
             None => self.table.insert(line, slot),
         }
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
-        let word = line << LINE_SHIFT
+        let word = line.0 << LINE_SHIFT
             | u64::from(placement.crc & 0xff_ffff) << CRC_SHIFT
             | USED
             | flag(placement.dirty, DIRTY)
             | flag(placement.pending, PENDING)
             | flag(placement.mask.is_some(), PARTIAL);
         self.set_word(slot, word);
-        if let Some(high) = self.line_high.get_mut(slot as usize) {
-            *high = (line >> LINE_BITS_MAX) as u8;
+        if let Some(high) = self.line_high.get_mut(slot.index()) {
+            *high = (line.0 >> LINE_BITS_MAX) as u8;
         }
         if let Some(mask) = placement.mask {
             self.set_mask(slot, mask);
@@ -200,26 +201,26 @@ impl Index {
         }
     }
 
-    fn set_mask(&mut self, slot: u32, mask: u128) {
+    fn set_mask(&mut self, slot: Slot, mask: u128) {
         let bytes = self.geometry.mask_bytes();
         if self.masks.is_empty() {
             self.masks = vec![0; self.words.len() * bytes];
         }
-        let at = slot as usize * bytes;
+        let at = slot.index() * bytes;
         self.masks[at..at + bytes].copy_from_slice(&mask.to_le_bytes()[..bytes]);
     }
 
-    fn count_dirty(&mut self, line: u64) {
+    fn count_dirty(&mut self, line: Line) {
         self.dirty_lines += 1;
-        self.dirty_in_extent[(line / LINES_PER_EXTENT) as usize] += 1;
+        self.dirty_in_extent[(line.0 / LINES_PER_EXTENT) as usize] += 1;
     }
 
-    fn uncount_dirty(&mut self, line: u64) {
+    fn uncount_dirty(&mut self, line: Line) {
         self.dirty_lines -= 1;
-        self.dirty_in_extent[(line / LINES_PER_EXTENT) as usize] -= 1;
+        self.dirty_in_extent[(line.0 / LINES_PER_EXTENT) as usize] -= 1;
     }
 
-    fn vacate(&mut self, slot: u32, line: u64) {
+    fn vacate(&mut self, slot: Slot, line: Line) {
         if self.is_dirty(slot) {
             self.uncount_dirty(line);
         }
@@ -229,27 +230,27 @@ impl Index {
     }
 
     /// Takes the line in `slot` out of the cache.
-    pub(crate) fn remove(&mut self, slot: u32) {
+    pub(crate) fn remove(&mut self, slot: Slot) {
         assert!(self.is_used(slot), "slot {slot} is empty");
         let line = self.line_of(slot);
         self.table.remove(line, slot);
         self.vacate(slot, line);
     }
 
-    pub(crate) fn set_clean(&mut self, slot: u32) {
+    pub(crate) fn set_clean(&mut self, slot: Slot) {
         if self.is_dirty(slot) {
             self.set_word(slot, self.word(slot) & !DIRTY);
             self.uncount_dirty(self.line_of(slot));
         }
     }
 
-    pub(crate) fn clear_pending(&mut self, slot: u32) {
+    pub(crate) fn clear_pending(&mut self, slot: Slot) {
         self.set_word(slot, self.word(slot) & !PENDING);
     }
 
     /// After the SSD is lost: forgets that sectors of a lost line are lost, because the origin has
     /// newer ones now.
-    pub(crate) fn heal(&mut self, slot: u32, sectors: u128, all: u128) {
+    pub(crate) fn heal(&mut self, slot: Slot, sectors: u128, all: u128) {
         let left = self.mask(slot).unwrap_or(all) & !sectors;
         if left == 0 {
             self.remove(slot);
@@ -260,8 +261,8 @@ impl Index {
     }
 
     /// Writes the state of a slot for a checkpoint.
-    pub(crate) fn encode(&self, slot: u32, into: &mut [u8]) {
-        let line = self.line_of(slot).to_le_bytes();
+    pub(crate) fn encode(&self, slot: Slot, into: &mut [u8]) {
+        let line = self.line_of(slot).0.to_le_bytes();
         into[..5].copy_from_slice(&line[..5]);
         let state = (self.word(slot) & (USED | DIRTY | PARTIAL)) as u32;
         into[5..9].copy_from_slice(&(self.crc_bits(slot) << 8 | state).to_le_bytes());
@@ -275,13 +276,13 @@ impl Index {
         self.warm_up_lines(states.map(|from| {
             let mut line = [0; 8];
             line[..5].copy_from_slice(&from[..5]);
-            u64::from_le_bytes(line)
+            Line(u64::from_le_bytes(line))
         }));
     }
 
     /// Looks at where several lines are. The looks do not wait for each other as inserts do: most of
     /// the time of a load is such waiting for memory.
-    pub(crate) fn warm_up_lines(&self, lines: impl Iterator<Item = u64>) {
+    pub(crate) fn warm_up_lines(&self, lines: impl Iterator<Item = Line>) {
         let looks = lines.map(|line| self.table.look(line));
         std::hint::black_box(looks.fold(0u8, |seen, look| seen ^ look));
     }
@@ -290,7 +291,7 @@ impl Index {
     ///
     /// # Errors
     /// When it holds a line that the origin does not have.
-    pub(crate) fn decode(&self, slot: u32, from: &[u8]) -> Result<Option<SlotState>, String> {
+    pub(crate) fn decode(&self, slot: Slot, from: &[u8]) -> Result<Option<SlotState>, String> {
         let word = u32::from_le_bytes(from[5..9].try_into().expect("four bytes"));
         let state = u64::from(word);
         if state & USED == 0 {
@@ -298,8 +299,8 @@ impl Index {
         }
         let mut line = [0; 8];
         line[..5].copy_from_slice(&from[..5]);
-        let line = u64::from_le_bytes(line);
-        if line >= self.geometry.origin_lines() {
+        let line = Line(u64::from_le_bytes(line));
+        if line.0 >= self.geometry.origin_lines() {
             return Err(format!("slot {slot} holds line {line}, which the origin does not have"));
         }
         let mask_bytes = self.geometry.mask_bytes();
@@ -322,15 +323,15 @@ impl Index {
 }
 
 impl policy::Lines for Index {
-    fn slot_of(&self, line: u64) -> Option<u32> {
+    fn slot_of(&self, line: Line) -> Option<Slot> {
         self.lookup(line)
     }
 
-    fn line_of(&self, slot: u32) -> u64 {
+    fn line_of(&self, slot: Slot) -> Line {
         Index::line_of(self, slot)
     }
 
-    fn evictable(&self, slot: u32) -> bool {
+    fn evictable(&self, slot: Slot) -> bool {
         self.word(slot) & (USED | DIRTY | PENDING) == USED
     }
 
@@ -338,7 +339,7 @@ impl policy::Lines for Index {
         self.words.len() as u32
     }
 
-    fn occupied(&self, slot: u32) -> bool {
+    fn occupied(&self, slot: Slot) -> bool {
         self.is_used(slot)
     }
 }
@@ -360,6 +361,7 @@ mod tests {
     }
 
     fn placement(line: u64, slot: u32, dirty: bool) -> Placement {
+        let (line, slot) = (Line(line), Slot(slot));
         Placement { line, slot, crc: 0xaabb_ccdd, dirty, mask: None, pending: false }
     }
 
@@ -367,13 +369,16 @@ mod tests {
     fn a_line_lives_in_one_slot_and_dirty_counts_follow_it() {
         let mut index = index();
         assert_eq!(index.place(placement(300, 5, true)), None);
-        assert_eq!(index.place(placement(300, 9, true)), Some(5));
-        assert_eq!((index.lookup(300), index.dirty_lines(), index.used_lines()), (Some(9), 1, 1));
+        assert_eq!(index.place(placement(300, 9, true)), Some(Slot(5)));
+        assert_eq!(
+            (index.lookup(Line(300)), index.dirty_lines(), index.used_lines()),
+            (Some(Slot(9)), 1, 1)
+        );
         assert_eq!(index.next_dirty_extent(0), Some(1));
-        index.set_clean(9);
+        index.set_clean(Slot(9));
         assert_eq!((index.dirty_lines(), index.next_dirty_extent(0)), (0, None));
-        index.remove(9);
-        assert_eq!((index.lookup(300), index.live_in(0)), (None, 0));
+        index.remove(Slot(9));
+        assert_eq!((index.lookup(Line(300)), index.live_in(0)), (None, 0));
     }
 
     #[test]
@@ -383,9 +388,10 @@ mod tests {
             let last = index.geometry.origin_lines() - 1;
             index.place(placement(last, 3, true));
             let mut state = vec![0; index.geometry.state_bytes_per_slot()];
-            index.encode(3, &mut state);
-            let state = index.decode(3, &state).unwrap().expect("the slot is used");
-            assert_eq!((index.line_of(3), index.lookup(last)), (last, Some(3)));
+            index.encode(Slot(3), &mut state);
+            let state = index.decode(Slot(3), &state).unwrap().expect("the slot is used");
+            let last = Line(last);
+            assert_eq!((index.line_of(Slot(3)), index.lookup(last)), (last, Some(Slot(3))));
             assert_eq!((state.line, state.crc, state.dirty), (last, 0xbb_ccdd, true));
         }
     }
@@ -404,12 +410,12 @@ mod tests {
     fn masks_exist_only_for_partial_lines() {
         let mut index = index();
         index.place(placement(1, 0, true));
-        assert!(index.masks.is_empty() && index.mask(0).is_none());
+        assert!(index.masks.is_empty() && index.mask(Slot(0)).is_none());
         index.place(Placement { mask: Some(0b101), ..placement(2, 1, true) });
-        assert_eq!(index.mask(1), Some(0b101));
-        index.heal(1, 0b001, 0xff);
-        assert_eq!(index.mask(1), Some(0b100));
-        index.heal(1, 0b100, 0xff);
-        assert_eq!(index.lookup(2), None);
+        assert_eq!(index.mask(Slot(1)), Some(0b101));
+        index.heal(Slot(1), 0b001, 0xff);
+        assert_eq!(index.mask(Slot(1)), Some(0b100));
+        index.heal(Slot(1), 0b100, 0xff);
+        assert_eq!(index.lookup(Line(2)), None);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::format::chunk::ChunkName;
 use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
+use crate::numbers::{Line, Slot};
 
 /// Where the map of a checkpoint is on the SSD.
 #[derive(Clone, Copy)]
@@ -29,12 +30,12 @@ impl StoredMap {
 }
 
 /// The intent marks as they were at some moment.
-pub(crate) struct Marks {
+pub(crate) struct IntentMarks {
     bits: Vec<u8>,
     sectors_per_region: u64,
 }
 
-impl Marks {
+impl IntentMarks {
     pub(crate) fn new(bits: Vec<u8>, sectors_per_region: u64) -> Self {
         Self { bits, sectors_per_region }
     }
@@ -48,10 +49,10 @@ impl Marks {
 
 /// Lines of which the map is not to be asked, as ranges: begin, and the first one behind it.
 #[derive(Default)]
-struct Void(BTreeMap<u64, u64>);
+struct Void(BTreeMap<Line, Line>);
 
 impl Void {
-    fn insert(&mut self, first: u64, last: u64) {
+    fn insert(&mut self, first: Line, last: Line) {
         let (mut start, mut end) = (first, last + 1);
         while let Some((&from, &to)) = self.0.range(..=end).next_back()
             && to >= start
@@ -62,7 +63,7 @@ impl Void {
         self.0.insert(start, end);
     }
 
-    fn contains(&self, line: u64) -> bool {
+    fn contains(&self, line: Line) -> bool {
         self.0.range(..=line).next_back().is_some_and(|(_, end)| line < *end)
     }
 }
@@ -76,7 +77,7 @@ pub(crate) struct Loading {
     decided: Vec<u64>,
     void: Void,
     /// After an unclean stop: regions in which clean lines are not trusted.
-    distrusted: Option<Marks>,
+    distrusted: Option<IntentMarks>,
     /// Clean lines in what was not taken in yet, out of date or not.
     lines_left: u64,
 }
@@ -117,12 +118,12 @@ impl Loading {
         self.decided.len() * 8 + self.void.0.len() * 16
     }
 
-    pub(crate) fn is_decided(&self, slot: u32) -> bool {
-        self.decided[slot as usize / 64] & 1 << (slot % 64) != 0
+    pub(crate) fn is_decided(&self, slot: Slot) -> bool {
+        self.decided[slot.index() / 64] & 1 << (slot.0 % 64) != 0
     }
 
     /// Whether what the map says of a line is out of date.
-    pub(crate) fn is_void(&self, line: u64) -> bool {
+    pub(crate) fn is_void(&self, line: Line) -> bool {
         self.void.contains(line)
     }
 
@@ -132,17 +133,17 @@ impl Loading {
     }
 
     /// Notes that the content of a slot is known.
-    pub(crate) fn decide(&mut self, slot: u32) {
-        self.decided[slot as usize / 64] |= 1 << (slot % 64);
+    pub(crate) fn decide(&mut self, slot: Slot) {
+        self.decided[slot.index() / 64] |= 1 << (slot.0 % 64);
     }
 
     /// Notes that the stored map is out of date about these lines.
-    pub(crate) fn void(&mut self, first: u64, last: u64) {
+    pub(crate) fn void(&mut self, first: Line, last: Line) {
         self.void.insert(first, last);
     }
 
     /// A replayed record took a line out of a slot.
-    pub(crate) fn replay_drop(&mut self, line: u64, slot: u32) {
+    pub(crate) fn replay_drop(&mut self, line: Line, slot: Slot) {
         // A line that the same log had brought there may be in the map elsewhere.
         if self.is_decided(slot) {
             self.void(line, line);
@@ -151,7 +152,7 @@ impl Loading {
     }
 
     /// Clean lines of marked regions are not to be taken in.
-    pub(crate) fn distrust(&mut self, marks: Marks) {
+    pub(crate) fn distrust(&mut self, marks: IntentMarks) {
         self.distrusted = Some(marks);
     }
 }
@@ -166,14 +167,14 @@ mod tests {
         let mut model = std::collections::BTreeSet::new();
         let mut prng = voltier_block::Prng::new(3);
         for _ in 0..2000 {
-            let first = prng.below(3000);
+            let first = Line(prng.below(3000));
             let last = first + prng.below(4);
             void.insert(first, last);
-            model.extend(first..=last);
+            model.extend(first.through(last));
             assert!(void.0.len() <= model.len());
         }
-        assert!((0..3100).all(|line| void.contains(line) == model.contains(&line)));
-        void.insert(0, 4000);
+        assert!((0..3100).map(Line).all(|line| void.contains(line) == model.contains(&line)));
+        void.insert(Line(0), Line(4000));
         assert_eq!(void.0.len(), 1);
     }
 }

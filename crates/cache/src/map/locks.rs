@@ -10,6 +10,8 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use crate::numbers::Line;
+
 /// Stripes: with 256 lines in flight, one request in 256 meets a stranger on its stripe.
 const STRIPE_COUNT: usize = 1 << 16;
 
@@ -48,9 +50,9 @@ impl Held {
     }
 }
 
-fn stripe_of(line: u64) -> u32 {
+fn stripe_of(line: Line) -> u32 {
     // Neighbouring lines get neighbouring stripes: a large request takes distinct ones.
-    (line % STRIPE_COUNT as u64) as u32
+    (line.0 % STRIPE_COUNT as u64) as u32
 }
 
 impl LineLocks {
@@ -117,11 +119,11 @@ impl LineLocks {
     }
 
     /// The stripes of lines `first..=last`, two or more, in the order in which all take them.
-    fn stripes_of(first: u64, last: u64) -> Vec<u32> {
+    fn stripes_of(first: Line, last: Line) -> Vec<u32> {
         let mut stripes: Vec<u32> = if last - first >= STRIPE_COUNT as u64 {
             (0..STRIPE_COUNT as u32).collect()
         } else {
-            (first..=last).map(stripe_of).collect()
+            first.through(last).map(stripe_of).collect()
         };
         stripes.sort_unstable();
         stripes
@@ -130,8 +132,8 @@ impl LineLocks {
     /// Locks the lines `first..=last` if nobody else has one of them.
     pub(crate) fn try_lock(
         self: &Rc<Self>,
-        first: u64,
-        last: u64,
+        first: Line,
+        last: Line,
         access: Access,
     ) -> Option<LineGuard> {
         let held = if first == last {
@@ -149,7 +151,12 @@ impl LineLocks {
     }
 
     /// Locks the lines `first..=last`.
-    pub(crate) async fn lock(self: &Rc<Self>, first: u64, last: u64, access: Access) -> LineGuard {
+    pub(crate) async fn lock(
+        self: &Rc<Self>,
+        first: Line,
+        last: Line,
+        access: Access,
+    ) -> LineGuard {
         if first == last {
             let stripe = stripe_of(first);
             self.take(stripe, access).await;
@@ -189,11 +196,11 @@ mod tests {
         let log = Rc::new(RefCell::new(Vec::new()));
         let (outer, seen) = (handle.clone(), log.clone());
         executor.block_on(async move {
-            let reader = locks.lock(5, 9, Access::Shared).await;
+            let reader = locks.lock(Line(5), Line(9), Access::Shared).await;
             let writer = {
                 let (locks, log) = (locks.clone(), log.clone());
                 outer.spawn(async move {
-                    let _guard = locks.lock(9, 12, Access::Exclusive).await;
+                    let _guard = locks.lock(Line(9), Line(12), Access::Exclusive).await;
                     log.borrow_mut().push("writer");
                 })
             };
@@ -201,7 +208,7 @@ mod tests {
             log.borrow_mut().push("reader");
             drop(reader);
             writer.await;
-            drop(locks.lock(9, 9, Access::Exclusive).await);
+            drop(locks.lock(Line(9), Line(9), Access::Exclusive).await);
         });
         assert_eq!(*seen.borrow(), ["reader", "writer"]);
     }

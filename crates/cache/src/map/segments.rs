@@ -12,6 +12,7 @@ use std::ops::Range;
 use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::map::index::Index;
+use crate::numbers::Slot;
 
 /// Segments tried at once: when that many have no room, looking further costs more than making some.
 const CANDIDATES_MAX: usize = 64;
@@ -46,7 +47,7 @@ impl FreeSlots {
         let slots = geometry.slots_per_segment;
         let mut words = vec![0; slots.div_ceil(64) as usize];
         for slot in 0..slots {
-            if !index.is_used(segment * slots + slot) {
+            if !index.is_used(Slot(segment * slots + slot)) {
                 words[slot as usize / 64] |= 1 << (slot % 64);
             }
         }

@@ -11,6 +11,7 @@ use crate::canary::{self, Canary};
 use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::map::contents::Contents;
+use crate::numbers::{Line, Slot};
 
 /// The map of one cache, and the signals of what happens in it.
 pub(crate) struct Map {
@@ -25,7 +26,7 @@ pub(crate) struct Map {
 /// A slot's place on the SSD, and what its data must be.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotCopy {
-    pub(crate) slot: u32,
+    pub(crate) slot: Slot,
     pub(crate) at: Lba,
     pub(crate) crc_bits: u32,
 }
@@ -63,7 +64,7 @@ impl Pinned<'_> {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        if canary::is(Canary::PinLeaked) && self.copy.slot % 64 == 1 {
+        if canary::is(Canary::PinLeaked) && self.copy.slot.0 % 64 == 1 {
             return;
         }
         let mut contents = self.map.change();
@@ -103,7 +104,7 @@ impl Map {
 
     /// Pins a slot for reading: its place, and the CRC its data must have.
     #[inline]
-    pub(crate) fn pin(&self, contents: &mut Contents, slot: u32) -> Pinned<'_> {
+    pub(crate) fn pin(&self, contents: &mut Contents, slot: Slot) -> Pinned<'_> {
         let segment = self.geometry.segment_of(slot);
         let round = contents.segments_mut().pin(segment);
         let (at, crc_bits) = (contents.index().lba_of(slot), contents.index().crc_bits(slot));
@@ -133,7 +134,7 @@ impl Map {
 
     /// Notes that the stored map will be out of date about lines that are about to be changed past the log.
     /// The caller holds the locks of the lines.
-    pub(crate) fn void_unloaded(&self, first: u64, last: u64) {
+    pub(crate) fn void_unloaded(&self, first: Line, last: Line) {
         if let Some(loading) = self.change().loading_mut() {
             loading.void(first, last);
         }
@@ -141,20 +142,20 @@ impl Map {
 
     /// Whether every line is cached.
     #[inline]
-    pub(crate) fn has_all(&self, first: u64, last: u64) -> bool {
+    pub(crate) fn has_all(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
-        (first..=last).all(|line| contents.index().lookup(line).is_some())
+        first.through(last).all(|line| contents.index().lookup(line).is_some())
     }
 
     /// Whether any line is dirty.
     #[inline]
-    pub(crate) fn has_dirty(&self, first: u64, last: u64) -> bool {
+    pub(crate) fn has_dirty(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
         let index = contents.index();
         if index.dirty_lines() == 0 {
             return false;
         }
-        (first..=last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
+        first.through(last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
         let format = FormatOptions { line_size, policy, uuid };
         let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
         let map = Map::new(Contents::new(geometry, policy, 1));
-        let pinned = [5, 6].map(|slot| map.pin(&mut map.change(), slot));
+        let pinned = [5, 6].map(|slot| map.pin(&mut map.change(), Slot(slot)));
         assert!(map.get().segments().audit_pins().is_err());
         let read = async {
             let _pinned = pinned;

@@ -5,6 +5,7 @@
 //! fit goes to the next bucket, and every bucket passed over counts it, so that a look knows when to
 //! stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
+use crate::numbers::{Line, Slot};
 use crate::packed_array::bits_for;
 
 const BUCKET_BYTES: usize = 64;
@@ -61,16 +62,16 @@ impl Layout {
     }
 
     #[inline]
-    fn slot(self, bucket: &Bucket, place: usize) -> u32 {
+    fn slot(self, bucket: &Bucket, place: usize) -> Slot {
         let (at, shift) = self.window(place);
-        (window(bucket, at) >> shift & self.slot_mask()) as u32
+        Slot((window(bucket, at) >> shift & self.slot_mask()) as u32)
     }
 
     #[inline]
-    fn set_slot(self, bucket: &mut Bucket, place: usize, slot: u32) {
-        debug_assert!(u64::from(slot) <= self.slot_mask());
+    fn set_slot(self, bucket: &mut Bucket, place: usize, slot: Slot) {
+        debug_assert!(u64::from(slot.0) <= self.slot_mask());
         let (at, shift) = self.window(place);
-        let word = window(bucket, at) & !(self.slot_mask() << shift) | u64::from(slot) << shift;
+        let word = window(bucket, at) & !(self.slot_mask() << shift) | u64::from(slot.0) << shift;
         bucket.0[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
@@ -114,8 +115,8 @@ pub(crate) struct Table {
     buckets: Vec<Bucket>,
 }
 
-fn mix(line: u64) -> u64 {
-    let mut z = line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn mix(line: Line) -> u64 {
+    let mut z = line.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     z ^ (z >> 32)
 }
@@ -136,14 +137,14 @@ impl Table {
         self.buckets.len() * size_of::<Bucket>()
     }
 
-    fn home(&self, line: u64) -> (usize, u8) {
+    fn home(&self, line: Line) -> (usize, u8) {
         let hash = mix(line);
         let bucket = ((u128::from(hash) * self.buckets.len() as u128) >> 64) as usize;
         (bucket, (hash as u8).max(FREE + 1))
     }
 
     /// Brings the home of a line into the processor's caches.
-    pub(crate) fn look(&self, line: u64) -> u8 {
+    pub(crate) fn look(&self, line: Line) -> u8 {
         self.buckets[self.home(line).0].displaced()
     }
 
@@ -152,7 +153,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<(usize, usize, u32)> {
+    fn find(&self, line: Line, is_line: impl Fn(Slot) -> bool) -> Option<(usize, usize, Slot)> {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
@@ -172,12 +173,12 @@ impl Table {
 
     /// The slot of `line`; `is_line` tells whether a slot holds it.
     #[inline]
-    pub(crate) fn get(&self, line: u64, is_line: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn get(&self, line: Line, is_line: impl Fn(Slot) -> bool) -> Option<Slot> {
         self.find(line, is_line).map(|(_, _, slot)| slot)
     }
 
     /// Adds a line that is not in the table.
-    pub(crate) fn insert(&mut self, line: u64, slot: u32) {
+    pub(crate) fn insert(&mut self, line: Line, slot: Slot) {
         let (mut at, tag) = self.home(line);
         for _ in 0..self.buckets.len() {
             let bucket = &mut self.buckets[at];
@@ -194,14 +195,14 @@ impl Table {
     }
 
     /// Points a line that is in the table to another slot.
-    pub(crate) fn replace(&mut self, line: u64, old: u32, new: u32) {
+    pub(crate) fn replace(&mut self, line: Line, old: Slot, new: Slot) {
         let (bucket, place, _) =
             self.find(line, |slot| slot == old).expect("the line is in the table");
         self.layout.set_slot(&mut self.buckets[bucket], place, new);
     }
 
     /// Takes a line out that is in the table at `slot`.
-    pub(crate) fn remove(&mut self, line: u64, slot: u32) {
+    pub(crate) fn remove(&mut self, line: Line, slot: Slot) {
         let (bucket, place, _) =
             self.find(line, |held| held == slot).expect("the line is in the table");
         self.buckets[bucket].0[place] = FREE;
@@ -226,27 +227,28 @@ mod tests {
     fn it_agrees_with_a_map_at_full_load() {
         let mut prng = Prng::new(7);
         let mut table = Table::new(1000, 1080);
-        let mut lines = vec![u64::MAX; 1080];
+        let none = Line(u64::MAX);
+        let mut lines = vec![none; 1080];
         let mut model = BTreeMap::new();
         for round in 0..200_000u32 {
-            let line = prng.below(1500);
-            let slot = round % 1080;
-            let held = table.get(line, |slot| lines[slot as usize] == line);
+            let line = Line(prng.below(1500));
+            let slot = Slot(round % 1080);
+            let held = table.get(line, |slot| lines[slot.index()] == line);
             assert_eq!(held, model.get(&line).copied());
             match held {
                 Some(old) if prng.one_in(2) => {
                     table.remove(line, old);
-                    lines[old as usize] = u64::MAX;
+                    lines[old.index()] = none;
                     model.remove(&line);
                 }
-                Some(old) if lines[slot as usize] == u64::MAX => {
-                    lines[slot as usize] = line;
+                Some(old) if lines[slot.index()] == none => {
+                    lines[slot.index()] = line;
                     table.replace(line, old, slot);
-                    lines[old as usize] = u64::MAX;
+                    lines[old.index()] = none;
                     model.insert(line, slot);
                 }
-                None if model.len() < 1000 && lines[slot as usize] == u64::MAX => {
-                    lines[slot as usize] = line;
+                None if model.len() < 1000 && lines[slot.index()] == none => {
+                    lines[slot.index()] = line;
                     table.insert(line, slot);
                     model.insert(line, slot);
                 }
@@ -261,7 +263,7 @@ mod tests {
         for bits in 1..=32 {
             let layout = Layout::new(1 << bits);
             let mut bucket = Bucket([0; BUCKET_BYTES]);
-            let slot = |place: usize| (place as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits);
+            let slot = |place: usize| Slot((place as u32).wrapping_mul(0x9e37_79b9) >> (32 - bits));
             for place in (0..layout.slots).rev() {
                 bucket.0[place] = place as u8 % 3 + 1;
                 layout.set_slot(&mut bucket, place, slot(place));

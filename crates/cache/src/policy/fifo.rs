@@ -1,9 +1,9 @@
 //! Exact first-in-first-out order: a queue of line numbers, as many bits each as the largest one has.
 //!
 //! The queue names lines, not slots, so hits and relocations cost nothing. A line evicted by us is
-//! taken out at its known place; a line invalidated by others leaves a stale entry behind, and is
-//! marked. As entries of one line stand in the order of their insertion, the oldest entries of a
-//! marked line are the stale ones, as many as it has marks.
+//! taken out at its known place; a line invalidated by others leaves a stale entry behind, which is
+//! counted. As entries of one line stand in the order of their insertion, the oldest entries of a
+//! line are the stale ones, as many as are counted of it.
 //!
 //! Stale entries are squeezed out by a pass that moves a gap from the old end to the young end, a
 //! few steps per operation:
@@ -12,14 +12,16 @@
 //! head ... squeezed ... write   gap   read ... not yet ... tail
 //! ```
 //!
-//! A pass honours the marks that existed when it began (`old`); those made meanwhile (`new`) may
+//! A pass honours the counts that existed when it began (`old`); those made meanwhile (`new`) may
 //! concern entries on either side of the gap and wait for the next pass.
 
-use super::packed::{Marks, PackedLines};
+use super::packed::{PackedLines, StaleLines};
 use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
+use crate::numbers::{Line, Slot};
+
 /// Entries a pass handles per operation. A pass over `33/32 C` entries then takes `C/124`
-/// operations, before `C/64` further entries or `3C/256` further marks could fill what is left.
+/// operations, before `C/64` further entries or `3C/256` further counts could fill what is left.
 const PASS_STEPS: u32 = 128;
 
 /// Positions only grow; an entry is stored at its position modulo the ring's length.
@@ -33,8 +35,8 @@ pub(super) struct Fifo {
     passing: bool,
     /// A pass begins when this many positions are in use.
     crowded: u64,
-    old: Marks,
-    new: Marks,
+    old: StaleLines,
+    new: StaleLines,
     hands: Hands,
 }
 
@@ -43,14 +45,14 @@ pub(super) struct Fifo {
 struct Hands {
     near: Option<u64>,
     far: Option<u64>,
-    chosen: Option<(u64, u64)>,
+    chosen: Option<(u64, Line)>,
 }
 
 impl Fifo {
     pub(super) fn new(capacity_lines: u64, line_count: u64) -> Self {
         let slack = capacity_lines / 32 + 32;
         let length = (capacity_lines + slack) as usize;
-        let marks = (capacity_lines / 64 + 32) as usize;
+        let stale_max = (capacity_lines / 64 + 32) as usize;
         Self {
             entries: PackedLines::new(length, line_count),
             head: 0,
@@ -59,8 +61,8 @@ impl Fifo {
             tail: 0,
             passing: false,
             crowded: capacity_lines + slack / 2,
-            old: Marks::new(marks, line_count),
-            new: Marks::new(marks, line_count),
+            old: StaleLines::new(stale_max, line_count),
+            new: StaleLines::new(stale_max, line_count),
             hands: Hands::default(),
         }
     }
@@ -69,7 +71,7 @@ impl Fifo {
         self.entries.heap_bytes() + self.old.heap_bytes() + self.new.heap_bytes()
     }
 
-    pub(super) fn insert(&mut self, line: u64) {
+    pub(super) fn insert(&mut self, line: Line) {
         self.squeeze();
         if self.is_full() {
             self.finish_passes();
@@ -79,7 +81,7 @@ impl Fifo {
         self.tail += 1;
     }
 
-    pub(super) fn remove(&mut self, line: u64) {
+    pub(super) fn remove(&mut self, line: Line) {
         self.squeeze();
         if let Some((position, chosen)) = self.hands.chosen.take()
             && chosen == line
@@ -93,7 +95,7 @@ impl Fifo {
         self.new.add(line);
     }
 
-    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<u32> {
+    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<Slot> {
         self.hands.chosen = None;
         let (near, far) = match (self.hands.near, self.hands.far) {
             (Some(near), Some(far)) if near < far => {
@@ -121,14 +123,14 @@ impl Fifo {
     ///
     /// The look meets the entries of every line oldest first, and so can tell the stale ones. The few
     /// live entries on its way are pushed up to where the look stops, so no dead one is met twice.
-    fn look_from_oldest(&mut self, lines: &impl Lines) -> Result<Option<u32>, u64> {
-        let mut passed = [0; NEAR_LOOKS_MAX as usize];
+    fn look_from_oldest(&mut self, lines: &impl Lines) -> Result<Option<Slot>, u64> {
+        let mut passed = [Line(0); NEAR_LOOKS_MAX as usize];
         let mut count = 0;
         let mut at = self.head;
         let mut found = None;
         while at < self.tail && count < passed.len() {
             if let Some(line) = self.get(at)
-                && !self.take_mark(at, line)
+                && !self.take_stale(at, line)
             {
                 found = lines.slot_of(line).filter(|&slot| lines.evictable(slot));
                 if found.is_some() {
@@ -153,7 +155,7 @@ impl Fifo {
         if found.is_some() { Ok(found) } else { Err(at) }
     }
 
-    /// Looks at entries from `at` up to `end`. The look cannot tell a stale entry of a marked line from
+    /// Looks at entries from `at` up to `end`. The look cannot tell a stale entry of a line from
     /// a live one, and passes over both.
     fn look(
         &mut self,
@@ -161,7 +163,7 @@ impl Fifo {
         end: u64,
         looks: u32,
         lines: &impl Lines,
-    ) -> Result<Option<u32>, u64> {
+    ) -> Result<Option<Slot>, u64> {
         for _ in 0..looks {
             if at >= end {
                 break;
@@ -183,9 +185,9 @@ impl Fifo {
         Err(at)
     }
 
-    /// Whether the oldest entry of `line`, at `at`, is stale. A pass has already taken the marks
+    /// Whether the oldest entry of `line`, at `at`, is stale. A pass has already taken the counts
     /// in `old` away from what it squeezed.
-    fn take_mark(&mut self, at: u64, line: u64) -> bool {
+    fn take_stale(&mut self, at: u64, line: Line) -> bool {
         at >= self.read && self.old.take(line) || self.new.take(line)
     }
 
@@ -249,12 +251,12 @@ impl Fifo {
     }
 
     #[inline]
-    fn get(&self, position: u64) -> Option<u64> {
+    fn get(&self, position: u64) -> Option<Line> {
         self.entries.get((position % self.entries.len() as u64) as usize)
     }
 
     #[inline]
-    fn put(&mut self, position: u64, line: Option<u64>) {
+    fn put(&mut self, position: u64, line: Option<Line>) {
         let index = (position % self.entries.len() as u64) as usize;
         self.entries.set(index, line);
     }

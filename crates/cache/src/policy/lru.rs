@@ -2,6 +2,8 @@
 
 use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
+use crate::numbers::Slot;
+
 /// Towards the more recently used.
 const NEWER: usize = 0;
 /// Towards the less recently used.
@@ -45,15 +47,15 @@ impl Lru {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, slot: u32) {
-        let node = slot + 1;
+    pub(super) fn insert(&mut self, slot: Slot) {
+        let node = slot.0 + 1;
         assert!(!self.knows(node), "slot {slot} is already in the order");
         self.push(node);
     }
 
     #[inline]
-    pub(super) fn touch(&mut self, slot: u32) {
-        let node = slot + 1;
+    pub(super) fn touch(&mut self, slot: Slot) {
+        let node = slot.0 + 1;
         if self.newest() != node {
             self.unlink(node);
             self.push(node);
@@ -61,11 +63,11 @@ impl Lru {
     }
 
     #[inline]
-    pub(super) fn relocate(&mut self, from: u32, to: u32) {
+    pub(super) fn relocate(&mut self, from: Slot, to: Slot) {
         if from == to {
             return;
         }
-        let (from, to) = (from + 1, to + 1);
+        let (from, to) = (from.0 + 1, to.0 + 1);
         assert!(self.knows(from) && !self.knows(to), "a line moves from its slot to a free one");
         let [newer, older] = std::mem::take(&mut self.nodes[from as usize]);
         self.nodes[to as usize] = [newer, older];
@@ -79,11 +81,11 @@ impl Lru {
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, slot: u32) {
-        self.unlink(slot + 1);
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.unlink(slot.0 + 1);
     }
 
-    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<u32> {
+    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<Slot> {
         let from_oldest = self.near == END || self.far == END || self.near == self.far;
         if from_oldest {
             self.near = self.oldest();
@@ -94,7 +96,7 @@ impl Lru {
             if self.near == END || met_far && !from_oldest {
                 break;
             }
-            let slot = self.near.wrapping_sub(1);
+            let slot = Slot(self.near.wrapping_sub(1));
             if lines.evictable(slot) {
                 if from_oldest {
                     self.near = END;
@@ -110,8 +112,9 @@ impl Lru {
             if self.far == END {
                 break;
             }
-            if lines.evictable(self.far - 1) {
-                return Some(self.far - 1);
+            let slot = Slot(self.far - 1);
+            if lines.evictable(slot) {
+                return Some(slot);
             }
             self.far = self.nodes[self.far as usize][NEWER];
         }

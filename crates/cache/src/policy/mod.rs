@@ -22,6 +22,8 @@ use lru::Lru;
 use rand::Rand;
 use s3_fifo::S3Fifo;
 
+use crate::numbers::{Line, Slot};
+
 /// Line numbers are below this: 2^40 - 1, so that a line or "none" takes 40 bits at most.
 pub const LINE_LIMIT: u64 = (1 << 40) - 1;
 
@@ -37,15 +39,15 @@ pub const FAR_LOOKS_MAX: u32 = 64;
 /// Facts that a policy may ask about the lines it orders.
 pub trait Lines {
     /// The slot of a cached line.
-    fn slot_of(&self, line: u64) -> Option<u32>;
+    fn slot_of(&self, line: Line) -> Option<Slot>;
     /// The line in an occupied slot.
-    fn line_of(&self, slot: u32) -> u64;
+    fn line_of(&self, slot: Slot) -> Line;
     /// Whether the slot holds a line that may go now: occupied, clean, and not in use.
-    fn evictable(&self, slot: u32) -> bool;
+    fn evictable(&self, slot: Slot) -> bool;
     /// Number of slots.
     fn slots(&self) -> u32;
     /// Whether the slot holds a cached line.
-    fn occupied(&self, slot: u32) -> bool;
+    fn occupied(&self, slot: Slot) -> bool;
 }
 
 /// The replacement policies, by the names of the command line.
@@ -160,7 +162,7 @@ impl Policy {
 
     /// A line that was not cached now is, in `slot`.
     #[inline]
-    pub fn insert(&mut self, slot: u32, line: u64) {
+    pub fn insert(&mut self, slot: Slot, line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.insert(slot),
             Order::Fifo(fifo) => fifo.insert(line),
@@ -171,7 +173,7 @@ impl Policy {
 
     /// A cached line was read or written.
     #[inline]
-    pub fn touch(&mut self, slot: u32, _line: u64) {
+    pub fn touch(&mut self, slot: Slot, _line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.touch(slot),
             Order::Fifo(_) | Order::Rand(_) => {}
@@ -181,7 +183,7 @@ impl Policy {
 
     /// A cached line is in another slot now, because it was overwritten. No touch.
     #[inline]
-    pub fn relocate(&mut self, from: u32, to: u32, _line: u64) {
+    pub fn relocate(&mut self, from: Slot, to: Slot, _line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.relocate(from, to),
             Order::Fifo(_) | Order::Rand(_) => {}
@@ -191,7 +193,7 @@ impl Policy {
 
     /// A line left the cache: evicted, or invalidated.
     #[inline]
-    pub fn remove(&mut self, slot: u32, line: u64) {
+    pub fn remove(&mut self, slot: Slot, line: Line) {
         match &mut self.0 {
             Order::Lru(lru) => lru.remove(slot),
             Order::Fifo(fifo) => fifo.remove(line),
@@ -204,7 +206,7 @@ impl Policy {
     ///
     /// None means that no line among those this call looked at may go now, because they are dirty or
     /// busy: clean some and ask again. Another call looks further.
-    pub fn victim(&mut self, lines: &impl Lines) -> Option<u32> {
+    pub fn victim(&mut self, lines: &impl Lines) -> Option<Slot> {
         match &mut self.0 {
             Order::Lru(lru) => lru.victim(lines),
             Order::Fifo(fifo) => fifo.victim(lines),

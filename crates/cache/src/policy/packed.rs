@@ -1,6 +1,7 @@
 //! Line numbers in as many bits as they need, and a small multiset of them.
 
 use super::LINE_LIMIT;
+use crate::numbers::Line;
 use crate::packed_array::{PackedArray, bits_for};
 
 /// An array of line numbers or nothing. Fresh memory holds nothing.
@@ -19,13 +20,13 @@ impl PackedLines {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<u64> {
-        self.0.get(index).checked_sub(1)
+    pub(super) fn get(&self, index: usize) -> Option<Line> {
+        self.0.get(index).checked_sub(1).map(Line)
     }
 
     #[inline]
-    pub(super) fn set(&mut self, index: usize, line: Option<u64>) {
-        self.0.set(index, line.map_or(0, |line| line + 1));
+    pub(super) fn set(&mut self, index: usize, line: Option<Line>) {
+        self.0.set(index, line.map_or(0, |line| line.0 + 1));
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -35,8 +36,8 @@ impl PackedLines {
 
 /// Spreads a line number over 64 bits (the finalizer of splitmix64).
 #[inline]
-pub(super) fn spread(line: u64) -> u64 {
-    let z = (line ^ (line >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+pub(super) fn spread(line: Line) -> u64 {
+    let z = (line.0 ^ (line.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
@@ -47,14 +48,15 @@ pub(super) fn scale(spread: u64, bound: usize) -> usize {
     ((u128::from(spread) * bound as u128) >> 64) as usize
 }
 
-/// A bounded multiset of lines: open addressing, linear probing, backward-shift deletion.
+/// A bounded multiset of the lines with stale entries, one element an entry: open addressing, linear
+/// probing, backward-shift deletion.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(super) struct StaleLines {
     table: PackedLines,
     count: usize,
 }
 
-impl Marks {
+impl StaleLines {
     pub(super) fn new(length: usize, line_count: u64) -> Self {
         Self { table: PackedLines::new(length, line_count), count: 0 }
     }
@@ -72,7 +74,7 @@ impl Marks {
         self.table.heap_bytes()
     }
 
-    fn home(&self, line: u64) -> usize {
+    fn home(&self, line: Line) -> usize {
         scale(spread(line), self.table.len())
     }
 
@@ -80,7 +82,7 @@ impl Marks {
         if index + 1 == self.table.len() { 0 } else { index + 1 }
     }
 
-    fn find(&self, line: u64) -> Option<usize> {
+    fn find(&self, line: Line) -> Option<usize> {
         if self.count == 0 {
             return None;
         }
@@ -94,12 +96,12 @@ impl Marks {
         None
     }
 
-    pub(super) fn contains(&self, line: u64) -> bool {
+    pub(super) fn contains(&self, line: Line) -> bool {
         self.find(line).is_some()
     }
 
-    /// Adds one mark. The caller keeps the count under the limit.
-    pub(super) fn add(&mut self, line: u64) {
+    /// Adds one stale entry of the line. The caller keeps the count under the limit.
+    pub(super) fn add(&mut self, line: Line) {
         assert!(self.count < self.limit());
         let mut index = self.home(line);
         while self.table.get(index).is_some() {
@@ -109,8 +111,8 @@ impl Marks {
         self.count += 1;
     }
 
-    /// Takes one mark of the line away; false if it has none.
-    pub(super) fn take(&mut self, line: u64) -> bool {
+    /// Takes one stale entry of the line away; false if it has none.
+    pub(super) fn take(&mut self, line: Line) -> bool {
         let Some(mut hole) = self.find(line) else { return false };
         let length = self.table.len();
         let distance = |from: usize, to: usize| (to + length - from) % length;
@@ -136,19 +138,21 @@ mod tests {
     use voltier_block::Prng;
 
     #[test]
-    fn marks_are_a_multiset() {
+    fn stale_lines_are_a_multiset() {
         let mut prng = Prng::new(3);
-        let mut marks = Marks::new(64, LINE_LIMIT);
-        let mut model = BTreeMap::<u64, u32>::new();
+        let mut stale = StaleLines::new(64, LINE_LIMIT);
+        let mut model = BTreeMap::<Line, u32>::new();
         for _ in 0..20_000 {
-            let line = if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };
+            let number =
+                if prng.one_in(2) { prng.below(20) } else { LINE_LIMIT - 1 - prng.below(9) };
+            let line = Line(number);
             let known = model.entry(line).or_default();
-            assert_eq!(marks.contains(line), *known > 0);
-            if prng.one_in(2) && marks.len() < marks.limit() {
-                marks.add(line);
+            assert_eq!(stale.contains(line), *known > 0);
+            if prng.one_in(2) && stale.len() < stale.limit() {
+                stale.add(line);
                 *known += 1;
             } else {
-                assert_eq!(marks.take(line), *known > 0);
+                assert_eq!(stale.take(line), *known > 0);
                 *known = known.saturating_sub(1);
             }
         }

@@ -14,6 +14,8 @@
 use super::packed::{PackedLines, scale, spread};
 use super::{Lines, NEAR_LOOKS_MAX};
 
+use crate::numbers::{Line, Slot};
+
 /// Slots the clock hand passes per call. Within them it takes the coldest evictable line if none
 /// is quite cold. 256 four-bit states are two cache lines of the processor.
 const CLOCK_LOOKS_MAX: u32 = 256;
@@ -31,7 +33,7 @@ pub(super) struct S3Fifo {
     ghost: Ghost,
     clock: u32,
     /// The slot chosen last, to tell an eviction (remembered) from an invalidation (forgotten).
-    chosen: Option<u32>,
+    chosen: Option<Slot>,
 }
 
 impl S3Fifo {
@@ -51,14 +53,14 @@ impl S3Fifo {
             + self.ghost.sets.capacity() * size_of::<[u8; GHOST_WAYS]>()
     }
 
-    pub(super) fn insert(&mut self, slot: u32, line: u64) {
+    pub(super) fn insert(&mut self, slot: Slot, line: Line) {
         let known = self.ghost.take(line);
         let small = !known && self.small.push(line);
         self.states.set(slot, State { small, uses: 0 });
     }
 
     #[inline]
-    pub(super) fn touch(&mut self, slot: u32) {
+    pub(super) fn touch(&mut self, slot: Slot) {
         let state = self.states.get(slot);
         if state.uses < State::USES_MAX {
             self.states.set(slot, State { uses: state.uses + 1, ..state });
@@ -66,7 +68,7 @@ impl S3Fifo {
     }
 
     #[inline]
-    pub(super) fn relocate(&mut self, from: u32, to: u32) {
+    pub(super) fn relocate(&mut self, from: Slot, to: Slot) {
         let state = self.states.get(from);
         self.states.set(from, State::default());
         self.states.set(to, state);
@@ -75,7 +77,7 @@ impl S3Fifo {
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32, line: u64) {
+    pub(super) fn remove(&mut self, slot: Slot, line: Line) {
         if self.states.get(slot).small && self.chosen == Some(slot) {
             // The evicted entry is the oldest: without it there is room for the line that comes.
             if self.small.oldest() == Some(line) {
@@ -87,7 +89,7 @@ impl S3Fifo {
         self.chosen = None;
     }
 
-    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<u32> {
+    pub(super) fn victim(&mut self, lines: &impl Lines) -> Option<Slot> {
         self.chosen = if self.small.is_full() {
             self.oldest_of_small(lines).or_else(|| self.coldest_of_main(lines))
         } else {
@@ -97,7 +99,7 @@ impl S3Fifo {
     }
 
     /// The oldest line of the small queue that was not used; the entry stays until it is removed.
-    fn oldest_of_small(&mut self, lines: &impl Lines) -> Option<u32> {
+    fn oldest_of_small(&mut self, lines: &impl Lines) -> Option<Slot> {
         for _ in 0..NEAR_LOOKS_MAX {
             let line = self.small.oldest()?;
             if let Some(slot) = lines.slot_of(line)
@@ -119,12 +121,12 @@ impl S3Fifo {
     }
 
     /// The first unused line of the main part at the clock hand, or the least used within reach.
-    fn coldest_of_main(&mut self, lines: &impl Lines) -> Option<u32> {
+    fn coldest_of_main(&mut self, lines: &impl Lines) -> Option<Slot> {
         let slots = lines.slots();
-        let mut coldest: Option<(u8, u32)> = None;
+        let mut coldest: Option<(u8, Slot)> = None;
         for _ in 0..CLOCK_LOOKS_MAX.min(slots.saturating_mul(1 + u32::from(State::USES_MAX))) {
-            let slot = self.clock;
-            let next = slot + 1;
+            let slot = Slot(self.clock);
+            let next = self.clock + 1;
             let state = self.states.get(slot);
             if !state.small && lines.evictable(slot) {
                 if state.uses == 0 {
@@ -164,16 +166,16 @@ impl States {
     }
 
     #[inline]
-    fn get(&self, slot: u32) -> State {
-        let bits = self.0[(slot / 2) as usize] >> (slot % 2 * 4);
+    fn get(&self, slot: Slot) -> State {
+        let bits = self.0[slot.index() / 2] >> (slot.0 % 2 * 4);
         State { small: bits & State::SMALL != 0, uses: bits & State::USES_MAX }
     }
 
     #[inline]
-    fn set(&mut self, slot: u32, state: State) {
-        let shift = slot % 2 * 4;
+    fn set(&mut self, slot: Slot, state: State) {
+        let shift = slot.0 % 2 * 4;
         let bits = state.uses | if state.small { State::SMALL } else { 0 };
-        let byte = &mut self.0[(slot / 2) as usize];
+        let byte = &mut self.0[slot.index() / 2];
         *byte = *byte & !(0xf << shift) | bits << shift;
     }
 }
@@ -198,7 +200,7 @@ impl SmallQueue {
         self.length == self.entries.len()
     }
 
-    fn oldest(&self) -> Option<u64> {
+    fn oldest(&self) -> Option<Line> {
         if self.length == 0 { None } else { self.entries.get(self.head) }
     }
 
@@ -208,7 +210,7 @@ impl SmallQueue {
     }
 
     /// False if it is full.
-    fn push(&mut self, line: u64) -> bool {
+    fn push(&mut self, line: Line) -> bool {
         if self.is_full() {
             return false;
         }
@@ -234,20 +236,20 @@ impl Ghost {
         Self { sets: vec![[0; GHOST_WAYS]; sets] }
     }
 
-    fn place(&mut self, line: u64) -> (&mut [u8; GHOST_WAYS], u8) {
+    fn place(&mut self, line: Line) -> (&mut [u8; GHOST_WAYS], u8) {
         let spread = spread(line);
         let set = scale(spread, self.sets.len());
         (&mut self.sets[set], (spread as u8).max(1))
     }
 
-    fn put(&mut self, line: u64) {
+    fn put(&mut self, line: Line) {
         let (set, fingerprint) = self.place(line);
         set.copy_within(0..GHOST_WAYS - 1, 1);
         set[0] = fingerprint;
     }
 
     /// Whether the line is remembered; it is forgotten thereby.
-    fn take(&mut self, line: u64) -> bool {
+    fn take(&mut self, line: Line) -> bool {
         let (set, fingerprint) = self.place(line);
         let Some(way) = set.iter().position(|&known| known == fingerprint) else { return false };
         set.copy_within(way + 1.., way);

@@ -20,6 +20,7 @@ use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::map::shared::{Map, Pinned};
+use crate::numbers::Line;
 
 /// Nanoseconds on the clock of the core.
 type Nanos = u64;
@@ -108,7 +109,11 @@ impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
 
     /// Reads pinned lines, neighbours on the origin, from there, if that is better and possible: true
     /// if `into` has their content.
-    pub(super) async fn read_congested(&self, lines: &[(u64, Pinned<'_>)], into: &mut Buf) -> bool {
+    pub(super) async fn read_congested(
+        &self,
+        lines: &[(Line, Pinned<'_>)],
+        into: &mut Buf,
+    ) -> bool {
         if !self.prefers_origin(self.settings.borrow().congested_us) {
             return false;
         }
@@ -129,7 +134,7 @@ impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
 
     /// Reads pinned lines from the origin; `None` unless it has them as they are on the SSD and is
     /// quick enough.
-    async fn read_from_origin(&self, lines: &[(u64, Pinned<'_>)], bytes: usize) -> Option<Buf> {
+    async fn read_from_origin(&self, lines: &[(Line, Pinned<'_>)], bytes: usize) -> Option<Buf> {
         let begun = self.handle.now();
         if begun < self.origin_rests_until.get() {
             return None;

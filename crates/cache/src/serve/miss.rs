@@ -12,6 +12,7 @@ use crate::ground::Ground;
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::map::shared::Map;
+use crate::numbers::Line;
 
 /// Fills that wait for the log, at most; beyond it a miss is served and not kept.
 const FILL_BACKLOG_BYTES: u64 = 8 << 20;
@@ -42,9 +43,9 @@ impl<S: BlockDevice, O: BlockDevice> MissReader<S, O> {
         keep: bool,
     ) -> IoResult<Buf> {
         let (first, last) = self.map.geometry().lines_of(range);
-        let admitted: Vec<u64> = if keep && self.has_fill_room() {
+        let admitted: Vec<Line> = if keep && self.has_fill_room() {
             let mut admission = self.admission.borrow_mut();
-            (first..=last).filter(|line| admission.admit(*line)).collect()
+            first.through(last).filter(|line| admission.admit(*line)).collect()
         } else {
             Vec::new()
         };

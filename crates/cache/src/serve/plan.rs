@@ -9,13 +9,14 @@ use crate::devices::health::SsdHealth;
 use crate::ground::Ground;
 use crate::log::commit::Log;
 use crate::map::shared::{Map, Pinned};
+use crate::numbers::{Line, Slot};
 
 /// A run of a request that is served in one way.
 pub(super) enum Run<'a> {
     /// Whole lines that stand one behind the other on the SSD.
-    Ssd { lines: Vec<(u64, Pinned<'a>)>, range: SectorRange },
+    Ssd { lines: Vec<(Line, Pinned<'a>)>, range: SectorRange },
     /// A part of a line, or a line of which only some sectors are cached.
-    Line { line: u64, slot: u32, range: SectorRange },
+    Line { line: Line, slot: Slot, range: SectorRange },
     /// Not cached.
     Origin { range: SectorRange },
 }
@@ -41,7 +42,7 @@ impl<S: BlockDevice> Planner<S> {
     }
 
     /// A line that is whole and on the SSD, pinned: the fast path.
-    pub(super) fn ready_hit(&self, line: u64) -> Option<Pinned<'_>> {
+    pub(super) fn ready_hit(&self, line: Line) -> Option<Pinned<'_>> {
         if self.health.failed() {
             return None;
         }
@@ -60,7 +61,7 @@ impl<S: BlockDevice> Planner<S> {
     pub(super) async fn plan(&self, range: SectorRange) -> Vec<Run<'_>> {
         let (first, last) = self.map.geometry().lines_of(range);
         // Neighbours are far apart in the table: the waits for memory are had at once.
-        self.map.get().index().warm_up_lines(first..=last);
+        self.map.get().index().warm_up_lines(first.through(last));
         loop {
             // Only what is on its way can be pending.
             let pending = !self.health.failed()
@@ -78,7 +79,7 @@ impl<S: BlockDevice> Planner<S> {
         let line_sectors = self.map.geometry().line_sectors();
         let mut runs: Vec<Run<'_>> = Vec::new();
         for piece in range.split_at_multiples(line_sectors) {
-            let line = piece.start.0 / line_sectors;
+            let line = self.map.geometry().line_of(piece.start);
             // Clean copies on a lost SSD are as good as none; dirty ones must not be forgotten.
             let slot = contents
                 .index()
@@ -112,9 +113,11 @@ impl<S: BlockDevice> Planner<S> {
         runs
     }
 
-    fn has_pending(&self, first: u64, last: u64) -> bool {
+    fn has_pending(&self, first: Line, last: Line) -> bool {
         let contents = self.map.get();
         let index = contents.index();
-        (first..=last).any(|line| index.lookup(line).is_some_and(|slot| index.is_pending(slot)))
+        first
+            .through(last)
+            .any(|line| index.lookup(line).is_some_and(|slot| index.is_pending(slot)))
     }
 }

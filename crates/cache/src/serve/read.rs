@@ -13,6 +13,7 @@ use crate::ground::Ground;
 use crate::log::damage::Damage;
 use crate::map::locks::{Access, LineLocks};
 use crate::map::shared::{Map, Pinned};
+use crate::numbers::{Line, Slot};
 use crate::serve::idle_origin::IdleOrigin;
 use crate::serve::miss::MissReader;
 use crate::serve::plan::{Planner, Run};
@@ -96,7 +97,12 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
     }
 
     /// Reads one pinned line straight into the client's buffer.
-    async fn read_whole_line(&self, line: u64, pinned: Pinned<'_>, mut into: Buf) -> IoResult<Buf> {
+    async fn read_whole_line(
+        &self,
+        line: Line,
+        pinned: Pinned<'_>,
+        mut into: Buf,
+    ) -> IoResult<Buf> {
         let lines = [(line, pinned)];
         if self.idle_origin.read_congested(&lines, &mut into).await {
             return Ok(into);
@@ -112,7 +118,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         self.read_after_error(line, copy.slot).await
     }
 
-    async fn read_after_error(&self, line: u64, slot: u32) -> IoResult<Buf> {
+    async fn read_after_error(&self, line: Line, slot: Slot) -> IoResult<Buf> {
         self.damage.give_up_line(line, slot)?;
         let range = self.map.geometry().line_range(line);
         self.origin.read(range.start, Buf::new(range.bytes() as usize)).await
@@ -145,7 +151,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
     }
 
     /// Reads pinned whole lines that are neighbours on the SSD, and checks each.
-    async fn read_run(&self, lines: Vec<(u64, Pinned<'_>)>, mut part: Buf) -> IoResult<Buf> {
+    async fn read_run(&self, lines: Vec<(Line, Pinned<'_>)>, mut part: Buf) -> IoResult<Buf> {
         let bytes = part.len();
         if self.idle_origin.read_congested(&lines, &mut part).await {
             return Ok(part);
@@ -174,7 +180,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
     /// Serves the bad lines of a run one by one, each from where it is whole.
     ///
     /// The buffer of a failed read is gone with it, so the result may be in another one.
-    async fn mend_run(&self, mut part: Buf, bad: &[(usize, u64, u32)]) -> IoResult<Buf> {
+    async fn mend_run(&self, mut part: Buf, bad: &[(usize, Line, Slot)]) -> IoResult<Buf> {
         for (from, line, slot) in bad {
             // Unpinned since: the slot may have another line by now.
             let still = self.map.get().index().lookup(*line) == Some(*slot);
@@ -189,7 +195,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
     }
 
     /// Reads a part of a cached line, the sectors that are not cached from the origin.
-    async fn read_mixed_line(&self, line: u64, slot: u32, range: SectorRange) -> IoResult<Buf> {
+    async fn read_mixed_line(&self, line: Line, slot: Slot, range: SectorRange) -> IoResult<Buf> {
         let whole = self.map.geometry().line_range(line);
         let mask = self.map.get().index().mask(slot).unwrap_or(u128::MAX);
         let wanted = mask_of(range.start.0 - whole.start.0, range.count);

@@ -24,6 +24,7 @@ use crate::log::intents::Intents;
 use crate::log::pressure::Pressure;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::map::shared::Map;
+use crate::numbers::{Line, Slot};
 use crate::serve::flush::Flusher;
 use crate::serve::route::{Router, WritePath};
 use crate::serve::same_range::{self, Coalescing, Overwritten, Role, WriteAnswer};
@@ -232,7 +233,7 @@ impl<S: BlockDevice> LineMerger<S> {
         let mut changes = Vec::with_capacity(1);
         let mut rest = PayloadCursor::new(data.clone());
         for piece in range.split_at_multiples(line_sectors) {
-            let line = piece.start.0 / line_sectors;
+            let line = self.map.geometry().line_of(piece.start);
             let data = rest.take(piece.bytes() as usize);
             if piece.count == line_sectors {
                 changes.push(Change::Data { line, data, mask: None, source });
@@ -251,7 +252,7 @@ impl<S: BlockDevice> LineMerger<S> {
     /// asked. `None` when nothing of it is cached and no partial line may be made.
     async fn merge_line(
         &self,
-        line: u64,
+        line: Line,
         piece: SectorRange,
         data: &[u8],
         partial: bool,
@@ -278,9 +279,9 @@ impl<S: BlockDevice> LineMerger<S> {
     ///
     /// # Errors
     /// `Medium` when the copy is dirty and damaged; `Gone` when the SSD is.
-    async fn cached_line(&self, line: u64) -> IoResult<Option<(Buf, Option<u128>)>> {
+    async fn cached_line(&self, line: Line) -> IoResult<Option<(Buf, Option<u128>)>> {
         let found = || self.map.get().index().lookup(line);
-        let pending = |slot: u32| self.map.get().index().is_pending(slot);
+        let pending = |slot: Slot| self.map.get().index().is_pending(slot);
         self.log.until(|| self.ssd.failed() || !found().is_some_and(pending)).await;
         if self.ssd.failed() {
             return Err(IoError::Gone);
@@ -356,10 +357,11 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     }
 
     /// Drops of every line that is cached, or that a queued fill may bring in.
-    pub(super) fn drops(&self, first: u64, last: u64) -> Vec<Change> {
+    pub(super) fn drops(&self, first: Line, last: Line) -> Vec<Change> {
         let contents = self.map.get();
         let fills_queued = self.log.has_queued();
-        (first..=last)
+        first
+            .through(last)
             .filter(|line| fills_queued || contents.index().lookup(*line).is_some())
             .map(|line| Change::Drop { line })
             .collect()
@@ -397,8 +399,8 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     pub(super) async fn zero_past(
         &self,
         piece: SectorRange,
-        first: u64,
-        last: u64,
+        first: Line,
+        last: Line,
     ) -> IoResult<()> {
         if self.ssd.failed() {
             return Err(IoError::Gone);
@@ -417,7 +419,12 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     }
 
     /// Discards whole lines, whose locks the caller holds: the cache forgets them, the origin is told.
-    pub(super) async fn discard(&self, first: u64, last: u64, whole: SectorRange) -> IoResult<()> {
+    pub(super) async fn discard(
+        &self,
+        first: Line,
+        last: Line,
+        whole: SectorRange,
+    ) -> IoResult<()> {
         if self.ssd.failed() {
             self.health.past_gate().await;
             let _order = self.origin.lock(first, last).await;

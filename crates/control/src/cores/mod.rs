@@ -258,9 +258,9 @@ impl Engine for CoreEngine {
         Ok(generation)
     }
 
-    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()> {
         let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
-        self.on_core(name, move |_| volumes::settle(volume, devices))
+        self.on_core(name, move |_| volumes::quiesce(volume, devices))
     }
 
     fn resume(&mut self, name: &VolumeName) {

@@ -146,10 +146,10 @@ pub(super) async fn attach(
 }
 
 /// Writes everything back and has requests wait.
-pub(super) async fn settle(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
+pub(super) async fn quiesce(name: VolumeName, devices: DeviceNames) -> ControlResult<()> {
     let volume = resident(&name)?.volume.clone();
     let origin_errors = origin_errors(&volume);
-    volume.settle().await.map_err(|error| match error {
+    volume.quiesce().await.map_err(|error| match error {
         VolumeError::Io { error, .. } => {
             not_written_back(&name, &volume, &devices, origin_errors, error)
         }

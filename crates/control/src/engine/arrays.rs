@@ -191,8 +191,8 @@ pub trait ArrayEngine {
     /// Why it does not.
     fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
-    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it; or a member for
-    /// room, and begins to move the data.
+    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it; or a member
+    /// for capacity, and begins to move the data.
     ///
     /// # Errors
     /// The array is as before then, unless a device failed while it was taken in.

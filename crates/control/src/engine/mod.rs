@@ -119,9 +119,9 @@ pub trait Engine: ArrayEngine + 'static {
     ///
     /// # Errors
     /// When there is no cache, or it could not be written back: all is as before then.
-    fn settle(&mut self, name: &VolumeName) -> ControlResult<()>;
+    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()>;
 
-    /// Lets requests go on after `settle`, with the cache still in front.
+    /// Lets requests go on after `quiesce`, with the cache still in front.
     fn resume(&mut self, name: &VolumeName);
 
     /// Takes the cache away and unmarks the SSD. With `write_back`, what is dirty goes to the

@@ -10,7 +10,7 @@ use voltier_array::{JOURNAL_MAGIC, MemberLayout, SUPERBLOCK_MAGIC as ARRAY_MAGIC
 use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
-/// First bytes of a device that are looked at: room for the btrfs mark at 64 KiB and 64 bytes in.
+/// First bytes of a device that are looked at: far enough for the btrfs signature at 64 KiB and 64 bytes in.
 pub(super) const LOOK_BYTES: usize = 68 << 10;
 
 /// Something on a device.
@@ -22,8 +22,8 @@ pub(super) struct Content {
     pub(super) is_ours: bool,
 }
 
-/// Marks known without help: byte offset, bytes, what they mean.
-const MARKS: [(usize, &[u8], &str); 16] = [
+/// Signatures known without help: byte offset, bytes, what they mean.
+const SIGNATURES: [(usize, &[u8], &str); 16] = [
     (1080, &[0x53, 0xef], "an ext2/3/4 file system"),
     (0, b"XFSB", "an XFS file system"),
     (65_600, b"_BHRfS_M", "a btrfs file system"),
@@ -45,7 +45,7 @@ const MARKS: [(usize, &[u8], &str); 16] = [
 /// EnhanceIO's and MaxIO's superblock magic, 0xE10CAC6E, somewhere in the first 4 KiB.
 const ENHANCEIO_MAGIC: [u8; 4] = 0xE10C_AC6E_u32.to_le_bytes();
 
-/// Everything recognised on an open device; `path` is for `blkid`, which knows many more marks.
+/// Everything recognised on an open device; `path` is for `blkid`, which knows many more signatures.
 pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>> {
     let mut first = vec![0; LOOK_BYTES];
     let length = read_up_to(file, &mut first, 0)?;
@@ -97,7 +97,7 @@ pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
         found.push(Content { what: "a Voltier cache".into(), is_ours: true });
     }
     let foreign = |what: &str| Content { what: what.to_owned(), is_ours: false };
-    for (offset, mark, what) in MARKS {
+    for (offset, mark, what) in SIGNATURES {
         if first.get(offset..).is_some_and(|rest| rest.starts_with(mark)) {
             found.push(foreign(what));
         }
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_mark_of_the_table_is_recognised_in_its_place_and_not_one_byte_off() {
-        for (offset, mark, what) in MARKS {
+        for (offset, mark, what) in SIGNATURES {
             let mut first = vec![0; LOOK_BYTES];
             first[offset..offset + mark.len()].copy_from_slice(mark);
             assert_eq!(own_marks(&first)[0].what, what);

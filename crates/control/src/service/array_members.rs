@@ -53,7 +53,7 @@ impl<E: Engine> Service<E> {
         Ok(self.array_response(name, vec![how]))
     }
 
-    /// Adds a row of parity, a copy, or a member for room.
+    /// Adds a row of parity, a copy, or a member for capacity.
     pub(super) fn grow_array(
         &mut self,
         name: &ArrayName,
@@ -344,7 +344,7 @@ impl<E: Engine> Service<E> {
             known.as_ref().is_some_and(|known| known == meant || self.is_same(known, meant))
         };
         let place = match meant {
-            MemberName::Place(place) => Some(*place as usize),
+            MemberName::Index(index) => Some(*index as usize),
             MemberName::Device(meant) => record.members.iter().position(|it| is_same(it, meant)),
         };
         if let Some(place) = place.filter(|place| *place < record.members.len()) {
@@ -354,7 +354,7 @@ impl<E: Engine> Service<E> {
         let members = members.map(|(place, device)| format!("{place} {}", shown(device)));
         let meant = match meant {
             MemberName::Device(device) => device.to_string(),
-            MemberName::Place(place) => place.to_string(),
+            MemberName::Index(index) => index.to_string(),
         };
         Err(ControlError::failed(format!(
             "{meant} is no member of {}; its members: {}",

@@ -257,7 +257,7 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<ControlResult<()>> {
         let name = plain.name.clone();
         if write_back {
-            self.engine.settle(&name)?;
+            self.engine.quiesce(&name)?;
         }
         if let Err(error) = self.registry.put(plain) {
             self.engine.resume(&name);

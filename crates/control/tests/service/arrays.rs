@@ -303,7 +303,7 @@ fn ask_of(ask: ArrayRequest) -> Request {
 
 impl Fixture {
     fn replace(&self, old: u32, new: &str, force: bool) -> Request {
-        let (old, new) = (MemberName::Place(old), self.device(new));
+        let (old, new) = (MemberName::Index(old), self.device(new));
         ask_of(ArrayRequest::Replace { name: r5(), old, new, force })
     }
 

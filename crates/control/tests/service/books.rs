@@ -114,8 +114,8 @@ impl Engine for BookEngine {
         Ok(1)
     }
 
-    fn settle(&mut self, name: &VolumeName) -> ControlResult<()> {
-        self.call("settle", name.as_str())
+    fn quiesce(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("quiesce", name.as_str())
     }
 
     fn resume(&mut self, name: &VolumeName) {

@@ -78,7 +78,7 @@ fn a_delete_drains_closes_doors_and_forgets() {
     assert_eq!(fixture.job(Request::Job { id: job.id }).state, JobState::Done);
     assert_eq!(
         fixture.calls(),
-        ["unexport nbd", "configure pt", "drain v", "settle v", "detach clean", "close v"]
+        ["unexport nbd", "configure pt", "drain v", "quiesce v", "detach clean", "close v"]
     );
     assert!(fixture.registry().volumes().is_empty());
     fixture.create(Mode::WriteBack);
@@ -321,7 +321,7 @@ fn a_cache_that_cannot_be_written_back_whole_stays_on_record() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);
     let before = fixture.registry().volumes().to_vec();
-    fixture.steer(|books| books.failing = Some("settle"));
+    fixture.steer(|books| books.failing = Some("quiesce"));
     for request in [detach(true), delete(true)] {
         fixture.steer(|books| books.dirty = 3);
         let job = fixture.job(request);
@@ -384,7 +384,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
 fn requests_wait_before_the_registry_forgets_a_cache_that_is_written_back() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);
-    fixture.steer(|books| books.failing = Some("settle"));
+    fixture.steer(|books| books.failing = Some("quiesce"));
     let before = fixture.registry().volumes().to_vec();
     let job = fixture.job(detach(true));
     fixture.service.step_jobs();

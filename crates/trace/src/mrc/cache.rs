@@ -1,34 +1,36 @@
 //! The policies of the cache, replayed without a drive: the code that chooses victims is the
 //! product's own ([`voltier_cache::policy`]); slots are filled as its log fills them.
 
-use voltier_cache::Mode;
 use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
+use voltier_cache::{Line, Mode, Slot};
 
 use crate::Op;
 
-/// Marks a line that is not cached, and a slot without a line.
+/// Marks a slot without a line.
 const NONE: u32 = u32::MAX;
+/// Marks a line that is not cached.
+const NO_SLOT: Slot = Slot(NONE);
 
 /// A policy looks at a bounded number of lines a call; here all may leave, so a few calls do.
 const CALLS_MAX: u32 = 64;
 
-/// Which line is where. Lines are numbers from 0.
+/// The slots of lines, and the lines in slots. Lines are numbers from 0.
 #[derive(Debug)]
 struct Slots {
-    slot_of: Vec<u32>,
+    slot_of: Vec<Slot>,
     line_at: Vec<u32>,
 }
 
 impl Lines for Slots {
-    fn slot_of(&self, line: u64) -> Option<u32> {
-        Some(self.slot_of[line as usize]).filter(|slot| *slot != NONE)
+    fn slot_of(&self, line: Line) -> Option<Slot> {
+        Some(self.slot_of[line.0 as usize]).filter(|slot| *slot != NO_SLOT)
     }
 
-    fn line_of(&self, slot: u32) -> u64 {
-        u64::from(self.line_at[slot as usize])
+    fn line_of(&self, slot: Slot) -> Line {
+        number(self.line_at[slot.index()])
     }
 
-    fn evictable(&self, slot: u32) -> bool {
+    fn evictable(&self, slot: Slot) -> bool {
         self.occupied(slot)
     }
 
@@ -36,9 +38,14 @@ impl Lines for Slots {
         self.line_at.len() as u32
     }
 
-    fn occupied(&self, slot: u32) -> bool {
-        self.line_at[slot as usize] != NONE
+    fn occupied(&self, slot: Slot) -> bool {
+        self.line_at[slot.index()] != NONE
     }
+}
+
+/// The line of a 32-bit number.
+fn number(line: u32) -> Line {
+    Line(line.into())
 }
 
 /// Line references of one direction.
@@ -64,7 +71,7 @@ pub(super) struct Replayed {
     slots: Slots,
     used: u64,
     capacity: u64,
-    append_at: u32,
+    append_at: Slot,
     pub reads: Count,
     pub writes: Count,
 }
@@ -84,16 +91,16 @@ impl Replayed {
         Self {
             policy: Policy::new(kind, slots, capacity, line_count, seed),
             mode,
-            slots: Slots { slot_of: vec![NONE; lines], line_at: vec![NONE; slots as usize] },
+            slots: Slots { slot_of: vec![NO_SLOT; lines], line_at: vec![NONE; slots as usize] },
             used: 0,
             capacity,
-            append_at: 0,
+            append_at: Slot(0),
             reads: Count::default(),
             writes: Count::default(),
         }
     }
 
-    /// What one of them takes.
+    /// Memory that one such cache takes.
     pub(super) fn memory_bytes(&self) -> usize {
         (self.slots.slot_of.len() + self.slots.line_at.len()) * 4 + self.policy.memory_bytes()
     }
@@ -101,13 +108,13 @@ impl Replayed {
     /// One reference to a line.
     pub(super) fn touch(&mut self, line: u32, op: Op, is_whole: bool) {
         let slot = self.slots.slot_of[line as usize];
-        let is_hit = slot != NONE;
+        let is_hit = slot != NO_SLOT;
         let count = if op == Op::Write { &mut self.writes } else { &mut self.reads };
         count.references += 1;
         count.hits += u64::from(is_hit);
         match (op, self.mode) {
             (Op::Discard, _) | (_, Mode::PassThrough) => {}
-            (Op::Read, _) if is_hit => self.policy.touch(slot, u64::from(line)),
+            (Op::Read, _) if is_hit => self.policy.touch(slot, number(line)),
             (Op::Read, mode) if mode.keeps_reads() => self.insert(line),
             (Op::Read, _) => {}
             (Op::Write, Mode::ReadOnly) if is_hit => self.remove(slot, line),
@@ -125,42 +132,42 @@ impl Replayed {
                 break;
             }
             if let Some(slot) = self.policy.victim(&self.slots) {
-                self.remove(slot, self.slots.line_at[slot as usize]);
+                self.remove(slot, self.slots.line_at[slot.index()]);
             }
         }
         if self.used < self.capacity {
             let slot = self.next_free();
             self.put(slot, line);
             self.used += 1;
-            self.policy.insert(slot, u64::from(line));
+            self.policy.insert(slot, number(line));
         }
     }
 
     /// A log writes a new copy, and the old place is free.
-    fn overwrite(&mut self, from: u32, line: u32) {
+    fn overwrite(&mut self, from: Slot, line: u32) {
         let to = self.next_free();
-        self.slots.line_at[from as usize] = NONE;
+        self.slots.line_at[from.index()] = NONE;
         self.put(to, line);
-        self.policy.relocate(from, to, u64::from(line));
-        self.policy.touch(to, u64::from(line));
+        self.policy.relocate(from, to, number(line));
+        self.policy.touch(to, number(line));
     }
 
-    fn remove(&mut self, slot: u32, line: u32) {
-        self.slots.line_at[slot as usize] = NONE;
-        self.slots.slot_of[line as usize] = NONE;
+    fn remove(&mut self, slot: Slot, line: u32) {
+        self.slots.line_at[slot.index()] = NONE;
+        self.slots.slot_of[line as usize] = NO_SLOT;
         self.used -= 1;
-        self.policy.remove(slot, u64::from(line));
+        self.policy.remove(slot, number(line));
     }
 
-    fn put(&mut self, slot: u32, line: u32) {
-        self.slots.line_at[slot as usize] = line;
+    fn put(&mut self, slot: Slot, line: u32) {
+        self.slots.line_at[slot.index()] = line;
         self.slots.slot_of[line as usize] = slot;
     }
 
     /// The next free slot round the log: there is always one more than lines.
-    fn next_free(&mut self) -> u32 {
+    fn next_free(&mut self) -> Slot {
         while self.slots.occupied(self.append_at) {
-            self.append_at = (self.append_at + 1) % self.slots.slots();
+            self.append_at = Slot((self.append_at.0 + 1) % self.slots.slots());
         }
         self.append_at
     }
@@ -206,7 +213,8 @@ mod tests {
                     let op = if prng.one_in(3) { Op::Write } else { Op::Read };
                     cache.touch(prng.below(1000) as u32, op, true);
                 }
-                let occupied = (0..cache.slots.slots()).filter(|slot| cache.slots.occupied(*slot));
+                let slots = (0..cache.slots.slots()).map(Slot);
+                let occupied = slots.filter(|slot| cache.slots.occupied(*slot));
                 assert_eq!((occupied.count() as u64, cache.used), (capacity, capacity), "{kind}");
             }
         }

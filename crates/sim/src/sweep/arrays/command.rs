@@ -222,7 +222,7 @@ impl ArrayCommand {
         let name = name();
         let replace = |new: usize| ArrayRequest::Replace {
             name: name.clone(),
-            old: MemberName::Place(MEMBER),
+            old: MemberName::Index(MEMBER),
             new: device(new),
             force: true,
         };
@@ -248,7 +248,7 @@ impl ArrayCommand {
                 ArrayRequest::Assemble { devices, force: false }
             }
             Self::Fail | Self::FailWithSpare => {
-                ArrayRequest::Fail { name, member: MemberName::Place(MEMBER) }
+                ArrayRequest::Fail { name, member: MemberName::Index(MEMBER) }
             }
             Self::ReplaceLost | Self::ReplaceOnline => replace(FRESH),
             Self::ReplaceBack => replace(MEMBER as usize),
@@ -310,7 +310,7 @@ impl ArrayCommand {
                 service = engine::service(fixture);
             }
             Self::ReplaceLost | Self::ReplaceBack => {
-                let member = MemberName::Place(MEMBER);
+                let member = MemberName::Index(MEMBER);
                 ask(fixture, &mut service, ArrayRequest::Fail { name: name(), member });
                 fixture.pass(WARM_UP_NS);
             }

@@ -425,7 +425,7 @@ impl Engine for ArraySimEngine {
         Err(failed("no volumes here"))
     }
 
-    fn settle(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&mut self, _: &VolumeName) -> ControlResult<()> {
         Ok(())
     }
 

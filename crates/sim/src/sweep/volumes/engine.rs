@@ -133,10 +133,10 @@ impl Engine for SimEngine {
         Ok(opened.generation)
     }
 
-    fn settle(&mut self, _: &VolumeName) -> ControlResult<()> {
+    fn quiesce(&mut self, _: &VolumeName) -> ControlResult<()> {
         self.0.step();
         let volume = self.volume()?;
-        self.0.run(async move { volume.settle().await }).map_err(one_line)?;
+        self.0.run(async move { volume.quiesce().await }).map_err(one_line)?;
         self.0.step();
         Ok(())
     }
