@@ -23,7 +23,7 @@ use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
-use crate::journal::placement::label_for;
+use crate::journal::writer::label_for;
 use crate::members::label_copies::{write_label, write_superblock};
 use crate::service;
 

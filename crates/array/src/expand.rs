@@ -15,7 +15,7 @@ use crate::generation::{Generation, NextShape, limits_of};
 use crate::generations::Generations;
 use crate::geometry::shapes::Shapes;
 use crate::grow::{check_can_grow, check_pending_member, check_undisturbed, wipe};
-use crate::journal::ring::Ring;
+use crate::journal::ledger::Ring;
 use crate::members::member::Member;
 use crate::tasks::reshape::Moving;
 use crate::tasks::reshape::worker::{Reshape, Step};

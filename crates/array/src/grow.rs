@@ -43,11 +43,10 @@ pub(crate) fn check_undisturbed<D: BlockDevice>(array: &Generation<D>) -> Result
     if !membership.is_durable() {
         return Err(GrowError::Bare.into());
     }
-    let is_whole = |member: &Member<D>| member.is_online() && member.successor().borrow().is_none();
     if array.tasks.scrub.is_running() {
         return Err(ReplaceError::ScrubRuns.into());
     }
-    if !members.iter().all(is_whole) || array.tasks.rebuild.is_running() {
+    if !members.iter().all(Member::is_undisturbed) || array.tasks.rebuild.is_running() {
         return Err(GrowError::Degraded.into());
     }
     let [.., regions] = bitmap.counts();

@@ -36,6 +36,8 @@ struct Block {
     references: AtomicUsize,
     memory: NonNull<u8>,
     layout: Layout,
+    /// The list of the pool that takes the block; [`CLASS_COUNT`] and more for none.
+    class: usize,
 }
 
 struct Pool {
@@ -102,6 +104,12 @@ fn take_block(bytes: usize) -> NonNull<Block> {
             return block;
         }
     }
+    allocate_block(bytes, class)
+}
+
+/// Memory of the system, for a buffer that the pool has no block for.
+#[cold]
+fn allocate_block(bytes: usize, class: usize) -> NonNull<Block> {
     let capacity = bytes.next_power_of_two().max(1 << CLASS_MIN_LOG2);
     let align = if capacity >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BUF_ALIGN_BYTES };
     let layout = Layout::from_size_align(capacity, align).expect("size fits an isize");
@@ -112,7 +120,7 @@ fn take_block(bytes: usize) -> NonNull<Block> {
         NonNull::new(unsafe { alloc_zeroed(layout) })
     };
     let Some(memory) = memory else { handle_alloc_error(layout) };
-    let block = Block { references: AtomicUsize::new(1), memory, layout };
+    let block = Block { references: AtomicUsize::new(1), memory, layout, class };
     NonNull::from(Box::leak(Box::new(block)))
 }
 
@@ -159,6 +167,7 @@ unsafe fn free_block(block: NonNull<Block>) {
     }
 }
 
+#[inline]
 fn give_back(block: NonNull<Block>) {
     // SAFETY: the caller holds a reference, so the block is alive.
     let shared = unsafe { block.as_ref() };
@@ -168,8 +177,14 @@ fn give_back(block: NonNull<Block>) {
     if !is_last && shared.references.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
+    retire_block(block);
+}
+
+/// Keeps a block whose last owner is gone in the pool, or frees the block.
+fn retire_block(block: NonNull<Block>) {
     BLOCKS_OUT.set(BLOCKS_OUT.get() - 1);
-    let class = class_of(shared.layout.size());
+    // SAFETY: the caller was the last owner, so the block is alive and nobody else reads it.
+    let class = unsafe { block.as_ref() }.class;
     let pooled = class < CLASS_COUNT
         && POOL.try_with(|pool| pool.borrow_mut().keep(class, block)).unwrap_or(false);
     if !pooled {
@@ -195,6 +210,7 @@ unsafe impl Sync for Buf {}
 
 impl Buf {
     /// A buffer of `len` bytes with unspecified (but initialised) content.
+    #[inline]
     pub fn new(len: usize) -> Self {
         let block = take_block(len);
         // SAFETY: the block is alive; reading its field needs only a shared reference.
@@ -295,6 +311,7 @@ impl DerefMut for Buf {
 }
 
 impl Drop for Buf {
+    #[inline]
     fn drop(&mut self) {
         give_back(self.block);
     }
@@ -326,6 +343,7 @@ impl Bytes {
 
     /// The part `range` of these bytes, shared.
     #[must_use]
+    #[inline]
     pub fn slice(&self, range: Range<usize>) -> Bytes {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
         let mut part = self.clone();
@@ -337,6 +355,7 @@ impl Bytes {
 }
 
 impl Clone for Bytes {
+    #[inline]
     fn clone(&self) -> Self {
         // SAFETY: we hold a reference, so the block is alive.
         unsafe { self.block.as_ref() }.references.fetch_add(1, Ordering::Relaxed);
@@ -354,6 +373,7 @@ impl Deref for Bytes {
 }
 
 impl Drop for Bytes {
+    #[inline]
     fn drop(&mut self) {
         give_back(self.block);
     }

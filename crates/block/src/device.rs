@@ -89,6 +89,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`IoError::OutOfRange`] for a range that is not the device's, or not of whole blocks.
+    #[inline]
     pub fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
         if self.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
     }
@@ -97,6 +98,7 @@ impl Limits {
     ///
     /// # Errors
     /// As [`checked`](Self::checked); also when the bytes are no whole sectors.
+    #[inline]
     pub fn checked_transfer(&self, at: Lba, bytes: usize) -> IoResult<SectorRange> {
         let bytes = bytes as u64;
         if !bytes.is_multiple_of(SECTOR_BYTES) {
@@ -109,6 +111,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`IoError::ReadOnly`], else as [`checked_transfer`](Self::checked_transfer).
+    #[inline]
     pub fn checked_write(&self, at: Lba, data: &Payload) -> IoResult<SectorRange> {
         if self.read_only {
             return Err(IoError::ReadOnly);
@@ -120,6 +123,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`IoError::ReadOnly`], else as [`checked`](Self::checked).
+    #[inline]
     pub fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
         if self.read_only {
             return Err(IoError::ReadOnly);

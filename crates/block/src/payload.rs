@@ -23,6 +23,7 @@ impl Payload {
     }
 
     /// The pieces in order.
+    #[inline]
     pub fn pieces(&self) -> &[Bytes] {
         match self {
             Payload::One(one) => std::slice::from_ref(one),
@@ -31,6 +32,7 @@ impl Payload {
     }
 
     /// Bytes in all pieces.
+    #[inline]
     pub fn len(&self) -> usize {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
@@ -107,6 +109,7 @@ impl Payload {
     }
 
     /// All bytes as one piece: shared if there is one, else copied.
+    #[inline]
     pub fn into_bytes(self) -> Bytes {
         match self {
             Payload::One(whole) => whole,
@@ -145,6 +148,7 @@ impl PayloadCursor {
     ///
     /// # Panics
     /// When the payload ends before.
+    #[inline]
     pub fn take(&mut self, bytes: usize) -> Bytes {
         let mut copy: Option<Buf> = None;
         let mut filled = 0;

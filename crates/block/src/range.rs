@@ -16,6 +16,7 @@ impl Lba {
     }
 
     /// The sector at a byte offset, which must be a multiple of 512.
+    #[inline]
     pub const fn from_bytes(bytes: u64) -> Self {
         assert!(bytes.is_multiple_of(SECTOR_BYTES));
         Self(bytes / SECTOR_BYTES)
@@ -50,6 +51,7 @@ impl SectorRange {
     }
 
     /// A range from bytes; both must be multiples of 512.
+    #[inline]
     pub const fn from_bytes(offset: u64, length: u64) -> Self {
         assert!(length.is_multiple_of(SECTOR_BYTES));
         Self { start: Lba::from_bytes(offset), count: length / SECTOR_BYTES }

@@ -12,6 +12,7 @@
 pub mod demo;
 pub mod fio;
 pub mod machine;
+mod model_store;
 pub mod plan;
 pub mod process;
 pub mod run;

@@ -20,6 +20,7 @@ impl Signal {
     }
 
     /// Wakes every task that waits now.
+    #[inline]
     pub fn notify(&self) {
         self.round.set(self.round.get() + 1);
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());

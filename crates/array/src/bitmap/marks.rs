@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use voltier_block::{IoError, Lba, SECTOR_BYTES, SectorRange};
-use voltier_ring::Signal;
+use voltier_ring::{DrainRounds, Signal};
 
 use crate::format::bits::Bits;
 use crate::format::region_map::{RegionMap, region_sectors};
@@ -27,10 +27,9 @@ pub(crate) struct Marks {
     pub(super) touched: RefCell<Bits>,
     /// Regions whose parity is to be made anew.
     pub(super) in_doubt: RefCell<Bits>,
-    /// Writes under way by the turn in which they began: a round ends a turn and waits for it.
-    pub(super) in_flight: [Cell<u64>; 2],
-    pub(super) turn: Cell<usize>,
-    pub(super) turn_ended: Signal,
+    /// Writes under way: a round of clearing waits for those that began before it.
+    pub(super) under_way: RefCell<DrainRounds>,
+    pub(super) drained: Signal,
     /// Regions that wait for their marks.
     pub(super) wanted: RefCell<BTreeSet<u64>>,
     /// Regions whose marks may be taken back.
@@ -65,9 +64,8 @@ impl Marks {
             unstored: RefCell::default(),
             touched: RefCell::new(Bits::new(count)),
             in_doubt: RefCell::new(in_doubt),
-            in_flight: Default::default(),
-            turn: Cell::new(0),
-            turn_ended: Signal::new(),
+            under_way: RefCell::default(),
+            drained: Signal::new(),
             wanted: RefCell::default(),
             unwanted: RefCell::default(),
             rebuilt: RefCell::default(),
@@ -116,11 +114,6 @@ impl Marks {
         self.map.borrow().written.count()
     }
 
-    pub(crate) fn is_in_doubt(&self, region: u64) -> bool {
-        let in_doubt = self.in_doubt.borrow();
-        !in_doubt.is_empty() && in_doubt.has(region)
-    }
-
     /// The first region in doubt that is not below `from`.
     pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
         self.in_doubt.borrow().iter().find(|region| *region >= from)
@@ -137,13 +130,6 @@ impl Marks {
     pub(crate) fn counts(&self) -> [u64; 4] {
         let map = self.map.borrow();
         [map.count(), map.written.count(), map.dirty.count(), self.in_doubt.borrow().count()]
-    }
-
-    pub(super) fn is_ready(&self, region: u64, must_be_dirty: bool) -> bool {
-        let map = self.map.borrow();
-        map.written.has(region)
-            && (!must_be_dirty || map.dirty.has(region))
-            && !self.unstored.borrow().contains(&region)
     }
 
     /// Regions that these need to be zero and are not, and some ahead of those that follow a row of

@@ -14,7 +14,7 @@ use std::rc::{Rc, Weak};
 use voltier_block::{
     BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
 };
-use voltier_ring::Handle;
+use voltier_ring::{Handle, Round};
 
 use crate::bitmap::marks::Marks;
 use crate::bitmap::matched::MatchedRegions;
@@ -26,7 +26,6 @@ use crate::format::region_map::MAP_BLOCK_BYTES;
 use crate::geometry::chunks::{Geometry, Stripe};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
-use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 
@@ -52,7 +51,7 @@ pub(crate) struct Bitmap<D> {
 /// A write that is in its region, until dropped.
 pub(crate) struct RegionGuard {
     /// None of a bare array.
-    marks: Option<(Rc<Marks>, usize)>,
+    marks: Option<(Rc<Marks>, Round)>,
     matched: Rc<RefCell<MatchedRegions>>,
     /// The region as scrubs number it.
     check: u64,
@@ -62,13 +61,20 @@ impl Drop for RegionGuard {
     fn drop(&mut self) {
         // A check that began beside the write may have seen the stripe before it.
         self.matched.borrow_mut().note_write(self.check);
-        let Some((marks, turn)) = &self.marks else { return };
-        let in_flight = &marks.in_flight[*turn];
-        in_flight.set(in_flight.get() - 1);
-        if in_flight.get() == 0 {
-            marks.turn_ended.notify();
+        let Some((marks, round)) = &self.marks else { return };
+        let is_drained = marks.under_way.borrow_mut().end(*round);
+        if is_drained {
+            marks.drained.notify();
         }
     }
+}
+
+/// Whether a region may be written: zeroed or written before, and dirty if it must be, durably.
+fn is_ready(marks: &Marks, region: u64, must_be_dirty: bool) -> bool {
+    let map = marks.map.borrow();
+    map.written.has(region)
+        && (!must_be_dirty || map.dirty.has(region))
+        && !marks.unstored.borrow().contains(&region)
 }
 
 impl<D: BlockDevice> Bitmap<D> {
@@ -163,7 +169,8 @@ impl<D: BlockDevice> Bitmap<D> {
     /// Whether the parity of a stripe may not match.
     pub(crate) fn is_in_doubt(&self, stripe: Stripe) -> bool {
         let Some(marks) = &self.marks else { return false };
-        marks.is_in_doubt(self.region_of(stripe))
+        let in_doubt = marks.in_doubt.borrow();
+        !in_doubt.is_empty() && in_doubt.has(self.region_of(stripe))
     }
 
     pub(crate) fn is_written(&self, region: u64) -> bool {
@@ -264,16 +271,15 @@ impl<D: BlockDevice> Bitmap<D> {
         let mut guard = RegionGuard { marks: None, matched: self.matched.clone(), check };
         let Some(marks) = &self.marks else { return Ok(guard) };
         let region = self.region_of(stripe);
-        while !marks.is_ready(region, self.must_be_dirty()) {
+        while !is_ready(marks, region, self.must_be_dirty()) {
             self.membership.settled().await?;
             self.store_mark_of(marks, region).await?;
         }
         marks.touched.borrow_mut().put(region, true);
         marks.recent.borrow_mut().put(region, true);
-        let turn = marks.turn.get();
-        marks.in_flight[turn].set(marks.in_flight[turn].get() + 1);
+        let round = marks.under_way.borrow_mut().begin();
         self.begin_rounds();
-        guard.marks = Some((marks.clone(), turn));
+        guard.marks = Some((marks.clone(), round));
         Ok(guard)
     }
 
@@ -285,12 +291,12 @@ impl<D: BlockDevice> Bitmap<D> {
         }
         let missing: Vec<u64> = {
             let (recent, in_doubt) = (marks.recent.borrow(), marks.in_doubt.borrow());
-            recent.iter().chain(in_doubt.iter()).filter(|it| !marks.is_ready(*it, true)).collect()
+            recent.iter().chain(in_doubt.iter()).filter(|it| !is_ready(marks, *it, true)).collect()
         };
         // All of them together: the first one takes the others along.
         self.want_marks(missing.iter().copied());
         for region in missing {
-            while !marks.is_ready(region, true) {
+            while !is_ready(marks, region, true) {
                 self.store_mark_of(marks, region).await?;
             }
         }
@@ -346,7 +352,7 @@ impl<D: BlockDevice> Bitmap<D> {
     ) -> IoResult<()> {
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
-        wanted.retain(|region| !marks.is_ready(*region, self.must_be_dirty()));
+        wanted.retain(|region| !is_ready(marks, *region, self.must_be_dirty()));
         let mut zeroed = marks.to_zero(&wanted);
         if !zeroed.is_empty() {
             self.zero_regions(marks, &zeroed).await?;
@@ -394,12 +400,7 @@ impl<D: BlockDevice> Bitmap<D> {
         // A member that was lost while it was filled may be on record as one that is: what it lacks
         // stays in the map until it is not.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
-        let is_missing = |region| {
-            let lacks = |member: &Member<D>| {
-                member.missing().borrow().as_ref().is_some_and(|it| it.regions.has(region))
-            };
-            self.members.iter().any(lacks)
-        };
+        let is_missing = |region| self.members.iter().any(|member| member.lacks(region));
         if is_whole {
             // One that takes the place of the member it was a copy of was not on record, and what it was
             // given since the last flush goes with the power.
@@ -580,8 +581,8 @@ impl<D: BlockDevice> Bitmap<D> {
             touched.clear();
             idle
         };
-        let turn = marks.turn.replace(1 - marks.turn.get());
-        marks.turn_ended.until(|| marks.in_flight[turn].get() == 0).await;
+        marks.under_way.borrow_mut().advance();
+        marks.drained.until(|| marks.under_way.borrow().is_drained()).await;
         if self.members.flush().await.is_ok() && !idle.is_empty() {
             marks.unwanted.borrow_mut().extend(idle);
             let wait = marks.stored.wait();

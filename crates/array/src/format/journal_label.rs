@@ -10,11 +10,11 @@ use voltier_block::{KIB, Lba, MIB, SECTOR_BYTES};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::format::checksum::{COUNTER_MAX, crc_without};
+use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
 use crate::format::journal_place::JournalPlace;
 use crate::format::journal_record::BLOCK_SECTORS;
 use crate::format::member_layout::MemberLayout;
-use crate::format::superblock::{NAME_BYTES_MAX, Rejected, SUPERBLOCK_VERSION, is_name};
+use crate::format::superblock::{NAME_BYTES_MAX, SUPERBLOCK_VERSION, is_name};
 
 /// First bytes of a journal device.
 pub const JOURNAL_MAGIC: [u8; 8] = *b"VOLTJRNL";
@@ -25,7 +25,6 @@ const RING_BYTES_MAX: u64 = 512 * MIB;
 /// The version of the superblock with which journal devices came.
 const FIRST_VERSION: u32 = 2;
 const BLOCK_BYTES: usize = 4 * KIB as usize;
-const CRC_AT: usize = 12;
 
 /// What a journal device is to the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,26 +119,16 @@ impl JournalLabel {
         raw.ring_sectors = place.sectors.into();
         raw.name[..self.name.len()].copy_from_slice(self.name.as_bytes());
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
-        let crc = crc_without(&block, CRC_AT);
-        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut block, CRC_AT);
         block
     }
 
     /// The label in `block`, if it is copy `copy` of one and everything in it makes sense.
     pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
         let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
-        if raw.magic != JOURNAL_MAGIC {
-            return Err(Rejected::Absent);
-        }
-        if raw.crc != crc_without(block, CRC_AT) {
-            return Err(Rejected::Damaged);
-        }
-        // Place and meaning of magic, version and CRC are the same in every version.
-        match raw.version.get() {
-            FIRST_VERSION..=SUPERBLOCK_VERSION => raw.checked(copy).ok_or(Rejected::Damaged),
-            older if older < FIRST_VERSION => Err(Rejected::Damaged),
-            newer => Err(Rejected::Newer(newer)),
-        }
+        check_head(block, JOURNAL_MAGIC, raw.version.get(), SUPERBLOCK_VERSION)?;
+        let is_known = raw.version.get() >= FIRST_VERSION;
+        raw.checked(copy).filter(|_| is_known).ok_or(Rejected::Damaged)
     }
 }
 
@@ -209,8 +198,7 @@ mod tests {
         for (at, byte, expected) in cases {
             let mut block = label().encode(0);
             block[at] = byte;
-            let crc = crc_without(&block, CRC_AT);
-            block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+            seal(&mut block, CRC_AT);
             assert_eq!(JournalLabel::decode(&block, 0), Err(expected), "byte {at}");
         }
     }

@@ -9,7 +9,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::bits::Bits;
-use crate::format::checksum::{COUNTER_MAX, crc_without};
+use crate::format::checksum::{COUNTER_MAX, crc_without, seal};
 use crate::format::member_layout::{BACKUP_START_BYTES, MAP_START_BYTES};
 
 /// Smallest region, in bytes of a member.
@@ -152,8 +152,7 @@ impl RegionMap {
             missing: field(&self.missing),
         };
         let mut bytes: [u8; PAGE_BYTES] = zerocopy::transmute!(page);
-        let crc = crc_without(&bytes, CRC_AT);
-        bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut bytes, CRC_AT);
         bytes
     }
 

@@ -8,7 +8,7 @@ use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::format::checksum::{COUNTER_MAX, crc_without};
+use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
 use crate::format::consistency::Consistency;
 use crate::format::journal_label::{JournalRecord, JournalState};
 use crate::format::journal_place::{JournalOptions, JournalPlace};
@@ -31,7 +31,6 @@ pub const MEMBERS_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 64;
 
 const BLOCK_BYTES: usize = SUPERBLOCK_BYTES as usize;
-const CRC_AT: usize = 12;
 /// Where it is said which device has the journal.
 const JOURNAL_AT: usize = 3968;
 
@@ -136,17 +135,6 @@ pub struct Superblock {
     pub member: usize,
     /// The size of its device, in sectors.
     pub device_sectors: u64,
-}
-
-/// Why a block is not a superblock that can be believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rejected {
-    /// It does not begin as one.
-    Absent,
-    /// It begins as one; the checksum, or what is in it, is wrong.
-    Damaged,
-    /// It is whole and of a newer version.
-    Newer(u32),
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -346,8 +334,7 @@ impl Superblock {
             raw.reshape_settled = reshape.settled_below.into();
         }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
-        let crc = crc_without(&block, CRC_AT);
-        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        seal(&mut block, CRC_AT);
         block
     }
 
@@ -357,20 +344,9 @@ impl Superblock {
     /// Why it is not.
     pub(crate) fn decode(block: &[u8], copy: u32) -> Result<Self, Rejected> {
         let raw = Raw::ref_from_bytes(block).map_err(|_| Rejected::Absent)?;
-        if raw.magic != SUPERBLOCK_MAGIC {
-            return Err(Rejected::Absent);
-        }
-        if raw.crc != crc_without(block, CRC_AT) {
-            return Err(Rejected::Damaged);
-        }
-        // Place and meaning of magic, version and CRC are the same in every version.
-        match raw.version.get() {
-            newer if newer > SUPERBLOCK_VERSION => Err(Rejected::Newer(newer)),
-            version => {
-                let read = raw.checked(copy).filter(|read| version_of(&read.array) == version);
-                read.ok_or(Rejected::Damaged)
-            }
-        }
+        check_head(block, SUPERBLOCK_MAGIC, raw.version.get(), SUPERBLOCK_VERSION)?;
+        let is_of_version = |read: &Self| version_of(&read.array) == raw.version.get();
+        raw.checked(copy).filter(is_of_version).ok_or(Rejected::Damaged)
     }
 }
 

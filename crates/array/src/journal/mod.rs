@@ -2,17 +2,13 @@
 //! it is written in place, so that a crash leaves all of it or nothing, whichever members are lost
 //! with it. `docs/adr/0016-write-hole-journal.md` has the protocol and why it holds.
 //!
-//! - `ring`: the room in a ring and the queue before it.
-//! - `ledger`: all rings, and all transactions.
-//! - `placement`: in the rings of the members, or in that of a device of its own.
-//! - `writer`: the tasks that write batches, labels, and raise the watermark.
-//! - `journal`: begin and end of a transaction; pauses, members that come, another place.
+//! - `ledger`: all transactions, the room in every ring, and the queue before it.
+//! - `writer`: in which rings; the tasks that write batches, labels, and raise the watermark.
+//! - `transaction`: begin and end of a transaction; pauses, members that come, another place.
 //! - `replay`: what an array does before it serves; `extents`: of overlapping records the last one.
 
 pub(crate) mod extents;
 pub(crate) mod ledger;
-pub(crate) mod placement;
 pub(crate) mod replay;
-pub(crate) mod ring;
 pub(crate) mod transaction;
 pub(crate) mod writer;

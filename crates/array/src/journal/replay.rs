@@ -21,9 +21,8 @@ use crate::format::journal_record::{
 };
 use crate::geometry::chunks::Geometry;
 use crate::journal::extents::{Extent, Extents};
-use crate::journal::ledger::Ledger;
-use crate::journal::placement::Placement;
-use crate::journal::ring::Ring;
+use crate::journal::ledger::{Ledger, Ring};
+use crate::journal::writer::Placement;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::long_transfer::read_long;

@@ -1,18 +1,232 @@
-//! The tasks behind the rings: batches, labels, the watermark.
+//! Where transactions are recorded, and the tasks that write there: batches, labels, the watermark.
+//!
+//! Records go to the rings of the members, or all of them to that of a device of its own. The members' rings
+//! are there in either case, empty while a device takes the records. When the device is lost, what is in
+//! place is flushed, the members' rings are marked as the newest, and the members say durably that the
+//! device is out; only then is anything acknowledged or written in place again.
 
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Durability, IoError, IoResult, Lba, Payload, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
+use crate::errors::journal::JournalError;
+use crate::format::journal_label::{JournalLabel, JournalRecord, JournalState, ring_place};
+use crate::format::journal_place::{JournalPlace, device_ring_sectors_min};
 use crate::format::journal_record::{BatchPlace, Entry, Label, Start, batch_blocks, encode_batch};
-use crate::journal::ledger::Ledger;
-use crate::journal::placement::Placement;
-use crate::journal::ring::{Content, Pending};
+use crate::format::superblock::ArrayRecord;
+use crate::journal::ledger::{Content, Ledger, Pending};
+use crate::members::label_copies::write_label;
 use crate::members::long_transfer::write_long;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
+
+/// A device that takes the records of all members.
+pub(crate) struct JournalDevice<D> {
+    pub(crate) device: Rc<D>,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) place: JournalPlace,
+    /// It did not take a write; the journal is to leave it.
+    is_failing: Cell<bool>,
+}
+
+impl<D: BlockDevice> JournalDevice<D> {
+    pub(crate) fn new(device: D, label: &JournalLabel) -> Self {
+        let (uuid, place) = (label.uuid, label.place());
+        Self { device: Rc::new(device), uuid, place, is_failing: Cell::new(false) }
+    }
+}
+
+/// The label of a device that is to have the journal of this array.
+///
+/// # Errors
+/// When it does not suit.
+pub(crate) fn label_for<D: BlockDevice>(
+    array: &ArrayRecord,
+    device: &D,
+    uuid: [u8; 16],
+    block_bytes: u32,
+) -> Result<JournalLabel, JournalError> {
+    if array.places.journal.is_empty() {
+        return Err(JournalError::NoJournal);
+    }
+    let limits = device.limits();
+    let (place, needed) = (ring_place(limits.sectors), device_ring_sectors_min(&array.geometry));
+    if place.sectors < needed {
+        // The ring, what is before it, and the copy behind it.
+        let needed_kib = (needed + place.start.0 + 8) / 2;
+        return Err(JournalError::TooSmall { has_kib: limits.sectors / 2, needed_kib });
+    }
+    if limits.block_bytes > block_bytes {
+        return Err(JournalError::Blocks { has: limits.block_bytes, array: block_bytes });
+    }
+    if limits.read_only {
+        return Err(JournalError::ReadOnly);
+    }
+    if array.journal_device.is_some_and(|journal| journal.uuid == uuid) {
+        return Err(JournalError::Uuid);
+    }
+    Ok(JournalLabel {
+        array: array.uuid,
+        name: array.name.clone(),
+        uuid,
+        event: array.event,
+        device_sectors: limits.sectors,
+        ring_sectors: place.sectors,
+    })
+}
+
+/// Where the rings are: on the members, and on a device of the journal's own.
+pub(crate) struct Placement<D> {
+    members: Rc<MemberSet<D>>,
+    membership: Rc<Membership>,
+    /// The device that takes the journal's records; none while they are on the members.
+    device: RefCell<Option<JournalDevice<D>>>,
+    /// Empty without redundancy, and until the journal is begun.
+    ledger: OnceCell<Ledger>,
+}
+
+impl<D: BlockDevice> Placement<D> {
+    pub(crate) fn new(members: &Rc<MemberSet<D>>, membership: &Rc<Membership>) -> Self {
+        Self {
+            members: members.clone(),
+            membership: membership.clone(),
+            device: RefCell::default(),
+            ledger: OnceCell::new(),
+        }
+    }
+
+    pub(crate) fn ledger(&self) -> Option<&Ledger> {
+        self.ledger.get()
+    }
+
+    /// The ledger of an array with a journal that was begun.
+    pub(super) fn in_service(&self) -> &Ledger {
+        self.ledger.get().expect("only an array with a journal has rings")
+    }
+
+    /// Begins the journal. Once.
+    pub(super) fn begin(&self, ledger: Ledger) {
+        assert!(self.ledger.set(ledger).is_ok(), "an array has one journal");
+    }
+
+    /// Puts another device in the place of the one that takes the records.
+    pub(super) fn replace_device(
+        &self,
+        device: Option<JournalDevice<D>>,
+    ) -> Option<JournalDevice<D>> {
+        self.device.replace(device)
+    }
+
+    /// Where the ring of the journal's own device is.
+    pub(super) fn device_place(&self) -> Option<JournalPlace> {
+        self.device.borrow().as_ref().map(|device| device.place)
+    }
+
+    /// Whether a device takes the records, or is about to be left.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.device.borrow().is_some()
+    }
+
+    pub(super) fn is_device_failing(&self) -> bool {
+        self.device.borrow().as_ref().is_some_and(|it| it.is_failing.get())
+    }
+
+    /// The device of a ring: a member's, or the journal's own.
+    ///
+    /// # Errors
+    /// `Gone` when it is lost.
+    pub(crate) fn device_of_ring(&self, ring: usize) -> IoResult<Rc<D>> {
+        if ring < self.members.len() {
+            return self.members[ring].device();
+        }
+        let journal = self.device.borrow();
+        let in_use = journal.as_ref().filter(|journal| !journal.is_failing.get());
+        in_use.map(|journal| journal.device.clone()).ok_or(IoError::Gone)
+    }
+
+    /// What a failed write to a ring means: its member is lost, or the journal leaves its device.
+    pub(crate) fn settle_ring(
+        &self,
+        ring: usize,
+        device: &Rc<D>,
+        result: IoResult<()>,
+    ) -> IoResult<()> {
+        if ring < self.members.len() {
+            return self.members.settle(ring, device, result);
+        }
+        if result.is_err() {
+            self.lose_device(device);
+        }
+        Ok(())
+    }
+
+    /// Rings that take records.
+    pub(crate) fn rings_in_use(&self) -> Vec<usize> {
+        let members = self.members.len();
+        if self.is_on_device() {
+            return vec![members];
+        }
+        (0..members).filter(|member| self.members[*member].is_online()).collect()
+    }
+
+    pub(crate) fn lose_device(&self, device: &Rc<D>) {
+        let journal = self.device.borrow();
+        let Some(journal) = journal.as_ref().filter(|it| Rc::ptr_eq(&it.device, device)) else {
+            return;
+        };
+        if journal.is_failing.replace(true) {
+            return;
+        }
+        self.membership.note_change();
+        if let Some(journal) = self.ledger() {
+            journal.notify();
+        }
+    }
+
+    /// The device of an array that is being put together; none if it has none, or it is not there.
+    pub(crate) fn take_device(&self, device: Option<(D, JournalLabel)>, is_lost: bool) {
+        if let Some((device, label)) = device {
+            self.device.replace(Some(JournalDevice::new(device, &label)));
+        } else if is_lost && let Some(durable) = self.membership.durable() {
+            durable.lose_journal();
+        }
+    }
+
+    /// Tells the journal device the newest event, if there is one in service.
+    pub(crate) async fn write_device_label(self: &Rc<Self>, record: &ArrayRecord) {
+        let Some((device, uuid, place)) =
+            self.device.borrow().as_ref().and_then(|it| {
+                (!it.is_failing.get()).then(|| (it.device.clone(), it.uuid, it.place))
+            })
+        else {
+            return;
+        };
+        let label = JournalLabel {
+            array: record.uuid,
+            name: record.name.clone(),
+            uuid,
+            event: record.event,
+            device_sectors: device.limits().sectors,
+            ring_sectors: place.sectors,
+        };
+        self.members.counters().add(|counts| counts.metadata_writes += 2);
+        if write_label(&*device, &label).await.is_err() {
+            self.lose_device(&device);
+        }
+    }
+
+    /// What the journal device is now: also what is not on record yet.
+    pub(crate) fn record_now(&self) -> Option<JournalRecord> {
+        let record = self.membership.durable()?.journal()?;
+        let in_use = self.device.borrow();
+        let is_failing = in_use.as_ref().is_none_or(|it| it.is_failing.get());
+        let state = if is_failing { JournalState::Lost } else { JournalState::InService };
+        Some(JournalRecord { state, ..record })
+    }
+}
 
 /// The tasks that write to the rings.
 pub(crate) struct JournalWriter<D> {

@@ -21,8 +21,7 @@ use voltier_block::Nanos;
 
 use crate::geometry::chunks::Geometry;
 use crate::members::latency::Latency;
-use crate::members::member::Member;
-use crate::members::watch::{ROUNDS, Timed};
+use crate::members::member::{Member, ROUNDS, Timed};
 
 const SECOND_NS: Nanos = 1_000_000_000;
 /// Samples of a member without which a round says nothing of it.

@@ -6,10 +6,11 @@
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult};
 
 use crate::errors::metadata::DeviceError;
+use crate::format::checksum::Rejected;
 use crate::format::journal_label::JournalLabel;
 use crate::format::journal_record::BLOCK_BYTES;
 use crate::format::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
-use crate::format::superblock::{MemberRecord, MemberState, Rejected, Superblock};
+use crate::format::superblock::{MemberRecord, MemberState, Superblock};
 
 /// A superblock that was read.
 pub(crate) struct Found {

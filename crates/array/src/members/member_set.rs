@@ -26,8 +26,7 @@ use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
-use crate::members::member::Member;
-use crate::members::watch::{ReadUnderWay, Timed};
+use crate::members::member::{Member, ReadUnderWay, Timed};
 
 /// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
 const RUN_SECTORS_MAX: u64 = 2048;

@@ -10,4 +10,3 @@ pub(crate) mod latency;
 pub(crate) mod long_transfer;
 pub(crate) mod member;
 pub(crate) mod member_set;
-pub(crate) mod watch;

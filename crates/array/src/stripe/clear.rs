@@ -10,14 +10,13 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span, Stripe};
-use crate::journal::ring::{Content, Piece};
+use crate::journal::ledger::{Content, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::Access;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, Stripes};
 use crate::stripe::write::Writer;
 
 /// Stripes that are locked at once.

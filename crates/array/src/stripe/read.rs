@@ -12,8 +12,7 @@ use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::Access;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, Stripes};
 
 /// A part of a chunk, and where it goes.
 struct Wanted {

@@ -1,24 +1,30 @@
-//! Writes of requests: cut into stripes, small ones merged, whole ones joined.
+//! Writes, from a request to its members.
+//!
+//! `Writer` cuts a request into stripes, has small parts merged, and joins whole stripes. `StripeWriter`
+//! writes a stripe, or whole stripes one row behind the other: old content is read, parity computed, the
+//! journal written, then data and parity together.
 
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Payload, PayloadCursor, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoResult, Payload, PayloadCursor, SectorRange,
+};
+use voltier_parity::{ROWS_MAX, Stores};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Part, Stripe};
-use crate::journal::ledger::Ledger;
+use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
+use crate::journal::ledger::{Content, Ledger, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::merge::batch::batches_of;
-use crate::stripe::merge::merger::Merger;
-use crate::stripe::merge::streams::Arrival;
+use crate::stripe::merge::merger::{Arrival, Merger};
 use crate::stripe::new_data::{NewData, SmallWrite};
-use crate::stripe::runs::{Run, runs_of};
-use crate::stripe::stripe_writer::StripeWriter;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::runs::{MemberWrite, Run, join_writes, runs_of};
+use crate::stripe::stripes::{Access, Stripes};
 
 /// What is written at once of a request.
 enum Work {
@@ -169,5 +175,274 @@ impl<D: BlockDevice> Writer<D> {
     fn runs_of(&self, writes: Run) -> Vec<Run> {
         let rows_max = if writes.len() > 1 { self.rows_of_run_max() } else { 1 };
         runs_of(&self.stripes, &self.geometry, &self.bitmap, rows_max, writes)
+    }
+}
+
+/// What one write of a slot's member will be.
+struct SlotWrite {
+    slot: usize,
+    span: Span,
+    data: Bytes,
+}
+
+/// Old content of the slots of a stripe.
+struct OldData {
+    states: Vec<SlotState>,
+    plan: Plan,
+    /// What was read, as the plan says.
+    read: Vec<Buf>,
+}
+
+fn hull_of(parts: &[NewData]) -> Span {
+    let hull = parts.iter().map(|part| part.span).reduce(Span::hull);
+    hull.expect("something is written")
+}
+
+/// Writes stripes.
+pub(crate) struct StripeWriter<D> {
+    handle: Handle,
+    geometry: Geometry,
+    members: Rc<MemberSet<D>>,
+    bitmap: Rc<Bitmap<D>>,
+    journal: Rc<Journal<D>>,
+    stripes: Rc<Stripes<D>>,
+}
+
+impl<D: BlockDevice> StripeWriter<D> {
+    pub(crate) fn new(ground: &Ground<D>, stripes: &Rc<Stripes<D>>) -> Self {
+        let Ground { handle, geometry, members, bitmap, journal, .. } = ground.clone();
+        Self { handle, geometry, members, bitmap, journal, stripes: stripes.clone() }
+    }
+
+    pub(crate) async fn write_stripe(
+        self: Rc<Self>,
+        stripe: Stripe,
+        new: Vec<NewData>,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let _mark = self.bitmap.enter(stripe).await?;
+        let hull = hull_of(&new);
+        let must_lock = self.stripes.must_lock();
+        let _guard = if must_lock {
+            Some(self.stripes.lock(stripe, hull, Access::Exclusive).await)
+        } else {
+            None
+        };
+        let _unlocked = (!must_lock).then(|| self.stripes.unlocked().enter());
+        let old = self.read_old(stripe, &new, hull).await?;
+        let ready = self.with_parity(stripe, new, hull, old);
+        // Parity is known and nothing is written.
+        self.write_ready(self.geometry.group_of(stripe), ready, durability).await
+    }
+
+    /// Whole stripes of one group and region, one row behind the other.
+    pub(crate) async fn write_run(
+        self: Rc<Self>,
+        run: Run,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let first = run[0].0;
+        let _mark = self.bitmap.enter(first).await?;
+        let must_lock = self.stripes.must_lock();
+        let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
+        let mut guards = Vec::new();
+        // Ascending, as by all who hold several: no two of these wait for each other.
+        for (stripe, _) in run.iter().filter(|_| must_lock) {
+            guards.push(self.stripes.lock(*stripe, whole, Access::Exclusive).await);
+        }
+        let _unlocked = (!must_lock).then(|| self.stripes.unlocked().enter());
+        let mut ready = Vec::new();
+        for (stripe, new) in run {
+            let old = self.read_old(stripe, &new, whole).await?;
+            ready.extend(self.with_parity(stripe, new, whole, old));
+        }
+        let group = self.geometry.group_of(first);
+        self.write_ready(group, join_writes(ready), durability).await
+    }
+
+    /// Into the journal, then in place.
+    async fn write_ready(
+        self: &Rc<Self>,
+        group: usize,
+        ready: Vec<MemberWrite>,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let transaction = self.journal.begin(group, self.pieces_of(&ready)).await?;
+        let result = self.commit(group, ready, transaction.in_place(durability)).await;
+        self.journal.end(transaction, result).await
+    }
+
+    /// Reads what the parity needs. What gives a medium error is planned around.
+    async fn read_old(
+        self: &Rc<Self>,
+        stripe: Stripe,
+        new: &[NewData],
+        hull: Span,
+    ) -> IoResult<OldData> {
+        let written = new.iter().map(|part| (part.slot, part.span));
+        let mut unreadable = Vec::new();
+        // What a replay writes again must match by itself: it may come after the parity was made anew, and
+        // nothing is in doubt then.
+        let may_mismatch = self.journal.is_in_service() && self.bitmap.is_in_doubt(stripe);
+        loop {
+            let states = self.stripes.slot_states(stripe, &unreadable)?;
+            let data_chunks = self.stripes.shape(stripe).data_chunks();
+            let plan = plan(data_chunks, written.clone(), hull, &states, may_mismatch);
+            match self.stripes.read_slots(stripe, &plan.reads).await {
+                Err(failed) => unreadable.extend(failed),
+                Ok(read) => {
+                    self.members.counters().add(|counts| match plan.method {
+                        Method::Plain => {}
+                        Method::FullStripe => counts.full_stripe_writes += 1,
+                        Method::Reconstruct => counts.reconstruct_writes += 1,
+                        Method::Modify => counts.modify_writes += 1,
+                        Method::Recover => counts.recover_writes += 1,
+                    });
+                    return Ok(OldData { states, plan, read });
+                }
+            }
+        }
+    }
+
+    /// New data and the parity that goes with them.
+    fn with_parity(
+        &self,
+        stripe: Stripe,
+        mut new: Vec<NewData>,
+        hull: Span,
+        old: OldData,
+    ) -> Vec<MemberWrite> {
+        let data_chunks = self.stripes.shape(stripe).data_chunks();
+        let parities: Vec<SlotWrite> = match old.plan.method {
+            Method::Plain => Vec::new(),
+            Method::FullStripe if self.geometry.is_mirror() => {
+                let copy = |slot| SlotWrite { slot, span: hull, data: new[0].data.clone() };
+                (data_chunks..self.stripes.shape(stripe).width()).map(copy).collect()
+            }
+            Method::Modify => self.modified_parity(stripe, &new, hull, old),
+            Method::FullStripe | Method::Reconstruct | Method::Recover => {
+                self.parity_of_all(stripe, &mut new, hull, old)
+            }
+        };
+        let write = |slot, span: Span, data| MemberWrite {
+            member: self.stripes.shape(stripe).member_of(stripe, slot),
+            at: self.geometry.member_lba(stripe, span.start),
+            data: Payload::One(data),
+        };
+        let mut writes = Vec::with_capacity(new.len() + parities.len());
+        writes.extend(new.into_iter().map(|part| write(part.slot, part.span, part.data)));
+        writes.extend(parities.into_iter().map(|row| write(row.slot, row.span, row.data)));
+        writes
+    }
+
+    /// The old parity, changed by what each part of the data changes.
+    fn modified_parity(
+        &self,
+        stripe: Stripe,
+        new: &[NewData],
+        hull: Span,
+        mut old: OldData,
+    ) -> Vec<SlotWrite> {
+        let data_chunks = self.stripes.shape(stripe).data_chunks();
+        // The plan reads the parts in their order, then the parities.
+        let slots = old.plan.reads[new.len()..].iter().map(|(slot, _)| *slot);
+        let (old_data, parities) = old.read.split_at_mut(new.len());
+        let count = parities.len();
+        for (part, before) in new.iter().zip(old_data) {
+            let inside = hull.place_of(part.span);
+            let mut rows: [(usize, &mut [u8]); ROWS_MAX] = Default::default();
+            for ((row, slot), parity) in rows.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
+            {
+                *row = (slot - data_chunks, &mut parity[inside.clone()]);
+            }
+            self.stripes.code_of(stripe).update(part.slot, before, &part.data, &mut rows[..count]);
+        }
+        let parities = old.read.drain(new.len()..).map(Buf::freeze);
+        slots.zip(parities).map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
+    }
+
+    /// Parity from all data of the stripe. Data that gave a medium error are written as well.
+    fn parity_of_all(
+        &self,
+        stripe: Stripe,
+        new: &mut Vec<NewData>,
+        hull: Span,
+        old: OldData,
+    ) -> Vec<SlotWrite> {
+        let data_chunks = self.stripes.shape(stripe).data_chunks();
+        let OldData { states, plan, mut read } = old;
+        let mut reads = plan.reads;
+        if plan.method == Method::Recover {
+            let decoder = self.stripes.decoder(stripe, &unusable(&states));
+            let sources: Vec<&[u8]> = read.iter().map(|buf| &buf[..]).collect();
+            let mut lost: Vec<Buf> =
+                decoder.targets().iter().map(|_| Buf::new(hull.bytes())).collect();
+            let mut targets: Vec<&mut [u8]> = lost.iter_mut().map(|buf| &mut buf[..]).collect();
+            decoder.decode(&sources, &mut targets);
+            reads.extend(decoder.targets().iter().map(|slot| (*slot, hull)));
+            read.extend(lost);
+        }
+        let mut columns: Vec<Option<Bytes>> = (0..data_chunks).map(|_| None).collect();
+        for part in new.iter().filter(|part| part.span == hull) {
+            columns[part.slot] = Some(part.data.clone());
+        }
+        for (slot, column) in columns.iter_mut().enumerate().filter(|(_, it)| it.is_none()) {
+            let mut whole = Buf::new(hull.bytes());
+            let known = reads.iter().zip(&read).filter(|((at, _), _)| *at == slot);
+            let known = known.map(|((_, span), buf)| (*span, &buf[..]));
+            let parts = new.iter().filter(|part| part.slot == slot);
+            for (span, bytes) in known.chain(parts.map(|part| (part.span, &part.data[..]))) {
+                whole[hull.place_of(span)].copy_from_slice(bytes);
+            }
+            let whole = column.insert(whole.freeze());
+            if states[slot] == SlotState::Unreadable {
+                self.members.note_repair(self.stripes.shape(stripe).member_of(stripe, slot));
+                new.retain(|part| part.slot != slot);
+                new.push(NewData { slot, span: hull, data: whole.clone() });
+            }
+        }
+        let columns: Vec<Bytes> = columns.into_iter().flatten().collect();
+        let data: Vec<&[u8]> = columns.iter().map(|column| &column[..]).collect();
+        let rows = self.geometry.parity_chunks();
+        let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(hull.bytes())).collect();
+        let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
+        self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
+        let slots = data_chunks..self.stripes.shape(stripe).width();
+        let parities = slots.zip(parities.into_iter().map(Buf::freeze));
+        parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
+    }
+
+    /// What the journal takes of these writes.
+    fn pieces_of(&self, ready: &[MemberWrite]) -> Vec<Piece> {
+        if !self.journal.is_in_service() {
+            return Vec::new();
+        }
+        let piece = |write: &MemberWrite| Piece {
+            member: write.member,
+            at: write.at,
+            content: Content::Data(write.data.clone()),
+        };
+        ready.iter().map(piece).collect()
+    }
+
+    /// Writes members of a group, all at once.
+    async fn commit(
+        self: &Rc<Self>,
+        group: usize,
+        ready: Vec<MemberWrite>,
+        durability: Durability,
+    ) -> IoResult<()> {
+        let places: Vec<_> = ready.iter().map(|write| (write.member, write.range())).collect();
+        let write = |MemberWrite { member, at, data }| {
+            self.members.clone().write(member, at, data, durability)
+        };
+        let results = at_once(&self.handle, ready.into_iter().map(write)).await;
+        for ((member, range), result) in places.into_iter().zip(&results) {
+            if result.is_err() {
+                self.stripes.note_half_written(member, range);
+            }
+        }
+        results.into_iter().collect::<IoResult<()>>()?;
+        self.members.check_group(group)
     }
 }

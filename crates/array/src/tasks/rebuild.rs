@@ -21,13 +21,12 @@ use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
 use crate::journal::transaction::Journal;
-use crate::members::member::{Member, Missing, Successor};
+use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::Access;
 use crate::stripe::mend::Mender;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, Stripes};
 use crate::tasks::background::{Run, Runner, Unit, Work};
 use crate::tasks::pace::Progress;
 
@@ -67,29 +66,6 @@ pub struct RebuildStatus {
     pub last_error: Option<IoError>,
     /// Members that were put in service since the start.
     pub rebuilt_members: u64,
-}
-
-/// What is lacking to a device that is being filled, whichever it is of a member.
-fn with_missing<D, T>(
-    member: &Member<D>,
-    device: &Rc<D>,
-    change: impl FnOnce(&mut Missing) -> T,
-) -> Option<T> {
-    let is_same = |own: &Rc<D>| Rc::ptr_eq(own, device);
-    if member.device().is_ok_and(|own| is_same(&own)) {
-        return member.missing().borrow_mut().as_mut().map(change);
-    }
-    let mut successor = member.successor().borrow_mut();
-    let successor = successor.as_mut().filter(|it| is_same(&it.device))?;
-    Some(change(&mut successor.missing))
-}
-
-/// Devices of a member that are being filled: at most one, and what they lack.
-fn filling<D, T>(member: &Member<D>, look: impl Fn(&Rc<D>, &Missing) -> T) -> Option<T> {
-    if let (Some(missing), Ok(device)) = (&*member.missing().borrow(), member.device()) {
-        return Some(look(&device, missing));
-    }
-    member.successor().borrow().as_ref().map(|it| look(&it.device, &it.missing))
 }
 
 /// The rebuild of an array.
@@ -169,7 +145,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
     fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
         let error = unit.error.get();
         for (member, device) in &unit.targets {
-            with_missing(&self.members[*member], device, |missing| {
+            self.members[*member].with_missing(device, |missing| {
                 missing.under_way.remove(&unit.region);
                 if error.is_none() {
                     missing.regions.put(unit.region, false);
@@ -246,7 +222,7 @@ impl<D: BlockDevice> Rebuild<D> {
 
     /// Whether there is something to fill.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.members.iter().any(|member| filling(member, |_, _| ()).is_some())
+        self.members.iter().any(|member| member.filling(|_, _| ()).is_some())
     }
 
     /// The first region not below `from` that a member of a group lacks which is being filled.
@@ -264,7 +240,7 @@ impl<D: BlockDevice> Rebuild<D> {
             }
         };
         let members = self.geometry.members_of(group).map(|member| &self.members[member]);
-        members.filter_map(|member| filling(member, |_, it| next(it)).flatten()).min()
+        members.filter_map(|member| member.filling(|_, it| next(it)).flatten()).min()
     }
 
     /// Members of a group that do not have a region.
@@ -279,11 +255,11 @@ impl<D: BlockDevice> Rebuild<D> {
                 let is_free = !missing.under_way.contains(&region);
                 (missing.regions.has(region) && is_free).then(|| device.clone())
             };
-            Some((member, filling(&self.members[member], lacks)??))
+            Some((member, self.members[member].filling(lacks)??))
         };
         let targets: Vec<_> = self.geometry.members_of(group).filter_map(target).collect();
         for (member, device) in &targets {
-            with_missing(&self.members[*member], device, |it| it.under_way.insert(region));
+            self.members[*member].with_missing(device, |it| it.under_way.insert(region));
         }
         Unit::new(group, region, targets, self.members.changes())
     }
@@ -319,8 +295,7 @@ impl<D: BlockDevice> Rebuild<D> {
         // One that came back may have turned out to have the region.
         let lacks = |(member, device): &(usize, Rc<D>)| {
             let region = run.unit.region;
-            with_missing(&self.members[*member], device, |it| it.regions.has(region))
-                .unwrap_or(false)
+            self.members[*member].with_missing(device, |it| it.regions.has(region)).unwrap_or(false)
         };
         let targets: Vec<_> = run.unit.targets.iter().filter(|it| lacks(it)).cloned().collect();
         let is_copied = |it: &&(usize, Rc<D>)| self.is_copy(it);
@@ -392,7 +367,7 @@ impl<D: BlockDevice> Rebuild<D> {
     async fn put_in_service(&self, member: usize) {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
-        let Some(device) = filling(&self.members[member], is_full).flatten() else { return };
+        let Some(device) = self.members[member].filling(is_full).flatten() else { return };
         if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.members.give_successor_up(member, &device);
         }
@@ -402,7 +377,7 @@ impl<D: BlockDevice> Rebuild<D> {
             return self.members.give_successor_up(member, &device);
         }
         let own = &self.members[member];
-        let is_still = filling(own, is_full).flatten().is_some_and(|it| Rc::ptr_eq(&it, &device));
+        let is_still = own.filling(is_full).flatten().is_some_and(|it| Rc::ptr_eq(&it, &device));
         if !is_still {
             // The ring is that of the member as it is: one in service begins anew like its successor.
             if own.is_online()
@@ -413,11 +388,7 @@ impl<D: BlockDevice> Rebuild<D> {
             }
             return;
         }
-        if own.is_rebuilding() {
-            own.missing().take();
-        } else {
-            own.succeed();
-        }
+        own.put_in_service();
         self.rebuilt_members.set(self.rebuilt_members.get() + 1);
         self.members.change();
         self.membership.note_change();
@@ -432,7 +403,7 @@ impl<D: BlockDevice> Rebuild<D> {
             let has_last = lacking.has(self.bitmap.region_count() - 1);
             self.bitmap.bytes_of_regions(lacking.count(), has_last)
         };
-        let lacks = |member: &Member<D>| filling(member, |_, it| bytes_of(&it.regions));
+        let lacks = |member: &Member<D>| member.filling(|_, it| bytes_of(&it.regions));
         let lacking: Vec<u64> = self.members.iter().filter_map(lacks).collect();
         let total = self.bitmap.written_bytes() * lacking.len() as u64;
         (total.saturating_sub(lacking.iter().sum()), total)
@@ -448,9 +419,4 @@ impl<D: BlockDevice> Rebuild<D> {
             rebuilt_members: self.rebuilt_members.get(),
         }
     }
-}
-
-/// A device that is filled beside a member in service.
-pub(crate) fn successor<D>(device: Rc<D>, uuid: [u8; 16], lacking: Bits) -> Successor<D> {
-    Successor { device, uuid, missing: Missing::new(lacking) }
 }

@@ -15,13 +15,12 @@ use crate::format::member_layout::MemberLayout;
 use crate::format::superblock::MemberState;
 use crate::geometry::chunks::Geometry;
 use crate::members::label_copies::read_superblock;
-use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
 use crate::tasks::background::Closing;
-use crate::tasks::rebuild::{RebuildTask, successor};
+use crate::tasks::rebuild::RebuildTask;
 
 /// How often a replacement looks whether writes under way have ended.
 const LOOK_NS: Nanos = 100_000;
@@ -112,11 +111,8 @@ impl<D: BlockDevice> Replacements<D> {
         if limits.read_only {
             return Err(ReplaceError::ReadOnly);
         }
-        let is_taken = |member: &Member<D>| {
-            let beside = member.successor().borrow().as_ref().map(|it| it.uuid);
-            (member.has_device() && member.uuid() == *uuid) || beside == Some(*uuid)
-        };
-        let is_taken = self.membership.is_durable() && self.members.iter().any(is_taken);
+        let is_taken =
+            self.membership.is_durable() && self.members.iter().any(|member| member.has_uuid(uuid));
         if is_taken { Err(ReplaceError::Uuid) } else { Ok(()) }
     }
 
@@ -128,7 +124,7 @@ impl<D: BlockDevice> Replacements<D> {
         if self.closing.is_begun() {
             return Err(ReplaceError::Stopped);
         }
-        if own.is_rebuilding() || own.successor().borrow().is_some() {
+        if own.is_rebuilding() || own.is_copied() {
             return Err(ReplaceError::Busy { member });
         }
         let group = self.geometry.group_of_member(member);
@@ -178,7 +174,7 @@ impl<D: BlockDevice> Replacements<D> {
         let is_copy = own.has_device();
         if is_copy {
             self.stripes.set_copying(true);
-            own.successor().replace(Some(successor(device.clone(), uuid, all)));
+            own.begin_copy(device.clone(), uuid, all);
         } else {
             own.join(device.clone(), uuid, all);
         }
@@ -208,16 +204,7 @@ impl<D: BlockDevice> Replacements<D> {
     /// A device that came lacks all regions so far: from now on only those that it does.
     fn narrow(&self, member: usize, device: &Rc<D>, is_back: bool) {
         let Some(lacking) = self.bitmap.lacking(is_back) else { return };
-        let own = &self.members[member];
-        if own.device().is_ok_and(|it| Rc::ptr_eq(&it, device)) {
-            if let Some(missing) = &mut *own.missing().borrow_mut() {
-                missing.regions = lacking;
-            }
-        } else if let Some(successor) = &mut *own.successor().borrow_mut()
-            && Rc::ptr_eq(&successor.device, device)
-        {
-            successor.missing.regions = lacking;
-        }
+        self.members[member].with_missing(device, |missing| missing.regions = lacking);
     }
 
     /// Puts spares in the places of members that are lost, by a task of its own.

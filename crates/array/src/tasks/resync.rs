@@ -19,8 +19,7 @@ use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::Access;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, Stripes};
 
 /// Stripes that are made right at once.
 const STRIPES_AT_ONCE: usize = 4;

@@ -29,9 +29,8 @@ use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span, Stripe};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::Access;
 use crate::stripe::mend::Mender;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, Stripes};
 use crate::tasks::background::{Run, Runner, Unit, Work};
 use crate::tasks::pace::Progress;
 

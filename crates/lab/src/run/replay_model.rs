@@ -16,10 +16,8 @@ use voltier_volume::Volume;
 use super::model::Sums;
 use super::replay::{Completed, finish};
 use crate::LabError;
+use crate::model_store::{Drive, ModelStore};
 use crate::plan::CacheModel;
-use crate::zeroes_aside::ZeroesAside;
-
-type Drive = ModelDevice<ZeroesAside>;
 
 /// Modelled drives have blocks of so many bytes here.
 const BLOCK_BYTES: u64 = 4096;
@@ -91,7 +89,7 @@ async fn volume(
     cache: Option<CacheModel>,
 ) -> Result<Volume<Drive>, LabError> {
     let drive = |profile: &Profile, bytes| {
-        ModelDevice::new(handle.clone(), profile, ZeroesAside::new(bytes))
+        ModelDevice::new(handle.clone(), profile, ModelStore::zeroes_aside(bytes))
     };
     let volume = Volume::plain(handle, drive(profile, size_bytes.max(GIB)));
     if let Some(CacheModel { ssd, bytes, mode, policy, line }) = cache {

@@ -14,7 +14,7 @@ use voltier_block::{
     SectorRange,
 };
 use voltier_drive::ModelDevice;
-use voltier_drive::model::{Nowhere, Profile};
+use voltier_drive::model::Profile;
 use voltier_ring::{Executor, Handle, NoFiles, join_all};
 use voltier_volume::Volume;
 
@@ -23,6 +23,7 @@ use super::calibration::{Calibration, Cell as Calibrated};
 use super::load::{Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row};
+use crate::model_store::{Drive, ModelStore};
 
 const NODES: usize = 10;
 const DRIVES: usize = 16;
@@ -219,8 +220,8 @@ async fn send(handle: &Handle, from: &Link, to: &Link, bytes: u64) {
 
 /// The drive of a node.
 enum Store {
-    Bare(ModelDevice<Nowhere>),
-    Volume(Volume<ModelDevice<Nowhere>>),
+    Bare(Drive),
+    Volume(Volume<Drive>),
 }
 
 struct Node {
@@ -233,7 +234,7 @@ impl Node {
     fn new(handle: &Handle, has_volumes: bool) -> Self {
         let profile = Profile::find("ssd-sata").expect("a profile");
         let store = || {
-            let drive = ModelDevice::new(handle.clone(), profile, Nowhere::new(DRIVE_BYTES));
+            let drive = ModelDevice::new(handle.clone(), profile, ModelStore::nowhere(DRIVE_BYTES));
             if has_volumes {
                 Store::Volume(Volume::plain(handle, drive))
             } else {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use voltier_array::{Array, Consistency, CreateOptions, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB};
 use voltier_drive::ModelDevice;
-use voltier_drive::model::{Nowhere, Profile};
+use voltier_drive::model::Profile;
 use voltier_results::table::figure;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -19,6 +19,7 @@ use super::calibration::Calibration;
 use super::load::{Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
+use crate::model_store::{Drive, ModelStore};
 
 const DRIVES: usize = 12;
 const DATA: u64 = 10;
@@ -231,14 +232,10 @@ fn window(iops: f64, read_percent: u64, extent: Extent) -> Window {
     }
 }
 
-async fn array(
-    handle: &Handle,
-    consistency: Consistency,
-    extent: Extent,
-) -> Array<ModelDevice<Nowhere>> {
+async fn array(handle: &Handle, consistency: Consistency, extent: Extent) -> Array<Drive> {
     let profile = Profile::find("ssd-d3700").expect("a profile");
     let bytes = if extent == Extent::Full { profile.bytes } else { profile.bytes / 8 };
-    let drive = |_| ModelDevice::new(handle.clone(), profile, Nowhere::new(bytes));
+    let drive = |_| ModelDevice::new(handle.clone(), profile, ModelStore::nowhere(bytes));
     let options = CreateOptions {
         name: "era".to_owned(),
         level: Level::Raid6,
@@ -254,7 +251,7 @@ async fn array(
 
 /// A write to every region, so that all of it counts as written, as after the published
 /// preconditioning.
-async fn touch(handle: &Handle, array: &Rc<Array<ModelDevice<Nowhere>>>) {
+async fn touch(handle: &Handle, array: &Rc<Array<Drive>>) {
     let status = array.status().expect("an array with durable state");
     let (step, regions) = (status.region_bytes * DATA, status.regions);
     let zeroes = Buf::zeroed(4096).freeze();

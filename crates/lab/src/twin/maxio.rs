@@ -19,9 +19,7 @@ use super::calibration::Calibration;
 use super::load::{Edge, Load, Places, Rates, Window, drive};
 use super::published::Table;
 use super::report::{Figures, Report, Row, Verdict};
-use crate::zeroes_aside::ZeroesAside;
-
-type Drive = ModelDevice<ZeroesAside>;
+use crate::model_store::{Drive, ModelStore};
 
 /// A job of the document: its file, its column in the results, and what is counted in it.
 struct Job {
@@ -256,7 +254,7 @@ async fn run_job(
 async fn volume(handle: &Handle, profile: &'static str, extent: Extent) -> Volume<Drive> {
     let drive = |profile: &str, bytes| {
         let profile = Profile::find(profile).expect("a profile");
-        ModelDevice::new(handle.clone(), profile, ZeroesAside::new(bytes))
+        ModelDevice::new(handle.clone(), profile, ModelStore::zeroes_aside(bytes))
     };
     let volume = Volume::plain(handle, drive("hdd-7200", 2000 * GIB / scale(extent)));
     let format =

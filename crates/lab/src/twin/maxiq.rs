@@ -19,7 +19,7 @@ use super::Extent;
 use super::calibration::{Calibration, Cell as Calibrated};
 use super::published::Table;
 use super::report::{Figures, Report, Row};
-use crate::zeroes_aside::ZeroesAside;
+use crate::model_store::{Drive, ModelStore};
 
 const FILE_BYTES: u64 = MIB;
 /// From one file to the next on the array: chosen so that passes in order are as much faster than
@@ -33,8 +33,6 @@ const REQUEST_BYTES: u64 = 128 * KIB;
 const REQUESTS: usize = 2;
 /// Open, copy and close of a file on the processor of the test bed.
 const HOST_NS: Nanos = 400_000;
-
-type Drive = ModelDevice<ZeroesAside>;
 
 pub(super) fn run(extent: Extent) -> Report {
     let published = Table::read(include_str!("../../../results/tables/maxiq_hot_file_test.csv"));
@@ -126,7 +124,8 @@ fn files_per_s(plan: &Passes) -> Vec<f64> {
 
 fn disks(handle: &Handle) -> Array<Drive> {
     let profile = Profile::find("hdd-es2").expect("a profile");
-    let drive = || ModelDevice::new(handle.clone(), profile, ZeroesAside::new(profile.bytes));
+    let drive =
+        || ModelDevice::new(handle.clone(), profile, ModelStore::zeroes_aside(profile.bytes));
     let sectors = profile.bytes / SECTOR_BYTES / 8 * 8;
     let geometry = Geometry::new(Level::Raid0, Layout::default(), 2, CHUNK_BYTES, sectors);
     let members = vec![Some(drive()), Some(drive())];
@@ -135,7 +134,7 @@ fn disks(handle: &Handle) -> Array<Drive> {
 
 async fn cache(handle: &Handle, disks: Rc<Array<Drive>>) -> Cache<Drive, Rc<Array<Drive>>> {
     let profile = Profile::find("ssd-x25e").expect("a profile");
-    let ssd = ModelDevice::new(handle.clone(), profile, ZeroesAside::new(profile.bytes));
+    let ssd = ModelDevice::new(handle.clone(), profile, ModelStore::zeroes_aside(profile.bytes));
     let line_size = LineSize::new(64 * KIB).expect("a line size");
     let format = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [1; 16] };
     Cache::format(&ssd, &disks, &format).await.expect("the SSD takes a cache");

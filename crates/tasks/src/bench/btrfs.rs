@@ -211,8 +211,8 @@ impl Bench {
         tool("mount", &["-t", "btrfs", "-o", "noatime", devices[0], &place_name], &self.stop)?;
         let mounted = Mounted(place.clone());
         if in_place {
-            // Files that are made in the folder are overwritten in place, without checksums. The folder gets the
-            // flag, because fio makes its file anew.
+            // New files of the folder are then overwritten in place, without checksums. The folder gets
+            // the flag, because fio makes its file anew.
             tool("chattr", &["+C", &place_name], &self.stop)?;
         }
         let path = place.join("file").to_string_lossy().into_owned();

@@ -30,8 +30,7 @@ fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
 }
 
 fn reseal(block: &mut [u8]) {
-    let crc = crc_without(block, CRC_AT);
-    block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    seal(block, CRC_AT);
 }
 
 #[test]

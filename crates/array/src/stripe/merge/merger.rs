@@ -1,11 +1,19 @@
-//! Small writes that wait for each other, and go as one.
+//! Which writes follow one another, and how long they wait for those behind them.
+//!
+//! A *stream* is a place up to which somebody has written. What is written there next belongs to it. Two
+//! things are known of each: how many of its writes are under way, and how many there were at once of
+//! late, its *depth*. Who keeps so many under way answers the end of some with as many new ones. So
+//! adaptive merging holds writes while others of their stream run, which will bring more, and then until
+//! all are there or none has come for a while; that one found fewer is what the depth learns from.
+//! A stream with one write at a time has the depth one, and never waits.
 
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, Durability, IoResult, Nanos, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
@@ -13,11 +21,10 @@ use crate::geometry::chunks::{Geometry, Stripe};
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
-use crate::stripe::merge::batch::{MergeBatch, batches_of};
+use crate::stripe::merge::batch::{MergeBatch, Taken, batches_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
-use crate::stripe::merge::streams::{Arrival, Streams};
 use crate::stripe::new_data::{NewData, SmallWrite};
-use crate::stripe::stripe_writer::StripeWriter;
+use crate::stripe::write::StripeWriter;
 
 /// Waits until a batch has changed, or for a time.
 async fn change_or(handle: &Handle, batch: &MergeBatch, until_ns: Nanos) {
@@ -136,5 +143,189 @@ impl<D: BlockDevice> Merger<D> {
         let write = |batch| self.writer.clone().write_stripe(stripe, batch, durability);
         let writes = batches_of(parts).into_iter().map(write);
         at_once(&self.handle, writes).await.into_iter().collect()
+    }
+}
+
+/// What becomes of a small write.
+pub(crate) enum Arrival {
+    /// It goes, as one of a stream.
+    Alone(usize, SmallWrite),
+    /// It waits; who brought it sees to the batch.
+    Lead(Rc<MergeBatch>),
+    /// It waits with others.
+    Follow(Rc<MergeBatch>),
+}
+
+/// Streams that are known at once.
+const STREAMS: usize = 32;
+/// Where no write is.
+const NOWHERE: u64 = u64::MAX / 2;
+
+#[derive(Default)]
+struct Stream {
+    under_way: u32,
+    depth: u32,
+    /// When one of them last came to wait, or the last that ran ended.
+    stirred_ns: Nanos,
+    /// Who comes now joins it.
+    open: Option<Rc<MergeBatch>>,
+}
+
+impl Stream {
+    /// Its writes that wait.
+    fn held(&self) -> u32 {
+        self.open.as_ref().map_or(0, |open| open.writes())
+    }
+}
+
+struct State {
+    /// Where each goes on: looked through for every write.
+    nexts: [u64; STREAMS],
+    streams: [Stream; STREAMS],
+    /// Which is given up first for a new one.
+    turn: usize,
+}
+
+/// The streams of an array.
+pub(crate) struct Streams {
+    policy: Cell<MergePolicy>,
+    state: RefCell<State>,
+}
+
+impl Streams {
+    pub(crate) fn new(policy: MergePolicy) -> Self {
+        let state = State { nexts: [NOWHERE; STREAMS], streams: Default::default(), turn: 0 };
+        Self { policy: Cell::new(policy), state: RefCell::new(state) }
+    }
+
+    pub(crate) fn policy(&self) -> MergePolicy {
+        self.policy.get()
+    }
+
+    pub(crate) fn set_policy(&self, policy: MergePolicy) {
+        self.policy.set(policy);
+        let state = self.state.borrow();
+        state.streams.iter().filter_map(|it| it.open.as_ref()).for_each(|it| it.changed.notify());
+    }
+
+    /// The stream that a write goes on with, or begins: not further from its end than a stripe. None if
+    /// there are too many.
+    pub(crate) fn stream_of(&self, range: SectorRange, stripe_sectors: u64) -> Option<usize> {
+        let mut state = self.state.borrow_mut();
+        let (start, end) = (range.start.0, range.end().0);
+        let distance = |next: u64| start.abs_diff(next);
+        let is_near = |next: &u64| distance(*next) <= stripe_sectors;
+        // Mostly none is: a pass without branches says so.
+        if state.nexts.iter().fold(false, |is_any, next| is_any | is_near(next)) {
+            let nearest = (0..STREAMS).min_by_key(|&it| distance(state.nexts[it]))?;
+            state.nexts[nearest] = state.nexts[nearest].max(end);
+            return Some(nearest);
+        }
+        let from = state.turn;
+        let mut turns = (0..STREAMS).map(|it| (from + it) % STREAMS);
+        let free = turns.find(|&it| state.streams[it].under_way == 0)?;
+        state.turn = (free + 1) % STREAMS;
+        state.nexts[free] = end;
+        state.streams[free].depth = 0;
+        Some(free)
+    }
+
+    /// A write has come (the time is asked for if it waits). So many parts of its request have gone
+    /// already: it does not wait for these.
+    pub(crate) fn arrive(
+        &self,
+        stream: usize,
+        small: SmallWrite,
+        gone: u32,
+        stripe_sectors: u64,
+        now: impl FnOnce() -> Nanos,
+    ) -> Arrival {
+        let mut state = self.state.borrow_mut();
+        let own = &mut state.streams[stream];
+        own.under_way += 1;
+        own.depth = own.depth.max(own.under_way - gone);
+        if let Some(open) = own.open.clone() {
+            if small.stripe < open.stripe {
+                return Arrival::Alone(stream, small);
+            }
+            if small.stripe == open.stripe {
+                let now = now();
+                own.stirred_ns = now;
+                open.add(small, now);
+                if self.until(own, &open, now).is_none() {
+                    open.changed.notify();
+                }
+                return Arrival::Follow(open);
+            }
+            own.open = None;
+            open.is_passed.set(true);
+            open.changed.notify();
+        }
+        let waits = match self.policy.get().mode {
+            MergeMode::Off => false,
+            MergeMode::Adaptive => {
+                let runs = own.under_way > 1 + gone;
+                own.depth > 1 && (runs || small.durability == Durability::Cached)
+            }
+            MergeMode::Always => true,
+        };
+        if !waits {
+            return Arrival::Alone(stream, small);
+        }
+        let now = now();
+        own.stirred_ns = now;
+        let sectors = SectorRange::new(Lba(small.stripe.0 * stripe_sectors), stripe_sectors);
+        let batch = Rc::new(MergeBatch::new(stream, small, sectors, now));
+        own.open = Some(batch.clone());
+        Arrival::Lead(batch)
+    }
+
+    /// Until when a batch waits, if nothing changes; none if it waits no longer.
+    pub(crate) fn waits_until(&self, batch: &MergeBatch, now: Nanos) -> Option<Nanos> {
+        let state = self.state.borrow();
+        self.until(&state.streams[batch.stream], batch, now)
+    }
+
+    fn until(&self, stream: &Stream, batch: &MergeBatch, now: Nanos) -> Option<Nanos> {
+        let MergePolicy { mode, wait_ns, max_ns } = self.policy.get();
+        if batch.is_full() || batch.is_passed.get() {
+            return None;
+        }
+        let at_most = batch.opened_ns + max_ns;
+        let until = match mode {
+            MergeMode::Off => return None,
+            MergeMode::Always => at_most.min(batch.joined_ns() + wait_ns),
+            MergeMode::Adaptive if stream.under_way > stream.held() => at_most,
+            MergeMode::Adaptive if stream.held() >= stream.depth || batch.is_durable() => {
+                return None;
+            }
+            MergeMode::Adaptive => at_most.min(stream.stirred_ns + wait_ns),
+        };
+        (now < until).then_some(until)
+    }
+
+    /// Takes a batch's writes to write them.
+    pub(crate) fn close(&self, batch: &Rc<MergeBatch>, now: Nanos) -> Taken {
+        let mut state = self.state.borrow_mut();
+        let own = &mut state.streams[batch.stream];
+        if own.open.as_ref().is_some_and(|open| Rc::ptr_eq(open, batch)) {
+            if own.under_way == own.held() && !batch.is_full() {
+                // All that there are: no more have come.
+                own.depth = own.held();
+            }
+            own.open = None;
+        }
+        batch.take(now)
+    }
+
+    /// So many writes of a stream have ended.
+    pub(crate) fn ended(&self, stream: usize, writes: u32, now: impl FnOnce() -> Nanos) {
+        let mut state = self.state.borrow_mut();
+        let own = &mut state.streams[stream];
+        own.under_way -= writes;
+        if let Some(open) = own.open.as_ref().filter(|it| own.under_way == it.writes()) {
+            own.stirred_ns = now();
+            open.changed.notify();
+        }
     }
 }

@@ -10,7 +10,7 @@ use voltier_ring::Handle;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::format::checksum::crc_without;
+use crate::format::checksum::{crc_without, seal};
 use crate::format::member_layout::BACKUP_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::{Geometry, Span};
@@ -70,8 +70,7 @@ fn encode(owner: Owner, position: u64, span: Span, rows: u64, data: &[u8]) -> By
     let mut whole = Buf::new(HEAD_BYTES + data.len());
     whole[..HEAD_BYTES].copy_from_slice(head.as_bytes());
     whole[HEAD_BYTES..].copy_from_slice(data);
-    let crc = crc_without(&whole, CRC_AT);
-    whole[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    seal(&mut whole, CRC_AT);
     whole.freeze()
 }
 

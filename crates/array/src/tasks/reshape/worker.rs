@@ -19,13 +19,13 @@ use crate::geometry::shapes::Window;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
+use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
-use crate::stripe::locks::{Access, StripeGuard};
 use crate::stripe::mend::Mender;
-use crate::stripe::stripes::Stripes;
+use crate::stripe::stripes::{Access, StripeGuard, Stripes};
 use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::Closing;
 use crate::tasks::pace::Turn;
@@ -178,10 +178,7 @@ impl<D: BlockDevice> Reshape<D> {
 
     /// What the array is to be before anything is moved on.
     pub(crate) fn waits_for(&self) -> Option<ReshapeWait> {
-        let is_whole = self
-            .members
-            .iter()
-            .all(|member| member.is_online() && member.successor().borrow().is_none());
+        let is_whole = self.members.iter().all(Member::is_undisturbed);
         if !is_whole || self.rebuild.is_running() {
             return Some(ReshapeWait::Members);
         }
