@@ -17,7 +17,7 @@ use super::machine::{Machine, names};
 ///
 /// | kind | value | of |
 /// | --- | --- | --- |
-/// | `wwid` | the world-wide name, from the kernel (`sysfs-block-device`, SCSI page 0x83, NVMe namespace ids) | disks |
+/// | `wwid` | the world-wide name in sysfs (SCSI page 0x83, NVMe namespace ids) | disks |
 /// | `serial` | the serial number | virtio disks, SD cards |
 /// | `dm` | the uuid of the mapping | LVM, dm-crypt, multipath |
 /// | `md` | the uuid of the array | Linux md |
