@@ -240,7 +240,7 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
 }
 
 /// Whether a member is up to date: in service, or being rebuilt, by the newest record, and at most one
-/// event behind it (see [`durable`](crate::durable)).
+/// event behind it (see [`membership`](crate::membership)).
 fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
     let uuid = own.array.members[own.member].uuid;
     let has_place = array.members.get(own.member).is_some_and(|record| record.uuid == uuid);

@@ -148,7 +148,7 @@ impl Settings {
     }
 }
 
-/// Options that are fixed when a cache is made.
+/// Options of a new cache. Line size and uuid stay; the policy can be changed.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// Unit of caching.

@@ -1,5 +1,5 @@
-//! The label of a device that takes the records of all members: whose it is, and how new. Pure, but for
-//! the writing and reading of its two copies; the table is in `docs/formats/array.md`.
+//! The label of a device that takes the records of all members: whose it is, and how new. Pure; its
+//! copies are written and read by `members::label_copies`. The table is in `docs/formats/array.md`.
 //!
 //! ```text
 //! 0        label, copy 0 (4 KiB)        1 MiB    a ring, up to 512 MiB

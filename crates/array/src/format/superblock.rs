@@ -195,7 +195,8 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
 
-/// The code of a level, and its numbers.
+/// The code of a level, and its numbers. A new code needs a new version in `version_of`: else older programs
+/// call the member damaged.
 fn level_code(level: Level) -> (u32, usize, usize) {
     match level {
         Level::Raid0 => (0, 0, 0),

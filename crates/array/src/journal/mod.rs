@@ -3,7 +3,7 @@
 //! with it. `docs/adr/0016-write-hole-journal.md` has the protocol and why it holds.
 //!
 //! - `ledger`: all transactions, the room in every ring, and the queue before it.
-//! - `writer`: in which rings; the tasks that write batches, labels, and raise the watermark.
+//! - `writer`: in which rings a record goes; the tasks that write batches, labels, and raise the watermark.
 //! - `transaction`: begin and end of a transaction; pauses, members that come, another place.
 //! - `replay`: what an array does before it serves; `extents`: of overlapping records the last one.
 

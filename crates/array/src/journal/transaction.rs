@@ -41,7 +41,8 @@ impl Drop for Pause<'_> {
     }
 }
 
-/// The journal of an array; without redundancy, or when none was asked for, it has no rings and does nothing.
+/// The journal of an array; without redundancy, or when none was asked for, it has no rings, and its
+/// end still waits until losses are on record.
 pub(crate) struct Journal<D> {
     members: Rc<MemberSet<D>>,
     membership: Rc<Membership>,

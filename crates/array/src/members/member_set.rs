@@ -317,8 +317,8 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// What a change of a member means for the request: a member that did not take it is lost, if
-    /// the others have all it held; then the change stands. Before it is acknowledged, somebody waits
-    /// for [`Membership::barrier`.
+    /// the others have all it held; then the change stands. The journal's end and the
+    /// array's write await the membership's barrier before the change is acknowledged.
     pub(crate) fn settle(
         &self,
         member: usize,

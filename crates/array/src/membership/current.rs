@@ -167,7 +167,7 @@ impl Membership {
     /// a member being out. Costs nothing when there is no news.
     ///
     /// # Errors
-    /// When a member does not take its superblock and cannot be left out.
+    /// When a member does not take its superblock and cannot be left out; `Gone` when the array is gone.
     pub(crate) async fn settled(&self) -> IoResult<()> {
         if self.record.is_none() {
             return Ok(());
@@ -193,7 +193,7 @@ impl Membership {
     /// far is durable when it returns.
     ///
     /// # Errors
-    /// As [`settled`](Self::settled).
+    /// As [`settled`](Self::settled), of which this is the form for requests: a canary can leave it out.
     pub(crate) async fn barrier(&self) -> IoResult<()> {
         if canary::is(Canary::AnswerBeforeRecord) {
             return Ok(());

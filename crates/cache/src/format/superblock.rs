@@ -98,7 +98,7 @@ pub(crate) fn policy_number(policy: PolicyKind) -> u32 {
     PolicyKind::ALL.iter().position(|kind| *kind == policy).expect("all are listed") as u32
 }
 
-/// The policy that a number on the SSD stands for; `lru` for a number of a later version.
+/// The policy that a number on the SSD stands for; `lru` for a number that this program does not know.
 pub(crate) fn policy_of(number: u32) -> PolicyKind {
     PolicyKind::ALL.get(number as usize).copied().unwrap_or(PolicyKind::Lru)
 }

@@ -33,7 +33,7 @@ pub const NEAR_LOOKS_MAX: u32 = 32;
 
 /// Lines past the known-unevictable ones that one call of `victim` looks at with the far hand.
 /// With one clean line in sixteen it fails once in sixty calls, and the next call goes on from
-/// there; 96 looks in all at a cache miss each stay under 10 us, a tenth of an SSD write.
+/// there; 96 looks at a cache miss each stay under 10 us, a tenth of an SSD write.
 pub const FAR_LOOKS_MAX: u32 = 64;
 
 /// Facts that a policy may ask about the lines it orders.
@@ -65,7 +65,8 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// Every policy, in the order in which help texts list them.
+    /// Every policy. A place in the list is the policy's number on the SSD (`format::superblock`): a new one
+    /// goes to the end.
     pub const ALL: [Self; 4] = [Self::Lru, Self::Fifo, Self::Rand, Self::S3Fifo];
 
     /// The name on the command line.

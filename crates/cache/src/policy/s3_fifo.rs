@@ -1,7 +1,7 @@
 //! S3-FIFO: a small first-in-first-out queue filters what is used once.
 //!
 //! After Yang, Zhang, Qiu, Yue and Vinayak, "FIFO queues are all you need for cache eviction"
-//! (SOSP 2023), fitted to a log of slots in two bytes per slot: new lines pass through a small
+//! (SOSP 2023), fitted to a log of slots in 1.2 bytes per slot: new lines pass through a small
 //! queue (a twentieth of the capacity, kept as line numbers); those used at least twice there move to
 //! the main part, the others leave and are remembered as 8-bit fingerprints (the ghost); a line
 //! whose fingerprint is remembered goes to the main part at once. The main part is not a queue but

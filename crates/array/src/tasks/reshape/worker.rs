@@ -3,7 +3,7 @@
 //! A window is closed to requests, what the journal has for it is brought in place, its rows are written
 //! where nothing is needed any more, flushed, and then the superblocks say that the position is behind
 //! it. Until all of them do, the rows it was read from are as they were. The first units lie over what
-//! they are moved to: these are kept on all members (`staging`) before they are written.
+//! they are moved to: these are kept on all members (`backup_area`) before they are written.
 
 use std::ops::Range;
 use std::rc::{Rc, Weak};
