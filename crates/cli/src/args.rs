@@ -150,7 +150,8 @@ pub(crate) struct Show {
 #[derive(Debug, Args)]
 #[command(after_help = "Keys: mode=wt|wb|ro|wo|pt, policy=lru|fifo|rand|s3fifo, \
     admission=always|touches:N|learned,\nseq_cutoff=SIZE|off, dirty_high=PERCENT, \
-    dirty_low=PERCENT, congested=TIME|off (2ms), ordered=on|off.")]
+    dirty_low=PERCENT, congested=TIME|off (2ms), ordered=on|off.\n\
+    Alone, while the volume is not served: hdd=DEV, a drive that holds the data of the HDD.")]
 pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use voltier_control::protocol::{NewCache, Request};
 use voltier_control::{
-    ControlError, ControlResult, DeviceSpec, ExportSpec, Settings, StateDir, VolumeName, absolute,
-    parse_line_bytes, parse_mode, parse_policy,
+    ControlError, ControlResult, DeviceSpec, ExportSpec, ORIGIN_KEY, Settings, StateDir,
+    VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
 };
 
 use crate::args::{Attach, CacheChoices, Create, Export, Set};
@@ -52,7 +52,13 @@ pub(crate) fn attach(args: &Attach) -> ControlResult<Request> {
 pub(crate) fn set(args: &Set) -> ControlResult<Request> {
     let name = args.name.parse()?;
     let mut tried = Settings::default();
-    let changes = key_values(&args.changes, "mode=wb")?;
+    let mut changes = key_values(&args.changes, "mode=wb")?;
+    if let [(key, device)] = &mut changes[..]
+        && key == ORIGIN_KEY
+    {
+        *device = device.parse::<DeviceSpec>()?.absolute()?.to_string();
+        return Ok(Request::Set { name, changes });
+    }
     for (key, value) in &changes {
         tried.apply(key, value)?;
     }

@@ -83,7 +83,7 @@ fn another_disk_under_the_name_is_neither_served_nor_written() {
     let shown = instance.show("v");
     assert_eq!(shown["state"], "failed", "{shown}");
     let problem = shown["error"].as_str().unwrap();
-    for words in ["another drive", &hdd, "may hold the newest data", "--no-flush v"] {
+    for words in ["another drive", &hdd, "may hold the newest data", "set v hdd="] {
         assert!(problem.contains(words), "{words}: {problem}");
     }
     instance.run(&["export", "v", "--nbd"]).refused(1, "another drive");
@@ -106,7 +106,29 @@ fn a_plain_volume_is_not_served_from_another_disk_either() {
     let shown = instance.show("v");
     assert_eq!(shown["state"], "failed", "{shown}");
     assert!(shown["error"].as_str().unwrap().contains("another drive"), "{shown}");
-    instance.run(&["delete", "v", "--no-flush"]).ok();
-    instance.run(&["create", "-p", &hdd, "v"]).ok();
+    instance.run(&["set", "v", &format!("hdd={hdd}")]).ok();
     assert_eq!(instance.show("v")["state"], "running");
+    instance.run(&["set", "v", &format!("hdd={hdd}")]).refused(1, "only while it is not served");
+}
+
+#[test]
+fn a_copy_of_the_disk_takes_its_place_when_the_user_says_so_and_gets_the_dirty_lines() {
+    let instance = Instance::new();
+    let hdd = with_dirty_lines(&instance, "v", 3);
+    let busy = instance.drive("busy", 64 * MIB);
+    instance.run(&["create", "-p", &busy, "w"]).ok();
+    instance.kill();
+    fs::copy(&hdd, instance.path("copy")).unwrap();
+    fs::remove_file(&hdd).unwrap();
+    fs::copy(instance.path("copy"), &hdd).unwrap();
+    instance.run(&["export", "v", "--nbd"]).refused(1, "another drive");
+    let small = instance.drive("small", MIB);
+    for (device, words) in [(&busy, "part of volume w"), (&small, "has 1048576 bytes and had")] {
+        instance.run(&["set", "v", &format!("hdd={device}")]).refused(1, words);
+    }
+    instance.run(&["set", "v", &format!("hdd={hdd}"), "mode=wt"]).refused(2, "hdd");
+    instance.run(&["set", "v", "hdd=copy"]).ok();
+    instance.run(&["flush", "v"]).ok();
+    let copy = instance.path("copy");
+    assert_eq!(blocks_of(copy.to_str().unwrap()), [3; BLOCKS as usize]);
 }

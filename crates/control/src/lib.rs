@@ -54,7 +54,9 @@ pub use records::{
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
 pub use service::Service;
-pub use settings::{KEYS, LINE_BYTES, Settings, parse_line_bytes, parse_mode, parse_policy};
+pub use settings::{
+    KEYS, LINE_BYTES, ORIGIN_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
+};
 pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{

@@ -12,6 +12,9 @@ use crate::error::{ControlError, ControlResult};
 use crate::suggest;
 use crate::units::{exact_size, parse_size, parse_wait_us, wait_text};
 
+/// The key that gives a volume which is not served another drive as its origin.
+pub const ORIGIN_KEY: &str = "hdd";
+
 /// Keys of `voltier set`, in the order they are documented.
 pub const KEYS: [&str; 8] = [
     "mode",

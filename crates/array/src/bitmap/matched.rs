@@ -25,7 +25,13 @@ impl MatchedRegions {
         }
     }
 
-    /// Somebody writes to the region, or something in it stays wrong.
+    /// Something in the region stays wrong, or was not checked: this check does not make it one that matches.
+    /// If the region matched before, and nobody wrote since, that still holds.
+    pub(crate) fn note_mismatch(&mut self, region: u64) {
+        self.checking.remove(&region);
+    }
+
+    /// Somebody writes to the region.
     pub(crate) fn note_write(&mut self, region: u64) {
         self.matched.remove(&region);
         self.checking.remove(&region);
@@ -55,5 +61,15 @@ mod tests {
         regions.begin(3);
         regions.end(3, false);
         assert!(!regions.is_unchanged(3), "not all of it was checked");
+        regions.begin(3);
+        regions.note_mismatch(3);
+        regions.end(3, true);
+        assert!(!regions.is_unchanged(3), "something in it stayed wrong");
+        regions.begin(3);
+        regions.end(3, true);
+        regions.begin(3);
+        regions.note_mismatch(3);
+        regions.end(3, true);
+        assert!(regions.is_unchanged(3), "it matched before, and nobody wrote since");
     }
 }

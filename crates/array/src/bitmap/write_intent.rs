@@ -118,9 +118,9 @@ impl<D: BlockDevice> Bitmap<D> {
         self.matched.borrow_mut().end(self.check_number(group, region), is_whole);
     }
 
-    /// A block of the stripe does not match and stays so.
+    /// A block of the stripe does not match and stays so, or could not be checked.
     pub(crate) fn note_mismatch(&self, stripe: Stripe) {
-        self.matched.borrow_mut().note_write(self.check_of(stripe));
+        self.matched.borrow_mut().note_mismatch(self.check_of(stripe));
     }
 
     /// Whether a scrub of this start found the stripe's region to match, and nobody has written there since.

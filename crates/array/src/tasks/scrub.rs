@@ -291,8 +291,12 @@ impl<D: BlockDevice> Scrub<D> {
                     let slots: Vec<&[u8]> = slots.iter().map(|slot: &Buf| &slot[..]).collect();
                     self.scrub_stripe(stripe, &slots).await?;
                 }
-                Ok(_) => {}
-                Err(_) => found.borrow_mut().lost_stripes += 1,
+                // The stripe was not held against its parity.
+                Ok(_) => self.bitmap.note_mismatch(stripe),
+                Err(_) => {
+                    self.bitmap.note_mismatch(stripe);
+                    found.borrow_mut().lost_stripes += 1;
+                }
             }
         }
         Ok(())

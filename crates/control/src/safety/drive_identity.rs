@@ -45,13 +45,28 @@ impl DriveIdentity {
     /// beside it. `None` when it is not here, and when several drives have the mark: cheap bridges share
     /// their serial numbers.
     pub fn find(&self, machine: &Machine, hint: &Path) -> Option<PathBuf> {
+        let is_it = |path: &PathBuf| Self::of_path(machine, path).as_ref() == Some(self);
         let Some(mark) = self.0.strip_prefix("file:") else {
             let [found] = block_devices(machine, &self.0).try_into().ok()?;
-            return Some(found);
+            // In a container the node of this name may be another drive.
+            return Some(found).filter(is_it);
         };
+        if is_it(&hint.to_owned()) {
+            return Some(hint.to_owned());
+        }
         let beside = fs::read_dir(hint.parent()?).ok()?.flatten().map(|entry| entry.path());
         let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|meta| meta.is_file());
         beside.filter(is_file).find(|path| file_mark(path).as_deref() == Some(mark))
+    }
+
+    /// The identity of a drive that has no mark, or shares it: the path alone says which drive is meant.
+    pub fn none() -> Self {
+        Self("none".to_owned())
+    }
+
+    /// Whether there is a mark to know the drive by.
+    pub fn is_known(&self) -> bool {
+        self.0 != "none"
     }
 
     /// An identity of a drive that this machine does not know: a simulated one's number.
@@ -66,8 +81,25 @@ impl fmt::Display for DriveIdentity {
     }
 }
 
-/// Inode and time of birth; none on file systems that do not keep the time: their inodes may not stay.
+/// File systems whose inodes and times of birth stay over a remount: ext2 to ext4, XFS, btrfs, F2FS, tmpfs, ZFS,
+/// bcachefs, overlays of them. Others (exFAT, FAT) number files anew.
+const LASTING_FILE_SYSTEMS: [u64; 8] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0xf2f5_2010,
+    0x0102_1994,
+    0x2fc1_2fc1,
+    0xca45_1a4e,
+    0x794c_7630,
+];
+
+/// Inode and time of birth; none on file systems that do not keep them.
 fn file_mark(path: &Path) -> Option<String> {
+    let kind = rustix::fs::statfs(path).ok()?.f_type as u64;
+    if !LASTING_FILE_SYSTEMS.contains(&kind) {
+        return None;
+    }
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
     let found = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
     let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
@@ -105,8 +137,15 @@ fn disk_mark(dir: &Path) -> Option<String> {
         ("serial", "serial"),
         ("serial", "device/cid"),
     ];
-    known.iter().find_map(|(kind, file)| Some(format!("{kind}:{}", line(&dir.join(file))?)))
+    let mut marks = known.iter().filter_map(|(kind, file)| Some((kind, line(&dir.join(file))?)));
+    // The first one counts: a drive whose world-wide name is its slot has nothing better.
+    let (kind, mark) = marks.next()?;
+    let is_place = PLACES.iter().any(|place| mark.contains(place));
+    (!is_place).then(|| format!("{kind}:{mark}"))
 }
+
+/// Marks that are no mark of the drive: the slot of an emulated one, the name of a mapping.
+const PLACES: [&str; 3] = ["QEMU", "QM000", "CRYPT-PLAIN-"];
 
 /// All block devices with a mark, by their paths.
 fn block_devices(machine: &Machine, mark: &str) -> Vec<PathBuf> {
@@ -200,6 +239,8 @@ mod tests {
         let sys = Sys::new();
         let disk = sys.device("vda", &[("serial", ""), ("dm/uuid", " ")]);
         assert_eq!(block_mark(&disk), None);
+        let slot = "t10.QEMU    QEMU HARDDISK   drive-scsi1";
+        assert_eq!(block_mark(&sys.device("sda", &[("device/wwid", slot)])), None);
     }
 
     #[test]

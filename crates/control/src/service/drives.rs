@@ -6,16 +6,17 @@ use crate::records::VolumeRecord;
 use crate::safety::{DriveIdentity, Machine};
 use crate::spec::DeviceSpec;
 
-/// What a device is to be known by from now on; `None` of one that has no mark, or shares its mark with
-/// another drive.
+/// What a device is to be known by from now on; `none` if it has no mark, or shares its mark with another
+/// drive. `None` of a device without a path.
 pub(super) fn identity_of<E: Engine>(
     engine: &mut E,
     machine: &Machine,
     device: &DeviceSpec,
 ) -> Option<DriveIdentity> {
     let path = device.path()?;
-    let identity = engine.drive_identity(machine, path)?;
-    engine.find_drive(machine, &identity, path).map(|_| identity)
+    let mark = engine.drive_identity(machine, path);
+    let known = mark.filter(|mark| engine.find_drive(machine, mark, path).is_some());
+    Some(known.unwrap_or_else(DriveIdentity::none))
 }
 
 /// The record of a volume with its drives where they are now, and lines for the log about those that have
@@ -83,7 +84,8 @@ fn locate<E: Engine>(
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
 ) -> Place {
-    let (Some(path), Some(identity)) = (device.path(), identity) else { return Place::AsRecorded };
+    let known = identity.filter(|identity| identity.is_known());
+    let (Some(path), Some(identity)) = (device.path(), known) else { return Place::AsRecorded };
     let here = engine.drive_identity(machine, path);
     if here.as_ref() == Some(identity) {
         return Place::AsRecorded;
@@ -115,6 +117,7 @@ fn another_drive(record: &VolumeRecord, found: Option<DriveIdentity>) -> Control
     };
     ControlError::failed(format!(
         "another drive has the path of its origin {origin}: {found}, not {known}{at_stake}; connect the \
-         origin and restart the daemon, or `voltier delete --no-flush {name}` forgets the volume"
+         origin and restart the daemon, or, if this drive holds the origin's data, \
+         `voltier set {name} hdd={origin}`"
     ))
 }

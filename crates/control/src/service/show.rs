@@ -98,8 +98,9 @@ fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
 pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     let cache = record.cache.as_ref();
     let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();
-    let words =
-        |identity: Option<&DriveIdentity>| identity.map(ToString::to_string).unwrap_or_default();
+    let words = |identity: Option<&DriveIdentity>| {
+        identity.filter(|it| it.is_known()).map(ToString::to_string).unwrap_or_default()
+    };
     let word = |text: &str, without: &str| cache.map_or(without, |_| text).to_owned();
     VolumeStatus {
         name: record.name.clone(),

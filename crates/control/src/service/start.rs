@@ -9,6 +9,7 @@ use super::live::Live;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
+use crate::protocol::Response;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
@@ -88,6 +89,42 @@ impl<E: Engine> Service<E> {
         self.log(&name, &format!("going on with its {}", purpose.verb()));
         let resumed = self.drain_for(&name, purpose).map(drop);
         self.note(&name, resumed);
+    }
+
+    /// Takes a drive as the origin of a volume that is not served: its user says that the drive holds what the
+    /// origin held, a copy of it or the same drive with another mark. The cache goes on with it.
+    pub(super) fn take_origin(
+        &mut self,
+        name: &VolumeName,
+        device: DeviceSpec,
+    ) -> ControlResult<Response> {
+        let record = self.record(name)?;
+        if self.is_open(name) {
+            return Err(ControlError::failed(format!(
+                "{name} is served from {}: its origin changes only while it is not served",
+                record.origin
+            )));
+        }
+        for other in self.registry.volumes().to_vec() {
+            if other.name != *name && other.devices().any(|it| self.is_same(it, &device)) {
+                let user = other.name;
+                return Err(ControlError::failed(format!("{device} is part of volume {user}")));
+            }
+        }
+        if let Some(path) = device.path() {
+            let examined = self.engine.examine(&self.machine, path, Role::Origin)?;
+            safety::judge(path, &examined, false)?;
+        }
+        self.look_at(&device, record.size_bytes, "origin")?;
+        let origin_identity = drives::identity_of(&mut self.engine, &self.machine, &device);
+        self.log(name, &format!("its origin is {device} now, as its user says"));
+        let record = VolumeRecord { origin: device, origin_identity, ..record };
+        self.registry.put(record.clone())?;
+        self.bring_up(&record);
+        match self.live.get(name) {
+            Some(live) if !live.is_open => Err(ControlError::failed(live.error.clone())),
+            _ => Ok(self.volume(name)),
+        }
     }
 
     /// Finds the drives of a volume by their identities; the record says where they are now.

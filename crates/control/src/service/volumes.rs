@@ -13,7 +13,7 @@ use crate::name::VolumeName;
 use crate::protocol::{NewCache, Response};
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::Role;
-use crate::settings::Settings;
+use crate::settings::{ORIGIN_KEY, Settings};
 use crate::spec::DeviceSpec;
 
 impl<E: Engine> Service<E> {
@@ -69,6 +69,11 @@ impl<E: Engine> Service<E> {
         name: &VolumeName,
         changes: &[(String, String)],
     ) -> ControlResult<Response> {
+        if let [(key, device)] = changes
+            && key == ORIGIN_KEY
+        {
+            return self.take_origin(name, device.parse()?);
+        }
         let mut record = self.open_record(name)?;
         self.not_leaving(name)?;
         let before = record.clone();
