@@ -81,8 +81,8 @@ impl fmt::Display for DriveIdentity {
     }
 }
 
-/// File systems whose inodes and times of birth stay over a remount: ext2 to ext4, XFS, btrfs, F2FS, tmpfs, ZFS,
-/// bcachefs, overlays of them. Others (exFAT, FAT) number files anew.
+/// File systems whose inodes and times of birth stay over a remount: ext2 to ext4, XFS, btrfs, F2FS, tmpfs,
+/// ZFS, bcachefs, overlays of them. Others (exFAT, FAT) number files anew.
 const LASTING_FILE_SYSTEMS: [u64; 8] = [
     0xef53,
     0x5846_5342,

@@ -91,8 +91,8 @@ impl<E: Engine> Service<E> {
         self.note(&name, resumed);
     }
 
-    /// Takes a drive as the origin of a volume that is not served: its user says that the drive holds what the
-    /// origin held, a copy of it or the same drive with another mark. The cache goes on with it.
+    /// Takes a drive as the origin of a volume that is not served: its user says that the drive holds what
+    /// the origin held, a copy of it or the same drive with another mark. The cache goes on with it.
     pub(super) fn take_origin(
         &mut self,
         name: &VolumeName,
