@@ -490,9 +490,17 @@ fn a_scrub_finds_the_wrong_member_and_repairs_it() {
     };
     let checked = found(&["--check"]);
     assert!(checked[0] > 0 && checked[0] == checked[1] && checked[2] == 0, "{checked:?}");
-    let repaired = found(&[]);
-    assert_eq!(repaired, [checked[0]; 3]);
+    // The region was written, and nobody knows whether it matched since: the block is left.
+    assert_eq!(found(&[]), [checked[0], checked[0], 0]);
+    let shown = array(&instance);
+    assert_eq!(shown["scrub_found"]["left_blocks"], checked[0]);
+    let text = instance.run(&["array", "show", "a"]).ok().out;
+    assert!(text.contains("left (written since they last matched)"), "{text}");
+    assert_eq!(found(&["--rewrite-data"]), [checked[0]; 3]);
     assert_eq!(found(&[]), [0; 3]);
+    // Now it matched, and nobody wrote.
+    file.write_all_at(&[0xee; 4096], at).unwrap();
+    assert_eq!(found(&[]), [checked[0]; 3]);
     holds(&mut client(&instance), 15);
     instance.run(&["array", "set", "a", "scrub_priority=high", "rebuild_floor=64M"]).ok();
     instance.kill();

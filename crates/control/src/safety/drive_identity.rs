@@ -207,8 +207,7 @@ mod tests {
         let mark = block_mark(&disk).unwrap();
         assert_eq!(mark, "wwid:t10.ATA Disk 1");
         sys.device("sdb", &[("device/wwid", "naa.2")]);
-        let found = DriveIdentity(mark).find(&sys.machine(), Path::new("/dev/sdb"));
-        assert_eq!(found.as_deref(), Some(Path::new("/dev/sda")));
+        assert_eq!(block_devices(&sys.machine(), &mark), [Path::new("/dev/sda")]);
     }
 
     #[test]

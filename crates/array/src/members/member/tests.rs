@@ -69,7 +69,8 @@ fn every_event_in_every_state_does_what_the_table_says() {
     let copied = ("copied", Some(1), Some(2));
     let fills = |device| ("rebuilding", Some(device), Some(device));
     // The member before: lost, in service, copied, rebuilding.
-    let cases: [(fn() -> Event<u32>, [_; 4]); 6] = [
+    type After = [(&'static str, Option<u32>, Option<u32>); 4];
+    let cases: [(fn() -> Event<u32>, After); 6] = [
         (
             || Event::Joined { device: Rc::new(3), missing: Missing::new(Bits::all(4)) },
             [fills(3), fills(3), copied, fills(1)],
