@@ -45,7 +45,12 @@ fn successor() -> Successor<u32> {
 }
 
 /// The state, the device that takes requests, and the one that is filled.
-fn seen(state: &State<u32>) -> (&'static str, Option<u32>, Option<u32>) {
+type Seen = (&'static str, Option<u32>, Option<u32>);
+
+/// An event, and what it makes of the four states.
+type Case = (fn() -> Event<u32>, [Seen; 4]);
+
+fn seen(state: &State<u32>) -> Seen {
     let name = match state {
         State::Lost => "lost",
         State::InService { .. } => "in service",
@@ -69,8 +74,7 @@ fn every_event_in_every_state_does_what_the_table_says() {
     let copied = ("copied", Some(1), Some(2));
     let fills = |device| ("rebuilding", Some(device), Some(device));
     // The member before: lost, in service, copied, rebuilding.
-    type After = [(&'static str, Option<u32>, Option<u32>); 4];
-    let cases: [(fn() -> Event<u32>, After); 6] = [
+    let cases: [Case; 6] = [
         (
             || Event::Joined { device: Rc::new(3), missing: Missing::new(Bits::all(4)) },
             [fills(3), fills(3), copied, fills(1)],
