@@ -38,9 +38,9 @@ use crate::{expand, grow, service};
 ///
 /// Data and parity of a stripe are written together, and a power cut between them leaves parity that
 /// does not match. If a member is lost before the parity is made anew, that may damage data of the stripe
-/// that nobody was writing (the *write hole*). [`Consistency`] says what is done about it: with a journal,
-/// what a stripe's members will be written is in it first, so a crash leaves all of it or nothing. For a
-/// bare array ([`Array::new`]) nothing is done.
+/// that nobody was writing (the *write hole*). [`Consistency`](crate::Consistency) says what is done about
+/// it: with a journal, what a stripe's members will be written is in it first, so a crash leaves all of it
+/// or nothing. For a bare array ([`Array::new`]) nothing is done.
 pub struct Array<D>(Rc<Generations<D>>);
 
 impl<D> Clone for Array<D> {
