@@ -76,12 +76,11 @@ impl Worlds {
             Self::Spikes | Self::Stripes => 60,
             Self::WriteBack
             | Self::Small
-            | Self::Busy
             | Self::Eager
             | Self::LongLog
             | Self::Mixed
             | Self::Past => 2,
-            Self::Crowd | Self::Congested => 4,
+            Self::Crowd | Self::Congested | Self::Busy => 4,
             Self::BitRot | Self::Ordered => 12,
         }
     }
