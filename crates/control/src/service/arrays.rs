@@ -96,7 +96,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.create_array(&record)?;
         self.keep_array(record, opened, Vec::new())?;
         for spare in spares {
-            self.take_spare(&name, spare)?;
+            self.take_spare(&name, spare, force)?;
         }
         Ok(self.array_response(&name, notes))
     }
@@ -295,6 +295,7 @@ impl<E: Engine> Service<E> {
             Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
             Ok(None) => match self.engine.journal_label_of(member) {
                 Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
+                _ if self.is_spare_of(member, record.uuid) => self.engine.erase_label(member),
                 _ => Ok(()),
             },
             _ => Ok(()),
