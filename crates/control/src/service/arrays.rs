@@ -255,7 +255,7 @@ impl<E: Engine> Service<E> {
 
     fn delete_array(&mut self, name: &ArrayName, erase: bool) -> ControlResult<Response> {
         let record = self.array_record(name)?;
-        if let Some(user) = self.user_of_array(name) {
+        if let Some(user) = self.user_of_array(name, None) {
             return Err(ControlError::failed(format!(
                 "the array {name} is in use by volume {user}; `voltier delete {user}` first"
             )));
@@ -401,7 +401,7 @@ impl<E: Engine> Service<E> {
     /// Everything about one array.
     pub(super) fn array_status(&mut self, record: &RegisteredArray) -> ArrayDetail {
         let mut status = ArrayDetail::recorded(record);
-        status.used_by = self.user_of_array(&record.name);
+        status.used_by = self.user_of_array(&record.name, None);
         let pool = record.settings.spare_pool.as_ref();
         let pool = pool.and_then(|pool| self.registry.find_pool(pool));
         let spares = pool.into_iter().flat_map(|pool| &pool.spares);

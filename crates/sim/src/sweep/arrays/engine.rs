@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, BackgroundTask, CreateOptions, JournalState, Layout,
-    MemberLayout, MemberState, Replacement, SUPERBLOCK_BYTES, ScrubRepair, Superblock,
+    MemberLayout, MemberState, Replacement, SUPERBLOCK_BYTES, Superblock,
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
@@ -296,13 +296,7 @@ impl ArrayEngine for ArraySimEngine {
     }
 
     fn start_scrub(&mut self, _: &ArrayName, repair: Repair) -> ControlResult<()> {
-        let repair = match repair {
-            Repair::Nothing => ScrubRepair::Nothing,
-            Repair::Located => ScrubRepair::Located,
-            Repair::RewriteData => ScrubRepair::RewriteData,
-            Repair::Everything => ScrubRepair::Everything,
-        };
-        self.run(move |array| async move { array.scrub(repair) })
+        self.run(move |array| async move { array.scrub(repair.into()) })
     }
 
     fn configure_array(&mut self, _: &ArrayName, settings: &ArraySettings) {
