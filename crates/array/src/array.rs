@@ -3,8 +3,7 @@
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload,
-    SECTOR_BYTES, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange,
 };
 use voltier_ring::Handle;
 
@@ -49,12 +48,6 @@ impl<D> Clone for Array<D> {
     }
 }
 
-/// The range of a transfer, if it is one of whole sectors.
-fn range_of(at: Lba, bytes: usize) -> IoResult<SectorRange> {
-    let whole = bytes.is_multiple_of(SECTOR_BYTES as usize);
-    whole.then(|| SectorRange::new(at, bytes as u64 / SECTOR_BYTES)).ok_or(IoError::OutOfRange)
-}
-
 impl<D: BlockDevice> BlockDevice for Array<D> {
     fn limits(&self) -> &Limits {
         &self.0.limits
@@ -63,7 +56,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
-        let range = array.checked(range_of(at, into.len())?)?;
+        let range = array.limits.checked_transfer(at, into.len())?;
         array.ground.members.counters().add(|counts| counts.reads += 1);
         array.reader.read(range, into).await
     }
@@ -71,7 +64,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
-        let range = array.checked_change(range_of(at, data.len())?)?;
+        let range = array.limits_of_change()?.checked_write(at, &data)?;
         array.ground.members.counters().add(|counts| counts.writes += 1);
         array.writer.write(range, data, durability).await?;
         array.ground.membership.barrier().await
@@ -90,7 +83,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
-        let range = array.checked_change(range)?;
+        let range = array.limits_of_change()?.checked_change(range)?;
         if array.limits.after_discard == AfterDiscard::Unchanged {
             return Ok(());
         }
@@ -101,7 +94,7 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let array = self.0.enter().await;
         let _busy = array.foreground.enter();
-        let range = array.checked_change(range)?;
+        let range = array.limits_of_change()?.checked_change(range)?;
         array.clearer.clear(range, Clear::Zeroes(durability)).await?;
         array.ground.membership.barrier().await
     }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, IoError, IoResult, Limits, SECTOR_BYTES, SectorRange, StripeShape,
+    AfterDiscard, BlockDevice, IoError, IoResult, Limits, SECTOR_BYTES, StripeShape,
 };
 use voltier_parity::Code;
 use voltier_ring::Handle;
@@ -316,19 +316,13 @@ impl<D: BlockDevice> Generation<D> {
         Replay::new(handle, geometry, members, membership, placement, settled_below)
     }
 
+    /// The limits that a change is held against.
+    ///
     /// # Errors
-    /// When a range is not in the array.
-    pub(crate) fn checked(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.limits.accepts(range) { Ok(range) } else { Err(IoError::OutOfRange) }
-    }
-
-    /// # Errors
-    /// When a range is not in the array, or nothing may be changed.
-    pub(crate) fn checked_change(&self, range: SectorRange) -> IoResult<SectorRange> {
-        if self.ground.membership.durable().is_some_and(|it| it.is_closed()) {
-            return Err(IoError::Gone);
-        }
-        if self.limits.read_only { Err(IoError::ReadOnly) } else { self.checked(range) }
+    /// When the array was stopped: nothing may be changed.
+    pub(crate) fn limits_of_change(&self) -> IoResult<&Limits> {
+        let is_closed = self.ground.membership.durable().is_some_and(|it| it.is_closed());
+        if is_closed { Err(IoError::Gone) } else { Ok(&self.limits) }
     }
 }
 

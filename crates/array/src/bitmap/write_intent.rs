@@ -17,7 +17,7 @@ use voltier_block::{
 use voltier_ring::{Handle, Round};
 
 use crate::bitmap::marks::Marks;
-use crate::bitmap::matched::MatchedRegions;
+use crate::bitmap::matched::{GroupRegion, MatchedRegions};
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
@@ -54,13 +54,13 @@ pub(crate) struct RegionGuard {
     marks: Option<(Rc<Marks>, Round)>,
     matched: Rc<RefCell<MatchedRegions>>,
     /// The region as scrubs number it.
-    check: u64,
+    group_region: GroupRegion,
 }
 
 impl Drop for RegionGuard {
     fn drop(&mut self) {
         // A check that began beside the write may have seen the stripe before it.
-        self.matched.borrow_mut().note_write(self.check);
+        self.matched.borrow_mut().note_write(self.group_region);
         let Some((marks, round)) = &self.marks else { return };
         let is_drained = marks.under_way.borrow_mut().end(*round);
         if is_drained {
@@ -86,6 +86,7 @@ impl<D: BlockDevice> Bitmap<D> {
         membership: &Rc<Membership>,
         marks: Option<Rc<Marks>>,
     ) -> Self {
+        let matched = MatchedRegions::new(members.region_count(), geometry.group_count());
         Self {
             handle: handle.clone(),
             geometry: geometry.clone(),
@@ -95,37 +96,37 @@ impl<D: BlockDevice> Bitmap<D> {
             marks,
             filled: RefCell::default(),
             being_flushed: RefCell::default(),
-            matched: Rc::default(),
+            matched: Rc::new(RefCell::new(matched)),
         }
     }
 
-    /// The number of a region of a group, as scrubs count them.
-    fn check_of(&self, stripe: Stripe) -> u64 {
-        self.check_number(self.geometry.group_of(stripe), self.region_of(stripe))
+    /// A stripe's region, of the stripe's group.
+    fn group_region_of(&self, stripe: Stripe) -> GroupRegion {
+        self.group_region(self.geometry.group_of(stripe), self.region_of(stripe))
     }
 
-    fn check_number(&self, group: usize, region: u64) -> u64 {
-        region * self.geometry.group_count() as u64 + group as u64
+    fn group_region(&self, group: usize, region: u64) -> GroupRegion {
+        GroupRegion::new(group, region, self.geometry.group_count())
     }
 
     /// A scrub begins to check a region of a group.
     pub(crate) fn begin_check(&self, group: usize, region: u64) {
-        self.matched.borrow_mut().begin(self.check_number(group, region));
+        self.matched.borrow_mut().begin(self.group_region(group, region));
     }
 
     /// The scrub has checked the region, all of it or not.
     pub(crate) fn end_check(&self, group: usize, region: u64, is_whole: bool) {
-        self.matched.borrow_mut().end(self.check_number(group, region), is_whole);
+        self.matched.borrow_mut().end(self.group_region(group, region), is_whole);
     }
 
     /// A block of the stripe does not match and stays so, or could not be checked.
     pub(crate) fn note_mismatch(&self, stripe: Stripe) {
-        self.matched.borrow_mut().note_mismatch(self.check_of(stripe));
+        self.matched.borrow_mut().note_mismatch(self.group_region_of(stripe));
     }
 
     /// Whether a scrub of this start found the stripe's region to match, and nobody has written there since.
     pub(crate) fn is_unchanged(&self, stripe: Stripe) -> bool {
-        self.matched.borrow().is_unchanged(self.check_of(stripe))
+        self.matched.borrow().is_unchanged(self.group_region_of(stripe))
     }
 
     /// The marks, for a bitmap that takes over: its rounds are its own.
@@ -150,7 +151,7 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     pub(crate) fn region_count(&self) -> u64 {
-        self.geometry.member_sectors().div_ceil(self.members.region_sectors())
+        self.members.region_count()
     }
 
     /// The sectors of a region on a member.
@@ -266,11 +267,11 @@ impl<D: BlockDevice> Bitmap<D> {
     /// # Errors
     /// When the marks cannot be stored.
     pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<RegionGuard> {
-        let check = self.check_of(stripe);
-        self.matched.borrow_mut().note_write(check);
-        let mut guard = RegionGuard { marks: None, matched: self.matched.clone(), check };
-        let Some(marks) = &self.marks else { return Ok(guard) };
         let region = self.region_of(stripe);
+        let group_region = self.group_region(self.geometry.group_of(stripe), region);
+        self.matched.borrow_mut().note_write(group_region);
+        let mut guard = RegionGuard { marks: None, matched: self.matched.clone(), group_region };
+        let Some(marks) = &self.marks else { return Ok(guard) };
         while !is_ready(marks, region, self.must_be_dirty()) {
             self.membership.settled().await?;
             self.store_mark_of(marks, region).await?;

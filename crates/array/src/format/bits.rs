@@ -29,11 +29,13 @@ impl Bits {
         self.count == 0
     }
 
+    #[inline]
     pub(crate) fn has(&self, number: u64) -> bool {
         self.words[(number / 64) as usize] & (1 << (number % 64)) != 0
     }
 
     /// Puts a number in or takes it out.
+    #[inline]
     pub(crate) fn put(&mut self, number: u64, is_in: bool) {
         let word = &mut self.words[(number / 64) as usize];
         let bit = 1 << (number % 64);

@@ -125,6 +125,11 @@ impl<D: BlockDevice> MemberSet<D> {
         at.0 / self.region_sectors
     }
 
+    /// Regions of a member, the last of which may be short.
+    pub(crate) fn region_count(&self) -> u64 {
+        self.geometry.member_sectors().div_ceil(self.region_sectors)
+    }
+
     /// Sectors of a region on a member.
     pub(crate) fn region_sectors(&self) -> u64 {
         self.region_sectors
