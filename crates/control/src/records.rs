@@ -178,7 +178,7 @@ pub struct RegisteredArray {
 pub struct PoolSpare {
     /// The device, where it was last.
     pub device: DeviceSpec,
-    /// What the device is known by, if it has such a mark.
+    /// The mark by which the device is known, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<DriveIdentity>,
     /// Identity in the label that the device got when it came to the pool; none of a device whose content

@@ -13,7 +13,7 @@ pub const SPARE_MAGIC: [u8; 8] = *b"VOLTSPAR";
 const VERSION: u32 = 1;
 const BLOCK_BYTES: usize = 4 * KIB as usize;
 
-/// What a spare says.
+/// The facts that a spare states.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpareLabel {
     /// Identity of what the spare waits for: the uuid of an array, or what a pool gave to the spare.

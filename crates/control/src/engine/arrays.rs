@@ -97,7 +97,7 @@ impl ArrayDevices {
 /// The label of a spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpareLabel {
-    /// What the spare waits for: the identity of an array, or what its pool's record has.
+    /// The identity of the array for which the spare waits, or the one that its pool's record has.
     pub owner: Identity,
     /// The name of the array or pool.
     pub name: String,

@@ -72,7 +72,7 @@ pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>
     Ok(found)
 }
 
-/// What the first bytes of a superblock or label say.
+/// The part of an array that the first bytes of a superblock or label name.
 fn array_part(mark: &[u8]) -> Option<Content> {
     if mark.starts_with(&ARRAY_MAGIC) {
         Some(Content::ours("a member of a Voltier array"))

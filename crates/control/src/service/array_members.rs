@@ -152,13 +152,13 @@ impl<E: Engine> Service<E> {
         let before = self.array_record(name)?;
         // A lost member that comes back as a spare keeps what it knows.
         if !self.is_labelled(&spare, before.uuid) {
-            self.label_spare(&spare, &spare_labels::label_of(&before), wipe)?;
+            spare_labels::write(&mut self.engine, &spare, &spare_labels::of_array(&before), wipe)?;
         }
         let mut record = before.clone();
         record.spares.push(spare.clone());
         self.registry.put_array(record)?;
         if let Err(error) = self.engine.add_spare(name, &spare) {
-            self.unlabel_spare(&spare, Some(before.uuid));
+            spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
             self.registry.put_array(before)?;
             return Err(error);
         }
@@ -190,7 +190,7 @@ impl<E: Engine> Service<E> {
             return Err(ControlError::failed("it ended with the daemon before"));
         }
         let owner = self.array_record(name)?.uuid;
-        self.check_is_spare(spare, Some(owner))
+        spare_labels::check(&mut self.engine, &self.machine, spare, Some(owner))
     }
 
     /// Checks a device that is to come to an array and was never there.

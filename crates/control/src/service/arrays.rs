@@ -2,9 +2,9 @@
 
 use voltier_array::Consistency;
 
-use super::Service;
 use super::admit::Beside;
 use super::live::LiveArray;
+use super::{Service, spare_labels};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -295,8 +295,10 @@ impl<E: Engine> Service<E> {
             Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
             Ok(None) => match self.engine.journal_label_of(member) {
                 Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
-                _ if self.is_spare_of(member, record.uuid) => self.engine.erase_label(member),
-                _ => Ok(()),
+                _ => {
+                    spare_labels::erase(&mut self.engine, member, Some(record.uuid));
+                    Ok(())
+                }
             },
             _ => Ok(()),
         }

@@ -1,13 +1,13 @@
 //! Pools of spares that several arrays share.
 //!
 //! A spare that is taken goes from the pool to the array's own spares in one writing of the registry,
-//! before anything but its label is written to it. So two arrays can never take the same one, and after a crash it is
-//! the array's: as a spare, or as the member whose label it has by then.
+//! before anything but its label is written to it. So two arrays can never take the same one, and after a
+//! crash it is the array's: as a spare, or as the member whose label it has by then.
 
 use super::admit::Beside;
 use super::{Service, drives, spare_labels};
 use crate::array_status::PoolStatus;
-use crate::engine::{Engine, SpareLabel};
+use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName};
 use crate::protocol::Response;
@@ -67,8 +67,8 @@ impl<E: Engine> Service<E> {
             return Ok(PoolSpare { device, identity: None, label: None });
         }
         let owner = Identity::random()?;
-        let label = SpareLabel { owner, name: pool.to_string() };
-        self.label_spare(&device, &label, force)?;
+        let label = spare_labels::of_pool(pool, owner);
+        spare_labels::write(&mut self.engine, &device, &label, force)?;
         let identity = drives::identity_of(&mut self.engine, &self.machine, &device);
         Ok(PoolSpare { device, identity, label: Some(owner) })
     }
@@ -104,7 +104,7 @@ impl<E: Engine> Service<E> {
             }
             self.registry.remove_pool(pool)?;
             for spare in record.spares {
-                self.unlabel_spare(&spare.device, spare.label);
+                spare_labels::erase(&mut self.engine, &spare.device, spare.label);
             }
             return Ok(Response::Pools { pools: Vec::new(), notes: Vec::new() });
         }
@@ -126,7 +126,7 @@ impl<E: Engine> Service<E> {
         }
         self.registry.put_pool(record)?;
         for spare in removed {
-            self.unlabel_spare(&spare.device, spare.label);
+            spare_labels::erase(&mut self.engine, &spare.device, spare.label);
         }
         self.pool_response(pool, Vec::new())
     }
@@ -219,11 +219,11 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<()> {
         let device = &spare.device;
         // The device was free when it came to the pool, which may be long ago.
-        self.check_is_spare(device, spare.label)?;
+        spare_labels::check(&mut self.engine, &self.machine, device, spare.label)?;
         self.engine.check_spare(name, device)?;
         let before = self.array_record(name)?;
         // A daemon that dies here finds the array's spare by the label.
-        self.label_spare(device, &spare_labels::label_of(&before), false)?;
+        spare_labels::write(&mut self.engine, device, &spare_labels::of_array(&before), false)?;
         let mut array = before.clone();
         array.spares.push(device.clone());
         let mut without = pool.clone();
@@ -232,8 +232,8 @@ impl<E: Engine> Service<E> {
         if let Err(error) = self.engine.add_spare(name, device) {
             self.registry.put_pool_and_array(pool.clone(), before)?;
             if let Some(owner) = spare.label {
-                let label = SpareLabel { owner, name: pool.name.to_string() };
-                self.label_spare(device, &label, false)?;
+                let label = spare_labels::of_pool(&pool.name, owner);
+                spare_labels::write(&mut self.engine, device, &label, false)?;
             }
             return Err(error);
         }
@@ -251,7 +251,8 @@ impl<E: Engine> Service<E> {
                 let mut takers = arrays.iter();
                 let device = &spare.device;
                 let mut is_its = |array: &&RegisteredArray| {
-                    self.is_labelled(device, array.uuid) || self.is_spare_of(device, array.uuid)
+                    self.is_labelled(device, array.uuid)
+                        || spare_labels::names(&mut self.engine, device, array.uuid)
                 };
                 let Some(taker) = takers.find(&mut is_its) else { continue };
                 let moved = self.move_to_array(&pool.name, &taker.name, &spare);
