@@ -5,7 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
+use voltier_block::{
+    BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange,
+};
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::admission::Admission;
@@ -267,6 +269,10 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
         ground.log.make_durable().await?;
         ground.origin.flush().await?;
+        if ground.health.is_evacuating() {
+            // The next start finds the lines that are left, as after a crash.
+            return Err(IoError::ReadOnly);
+        }
         ground.checkpointer.checkpoint_at_stop().await
     }
 
@@ -290,7 +296,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         if ground.health.failed() {
             return Ok(());
         }
-        ground.ssd.erase_superblock().await
+        let erased = ground.ssd.erase_superblock().await;
+        // An SSD that takes no writes keeps its label.
+        if ground.health.takes_writes() { erased } else { Ok(()) }
     }
 
     /// Checks that a cache which has been stopped or ended, and whose requests are over, holds
@@ -311,8 +319,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         must(!ground.pressure.is_draining(), || "a drain is under way".to_owned())?;
         ground.map.get().segments().audit_pins()?;
         ground.log.audit()?;
-        if ground.health.failed() {
-            // The index is the list of lost lines now, and no write follows it any more.
+        if !ground.health.takes_writes() {
+            // The index is the list of lines that only the SSD has, and no write follows it any more.
             return Ok(());
         }
         ground.map.get().audit()

@@ -9,7 +9,7 @@ use voltier_ring::Handle;
 use crate::admission::Admission;
 use crate::config::Settings;
 use crate::counters::Counters;
-use crate::devices::health::SsdHealth;
+use crate::devices::health::{Consequences, SsdHealth};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::log::checkpoint::Checkpointer;
@@ -93,22 +93,27 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         ground
     }
 
-    /// When the SSD is given up, the log ends and everybody wakes. The parts below do not keep those above
-    /// alive.
+    /// When the SSD takes no writes or is given up, the log ends and everybody wakes. The parts below do not
+    /// keep those above alive.
     fn watch_health(&self) {
         let (log, map, pressure) =
             (Rc::downgrade(&self.log), Rc::downgrade(&self.map), Rc::downgrade(&self.pressure));
-        let abandoned = log.clone();
-        self.health.on_loss(
-            move || abandoned.upgrade().is_some_and(|log| log.abandon()),
-            move || {
+        let (ended, abandoned) = (log.clone(), log.clone());
+        self.health.on_change(Consequences {
+            end_log: Box::new(move || {
+                if let Some(log) = ended.upgrade() {
+                    log.undo();
+                }
+            }),
+            abandon_log: Box::new(move || abandoned.upgrade().is_some_and(|log| log.abandon())),
+            wake_all: Box::new(move || {
                 if let (Some(log), Some(map), Some(pressure)) =
                     (log.upgrade(), map.upgrade(), pressure.upgrade())
                 {
                     wake_all(&log, &map, &pressure);
                 }
-            },
-        );
+            }),
+        });
     }
 
     /// The task that forms records.

@@ -180,6 +180,7 @@ fn device(device: &DeviceStatus) -> String {
     let state = match device.state {
         DeviceState::Online => "online",
         DeviceState::Degraded => "degraded",
+        DeviceState::Evacuating => "evacuating",
         DeviceState::Failed => "failed",
         DeviceState::None => "none",
     };

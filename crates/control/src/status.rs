@@ -27,6 +27,8 @@ pub enum DeviceState {
     Online,
     /// Working: an array that has lost members.
     Degraded,
+    /// An SSD that takes no writes: its dirty lines are being written to the origin.
+    Evacuating,
     /// Given up after errors, or not to be opened.
     Failed,
     /// There is none.

@@ -115,7 +115,7 @@ pub(crate) async fn reopen_exactly(
     profile: &Profile,
 ) -> Rc<DeviceUnderTest<SimCache>> {
     let world = dut.world.clone();
-    if dut.device.status().health == Health::Failed {
+    if dut.device.status().health != Health::Online {
         return dut;
     }
     let newer = fixture.newer_than_origin(profile);

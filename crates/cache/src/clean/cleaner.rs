@@ -6,7 +6,7 @@
 //! could leave the origin newer than the log, and an older cached copy would be served. A line is
 //! called clean when the origin has flushed it, and unless a newer copy arrived meanwhile.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -21,6 +21,7 @@ use crate::clean::pace::{Pace, Pacer};
 use crate::clean::runs::Dirty;
 use crate::clean::sweep::{BATCH_LINES, Sweep};
 use crate::counters::{Counters, add};
+use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
@@ -38,11 +39,15 @@ const REST_NS_MAX: u64 = 1_000_000_000;
 /// Rest after the origin failed, before it is tried again.
 const ERROR_REST_NS: u64 = 1_000_000_000;
 
+/// Sweeps of an evacuation that bring nothing, after which the lines left are lost.
+const IDLE_SWEEPS_MAX: u32 = 2;
+
 /// The cleaner of one cache.
 pub(crate) struct Cleaner<S, O> {
     handle: Handle,
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
+    health: Rc<SsdHealth>,
     origin: Rc<Origin<O>>,
     log: Rc<Log<S>>,
     damage: Rc<Damage<S>>,
@@ -54,6 +59,40 @@ pub(crate) struct Cleaner<S, O> {
     /// Sweeps over the whole origin, and batches that the origin refused.
     sweeps: Cell<u64>,
     destage_errors: Cell<u64>,
+    evacuation: RefCell<Evacuation>,
+}
+
+/// The progress of an evacuation, looked at after every sweep.
+#[derive(Default)]
+struct Evacuation {
+    sweeps: u64,
+    errors: u64,
+    dirty: u64,
+    /// Sweeps in a row of which the origin refused nothing, and which left as much as the one before.
+    idle_sweeps: u32,
+    /// The origin has every line.
+    is_complete: bool,
+}
+
+impl Evacuation {
+    /// Whether the origin has all that can be read from the SSD.
+    fn is_over<S: BlockDevice, O: BlockDevice>(&mut self, cleaner: &Cleaner<S, O>) -> bool {
+        let dirty = cleaner.map.get().index().dirty_lines();
+        if dirty == 0 {
+            self.is_complete = true;
+            return true;
+        }
+        let (sweeps, errors) = (cleaner.sweeps.get(), cleaner.destage_errors.get());
+        if sweeps == self.sweeps {
+            return false;
+        }
+        let is_idle = (errors, dirty) == (self.errors, self.dirty);
+        self.idle_sweeps = if is_idle { self.idle_sweeps + 1 } else { 0 };
+        (self.sweeps, self.errors, self.dirty) = (sweeps, errors, dirty);
+        // A line that could not be read may be readable in the next sweep.
+        cleaner.damage.clear();
+        self.idle_sweeps >= IDLE_SWEEPS_MAX
+    }
 }
 
 impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
@@ -62,6 +101,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             handle: ground.handle.clone(),
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
+            health: ground.health.clone(),
             origin: ground.origin.clone(),
             log: ground.log.clone(),
             damage: ground.damage.clone(),
@@ -72,6 +112,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             lifecycle: ground.lifecycle.clone(),
             sweeps: Cell::new(0),
             destage_errors: Cell::new(0),
+            evacuation: RefCell::default(),
         })
     }
 
@@ -82,7 +123,11 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             if self.ssd.failed() || self.lifecycle.is_stopping() {
                 return;
             }
-            let share = match self.pacer.pace() {
+            if self.health.is_evacuating() && self.evacuation.borrow_mut().is_over(&self) {
+                self.health.give_up();
+                continue;
+            }
+            let share = match self.pace() {
                 Pace::Work(share) => share,
                 Pace::Rest(None) => {
                     self.pressure.dirty_change().await;
@@ -93,10 +138,13 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                     continue;
                 }
             };
-            let begun = self.handle.now();
+            let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
             let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
             if cleaned.is_err() {
                 self.destage_errors.set(self.destage_errors.get() + 1);
+                if evacuates {
+                    self.health.note_failed_batch();
+                }
             }
             self.pressure.notify_dirty();
             let now = self.handle.now();
@@ -113,12 +161,24 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         }
     }
 
+    /// How hard to work: an evacuation waits for nobody.
+    fn pace(&self) -> Pace {
+        if self.health.is_evacuating() { Pace::Work(1.0) } else { self.pacer.pace() }
+    }
+
     /// One batch; `None` when nothing could be done, after waiting for a change of that.
     async fn clean_some(&self, sweep: &mut Sweep, share: f64) -> Option<IoResult<()>> {
-        let in_order = self.log.order_waits();
+        if self.health.is_evacuating() {
+            // Durable versions go in their order; the batch meets the error.
+            let _ = self.log.make_durable().await;
+        }
         let from = sweep.line;
-        let (batch, last_sequence) = if in_order {
-            self.oldest_epoch()
+        let oldest = self.log.order_waits().then(|| self.oldest_epoch());
+        // Versions that are not durable stay behind in an evacuation.
+        let oldest = oldest.filter(|oldest| oldest.1 > 0 || !self.health.is_evacuating());
+        let in_order = oldest.is_some();
+        let (batch, last_sequence) = if let Some(oldest) = oldest {
+            oldest
         } else {
             let dirty = self.map.get().index().dirty_lines();
             let stripes = self.destager.stripes();
@@ -145,7 +205,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             }
             self.count_sweep();
             self.pressure.notify_dirty();
-            if !self.pressure.is_draining() {
+            if !self.pressure.is_draining() && !self.health.is_evacuating() {
                 // All that is dirty is damaged: nothing to do until something changes.
                 self.pressure.dirty_change().await;
                 return None;
@@ -202,13 +262,20 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
     }
 
     /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`.
-    async fn clean_batch(&self, batch: Vec<Dirty>, last_sequence: u64) -> IoResult<()> {
+    async fn clean_batch(&self, mut batch: Vec<Dirty>, last_sequence: u64) -> IoResult<()> {
+        if !batch.is_empty()
+            && !canary::is(Canary::DestageBeforeDurable)
+            && let Err(error) = self.log.make_durable().await
+        {
+            if !self.health.is_evacuating() {
+                return Err(error);
+            }
+            let not_durable = self.log.slots_not_durable();
+            batch.retain(|of| of.version.is_some() || !not_durable.contains(&of.slot));
+        }
         if batch.is_empty() {
             self.order_written(last_sequence);
             return Ok(());
-        }
-        if !canary::is(Canary::DestageBeforeDurable) {
-            self.log.make_durable().await?;
         }
         let runs =
             self.destager.runs_of(batch).into_iter().map(|run| self.destager.destage_run(run));
@@ -229,8 +296,12 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 self.order_written(last_sequence);
             }
             add(&self.counters.destaged_lines, cleaned.len() as u64);
-            let number = self.log.queue_internal(cleaned);
-            self.log.internal_acked(number).await?;
+            if self.ssd.takes_writes() {
+                let number = self.log.queue_internal(cleaned);
+                self.log.internal_acked(number).await?;
+            } else {
+                self.map.change().call_clean(cleaned);
+            }
         }
         if let Some(error) = failed {
             return Err(error);
@@ -276,7 +347,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             };
             self.pressure.until(done).await;
         }
-        if self.ssd.failed() {
+        if self.ssd.failed() && !self.evacuation.borrow().is_complete {
             return Err(IoError::Gone);
         }
         self.damage.forget_mended();

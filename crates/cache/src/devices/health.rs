@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use voltier_block::{IoError, IoResult};
 use voltier_ring::{Handle, Signal};
 
 /// Whether the SSD still takes part.
@@ -12,7 +13,9 @@ use voltier_ring::{Handle, Signal};
 pub enum Health {
     /// The SSD serves.
     Online,
-    /// The SSD is gone: requests go to the origin; dirty lines that were on the SSD are lost.
+    /// The SSD takes no writes: its dirty lines are read and written to the origin, writes of clients wait.
+    Evacuating,
+    /// The SSD is out of service: requests go to the origin; lines that are dirty still are lost.
     Failed,
 }
 
@@ -24,6 +27,10 @@ pub(crate) type FailureGate = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()
 enum SsdState {
     /// The SSD serves.
     Online,
+    /// The SSD takes no writes, and its reads work: the log has ended, and the cleaner writes all dirty
+    /// lines to the origin. Nothing else may change on the origin, because a start after a crash finds the
+    /// log as it ended, and writes the same lines again.
+    Evacuating,
     /// The SSD is given up, and nothing may change on the origin before the loss is on record: an SSD
     /// that comes back could be trusted again.
     LossUnrecorded,
@@ -34,7 +41,11 @@ enum SsdState {
 /// Events that change the state of the SSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SsdEvent {
-    /// A device error, or the end of the process: any part of the cache may say so.
+    /// Tries of a write are used up, a flush failed, or too many lines cannot be read: the part that met
+    /// the error says so.
+    WritesRefused,
+    /// The device is gone, the process ends, or the cleaner has evacuated what can be read: any part of the
+    /// cache may say so.
     GivenUp { has_gate: bool },
     /// The failure gate has run: the task that runs the gate says so.
     LossRecorded,
@@ -44,20 +55,29 @@ impl SsdState {
     /// The transition table: the state after an event, or `None` when the event changes nothing.
     fn after(self, event: SsdEvent) -> Option<Self> {
         match (self, event) {
-            (Self::Online, SsdEvent::GivenUp { has_gate: true }) => Some(Self::LossUnrecorded),
-            (Self::Online, SsdEvent::GivenUp { has_gate: false }) => Some(Self::Lost),
+            (Self::Online, SsdEvent::WritesRefused) => Some(Self::Evacuating),
+            (Self::Online | Self::Evacuating, SsdEvent::GivenUp { has_gate: true }) => {
+                Some(Self::LossUnrecorded)
+            }
+            (Self::Online | Self::Evacuating, SsdEvent::GivenUp { has_gate: false }) => {
+                Some(Self::Lost)
+            }
             (Self::LossUnrecorded, SsdEvent::LossRecorded) => Some(Self::Lost),
-            (Self::LossUnrecorded | Self::Lost, SsdEvent::GivenUp { .. })
-            | (Self::Online | Self::Lost, SsdEvent::LossRecorded) => None,
+            (Self::Evacuating | Self::LossUnrecorded | Self::Lost, SsdEvent::WritesRefused)
+            | (Self::LossUnrecorded | Self::Lost, SsdEvent::GivenUp { .. })
+            | (Self::Online | Self::Evacuating | Self::Lost, SsdEvent::LossRecorded) => None,
         }
     }
 }
 
-/// Steps of the parts above when the SSD is lost, in order.
-struct Consequences {
-    /// Ends the log; whether acknowledged records were not durable.
-    abandon_log: Box<dyn FnOnce() -> bool>,
-    wake_all: Box<dyn FnOnce()>,
+/// Steps of the parts above when the SSD takes no writes any more, or is lost.
+pub(crate) struct Consequences {
+    /// Ends the log before an evacuation: what it has not acknowledged is undone.
+    pub(crate) end_log: Box<dyn Fn()>,
+    /// Ends the log of a lost SSD; whether acknowledged records were not durable.
+    pub(crate) abandon_log: Box<dyn Fn() -> bool>,
+    /// Wakes everybody; comes last.
+    pub(crate) wake_all: Box<dyn Fn()>,
 }
 
 /// The health of one SSD.
@@ -68,7 +88,10 @@ pub(crate) struct SsdHealth {
     gate: RefCell<Option<FailureGate>>,
     /// The SSD was given up with acknowledged writes that no flush had covered.
     unflushed_loss: Cell<bool>,
-    recorded: Signal,
+    /// The origin did not take what was to be evacuated, so many times.
+    failed_batches: Cell<u64>,
+    /// The loss is on record, or a batch of an evacuation failed.
+    news: Signal,
 }
 
 impl SsdHealth {
@@ -79,19 +102,13 @@ impl SsdHealth {
             consequences: RefCell::new(None),
             gate: RefCell::new(None),
             unflushed_loss: Cell::new(false),
-            recorded: Signal::new(),
+            failed_batches: Cell::new(0),
+            news: Signal::new(),
         })
     }
 
-    /// Sets what happens above when the SSD is given up: first the log ends, and, when the failure gate
-    /// has begun, everybody wakes.
-    pub(crate) fn on_loss(
-        &self,
-        abandon_log: impl FnOnce() -> bool + 'static,
-        wake_all: impl FnOnce() + 'static,
-    ) {
-        let consequences =
-            Consequences { abandon_log: Box::new(abandon_log), wake_all: Box::new(wake_all) };
+    /// Sets what happens above when the state changes.
+    pub(crate) fn on_change(&self, consequences: Consequences) {
         self.consequences.replace(Some(consequences));
     }
 
@@ -100,13 +117,28 @@ impl SsdHealth {
         self.gate.replace(Some(gate));
     }
 
+    /// Whether the SSD is given up: nothing is read from it any more.
     #[inline]
     pub(crate) fn failed(&self) -> bool {
-        self.state.get() != SsdState::Online
+        matches!(self.state.get(), SsdState::LossUnrecorded | SsdState::Lost)
+    }
+
+    /// Whether the log goes on.
+    #[inline]
+    pub(crate) fn takes_writes(&self) -> bool {
+        self.state.get() == SsdState::Online
+    }
+
+    pub(crate) fn is_evacuating(&self) -> bool {
+        self.state.get() == SsdState::Evacuating
     }
 
     pub(crate) fn health(&self) -> Health {
-        if self.failed() { Health::Failed } else { Health::Online }
+        match self.state.get() {
+            SsdState::Online => Health::Online,
+            SsdState::Evacuating => Health::Evacuating,
+            SsdState::LossUnrecorded | SsdState::Lost => Health::Failed,
+        }
     }
 
     /// Whether acknowledged writes were lost that no flush had covered.
@@ -119,17 +151,26 @@ impl SsdHealth {
         next.inspect(|next| self.state.set(*next)).is_some()
     }
 
-    /// Gives the SSD up. The index stays as it is: its dirty lines are the list of what is lost.
+    /// The SSD takes no more writes: what it has is evacuated.
+    pub(crate) fn refuse_writes(&self) {
+        if !self.step(SsdEvent::WritesRefused) {
+            return;
+        }
+        if let Some(consequences) = &*self.consequences.borrow() {
+            (consequences.end_log)();
+            (consequences.wake_all)();
+        }
+    }
+
+    /// Gives the SSD up. The index stays as it is: its dirty lines are the list of what is lost, none after
+    /// an evacuation.
     pub(crate) fn give_up(self: &Rc<Self>) {
         let has_gate = self.gate.borrow().is_some();
         if !self.step(SsdEvent::GivenUp { has_gate }) {
             return;
         }
-        let consequences = self.consequences.borrow_mut().take();
-        let (abandon_log, wake_all) =
-            consequences.map(|all| (all.abandon_log, all.wake_all)).unzip();
-        if let Some(abandon_log) = abandon_log {
-            self.unflushed_loss.set(abandon_log());
+        if let Some(consequences) = &*self.consequences.borrow() {
+            self.unflushed_loss.set((consequences.abandon_log)());
         }
         let gate = self.gate.borrow_mut().take();
         if let Some(gate) = gate {
@@ -137,17 +178,31 @@ impl SsdHealth {
             drop(self.handle.spawn(async move {
                 gate().await;
                 health.step(SsdEvent::LossRecorded);
-                health.recorded.notify();
+                health.news.notify();
             }));
         }
-        if let Some(wake_all) = wake_all {
-            wake_all();
+        self.news.notify();
+        if let Some(consequences) = &*self.consequences.borrow() {
+            (consequences.wake_all)();
         }
     }
 
-    /// Waits until a loss of the SSD is on record.
-    pub(crate) async fn past_gate(&self) {
-        self.recorded.until(|| self.state.get() != SsdState::LossUnrecorded).await;
+    /// The origin did not take a batch of what is evacuated.
+    pub(crate) fn note_failed_batch(&self) {
+        self.failed_batches.set(self.failed_batches.get() + 1);
+        self.news.notify();
+    }
+
+    /// Waits until the origin may be changed past the SSD: all that is dirty has been evacuated or is lost,
+    /// and that is on record.
+    ///
+    /// # Errors
+    /// `Medium` when the origin does not take what is evacuated: it would not take more.
+    pub(crate) async fn past_gate(&self) -> IoResult<()> {
+        let failed_batches = self.failed_batches.get();
+        let waits = || matches!(self.state.get(), SsdState::Evacuating | SsdState::LossUnrecorded);
+        self.news.until(|| !waits() || self.failed_batches.get() != failed_batches).await;
+        if waits() { Err(IoError::Medium) } else { Ok(()) }
     }
 }
 
@@ -158,22 +213,72 @@ mod tests {
 
     #[test]
     fn every_event_in_every_state_does_what_the_table_says() {
-        use SsdState::{LossUnrecorded, Lost, Online};
+        use SsdEvent::{LossRecorded, WritesRefused};
+        use SsdState::{Evacuating, LossUnrecorded, Lost, Online};
         let (gated, ungated) =
             (SsdEvent::GivenUp { has_gate: true }, SsdEvent::GivenUp { has_gate: false });
         for (state, event, after) in [
+            (Online, WritesRefused, Some(Evacuating)),
             (Online, gated, Some(LossUnrecorded)),
             (Online, ungated, Some(Lost)),
-            (Online, SsdEvent::LossRecorded, None),
+            (Online, LossRecorded, None),
+            (Evacuating, WritesRefused, None),
+            (Evacuating, gated, Some(LossUnrecorded)),
+            (Evacuating, ungated, Some(Lost)),
+            (Evacuating, LossRecorded, None),
+            (LossUnrecorded, WritesRefused, None),
             (LossUnrecorded, gated, None),
             (LossUnrecorded, ungated, None),
-            (LossUnrecorded, SsdEvent::LossRecorded, Some(Lost)),
+            (LossUnrecorded, LossRecorded, Some(Lost)),
+            (Lost, WritesRefused, None),
             (Lost, gated, None),
             (Lost, ungated, None),
-            (Lost, SsdEvent::LossRecorded, None),
+            (Lost, LossRecorded, None),
         ] {
             assert_eq!(state.after(event), after, "{state:?} {event:?}");
         }
+    }
+
+    #[test]
+    fn an_evacuation_ends_the_log_once_and_lets_nobody_pass_before_its_end_is_on_record() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        let steps = Rc::new(RefCell::new(Vec::new()));
+        let seen = steps.clone();
+        executor.block_on(async move {
+            let health = SsdHealth::new(handle.clone());
+            let note = |step: &'static str| {
+                let steps = steps.clone();
+                move || steps.borrow_mut().push(step)
+            };
+            let abandoned = note("abandoned");
+            health.on_change(Consequences {
+                end_log: Box::new(note("log ends")),
+                abandon_log: Box::new(move || {
+                    abandoned();
+                    false
+                }),
+                wake_all: Box::new(note("all wake")),
+            });
+            let gate = note("recorded");
+            health.set_gate(Box::new(move || Box::pin(async move { gate() })));
+            health.refuse_writes();
+            health.refuse_writes();
+            assert!(health.is_evacuating() && !health.failed() && !health.takes_writes());
+            let (waiting, passed) = (health.clone(), note("passed"));
+            let waiter = handle.spawn(async move {
+                assert_eq!(waiting.past_gate().await, Err(IoError::Medium), "a failed batch");
+                waiting.past_gate().await.expect("the evacuation ends");
+                passed();
+            });
+            handle.sleep(1).await;
+            health.note_failed_batch();
+            handle.sleep(1).await;
+            health.give_up();
+            waiter.await;
+        });
+        let order = ["log ends", "all wake", "abandoned", "all wake", "recorded", "passed"];
+        assert_eq!(*seen.borrow(), order);
     }
 
     #[test]
@@ -189,19 +294,20 @@ mod tests {
                 move || steps.borrow_mut().push(step)
             };
             let (ends, gate, passed) = (note("log ends"), note("recorded"), note("passed"));
-            health.on_loss(
-                move || {
+            health.on_change(Consequences {
+                end_log: Box::new(|| {}),
+                abandon_log: Box::new(move || {
                     ends();
                     true
-                },
-                note("all wake"),
-            );
-            health.past_gate().await;
+                }),
+                wake_all: Box::new(note("all wake")),
+            });
+            health.past_gate().await.expect("nothing is wrong");
             health.set_gate(Box::new(move || Box::pin(async move { gate() })));
             health.give_up();
             health.give_up();
             assert!(health.failed() && health.unflushed_loss());
-            health.past_gate().await;
+            health.past_gate().await.expect("the gate has run");
             passed();
         });
         assert_eq!(*seen.borrow(), ["log ends", "all wake", "recorded", "passed"]);

@@ -62,13 +62,19 @@ impl<S: BlockDevice> Ssd<S> {
         self.health.failed()
     }
 
+    /// Whether the log goes on.
+    #[inline]
+    pub(crate) fn takes_writes(&self) -> bool {
+        self.health.takes_writes()
+    }
+
     pub(crate) fn health(&self) -> Health {
         self.health.health()
     }
 
-    /// Gives the SSD up.
-    pub(crate) fn give_up(&self) {
-        self.health.give_up();
+    /// The SSD takes no more writes: what it has is evacuated.
+    pub(crate) fn refuse_writes(&self) {
+        self.health.refuse_writes();
     }
 
     /// Reads lines into `into`; the segment must be pinned or otherwise kept. A line that fails is tried
@@ -107,7 +113,7 @@ impl<S: BlockDevice> Ssd<S> {
         let until = self.handle.now() + TRIES_NS_MAX;
         for rest_ns in READ_BACK_OFF_NS {
             let is_known = self.read_errors.borrow().is_known(range);
-            if is_known || !self.may_try_again(last, until) {
+            if is_known || self.failed() || !self.is_worth_a_try(last, until) {
                 break;
             }
             self.handle.sleep(rest_ns).await;
@@ -118,8 +124,10 @@ impl<S: BlockDevice> Ssd<S> {
         }
         add(&self.counters.ssd_errors, 1);
         let too_many = self.read_errors.borrow_mut().note(at, self.handle.now());
-        if last == IoError::Gone || too_many {
+        if last == IoError::Gone {
             self.health.give_up();
+        } else if too_many {
+            self.health.refuse_writes();
         }
         Err(last)
     }
@@ -134,7 +142,7 @@ impl<S: BlockDevice> Ssd<S> {
     /// same place.
     ///
     /// # Errors
-    /// The last one.
+    /// The last one; the SSD takes no more writes then.
     #[cold]
     pub(crate) async fn write_again(
         &self,
@@ -144,7 +152,7 @@ impl<S: BlockDevice> Ssd<S> {
         let mut last = error;
         let until = self.handle.now() + TRIES_NS_MAX;
         for rest_ns in WRITE_BACK_OFF_NS {
-            if !self.may_try_again(last, until) {
+            if !self.takes_writes() || !self.is_worth_a_try(last, until) {
                 break;
             }
             self.handle.sleep(rest_ns).await;
@@ -153,21 +161,33 @@ impl<S: BlockDevice> Ssd<S> {
                 Err(error) => last = error,
             }
         }
+        add(&self.counters.ssd_errors, 1);
+        if last == IoError::Gone {
+            self.health.give_up();
+        } else {
+            self.health.refuse_writes();
+        }
         Err(last)
     }
 
-    fn may_try_again(&self, last: IoError, until_ns: Nanos) -> bool {
-        last != IoError::Gone && !self.failed() && self.handle.now() < until_ns
+    fn is_worth_a_try(&self, last: IoError, until_ns: Nanos) -> bool {
+        last != IoError::Gone && self.handle.now() < until_ns
     }
 
     /// Makes durable what was written before.
     ///
     /// # Errors
-    /// The device's; from then on every flush fails, for what the first one was for may be lost.
+    /// The device's; from then on every flush fails, for what the first one was for may be lost, and the
+    /// SSD takes no more writes.
     pub(crate) async fn flush(&self) -> IoResult<()> {
         let flushed = self.device.flush().await;
-        if flushed.is_err() {
+        if let Err(error) = flushed {
             self.flush_failed.set(true);
+            if error == IoError::Gone {
+                self.health.give_up();
+            } else {
+                self.health.refuse_writes();
+            }
         }
         if self.flush_failed.get() { flushed.and(Err(IoError::Medium)) } else { Ok(()) }
     }
@@ -183,12 +203,6 @@ impl<S: BlockDevice> Ssd<S> {
         let copy = pinned.release();
         let data = read?;
         if copy.holds(&data) { Ok(data) } else { Err(IoError::Medium) }
-    }
-
-    /// A write failed for good: the SSD is given up.
-    pub(crate) fn count_write_error(&self) {
-        add(&self.counters.ssd_errors, 1);
-        self.health.give_up();
     }
 
     /// Writes both copies of the superblock, one after the other.

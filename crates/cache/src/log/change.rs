@@ -61,6 +61,7 @@ impl Queue {
     /// Drops all changes: the log is given up.
     pub(crate) fn clear(&mut self) {
         self.changes.clear();
+        self.bytes = 0;
     }
 
     pub(crate) fn is_empty(&self) -> bool {

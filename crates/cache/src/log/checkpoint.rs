@@ -82,7 +82,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
     /// Writes a checkpoint; the cache stays open. Another one under way is enough.
     ///
     /// # Errors
-    /// The SSD's; it is given up then.
+    /// The SSD's; it takes no more writes then.
     pub(crate) async fn checkpoint(&self) -> IoResult<()> {
         if self.is_writing.replace(true) {
             return Ok(());
@@ -92,7 +92,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             self.write_checkpoint(STATE_OPEN).await
         };
         if written.is_err() {
-            self.ssd.give_up();
+            self.ssd.refuse_writes();
         }
         written
     }

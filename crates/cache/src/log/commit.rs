@@ -2,7 +2,7 @@
 //! task forms records of the changes, and sends the records out.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
@@ -20,7 +20,7 @@ use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::contents::must;
 use crate::map::shared::Map;
-use crate::numbers::Line;
+use crate::numbers::{Line, Slot};
 
 /// The log of a cache in service.
 pub(crate) struct Log<S> {
@@ -77,7 +77,7 @@ impl<S: BlockDevice> Log<S> {
         queue: impl Fn(&mut LogState) -> &mut Queue,
     ) -> u64 {
         let mut number = 0;
-        if !self.ssd.failed() {
+        if self.ssd.takes_writes() {
             let mut state = self.state.borrow_mut();
             for change in changes {
                 number = queue(&mut state).push(change);
@@ -90,7 +90,7 @@ impl<S: BlockDevice> Log<S> {
     /// Waits until the client's change `number` is on the SSD's interface.
     ///
     /// # Errors
-    /// `Gone` when the SSD is given up first.
+    /// `Gone` when the SSD takes no more writes before.
     pub(crate) async fn acked(&self, number: u64) -> IoResult<()> {
         self.queue_acked(number, |state| &mut state.user).await
     }
@@ -98,7 +98,7 @@ impl<S: BlockDevice> Log<S> {
     /// Waits until the cache's own change `number` is on the SSD's interface.
     ///
     /// # Errors
-    /// `Gone` when the SSD is given up first.
+    /// `Gone` when the SSD takes no more writes before.
     pub(crate) async fn internal_acked(&self, number: u64) -> IoResult<()> {
         self.queue_acked(number, |state| &mut state.internal).await
     }
@@ -109,7 +109,7 @@ impl<S: BlockDevice> Log<S> {
         queue: impl Fn(&mut LogState) -> &mut Queue,
     ) -> IoResult<()> {
         std::future::poll_fn(|context| {
-            if self.ssd.failed() {
+            if !self.ssd.takes_writes() {
                 return Poll::Ready(Err(IoError::Gone));
             }
             let mut state = self.state.borrow_mut();
@@ -127,9 +127,9 @@ impl<S: BlockDevice> Log<S> {
     pub(crate) async fn all_acked(&self) -> IoResult<()> {
         let formed = self.state.borrow().next_sequence;
         self.progress
-            .until(|| self.ssd.failed() || self.state.borrow().acked_sequence >= formed)
+            .until(|| !self.ssd.takes_writes() || self.state.borrow().acked_sequence >= formed)
             .await;
-        if self.ssd.failed() { Err(IoError::Gone) } else { Ok(()) }
+        if self.ssd.takes_writes() { Ok(()) } else { Err(IoError::Gone) }
     }
 
     /// Waits until every record that is acknowledged now is on the SSD's medium.
@@ -137,7 +137,7 @@ impl<S: BlockDevice> Log<S> {
     /// One flush serves all who wait for it.
     ///
     /// # Errors
-    /// The SSD's; it is given up then, because what it acknowledged may be lost.
+    /// The SSD's; it takes no more writes then, because what it acknowledged may be lost.
     pub(crate) async fn make_durable(&self) -> IoResult<()> {
         let wanted = self.state.borrow().acked_sequence;
         loop {
@@ -155,12 +155,8 @@ impl<S: BlockDevice> Log<S> {
             let covers = self.state.borrow().acked_sequence;
             let skipped = canary::is(Canary::FlushSkipped);
             let flushed = if skipped { Ok(()) } else { self.ssd.flush().await };
-            if flushed.is_ok() {
-                let mut state = self.state.borrow_mut();
-                state.durable_sequence = state.durable_sequence.max(covers);
-            } else {
-                self.ssd.give_up();
-            }
+            flushed?;
+            self.state.borrow_mut().note_durable(covers);
         }
     }
 
@@ -189,6 +185,16 @@ impl<S: BlockDevice> Log<S> {
         if contents.segments().free_count() > before {
             self.work.notify();
         }
+    }
+
+    /// The SSD takes no more writes: what no acknowledged record tells of is undone.
+    pub(crate) fn undo(&self) {
+        self.state.borrow_mut().undo(&mut self.map.change());
+    }
+
+    /// Slots whose data a power cut may take, although their records are acknowledged.
+    pub(crate) fn slots_not_durable(&self) -> BTreeSet<Slot> {
+        self.state.borrow().slots_not_durable()
     }
 
     /// The SSD is lost: nobody will be acknowledged any more. Whether acknowledged records were not
@@ -317,7 +323,10 @@ impl<S: BlockDevice> Log<S> {
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
     pub(crate) fn oldest_epoch(&self, lines_max: usize) -> Option<(BTreeMap<Line, Version>, u64)> {
         let state = self.state.borrow();
-        let batch = state.ordered.as_ref()?.batch(state.acked_sequence, lines_max)?;
+        // Of a log that has ended only what is durable is written out.
+        let below =
+            if self.ssd.takes_writes() { state.acked_sequence } else { state.durable_sequence };
+        let batch = state.ordered.as_ref()?.batch(below, lines_max)?;
         Some((batch.versions, batch.last_sequence))
     }
 
@@ -375,7 +384,7 @@ impl<S: BlockDevice> LogWriter<S> {
     pub(crate) async fn write_log(self: Rc<Self>) {
         let mut last_segment = self.log.segment();
         loop {
-            if self.ssd.failed() || (self.lifecycle.is_log_ending() && self.log.is_empty()) {
+            if !self.ssd.takes_writes() || (self.lifecycle.is_log_ending() && self.log.is_empty()) {
                 self.map.ask_for_segments();
                 return;
             }
@@ -398,7 +407,7 @@ impl<S: BlockDevice> LogWriter<S> {
                 self.map.ask_for_segments();
                 // Bounds what a start must verify, and lets emptied segments go.
                 let log = self.log.clone();
-                // A failure is everybody's to see: the SSD is given up then.
+                // A failure is everybody's to see: the SSD takes no more writes then.
                 drop(self.handle.spawn(async move { log.make_durable().await }));
             }
         }
@@ -410,17 +419,16 @@ impl<S: BlockDevice> LogWriter<S> {
         if let Err(error) = written {
             let attempt = async || match self.log.runs_again(sequence, &pieces) {
                 Some(runs) => self.write_runs(runs).await,
-                None => Err(IoError::Gone),
+                // The log has ended meanwhile.
+                None => Err(IoError::ReadOnly),
             };
             written = Box::pin(self.ssd.write_again(error, attempt)).await;
         }
-        if self.ssd.failed() {
+        // A log that has ended has forgotten the record.
+        if written.is_err() || !self.ssd.takes_writes() {
             return;
         }
-        match written {
-            Ok(()) => self.log.record_done(sequence),
-            Err(_) => self.ssd.count_write_error(),
-        }
+        self.log.record_done(sequence);
         self.log.notify_progress();
         self.log.notify_work();
     }

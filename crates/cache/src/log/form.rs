@@ -4,7 +4,7 @@
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -15,8 +15,9 @@ use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{
     ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RECORD_HEAD_BYTES,
-    RECORD_MAGIC, RecordEntry, RecordHead, entries_per_record,
+    RECORD_MAGIC, RecordEntry, RecordHead,
 };
+use crate::log::builder::{Builder, Effect, effect_on, entry_of};
 use crate::log::change::{Change, Queue, Source};
 use crate::log::ordered::{OrderedQueue, Version};
 use crate::map::contents::Contents;
@@ -36,7 +37,7 @@ const INTERNAL_RESERVE: usize = 2;
 const SPARED_UNITS_MAX: u32 = 4;
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
 /// nothing could go.
-const EVICTIONS_PER_LINE: usize = 2;
+pub(super) const EVICTIONS_PER_LINE: usize = 2;
 
 /// A record ready to be written: its head and lines, joined into runs of neighbours on the SSD.
 pub(crate) struct Record {
@@ -69,8 +70,7 @@ pub(super) struct Replayed {
 struct InFlight {
     sequence: u64,
     done: bool,
-    /// With the sectors that were dirty in the version replaced: what a loss of the SSD takes.
-    slots: Vec<(Slot, u128)>,
+    effects: Vec<Effect>,
     user_number: u64,
     internal_number: u64,
 }
@@ -102,6 +102,8 @@ pub(crate) struct LogState {
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
+    /// Effects of records that are acknowledged and not durable, with their numbers.
+    not_durable: VecDeque<(u64, Vec<Effect>)>,
 }
 
 impl LogState {
@@ -132,6 +134,7 @@ impl LogState {
             free_slots: FreeSlots::none(),
             next_free_slots: FreeSlots::none(),
             in_flight: VecDeque::new(),
+            not_durable: VecDeque::new(),
         }
     }
 
@@ -254,6 +257,7 @@ impl LogState {
                 let copy = (newest, map.index().crc_bits(newest), map.index().mask(newest));
                 let same = copy == (slot, crc_bits, mask) || canary::is(Canary::DirtyBitLost);
                 if same && map.index().is_dirty(newest) {
+                    builder.effects.push(effect_on(map, line, Some(newest)));
                     map.set_clean(newest);
                     builder.note(ENTRY_CLEAN, line, newest);
                 }
@@ -262,6 +266,9 @@ impl LogState {
                 if let Some(slot) = map.index().lookup(line) {
                     if let Some(ordered) = &mut self.ordered {
                         ordered.drop_line(line, self.next_sequence);
+                    }
+                    if map.index().is_dirty(slot) {
+                        builder.effects.push(effect_on(map, line, Some(slot)));
                     }
                     map.forget(line, slot);
                     builder.note(ENTRY_DROP, line, slot);
@@ -294,8 +301,7 @@ impl LogState {
         if old.is_none() && !self.make_room(map, builder) && source == Source::Fill {
             return;
         }
-        let replaced = old.filter(|old| map.index().is_dirty(*old));
-        let lost = replaced.map_or(0, |old| map.index().mask(old).unwrap_or(u128::MAX));
+        let effect = effect_on(map, line, old.filter(|old| map.index().is_dirty(*old)));
         let crc = crc32c(&data);
         let slot = builder.take_line_place(&self.geometry);
         map.put(Placement { line, slot, crc, dirty, mask, pending: true }, old);
@@ -312,7 +318,7 @@ impl LogState {
                 ..entry_of(ENTRY_DATA, line, slot, crc)
             },
             data,
-            lost,
+            Effect { placed: Some(slot), ..effect },
         );
     }
 
@@ -366,11 +372,11 @@ impl LogState {
         }
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
         let pieces = RecordPieces { head, lines: builder.lines };
-        let runs = self.runs_of(&pieces, &builder.slots);
+        let runs = self.runs_of(&pieces, &builder.effects);
         self.in_flight.push_back(InFlight {
             sequence,
             done: false,
-            slots: builder.slots,
+            effects: builder.effects,
             user_number: self.user.taken(),
             internal_number: self.internal.taken(),
         });
@@ -378,8 +384,9 @@ impl LogState {
     }
 
     /// The writes of a record: neighbours on the SSD joined.
-    fn runs_of(&self, pieces: &RecordPieces, slots: &[(Slot, u128)]) -> Vec<(Lba, Payload)> {
-        let places = slots.iter().map(|(slot, _)| self.geometry.lba_of_slot(*slot));
+    fn runs_of(&self, pieces: &RecordPieces, effects: &[Effect]) -> Vec<(Lba, Payload)> {
+        let slots = effects.iter().filter_map(|effect| effect.placed);
+        let places = slots.map(|slot| self.geometry.lba_of_slot(slot));
         let lines = places.zip(pieces.lines.iter().cloned());
         let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
         let mut end = None;
@@ -401,7 +408,7 @@ impl LogState {
         pieces: &RecordPieces,
     ) -> Option<Vec<(Lba, Payload)>> {
         let record = self.in_flight.iter().find(|record| record.sequence == sequence)?;
-        Some(self.runs_of(pieces, &record.slots))
+        Some(self.runs_of(pieces, &record.effects))
     }
 
     /// The place of the head after the one in `unit`, and the first slot that is free behind it.
@@ -431,13 +438,51 @@ impl LogState {
         }
         while self.in_flight.front().is_some_and(|record| record.done) {
             let record = self.in_flight.pop_front().expect("has a front");
-            for (slot, _) in &record.slots {
-                map.clear_pending(*slot);
+            for slot in record.effects.iter().filter_map(|effect| effect.placed) {
+                map.clear_pending(slot);
             }
             self.acked_sequence = record.sequence + 1;
             self.user.ack(record.user_number);
             self.internal.ack(record.internal_number);
+            self.not_durable.push_back((record.sequence, record.effects));
         }
+    }
+
+    /// Every record below this one is on the SSD's medium.
+    pub(super) fn note_durable(&mut self, sequence: u64) {
+        self.durable_sequence = self.durable_sequence.max(sequence);
+        while self.not_durable.front().is_some_and(|record| record.0 < self.durable_sequence) {
+            self.not_durable.pop_front();
+        }
+    }
+
+    /// Slots whose data a power cut may take, although their records are acknowledged.
+    pub(super) fn slots_not_durable(&self) -> BTreeSet<Slot> {
+        let effects = self.not_durable.iter().flat_map(|(_, effects)| effects);
+        effects.filter_map(|effect| effect.placed).collect()
+    }
+
+    /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the
+    /// acknowledged ones say. Copies that they replaced are still there: a segment is not written again
+    /// before what emptied it is durable.
+    pub(super) fn undo(&mut self, map: &mut Contents) {
+        self.user.clear();
+        self.internal.clear();
+        let effects = self.in_flight.drain(..).rev().flat_map(|it| it.effects.into_iter().rev());
+        for Effect { line, replaced, lost, .. } in effects {
+            if let Some(slot) = map.index().lookup(line) {
+                map.forget(line, slot);
+            }
+            if let Some((slot, crc)) = replaced {
+                let mask = Some(lost).filter(|lost| *lost != u128::MAX);
+                map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
+            }
+        }
+        if let Some(ordered) = &mut self.ordered {
+            ordered.undo(self.acked_sequence);
+        }
+        self.user.wake_all();
+        self.internal.wake_all();
     }
 
     /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
@@ -445,8 +490,10 @@ impl LogState {
     pub(super) fn abandon(&mut self, map: &mut Contents) {
         self.user.clear();
         self.internal.clear();
-        for (slot, lost) in self.in_flight.drain(..).flat_map(|record| record.slots) {
-            map.lose_pending(slot, lost);
+        for effect in self.in_flight.drain(..).flat_map(|record| record.effects) {
+            if let Some(slot) = effect.placed {
+                map.lose_pending(slot, effect.lost);
+            }
         }
         self.user.wake_all();
         self.internal.wake_all();
@@ -456,77 +503,6 @@ impl LogState {
 fn flags_of(dirty: bool, partial: bool) -> u8 {
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
-}
-
-fn entry_of(kind: u8, line: Line, slot: Slot, crc: u32) -> RecordEntry {
-    RecordEntry {
-        line: line.0.into(),
-        slot: slot.0.into(),
-        crc: crc.into(),
-        mask: 0.into(),
-        kind,
-        flags: 0,
-        reserved: [0; 6],
-    }
-}
-
-/// A record being put together.
-struct Builder {
-    position: Position,
-    /// Where the search for the next free slot of the segment goes on.
-    slot: u32,
-    /// Where the next line goes.
-    line_slot: Option<u32>,
-    entries_max: usize,
-    entries: Vec<RecordEntry>,
-    lines: Vec<Bytes>,
-    /// Of the lines, and what was dirty in the versions they replace.
-    slots: Vec<(Slot, u128)>,
-    /// Dirty lines, in ordered mode.
-    versions: Vec<(Line, Version)>,
-}
-
-impl Builder {
-    fn new(geometry: &Geometry, position: Position) -> Self {
-        let entries_max = entries_per_record(geometry.unit_bytes as usize);
-        Self {
-            position,
-            slot: position.slot,
-            line_slot: None,
-            entries_max,
-            entries: Vec::with_capacity(entries_max),
-            lines: Vec::with_capacity(entries_max),
-            slots: Vec::with_capacity(entries_max),
-            versions: Vec::new(),
-        }
-    }
-
-    /// Whether any change still fits, with the evictions it may cause.
-    fn has_room(&self) -> bool {
-        self.entries.len() + 1 + EVICTIONS_PER_LINE <= self.entries_max
-    }
-
-    /// Finds where the next line would go; false when the segment has no room for one.
-    fn find_line_place(&mut self, free: &FreeSlots) -> bool {
-        self.line_slot = self.line_slot.or_else(|| free.next(self.slot));
-        self.line_slot.is_some()
-    }
-
-    fn take_line_place(&mut self, geometry: &Geometry) -> Slot {
-        let slot = self.line_slot.take().expect("a place was found before the change was taken");
-        self.slot = slot + 1;
-        Slot(self.position.segment * geometry.slots_per_segment + slot)
-    }
-
-    fn add_data(&mut self, entry: RecordEntry, data: Bytes, lost: u128) {
-        self.slots.push((Slot(entry.slot.get()), lost));
-        self.entries.push(entry);
-        self.lines.push(data);
-    }
-
-    fn note(&mut self, kind: u8, line: Line, slot: Slot) {
-        self.entries.push(entry_of(kind, line, slot, 0));
-    }
 }
 
 #[cfg(test)]
@@ -551,5 +527,57 @@ mod tests {
         assert!(map.index().is_dirty(slot) && builder.entries.is_empty());
         log.apply(news(0xbb_ccdd, mask), &mut map, &mut builder);
         assert!(!map.index().is_dirty(slot) && builder.entries.len() == 1);
+    }
+
+    #[test]
+    fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
+        let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
+        let format = FormatOptions { line_size, policy, uuid };
+        let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
+        let mut map = Contents::new(geometry.clone(), policy, 1);
+        let mut log = LogState::new(geometry.clone(), uuid, true);
+        let unit = geometry.first_head_in(0);
+        let (next_segment, next_segment_unit) = (1, unit);
+        log.position = Position { segment: 0, unit, slot: 1, next_segment, next_segment_unit };
+        log.resume(&mut map);
+        let write = |line, byte: u8, mask| {
+            let data = Bytes::copy_of(&vec![byte; 4096]);
+            let source = Source::Write { dirty: true };
+            Change::Data { line: Line(line), data, mask, source }
+        };
+        let form = |log: &mut LogState, map: &mut Contents, changes: Vec<Change>| {
+            for change in changes {
+                let is_of_client = matches!(change, Change::Data { .. } | Change::Drop { .. });
+                let queue = if is_of_client { &mut log.user } else { &mut log.internal };
+                queue.push(change);
+            }
+            assert!(matches!(log.form_record(map), Formed::Record(_)));
+        };
+        let acknowledged =
+            vec![write(1, 1, None), write(2, 2, Some(0b1)), write(3, 3, None), write(4, 4, None)];
+        form(&mut log, &mut map, acknowledged);
+        log.record_done(1, &mut map);
+        let state = |map: &Contents| {
+            let of = |line| {
+                let (index, slot) = (map.index(), map.index().lookup(Line(line))?);
+                let flags = (index.is_dirty(slot), index.is_pending(slot));
+                Some((slot, index.crc_bits(slot), index.mask(slot), flags))
+            };
+            ((1..7).map(of).collect::<Vec<_>>(), map.index().dirty_lines())
+        };
+        let before = state(&map);
+        let (slot, crc_bits, mask, _) = before.0[0].expect("line 1 is there");
+        let clean = Change::Clean { line: Line(1), slot, crc_bits, mask };
+        form(&mut log, &mut map, vec![clean, write(2, 20, None), write(5, 5, None)]);
+        form(&mut log, &mut map, vec![write(1, 10, None), Change::Drop { line: Line(3) }]);
+        form(&mut log, &mut map, vec![write(2, 21, Some(0b11)), write(3, 30, None)]);
+        assert_ne!(state(&map), before);
+        log.undo(&mut map);
+        assert_eq!(state(&map), before);
+        let ordered = log.ordered.as_ref().expect("ordered mode");
+        let batch = ordered.batch(u64::MAX, 100).expect("record 1 waits");
+        assert_eq!(batch.versions.keys().map(|line| line.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(log.records_in_flight(), 0);
+        map.audit().expect("the books balance");
     }
 }

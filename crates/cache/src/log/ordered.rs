@@ -107,6 +107,12 @@ impl OrderedQueue {
         }
     }
 
+    /// Records from this one on are not on the SSD: forgets their versions and drops.
+    pub(crate) fn undo(&mut self, first_sequence: u64) {
+        self.groups.retain(|group| group.sequence < first_sequence);
+        self.dropped.retain(|_, sequence| *sequence < first_sequence);
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         let versions = self.groups.iter().map(|group| group.versions.capacity()).sum::<usize>();
         versions * size_of::<(Line, Version)>() + self.groups.capacity() * size_of::<Group>()

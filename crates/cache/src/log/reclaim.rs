@@ -55,7 +55,7 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
     /// The task that keeps segments prepared and replays short.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         loop {
-            if self.ssd.failed() || (self.lifecycle.is_log_ending() && self.log.is_empty()) {
+            if !self.ssd.takes_writes() || (self.lifecycle.is_log_ending() && self.log.is_empty()) {
                 return;
             }
             // From here on: what is asked for during a step must not be missed after it.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use voltier_block::SectorRange;
 
 use crate::format::geometry::{Geometry, mask_of};
+use crate::log::change::Change;
 use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
@@ -132,6 +133,19 @@ impl Contents {
         self.index.set_clean(slot);
     }
 
+    /// The origin has these copies, and no log is to hear of it: its end was before.
+    pub(crate) fn call_clean(&mut self, copies: Vec<Change>) {
+        for copy in copies {
+            let Change::Clean { line, slot, crc_bits, mask } = copy else { continue };
+            let index = &self.index;
+            let is_same = index.is_dirty_in(line, slot)
+                && (index.crc_bits(slot), index.mask(slot)) == (crc_bits, mask);
+            if is_same {
+                self.index.set_clean(slot);
+            }
+        }
+    }
+
     /// The record that carries the data of this slot is on the SSD.
     pub(crate) fn clear_pending(&mut self, slot: Slot) {
         self.index.clear_pending(slot);
@@ -143,6 +157,15 @@ impl Contents {
         self.index.remove(slot);
         if let Some(loading) = &mut self.loading {
             loading.void(line, line);
+        }
+    }
+
+    /// Takes the clean ones of these lines out of the cache.
+    pub(crate) fn forget_clean(&mut self, first: Line, last: Line) {
+        for line in first.through(last) {
+            if let Some(slot) = self.index.lookup(line).filter(|slot| !self.index.is_dirty(*slot)) {
+                self.forget(line, slot);
+            }
         }
     }
 

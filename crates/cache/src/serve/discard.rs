@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes};
 
+use crate::devices::health::SsdHealth;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
 use crate::log::commit::Log;
@@ -21,6 +22,7 @@ pub(crate) struct Discarder<S, O> {
     is_read_only: bool,
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
+    health: Rc<SsdHealth>,
     log: Rc<Log<S>>,
     locks: Rc<LineLocks>,
     router: Rc<Router<S>>,
@@ -41,6 +43,7 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
             is_read_only: ground.limits.read_only,
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
+            health: ground.health.clone(),
             log: ground.log.clone(),
             locks: ground.locks.clone(),
             router,
@@ -62,6 +65,8 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         if self.log.is_ordered() && !self.ssd.failed() {
             return Ok(());
         }
+        // Before the locks: lines may be read meanwhile.
+        self.health.past_gate().await?;
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
         self.direct.discard(first, last, whole).await
     }
@@ -77,14 +82,17 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         let piece_bytes = ZERO_PIECE_BYTES.max(self.map.geometry().line_bytes);
         for (piece, data) in zero_writes(range, piece_bytes) {
             let (first, last) = self.map.geometry().lines_of(piece);
-            let _guard = self.locks.lock(first, last, Access::Exclusive).await;
+            let guard = self.locks.lock(first, last, Access::Exclusive).await;
             let mut zeroed = match self.router.write_path(piece) {
                 WritePath::Log => self.writer.write_to_log(piece, &data).await,
                 WritePath::Through | WritePath::Around => {
                     self.direct.zero_past(piece, first, last).await
                 }
             };
-            if zeroed == Err(IoError::Gone) && self.ssd.failed() {
+            drop(guard);
+            if zeroed == Err(IoError::Gone) && !self.ssd.takes_writes() {
+                self.health.past_gate().await?;
+                let _guard = self.locks.lock(first, last, Access::Exclusive).await;
                 zeroed = self.direct.write_without_ssd(piece, &data).await;
             }
             zeroed?;

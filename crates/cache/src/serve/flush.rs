@@ -40,10 +40,10 @@ impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
         Ok(())
     }
 
-    /// Without the SSD: what it acknowledged and had not flushed is lost, and as long as it is, no
-    /// flush may say otherwise.
+    /// Without the SSD, when all that could be read from it is on the origin: what it acknowledged and had
+    /// not flushed may be lost, and as long as it is, no flush may say otherwise.
     async fn flush_failed(&self) -> IoResult<()> {
-        self.health.past_gate().await;
+        self.health.past_gate().await?;
         self.origin.flush().await?;
         let lost = self.map.get().index().dirty_lines() > 0;
         if self.health.unflushed_loss() && lost { Err(IoError::Medium) } else { Ok(()) }

@@ -48,6 +48,7 @@ pub(crate) struct Writer<S, O> {
     map: Rc<Map>,
     ssd: Rc<Ssd<S>>,
     log: Rc<Log<S>>,
+    health: Rc<SsdHealth>,
     damage: Rc<Damage<S>>,
     pressure: Rc<Pressure>,
     locks: Rc<LineLocks>,
@@ -72,6 +73,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
             map: ground.map.clone(),
             ssd: ground.ssd.clone(),
             log: ground.log.clone(),
+            health: ground.health.clone(),
             damage: ground.damage.clone(),
             pressure: ground.pressure.clone(),
             locks: ground.locks.clone(),
@@ -166,10 +168,15 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
                 self.direct.write_past(range, data, path).await
             }
         };
-        if written == Err(IoError::Gone) && self.ssd.failed() {
+        if written == Err(IoError::Gone) && !self.ssd.takes_writes() {
+            // The SSD may have an older copy that clients read until it is on the origin.
+            drop(guard);
+            self.health.past_gate().await?;
+            let _guard = self.locks.lock(first, last, Access::Exclusive).await;
             written = self.direct.write_without_ssd(range, data).await;
+        } else {
+            drop(guard);
         }
-        drop(guard);
         written?;
         Ok(match path {
             WritePath::Around => Served::Bypassed,
@@ -179,8 +186,11 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
     }
 
     /// Write-back: acknowledged when the log has it on the SSD's interface.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD takes no more writes, also after it took this one: write without it then.
     pub(super) async fn write_to_log(&self, range: SectorRange, data: &Payload) -> IoResult<()> {
-        if self.ssd.failed() {
+        if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
         self.wait_for_dirty_room().await;
@@ -197,7 +207,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
         let limit = self.map.geometry().capacity_lines() * DIRTY_LIMIT_PERCENT / 100;
         let room = || {
             let waiting = (self.log.queued_bytes() as u64) / self.map.geometry().line_bytes;
-            self.map.get().index().dirty_lines() + waiting < limit || self.ssd.failed()
+            self.map.get().index().dirty_lines() + waiting < limit || !self.ssd.takes_writes()
         };
         self.pressure.until(room).await;
     }
@@ -330,7 +340,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         data: &Payload,
         path: WritePath,
     ) -> IoResult<()> {
-        if self.ssd.failed() {
+        if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
         let (first, last) = self.map.geometry().lines_of(range);
@@ -346,18 +356,14 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             // After an error nobody knows what the origin holds: cached copies are void too.
             Ok(self.drops(first, last))
         };
-        match changes {
-            Ok(changes) => self.commit(changes).await?,
-            Err(_) if self.ssd.failed() => {}
-            Err(error) => return Err(error),
-        }
+        self.commit_past(changes?, first, last).await?;
         written
     }
 
     /// Marks a range before it is written past the log.
     ///
     /// # Errors
-    /// `Gone`: the SSD does not take the mark, however often it is tried, and is given up.
+    /// `Gone`: the SSD does not take the mark, however often it is tried.
     async fn mark(&self, range: SectorRange) -> IoResult<Direct<'_>> {
         match self.intents.begin(self.ssd.device(), range).await {
             Ok(direct) => Ok(direct),
@@ -372,9 +378,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             direct.set(Some(self.intents.begin(self.ssd.device(), range).await?));
             Ok(())
         };
-        if self.ssd.write_again(error, attempt).await.is_err() {
-            self.ssd.count_write_error();
-        }
+        let _ = self.ssd.write_again(error, attempt).await;
         direct.into_inner().ok_or(IoError::Gone)
     }
 
@@ -391,24 +395,34 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
 
     /// Commits what a direct write changed, and all that was formed before it: an older record that
     /// made one of its lines clean or dropped it must not be lost when this write is acknowledged.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD takes no more writes: the older record may be undone, and an evacuation may
+    /// write its line over this write.
     pub(super) async fn commit(&self, changes: Vec<Change>) -> IoResult<()> {
-        let committed =
-            if changes.is_empty() { Ok(()) } else { self.log.acked(self.log.queue(changes)).await };
-        match committed {
-            Ok(()) => drop(self.log.all_acked().await),
-            Err(error) if !self.ssd.failed() => return Err(error),
-            Err(_) => {}
+        if !changes.is_empty() {
+            self.log.acked(self.log.queue(changes)).await?;
         }
-        Ok(())
+        self.log.all_acked().await
     }
 
-    /// The SSD is gone: the origin takes the write, and sectors that were lost have content again.
+    /// The same after the origin has been changed.
+    async fn commit_past(&self, changes: Vec<Change>, first: Line, last: Line) -> IoResult<()> {
+        let committed = self.commit(changes).await;
+        if committed.is_err() {
+            // The log tells nobody that these copies are older than the origin.
+            self.map.change().forget_clean(first, last);
+        }
+        committed
+    }
+
+    /// Without the SSD: the origin takes the write, and sectors that were lost have content again.
     pub(super) async fn write_without_ssd(
         &self,
         range: SectorRange,
         data: &Payload,
     ) -> IoResult<()> {
-        self.health.past_gate().await;
+        self.health.past_gate().await?;
         let (first, last) = self.map.geometry().lines_of(range);
         // The cleaner may have been writing an older version when the SSD was lost.
         let _order = self.origin.lock(first, last).await;
@@ -424,7 +438,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         first: Line,
         last: Line,
     ) -> IoResult<()> {
-        if self.ssd.failed() {
+        if !self.ssd.takes_writes() {
             return Err(IoError::Gone);
         }
         self.map.void_unloaded(first, last);
@@ -433,7 +447,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             let _order = self.origin.lock(first, last).await;
             self.origin.write_zeroes(piece).await
         };
-        self.commit(self.drops(first, last)).await?;
+        self.commit_past(self.drops(first, last), first, last).await?;
         zeroed
     }
 
@@ -444,8 +458,9 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         last: Line,
         whole: SectorRange,
     ) -> IoResult<()> {
-        if self.ssd.failed() {
-            self.health.past_gate().await;
+        if !self.ssd.takes_writes() {
+            // The only copy of a line must not go while it may come back.
+            self.health.past_gate().await?;
             let _order = self.origin.lock(first, last).await;
             let discarded = self.origin.discard(whole).await;
             discarded?;
@@ -455,7 +470,9 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         self.map.void_unloaded(first, last);
         let Ok(_direct) = self.mark(whole).await else { return Ok(()) };
         // The content is given up from now on: dirty lines need not reach the origin any more.
-        self.commit(self.drops(first, last)).await?;
+        if self.commit(self.drops(first, last)).await.is_err() {
+            return Ok(());
+        }
         self.damage.forget(first, last);
         let _order = self.origin.lock(first, last).await;
         let discarded = self.origin.discard(whole).await;

@@ -37,6 +37,16 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     if cache.health == Health::Failed {
         status.ssd.state = DeviceState::Failed;
     }
+    if cache.health == Health::Evacuating {
+        status.ssd.state = DeviceState::Evacuating;
+        if status.error.is_empty() {
+            status.error = format!(
+                "its SSD {} takes no writes any more: {} dirty lines are being written to {}, and \
+                 writes wait for that; then `voltier detach {}`, and attach another SSD",
+                status.ssd.path, cache.lines_dirty, status.hdd.path, status.name
+            );
+        }
+    }
     let (total, used, dirty) = (cache.lines_total, cache.lines_used, cache.lines_dirty);
     status.lines = LineCounts { total, used, dirty, loading: cache.lines_loading };
     status.memory_bytes = cache.memory_bytes;

@@ -75,7 +75,8 @@ impl<E: Engine> Service<E> {
         status.hit_rate =
             HitRates { read: status.reads.hit_rate(), write: status.writes.hit_rate() };
         let leaving = self.jobs.running(name).is_some_and(|(_, why)| why != Purpose::Flush);
-        let failed = status.ssd.state == DeviceState::Failed || status.lost_ranges > 0;
+        let out_of_service = [DeviceState::Failed, DeviceState::Evacuating];
+        let failed = out_of_service.contains(&status.ssd.state) || status.lost_ranges > 0;
         status.state = match (leaving, failed) {
             (_, true) => VolumeState::Degraded,
             (true, false) => VolumeState::Draining,

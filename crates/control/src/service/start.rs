@@ -319,7 +319,10 @@ impl<E: Engine> Service<E> {
                 cache.dirty_lines = health.dirty_lines;
                 cache.lost_total = status.lost_ranges;
                 cache.lost = status.lost;
-                let reason = format!("its SSD {} failed while it served", cache.device);
+                let mut reason = format!("its SSD {} failed while it served", cache.device);
+                if health.dirty_lines == 0 {
+                    reason += "; nothing is lost: `detach` it, then attach another SSD";
+                }
                 cache.maybe_dirty = health.dirty_lines > 0;
                 cache.failed = Some(reason.clone());
                 let recorded = self.registry.put(record.clone());

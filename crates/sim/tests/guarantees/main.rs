@@ -2,6 +2,7 @@
 //! is never served, what is lost is named exactly, what does not belong together is refused.
 //! Method: a cache with known clean and dirty lines on simulated drives; one fault at a time.
 
+mod evacuation;
 mod ssd_errors;
 mod stand;
 
@@ -398,18 +399,6 @@ fn errors_of_the_origin_reach_the_client_and_leave_no_wrong_copy() {
         assert_eq!(stand.failing_lines().await, [5, 6]);
         stand.origin.mend();
         assert_eq!(stand.failing_lines().await, [0_u64; 0]);
-    });
-}
-
-#[test]
-fn an_ssd_that_takes_no_writes_is_given_up_without_a_wrong_byte() {
-    in_virtual_time(|world| async move {
-        let mut stand = Stand::filled(world).await;
-        stand.ssd.fail_writes(SectorRange::from_bytes(0, stand.profile.ssd.bytes));
-        stand.write(line_range(1), 1).await.expect("the origin takes it");
-        let dirty: Vec<u64> = (0..LINES).filter(|line| is_dirty(*line)).collect();
-        assert_eq!(stand.failing_lines().await, dirty);
-        assert_eq!(lines_of(&stand.cache.lost_ranges(usize::MAX)), dirty);
     });
 }
 

@@ -12,7 +12,7 @@ fn every(kind: FaultKind, one_in: u64) -> FaultMix {
 }
 
 /// Where the copy of a line is on the SSD.
-fn place_of(stand: &Stand, line: u64) -> SectorRange {
+pub(crate) fn place_of(stand: &Stand, line: u64) -> SectorRange {
     let mut found = vec![0; 4096];
     let mut places = (0..stand.profile.ssd.bytes / 4096).map(|place| Lba(place * LINE_SECTORS));
     let place = places.find(|place| {

@@ -46,6 +46,11 @@ pub(crate) fn is_dirty(line: u64) -> bool {
 
 impl Stand {
     pub(crate) async fn new(world: World, mode: Mode) -> Self {
+        Self::with(world, options(mode, 0)).await
+    }
+
+    pub(crate) async fn with(world: World, options: OpenOptions) -> Self {
+        let mode = options.settings.mode;
         let profile = Profile::small(&[mode]);
         let (ssd, origin) = profile.format();
         let mut origin = origin;
@@ -55,14 +60,21 @@ impl Stand {
         let ssd = SimDisk::new(&world, &profile.ssd, ssd);
         let origin = SimDisk::new(&world, &profile.origin, origin);
         let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
-        let opened = Cache::open(world.handle(), drives.0, drives.1, options(mode, 0)).await;
+        let opened = Cache::open(world.handle(), drives.0, drives.1, options).await;
         let cache = opened.expect("a new cache opens").0;
         Self { world, profile, ssd, origin, cache, expected }
     }
 
     /// Every line cached, every third dirty, all of it durable; nothing is destaged before 2 s.
     pub(crate) async fn filled(world: World) -> Self {
-        let mut stand = Self::new(world, Mode::WriteBack).await;
+        Self::filled_in(world, false).await
+    }
+
+    /// The same in ordered mode, if asked for.
+    pub(crate) async fn filled_in(world: World, ordered: bool) -> Self {
+        let settings = Settings { mode: Mode::WriteBack, ordered, ..Settings::default() };
+        let options = OpenOptions { settings, ..options(Mode::WriteBack, 0) };
+        let mut stand = Self::with(world, options).await;
         for line in 0..LINES {
             stand.read(line_range(line)).await.expect("a read works");
         }
@@ -122,9 +134,46 @@ impl Stand {
     }
 
     pub(crate) fn kill(&self) -> (Medium, Medium) {
+        let media = self.crash(Cut::Kill);
         self.cache.kill();
+        media
+    }
+
+    /// The media after a crash at this moment; everything goes on.
+    pub(crate) fn crash(&self, cut: Cut) -> (Medium, Medium) {
         let mut prng = self.world.prng();
-        (self.ssd.after(Cut::Kill, &mut prng), self.origin.after(Cut::Kill, &mut prng))
+        (self.ssd.after(cut, &mut prng), self.origin.after(cut, &mut prng))
+    }
+
+    /// A line reads as this byte from now on.
+    pub(crate) fn expect(&mut self, line: u64, byte: u8) {
+        let range = line_range(line);
+        self.expected[range.start.bytes() as usize..range.end().bytes() as usize].fill(byte);
+    }
+
+    fn is_either(&self, line: u64, found: &[u8], above: u8) -> bool {
+        let newer = above + line as u8;
+        let sectors = found.chunks(512).zip(self.expected(line_range(line)).chunks(512));
+        sectors.into_iter().all(|(sector, old)| sector == old || *sector == [newer; 512])
+    }
+
+    /// Checks that each line is what is expected, or what an unfinished write of `above` and its number
+    /// made of it.
+    pub(crate) async fn check_either(&self, above: u8) {
+        for line in 0..LINES {
+            let found = self.read(line_range(line)).await.expect("every line can be read");
+            assert!(self.is_either(line, &found, above), "line {line}");
+        }
+    }
+
+    /// Lines of a medium that are neither.
+    pub(crate) fn lines_not_on_medium(&self, medium: &Medium, above: u8) -> Vec<u64> {
+        let is_wrong = |line: &u64| {
+            let mut found = [0; 4096];
+            medium.peek(line_range(*line).start, &mut found);
+            !self.is_either(*line, &found, above)
+        };
+        (0..LINES).filter(is_wrong).collect()
     }
 
     /// The cache on other media, for clients who expect the same.

@@ -1,0 +1,200 @@
+//! Goal: an SSD that takes no writes any more, and can be read, loses nothing that was acknowledged. Method:
+//! its writes or flushes fail for good; then requests, crashes at many moments, bad lines, errors of the
+//! origin.
+
+use std::rc::Rc;
+
+use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba, Nanos, SectorRange};
+use voltier_cache::{Health, Mode, Settings};
+use voltier_sim::{Cut, FaultKind, FaultMix};
+
+use crate::ssd_errors::place_of;
+use crate::stand::{LINES, Stand, in_virtual_time, is_dirty, line_range, lines_of, options};
+
+/// Longer than the tries of a write.
+const TRIED_NS: Nanos = 5_000_000_000;
+
+fn all_of_ssd(stand: &Stand) -> SectorRange {
+    SectorRange::from_bytes(0, stand.profile.ssd.bytes)
+}
+
+async fn sleep(stand: &Stand, time_ns: Nanos) {
+    stand.world.handle().sleep(time_ns).await;
+}
+
+/// Checks that the SSD is out of service, that nothing is lost, and that the origin has all.
+async fn check_evacuated(stand: &Stand) {
+    stand.cache.flush().await.expect("nothing is lost");
+    assert_eq!(stand.cache.status().health, Health::Failed);
+    assert_eq!(stand.cache.status().lines_dirty, 0);
+    assert_eq!(stand.cache.lost_ranges(usize::MAX), []);
+    assert_eq!(stand.failing_lines().await, [0_u64; 0]);
+    assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);
+}
+
+#[test]
+fn an_ssd_that_takes_no_writes_is_evacuated_and_nothing_is_lost() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::filled(world).await;
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        for line in 0..LINES {
+            stand.write(line_range(line), 100 + line as u8).await.expect("the origin takes it");
+        }
+        check_evacuated(&stand).await;
+        stand.cache.stop().await.expect("it ends in order");
+        stand.cache.audit().expect("nothing is held");
+    });
+}
+
+#[test]
+fn a_cache_that_writes_through_goes_on_without_an_ssd_that_takes_no_writes() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::new(world, Mode::WriteThrough).await;
+        assert_eq!(stand.failing_lines().await, [0_u64; 0]);
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        for line in 0..LINES {
+            stand.write(line_range(line), line as u8).await.expect("the origin takes it");
+        }
+        check_evacuated(&stand).await;
+    });
+}
+
+#[test]
+fn a_failed_flush_is_believed_by_nobody_and_costs_nothing_that_was_flushed_before() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::filled(world).await;
+        stand.ssd.fail_flushes();
+        // Not dirty before: what the failed flush was for is not what earlier ones were for.
+        stand.write(line_range(1), 1).await.expect("a write works");
+        let flushed = stand.cache.flush().await;
+        stand.ssd.mend();
+        sleep(&stand, TRIED_NS).await;
+        assert_eq!(stand.cache.status().health, Health::Failed);
+        let lost = lines_of(&stand.cache.lost_ranges(usize::MAX));
+        assert!(lost.iter().all(|line| !is_dirty(*line)) || lost.is_empty(), "{lost:?}");
+        assert_eq!(stand.failing_lines().await, lost);
+        assert_eq!(flushed.is_ok(), lost.is_empty(), "a flush does not lie");
+        stand.write(line_range(1), 2).await.expect("the origin takes it");
+        check_evacuated(&stand).await;
+    });
+}
+
+#[test]
+fn dirty_lines_are_read_while_an_origin_that_fails_holds_an_evacuation_up() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::filled(world).await;
+        let all = SectorRange::from_bytes(0, stand.profile.origin.bytes);
+        stand.origin.fail_writes(all);
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        assert_eq!(stand.write(line_range(1), 1).await, Err(IoError::Medium), "nobody takes it");
+        assert_eq!(stand.cache.status().health, Health::Evacuating);
+        assert_eq!(stand.failing_lines().await, [0_u64; 0]);
+        stand.cache.flush().await.expect("what is acknowledged is durable on the SSD");
+        assert_eq!(stand.cache.drain().await, Err(IoError::Medium));
+        stand.origin.mend();
+        stand.cache.drain().await.expect("a drain is what goes on anyway");
+        sleep(&stand, TRIED_NS).await;
+        check_evacuated(&stand).await;
+    });
+}
+
+#[test]
+fn lines_that_cannot_be_read_are_lost_and_all_others_are_evacuated() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::filled(world).await;
+        for line in [3, 30] {
+            stand.ssd.fail_reads(place_of(&stand, line));
+        }
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        stand.write(line_range(1), 1).await.expect("the origin takes it");
+        assert_eq!(lines_of(&stand.cache.lost_ranges(usize::MAX)), [3, 30]);
+        assert_eq!(stand.failing_lines().await, [3, 30]);
+        assert_eq!(stand.lines_not_on_origin(), [3, 30]);
+        for line in [3, 30] {
+            stand.write(line_range(line), 9).await.expect("the origin takes it");
+        }
+        check_evacuated(&stand).await;
+    });
+}
+
+#[test]
+fn what_was_dirty_before_a_record_that_failed_is_what_an_evacuation_writes() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        let (cache, handle) = (stand.cache.clone(), stand.world.handle().clone());
+        let write = handle.spawn(async move {
+            let data = Bytes::copy_of(&[200; 512]);
+            cache.write(Lba(1), data.into(), Durability::Cached).await
+        });
+        while stand.cache.status().health == Health::Online {
+            sleep(&stand, 1_000_000).await;
+        }
+        write.await.expect("the origin takes it");
+        let read = stand.read(line_range(0)).await.expect("line 0 can be read");
+        assert!(read[..512].iter().all(|byte| *byte == 0));
+        assert!(read[512..1024].iter().all(|byte| *byte == 200));
+        assert!(read[1024..].iter().all(|byte| *byte == 0));
+        assert_eq!(stand.cache.lost_ranges(usize::MAX), []);
+    });
+}
+
+#[test]
+fn a_crash_at_any_moment_of_an_evacuation_loses_nothing() {
+    for moment in 0..60 {
+        for (cut, ordered) in [(Cut::Kill, false), (Cut::Power, false), (Cut::Power, true)] {
+            in_virtual_time(move |world| async move {
+                let mut stand = Stand::filled_in(world, ordered).await;
+                stand.ssd.fail_writes(all_of_ssd(&stand));
+                let stand_of_clients = Rc::new(stand.cache.clone());
+                let acknowledged = Rc::new(std::cell::RefCell::new(Vec::new()));
+                for line in 0..LINES {
+                    let (cache, done) = (stand_of_clients.clone(), acknowledged.clone());
+                    drop(stand.world.handle().spawn(async move {
+                        let data = Bytes::copy_of(&vec![100 + line as u8; 4096]);
+                        let at = line_range(line).start;
+                        if cache.write(at, data.into(), Durability::Durable).await.is_ok() {
+                            done.borrow_mut().push(line);
+                        }
+                    }));
+                }
+                // The tries of the first write end after 3.4 s and some requests.
+                sleep(&stand, 3_400_000_000 + moment * 2_000_000).await;
+                let (media, acknowledged) = (stand.crash(cut), acknowledged.take());
+                for line in &acknowledged {
+                    stand.expect(*line, 100 + *line as u8);
+                }
+                let origin_alone = stand.cache.status().health == Health::Failed;
+                if origin_alone {
+                    assert_eq!(stand.lines_not_on_medium(&media.1, 100), [0_u64; 0], "{moment}");
+                    return;
+                }
+                assert_eq!(acknowledged, [0_u64; 0], "before the end of the evacuation");
+                let settings = Settings { ordered, ..Settings::default() };
+                let options =
+                    voltier_cache::OpenOptions { settings, ..options(Mode::WriteBack, 0) };
+                let (again, _) = stand.on(media, options).await.expect("it comes back");
+                again.check_either(100).await;
+                again.cache.drain().await.expect("the SSD takes writes again");
+                again.check_either(100).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn single_errors_during_an_evacuation_cost_nothing() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::filled(world).await;
+        let rates = vec![(FaultKind::ReadErrorOnce, 4), (FaultKind::WriteErrorForEver, 1)];
+        stand.ssd.inject(&FaultMix { rates }, |_| {});
+        let rates = vec![(FaultKind::WriteErrorOnce, 3)];
+        stand.origin.inject(&FaultMix { rates }, |_| {});
+        let _ = stand.write(line_range(1), 1).await;
+        sleep(&stand, 60_000_000_000).await;
+        stand.ssd.mend();
+        stand.origin.mend();
+        stand.write(line_range(1), 1).await.expect("the origin takes it");
+        check_evacuated(&stand).await;
+    });
+}
