@@ -20,7 +20,7 @@ use crate::status::VolumeStatus;
 
 pub use arrays::{
     ArrayDevices, ArrayEngine, JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray,
-    Replaced,
+    Replaced, SpareLabel,
 };
 
 /// Whether an SSD is made a cache or was one.

@@ -1,7 +1,7 @@
 //! Devices of the registry that are not there: which are awaited, for how long, and whether they have come.
 //!
 //! Buses are slow and enclosures are switched on late. So nothing is opened without a recorded device before
-//! its hold-off is over ([why](../../../../docs/adr/0029-drives-that-come-late.md)).
+//! its hold-off is over ([why](../../../../docs/adr/0030-drives-that-come-late.md)).
 
 use std::time::{Duration, Instant};
 

@@ -15,11 +15,12 @@ mod jobs;
 mod late;
 mod live;
 mod show;
+mod spare_labels;
 mod spare_pools;
 mod start;
 mod volumes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::{Engine, Waker};
@@ -43,8 +44,8 @@ pub struct Service<E> {
     machine: Machine,
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
-    /// Spares of pools that did not serve an array, until something changes there.
-    unfit_spares: BTreeSet<(ArrayName, String)>,
+    /// Spares of pools that did not serve an array, and why, until something changes there.
+    unfit_spares: BTreeMap<(ArrayName, String), String>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
@@ -62,7 +63,7 @@ impl<E: Engine> Service<E> {
             machine,
             live: BTreeMap::new(),
             live_arrays: BTreeMap::new(),
-            unfit_spares: BTreeSet::new(),
+            unfit_spares: BTreeMap::new(),
             jobs: Jobs::default(),
             stopping: false,
             busy_tries: 1,
