@@ -28,6 +28,8 @@ pub struct DaemonOptions {
     pub state: StateDir,
     /// Threads of the data path; `None` is one per core of the machine.
     pub cores: Option<usize>,
+    /// How long a recorded device that is not there is awaited.
+    pub device_wait: Duration,
     /// Leave the terminal: a session of its own, in the root folder.
     pub background: bool,
 }
@@ -61,7 +63,7 @@ pub fn run_daemon<E: Engine + Send>(
         // Clients may connect now and wait for their answer until every volume is up.
         let mut service = shared.lock();
         spawn("accept", &shared, move |shared| shared.accept(&listener))?;
-        service.start(lock.after_crash());
+        service.start(lock.after_crash(), options.device_wait);
     }
     spawn("watch", &shared, |shared| shared.watch())?;
     eprintln!("voltier: serving {} on {cores} core(s)", state.path().display());

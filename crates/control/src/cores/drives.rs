@@ -6,7 +6,6 @@ use voltier_drive::model::Profile;
 use voltier_ring::Handle;
 use voltier_volume::{DriveSpec, Leaf};
 
-use crate::array_spec::ArrayLevel;
 use crate::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
@@ -62,16 +61,7 @@ pub(super) async fn label_of(
     let leaf = open_leaf(&handle, &device)?;
     let found = Array::examine(&leaf).await;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    Ok(found.map(|superblock| {
-        let array = superblock.array;
-        MemberLabel {
-            array: Identity(array.uuid),
-            name: array.name,
-            level: ArrayLevel(array.geometry.level()),
-            chunk_bytes: (array.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
-            consistency: array.consistency,
-        }
-    }))
+    Ok(found.map(MemberLabel::from))
 }
 
 /// The label of a device, if it has a journal.

@@ -70,6 +70,26 @@ pub(super) async fn replace(
     })
 }
 
+/// Puts a lost member back whose device is there again; `false` of any other device.
+pub(super) async fn take_back(
+    handle: Handle,
+    name: ArrayName,
+    place: usize,
+    device: DeviceSpec,
+) -> ControlResult<bool> {
+    let open = table::find(&name)?;
+    let leaf = open_leaf(&handle, &device)?;
+    let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let is_back = open.array.take_back(place, leaf).await;
+    let is_back = is_back.map_err(|error| {
+        ControlError::failed(format!("{device} does not come back to {name}: {error}"))
+    })?;
+    if is_back {
+        open.devices.borrow_mut()[place] = Some(known);
+    }
+    Ok(is_back)
+}
+
 /// Adds a row of redundancy on these devices, or one of them for capacity.
 pub(super) async fn grow(
     handle: Handle,

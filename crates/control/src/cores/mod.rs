@@ -461,6 +461,16 @@ impl ArrayEngine for CoreEngine {
         self.on_array(name, move |handle| members::replace(handle, array, place as usize, device))
     }
 
+    fn take_back(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
+        let (array, device) = (name.clone(), device.clone());
+        self.on_array(name, move |handle| members::take_back(handle, array, place as usize, device))
+    }
+
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         let (array, device) = (name.clone(), device.clone());
         self.on_array(

@@ -298,7 +298,7 @@ impl<E: Engine> Service<E> {
         }
         Err(ControlError::failed(format!(
             "the cache of {name} ({}) is not there and may hold {}; \
-             bring it back and restart the daemon, or give them up with --no-flush",
+             bring it back, and the volume is served, or give them up with --no-flush",
             cache.device,
             cache.newest_data()
         )))
