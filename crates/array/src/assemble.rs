@@ -20,6 +20,7 @@ use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
+use crate::geometry::numbers::Region;
 use crate::journal::replay::ReplayReport;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
 use crate::service;
@@ -293,7 +294,7 @@ async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>
 
 /// The regions whose stripes may not match after a start from this map. A region of which nobody knows
 /// is one.
-fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits {
+fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits<Region> {
     let map = &joined.map;
     if array.geometry.parity_chunks() == 0 {
         return Bits::new(map.count());
@@ -324,15 +325,15 @@ struct Ready<D> {
     map: RegionMap,
     /// Blocks of the map that are not the same on all members.
     unequal: Vec<u64>,
-    in_doubt: Bits,
+    in_doubt: Bits<Region>,
     /// Regions that members which are being rebuilt lack.
-    lacking: Bits,
+    lacking: Bits<Region>,
     journal: Chosen<D>,
 }
 
 /// Regions that members which are being rebuilt lack: written ones, as the map says. Writes that were redone
 /// from a journal may also not be on them: all that is marked.
-fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
+fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits<Region> {
     let map = &joined.map;
     let is_redone = array.usage != Usage::Clean && array.consistency == Consistency::Journal;
     let mut lacking = Bits::new(map.count());
@@ -345,7 +346,7 @@ fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
 
 /// Puts what members lack on record: what is marked says so only after a crash, and they may not have it
 /// when the array is stopped in order.
-fn put_on_record(lacking: &Bits, joined: &mut Joined) {
+fn put_on_record(lacking: &Bits<Region>, joined: &mut Joined) {
     for region in lacking.iter() {
         if !joined.map.missing.has(region) {
             joined.map.missing.put(region, true);

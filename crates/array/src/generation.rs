@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, IoError, IoResult, Limits, SECTOR_BYTES, StripeShape,
+    AfterDiscard, BlockDevice, IoError, IoResult, Lba, Limits, SECTOR_BYTES, StripeShape,
 };
 use voltier_parity::Code;
 use voltier_ring::Handle;
@@ -20,6 +20,7 @@ use crate::format::journal_place::longest_record_bytes;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, Row};
 use crate::geometry::shapes::Shapes;
 use crate::journal::ledger::Ring;
 use crate::journal::replay::Replay;
@@ -348,8 +349,9 @@ impl<D: BlockDevice> Above for Reports<D> {
     fn is_consistent(&self, group: usize) -> bool {
         let Some(generation) = self.generation.upgrade() else { return false };
         let Ground { geometry, bitmap, .. } = &generation.ground;
-        let rows = 0..geometry.member_sectors() / geometry.chunk_sectors();
-        bitmap.next_in_doubt(0).is_none() && !generation.stripes.has_half_written(group, rows)
+        let rows = Row(0)..geometry.row_at(Lba(geometry.member_sectors()));
+        bitmap.next_in_doubt(Region(0)).is_none()
+            && !generation.stripes.has_half_written(group, rows)
     }
 
     fn is_load_uneven(&self) -> bool {

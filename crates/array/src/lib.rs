@@ -104,8 +104,9 @@ pub use format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
 };
-pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use geometry::numbers::{Row, StripeNumber};
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};

@@ -7,6 +7,7 @@ use crate::errors::journal::JournalError;
 use crate::format::journal_place::JournalOptions;
 use crate::format::superblock::Usage;
 use crate::generation::Generation;
+use crate::geometry::numbers::Region;
 use crate::journal::replay::{JournalStart, ReplayReport};
 use crate::stripe::ground::Ground;
 
@@ -79,7 +80,7 @@ pub(crate) async fn stop<D: BlockDevice>(array: &Generation<D>) -> IoResult<()> 
     journal.empty().await?;
     membership.flush(members).await?;
     // Regions that still need a resync must do so at the next start: then the array is not called clean.
-    if bitmap.next_in_doubt(0).is_none() {
+    if bitmap.next_in_doubt(Region(0)).is_none() {
         bitmap.clear_all_marks().await?;
         durable.set_usage(Usage::Clean);
         membership.settled().await?;

@@ -10,6 +10,7 @@ use crate::canary::{self, Canary};
 use crate::format::journal_label::JournalRecord;
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock};
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::Region;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::label_copies::{evict, write_superblock};
@@ -140,7 +141,8 @@ impl<D: BlockDevice> UpdateRecord<D> {
     /// Whether regions need a resync that the journal does not settle. Before the record says that none does,
     /// what was made to match is durable.
     async fn flush_before_resync_ends(&self) -> IoResult<bool> {
-        let needs_resync = self.membership.needs_resync() && self.bitmap.next_in_doubt(0).is_some();
+        let needs_resync =
+            self.membership.needs_resync() && self.bitmap.next_in_doubt(Region(0)).is_some();
         if self.membership.record().is_in_doubt && !needs_resync {
             self.members.flush().await?;
         }

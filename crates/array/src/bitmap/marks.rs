@@ -8,6 +8,7 @@ use voltier_ring::{DrainRounds, Signal};
 
 use crate::format::bits::Bits;
 use crate::format::region_map::{RegionMap, region_sectors};
+use crate::geometry::numbers::{Region, each};
 
 /// Longest stretch of a member that is made zero ahead of a writer that goes on and on, in bytes.
 const AHEAD_BYTES_MAX: u64 = 16 << 20;
@@ -19,23 +20,23 @@ pub(crate) struct Marks {
     /// What is on the members; of the regions in `unstored`, what will be.
     pub(super) map: RefCell<RegionMap>,
     /// Regions whose marks are on their way, or did not get through.
-    pub(super) unstored: RefCell<BTreeSet<u64>>,
+    pub(super) unstored: RefCell<BTreeSet<Region>>,
     /// Regions with writes that may not be durable on all members: the marked ones, and in a journal's
     /// care also others.
-    pub(super) recent: RefCell<Bits>,
+    pub(super) recent: RefCell<Bits<Region>>,
     /// Regions that were entered since the last round began.
-    pub(super) touched: RefCell<Bits>,
+    pub(super) touched: RefCell<Bits<Region>>,
     /// Regions whose parity is to be made anew.
-    pub(super) in_doubt: RefCell<Bits>,
+    pub(super) in_doubt: RefCell<Bits<Region>>,
     /// Writes under way: a round of clearing waits for those that began before it.
     pub(super) under_way: RefCell<DrainRounds>,
     pub(super) drained: Signal,
     /// Regions that wait for their marks.
-    pub(super) wanted: RefCell<BTreeSet<u64>>,
+    pub(super) wanted: RefCell<BTreeSet<Region>>,
     /// Regions whose marks may be taken back.
-    pub(super) unwanted: RefCell<Vec<u64>>,
+    pub(super) unwanted: RefCell<Vec<Region>>,
     /// Regions that no member lacks any more, durably.
-    pub(super) rebuilt: RefCell<Vec<u64>>,
+    pub(super) rebuilt: RefCell<Vec<Region>>,
     /// Whether the whole map is to be written, with what members lack.
     pub(super) is_whole_wanted: Cell<bool>,
     pub(super) is_storing: Cell<bool>,
@@ -51,7 +52,7 @@ impl Marks {
     pub(crate) fn new(
         map: RegionMap,
         member_sectors: u64,
-        in_doubt: Bits,
+        in_doubt: Bits<Region>,
         unflushed: bool,
     ) -> Self {
         let count = map.count();
@@ -84,17 +85,17 @@ impl Marks {
     }
 
     /// The sectors of a region.
-    pub(crate) fn sectors_of(&self, region: u64) -> SectorRange {
-        let start = region * self.region_sectors;
+    pub(crate) fn sectors_of(&self, region: Region) -> SectorRange {
+        let start = region.0 * self.region_sectors;
         SectorRange::new(Lba(start), self.region_sectors.min(self.member_sectors - start))
     }
 
-    pub(crate) fn is_written(&self, region: u64) -> bool {
+    pub(crate) fn is_written(&self, region: Region) -> bool {
         self.map.borrow().written.has(region)
     }
 
     /// What a new member lacks: all that was written; of one that comes back what is marked.
-    pub(crate) fn lacking(&self, is_back: bool) -> Bits {
+    pub(crate) fn lacking(&self, is_back: bool) -> Bits<Region> {
         let map = self.map.borrow();
         if is_back {
             let mut lacking = map.dirty.clone();
@@ -106,7 +107,7 @@ impl Marks {
     }
 
     /// The first region that was written and is not below `from`.
-    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_written(&self, from: Region) -> Option<Region> {
         self.map.borrow().written.next(from)
     }
 
@@ -115,12 +116,12 @@ impl Marks {
     }
 
     /// The first region in doubt that is not below `from`.
-    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_in_doubt(&self, from: Region) -> Option<Region> {
         self.in_doubt.borrow().iter().find(|region| *region >= from)
     }
 
     /// The parity of a region is right now; its mark goes when all members are flushed.
-    pub(crate) fn end_doubt(&self, region: u64) {
+    pub(crate) fn end_doubt(&self, region: Region) {
         self.in_doubt.borrow_mut().put(region, false);
         self.recent.borrow_mut().put(region, true);
         self.touched.borrow_mut().put(region, true);
@@ -134,13 +135,13 @@ impl Marks {
 
     /// Regions that these need to be zero and are not, and some ahead of those that follow a row of
     /// written ones.
-    pub(super) fn to_zero(&self, wanted: &BTreeSet<u64>) -> BTreeSet<u64> {
+    pub(super) fn to_zero(&self, wanted: &BTreeSet<Region>) -> BTreeSet<Region> {
         let map = self.map.borrow();
         let ahead_max = (AHEAD_BYTES_MAX / (self.region_sectors * SECTOR_BYTES)).max(1);
-        let ahead = |&region: &u64| {
-            let before = (0..region).rev().take(ahead_max as usize);
+        let ahead = |&region: &Region| {
+            let before = each(Region(0)..region).rev().take(ahead_max as usize);
             let written = before.take_while(|before| map.written.has(*before)).count() as u64;
-            region..(region + written.max(1)).min(map.count())
+            each(region..(region + written.max(1)).min(Region(map.count())))
         };
         let missing = wanted.iter().filter(|region| !map.written.has(**region));
         missing.flat_map(ahead).filter(|region| !map.written.has(*region)).collect()

@@ -23,7 +23,8 @@ use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
 use crate::format::member_layout::MAP_START_BYTES;
 use crate::format::region_map::MAP_BLOCK_BYTES;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, StripeNumber, each};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::member_set::MemberSet;
@@ -41,9 +42,9 @@ pub(crate) struct Bitmap<D> {
     membership: Rc<Membership>,
     marks: Option<Rc<Marks>>,
     /// Regions of members that were filled, and not flushed: a power cut may take them away again.
-    filled: RefCell<Vec<u64>>,
+    filled: RefCell<Vec<Region>>,
     /// Those of them that a flush covers which is under way.
-    being_flushed: RefCell<Vec<u64>>,
+    being_flushed: RefCell<Vec<Region>>,
     /// Regions that scrubs found to match, and that were not written since.
     matched: Rc<RefCell<MatchedRegions>>,
 }
@@ -70,7 +71,7 @@ impl Drop for RegionGuard {
 }
 
 /// Whether a region may be written: zeroed or written before, and dirty if it must be, durably.
-fn is_ready(marks: &Marks, region: u64, must_be_dirty: bool) -> bool {
+fn is_ready(marks: &Marks, region: Region, must_be_dirty: bool) -> bool {
     let map = marks.map.borrow();
     map.written.has(region)
         && (!must_be_dirty || map.dirty.has(region))
@@ -101,31 +102,31 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// A stripe's region, of the stripe's group.
-    fn group_region_of(&self, stripe: Stripe) -> GroupRegion {
+    fn group_region_of(&self, stripe: StripeNumber) -> GroupRegion {
         self.group_region(self.geometry.group_of(stripe), self.region_of(stripe))
     }
 
-    fn group_region(&self, group: usize, region: u64) -> GroupRegion {
+    fn group_region(&self, group: usize, region: Region) -> GroupRegion {
         GroupRegion::new(group, region, self.geometry.group_count())
     }
 
     /// A scrub begins to check a region of a group.
-    pub(crate) fn begin_check(&self, group: usize, region: u64) {
+    pub(crate) fn begin_check(&self, group: usize, region: Region) {
         self.matched.borrow_mut().begin(self.group_region(group, region));
     }
 
     /// The scrub has checked the region, all of it or not.
-    pub(crate) fn end_check(&self, group: usize, region: u64, is_whole: bool) {
+    pub(crate) fn end_check(&self, group: usize, region: Region, is_whole: bool) {
         self.matched.borrow_mut().end(self.group_region(group, region), is_whole);
     }
 
     /// A block of the stripe does not match and stays so, or could not be checked.
-    pub(crate) fn note_mismatch(&self, stripe: Stripe) {
+    pub(crate) fn note_mismatch(&self, stripe: StripeNumber) {
         self.matched.borrow_mut().note_mismatch(self.group_region_of(stripe));
     }
 
     /// Whether a scrub of this start found the stripe's region to match, and nobody has written there since.
-    pub(crate) fn is_unchanged(&self, stripe: Stripe) -> bool {
+    pub(crate) fn is_unchanged(&self, stripe: StripeNumber) -> bool {
         self.matched.borrow().is_unchanged(self.group_region_of(stripe))
     }
 
@@ -146,7 +147,7 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// The region of a stripe. A bare array has them too; all of them count as written.
-    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
+    pub(crate) fn region_of(&self, stripe: StripeNumber) -> Region {
         self.members.region_at(self.geometry.member_lba(stripe, 0))
     }
 
@@ -154,35 +155,39 @@ impl<D: BlockDevice> Bitmap<D> {
         self.members.region_count()
     }
 
+    pub(crate) fn last_region(&self) -> Region {
+        Region(self.region_count() - 1)
+    }
+
     /// The sectors of a region on a member.
-    pub(crate) fn region_range(&self, region: u64) -> SectorRange {
+    pub(crate) fn region_range(&self, region: Region) -> SectorRange {
         let (sectors, start) =
-            (self.members.region_sectors(), region * self.members.region_sectors());
+            (self.members.region_sectors(), region.0 * self.members.region_sectors());
         SectorRange::new(Lba(start), sectors.min(self.geometry.member_sectors() - start))
     }
 
     /// Whether a stripe was never written: it reads as zeroes then.
-    pub(crate) fn is_blank(&self, stripe: Stripe) -> bool {
+    pub(crate) fn is_blank(&self, stripe: StripeNumber) -> bool {
         let Some(marks) = &self.marks else { return false };
         !marks.is_written(self.region_of(stripe))
     }
 
     /// Whether the parity of a stripe may not match.
-    pub(crate) fn is_in_doubt(&self, stripe: Stripe) -> bool {
+    pub(crate) fn is_in_doubt(&self, stripe: StripeNumber) -> bool {
         let Some(marks) = &self.marks else { return false };
         let in_doubt = marks.in_doubt.borrow();
         !in_doubt.is_empty() && in_doubt.has(self.region_of(stripe))
     }
 
-    pub(crate) fn is_written(&self, region: u64) -> bool {
+    pub(crate) fn is_written(&self, region: Region) -> bool {
         self.marks.as_ref().is_none_or(|marks| marks.is_written(region))
     }
 
     /// The first region that was written and is not below `from`.
-    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_written(&self, from: Region) -> Option<Region> {
         match &self.marks {
             Some(marks) => marks.next_written(from),
-            None => (from < self.region_count()).then_some(from),
+            None => (from.0 < self.region_count()).then_some(from),
         }
     }
 
@@ -192,31 +197,31 @@ impl<D: BlockDevice> Bitmap<D> {
 
     /// Bytes of a member in so many regions, of which the last one of all may be one.
     pub(crate) fn bytes_of_regions(&self, count: u64, has_last: bool) -> u64 {
-        let last = self.region_range(self.region_count() - 1).count;
+        let last = self.region_range(self.last_region()).count;
         let short = if has_last { self.members.region_sectors() - last } else { 0 };
         (count * self.members.region_sectors() - short) * SECTOR_BYTES
     }
 
     /// Bytes of a member that were ever written.
     pub(crate) fn written_bytes(&self) -> u64 {
-        let has_last = self.is_written(self.region_count() - 1);
+        let has_last = self.is_written(self.last_region());
         self.bytes_of_regions(self.written_count(), has_last)
     }
 
     /// The first region that needs a resync and is not below `from`.
-    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_in_doubt(&self, from: Region) -> Option<Region> {
         self.marks.as_ref()?.next_in_doubt(from)
     }
 
     /// The parity of a region is right now; its mark goes when all members are flushed.
-    pub(crate) fn end_doubt(&self, region: u64) {
+    pub(crate) fn end_doubt(&self, region: Region) {
         if let Some(marks) = &self.marks {
             marks.end_doubt(region);
         }
     }
 
     /// What a new member lacks: all that was written; of one that comes back what is dirty.
-    pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits> {
+    pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits<Region>> {
         self.marks.as_ref().map(|marks| marks.lacking(is_back))
     }
 
@@ -231,12 +236,12 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// A region of a member was filled; the next flush of its members makes that durable.
-    pub(crate) fn note_filled(&self, region: u64) {
+    pub(crate) fn note_filled(&self, region: Region) {
         self.filled.borrow_mut().push(region);
     }
 
     /// Regions that were filled since the last flush: a power cut may take them away again.
-    fn unflushed(&self) -> BTreeSet<u64> {
+    fn unflushed(&self) -> BTreeSet<Region> {
         let (filled, flushing) = (self.filled.borrow(), self.being_flushed.borrow());
         filled.iter().chain(flushing.iter()).copied().collect()
     }
@@ -266,7 +271,7 @@ impl<D: BlockDevice> Bitmap<D> {
     ///
     /// # Errors
     /// When the marks cannot be stored.
-    pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<RegionGuard> {
+    pub(crate) async fn enter(self: &Rc<Self>, stripe: StripeNumber) -> IoResult<RegionGuard> {
         let region = self.region_of(stripe);
         let group_region = self.group_region(self.geometry.group_of(stripe), region);
         self.matched.borrow_mut().note_write(group_region);
@@ -290,7 +295,7 @@ impl<D: BlockDevice> Bitmap<D> {
         if self.geometry.parity_chunks() == 0 || canary::is(Canary::MarksForgotten) {
             return Ok(());
         }
-        let missing: Vec<u64> = {
+        let missing: Vec<Region> = {
             let (recent, in_doubt) = (marks.recent.borrow(), marks.in_doubt.borrow());
             recent.iter().chain(in_doubt.iter()).filter(|it| !is_ready(marks, *it, true)).collect()
         };
@@ -305,7 +310,7 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// Waits for the next batch of marks, and has this region in it or in the one behind it.
-    async fn store_mark_of(self: &Rc<Self>, marks: &Marks, region: u64) -> IoResult<()> {
+    async fn store_mark_of(self: &Rc<Self>, marks: &Marks, region: Region) -> IoResult<()> {
         let failures = marks.failures.get();
         let wait = marks.stored.wait();
         self.want_marks([region]);
@@ -315,7 +320,7 @@ impl<D: BlockDevice> Bitmap<D> {
         if has_failed { Err(marks.last_error.get()) } else { Ok(()) }
     }
 
-    fn want_marks(self: &Rc<Self>, regions: impl IntoIterator<Item = u64>) {
+    fn want_marks(self: &Rc<Self>, regions: impl IntoIterator<Item = Region>) {
         let Some(marks) = self.marks.as_deref() else { return };
         marks.wanted.borrow_mut().extend(regions);
         if !marks.is_storing.replace(true) {
@@ -347,8 +352,8 @@ impl<D: BlockDevice> Bitmap<D> {
     async fn store_batch(
         self: &Rc<Self>,
         marks: &Marks,
-        mut wanted: BTreeSet<u64>,
-        unwanted: Vec<u64>,
+        mut wanted: BTreeSet<Region>,
+        unwanted: Vec<Region>,
         is_whole: bool,
     ) -> IoResult<()> {
         // Asked for again while they were on their way. Storing them once more would have those wait
@@ -380,7 +385,7 @@ impl<D: BlockDevice> Bitmap<D> {
                 blocks.insert(map.block_of(region));
             }
             let touched = marks.touched.borrow();
-            let may_go = |region: &&u64| !is_degraded && !touched.has(**region);
+            let may_go = |region: &&Region| !is_degraded && !touched.has(**region);
             for &region in unwanted.iter().filter(may_go) {
                 marks.recent.borrow_mut().put(region, false);
                 if map.dirty.has(region) && !wanted.contains(&region) {
@@ -406,15 +411,15 @@ impl<D: BlockDevice> Bitmap<D> {
             // One that takes the place of the member it was a copy of was not on record, and what it was
             // given since the last flush goes with the power.
             let unflushed = self.unflushed();
-            for region in 0..map.count() {
+            for region in each(Region(0)..Region(map.count())) {
                 let is_in_map = is_kept && map.missing.has(region);
                 let may_go = unflushed.contains(&region);
                 map.missing.put(region, is_in_map || may_go || is_missing(region));
             }
             return (0..map.block_count()).collect();
         }
-        let is_there = |region: &u64| !is_kept && !is_missing(*region);
-        let gone: Vec<u64> = rebuilt.into_iter().filter(is_there).collect();
+        let is_there = |region: &Region| !is_kept && !is_missing(*region);
+        let gone: Vec<Region> = rebuilt.into_iter().filter(is_there).collect();
         gone.iter().for_each(|region| map.missing.put(*region, false));
         gone.iter().map(|region| map.block_of(*region)).collect()
     }
@@ -437,7 +442,7 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// Takes out of the map what no member lacks any more, durably.
-    pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<u64>) {
+    pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<Region>) {
         let Some(marks) = self.marks.as_deref() else { return };
         marks.rebuilt.borrow_mut().extend(regions);
         let wait = marks.stored.wait();
@@ -454,7 +459,7 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// Makes regions read as zeroes on all members, whatever happens to them then.
-    async fn zero_regions(self: &Rc<Self>, marks: &Marks, zero: &BTreeSet<u64>) -> IoResult<()> {
+    async fn zero_regions(self: &Rc<Self>, marks: &Marks, zero: &BTreeSet<Region>) -> IoResult<()> {
         let mut ranges: Vec<SectorRange> = Vec::new();
         for range in zero.iter().map(|region| marks.sectors_of(*region)) {
             match ranges.last_mut().filter(|last| last.end() == range.start) {
@@ -550,12 +555,12 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// Has regions from one on called never written, durably. Nothing is under way.
-    pub(crate) async fn forget_written_from(self: &Rc<Self>, first: u64) -> IoResult<()> {
+    pub(crate) async fn forget_written_from(self: &Rc<Self>, first: Region) -> IoResult<()> {
         let Some(marks) = self.marks.as_deref() else { return Ok(()) };
         marks.stored.until(|| !marks.is_storing.get()).await;
         let blocks: BTreeSet<u64> = {
             let mut map = marks.map.borrow_mut();
-            let written: Vec<u64> = map.written.iter().filter(|it| *it >= first).collect();
+            let written: Vec<Region> = map.written.iter().filter(|it| *it >= first).collect();
             for &region in &written {
                 map.written.put(region, false);
                 map.dirty.put(region, false);
@@ -574,10 +579,10 @@ impl<D: BlockDevice> Bitmap<D> {
             marks.has_rounds.set(false);
             return false;
         }
-        let idle: Vec<u64> = {
+        let idle: Vec<Region> = {
             let (recent, mut touched) = (marks.recent.borrow(), marks.touched.borrow_mut());
             let in_doubt = marks.in_doubt.borrow();
-            let is_idle = |region: &u64| !touched.has(*region) && !in_doubt.has(*region);
+            let is_idle = |region: &Region| !touched.has(*region) && !in_doubt.has(*region);
             let idle = recent.iter().filter(is_idle).collect();
             touched.clear();
             idle

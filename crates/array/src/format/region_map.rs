@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::format::bits::Bits;
 use crate::format::checksum::{COUNTER_MAX, crc_without, seal};
 use crate::format::member_layout::{BACKUP_START_BYTES, MAP_START_BYTES};
+use crate::geometry::numbers::{Region, each};
 
 /// Smallest region, in bytes of a member.
 const REGION_BYTES_MIN: u64 = MIB;
@@ -59,7 +60,7 @@ pub(crate) struct Joined {
     /// Blocks that are not the same on all members.
     pub(crate) unequal: Vec<u64>,
     /// Regions of which nobody knows anything.
-    pub(crate) unknown: Bits,
+    pub(crate) unknown: Bits<Region>,
 }
 
 /// What is on the medium of every member in service.
@@ -70,11 +71,11 @@ pub(crate) struct RegionMap {
     /// The number of the newest writing of each page.
     sequences: Vec<u64>,
     /// Regions that were written since the array was made; all others read as zeroes.
-    pub(crate) written: Bits,
+    pub(crate) written: Bits<Region>,
     /// Regions whose parity may not match, or which a member that is away does not have.
-    pub(crate) dirty: Bits,
+    pub(crate) dirty: Bits<Region>,
     /// Regions that a member which is being rebuilt may not have. Says nothing while there is none.
-    pub(crate) missing: Bits,
+    pub(crate) missing: Bits<Region>,
 }
 
 impl RegionMap {
@@ -106,12 +107,12 @@ impl RegionMap {
     }
 
     /// The block with the page of a region.
-    pub(crate) fn block_of(&self, region: u64) -> u64 {
-        region / PAGE_REGIONS / BLOCK_PAGES
+    pub(crate) fn block_of(&self, region: Region) -> u64 {
+        region.0 / PAGE_REGIONS / BLOCK_PAGES
     }
 
-    fn regions_of(&self, page: u64) -> std::ops::Range<u64> {
-        page * PAGE_REGIONS..((page + 1) * PAGE_REGIONS).min(self.count)
+    fn regions_of(&self, page: u64) -> impl Iterator<Item = Region> + use<> {
+        each(Region(page * PAGE_REGIONS)..Region(((page + 1) * PAGE_REGIONS).min(self.count)))
     }
 
     fn pages_of(&self, block: u64) -> std::ops::Range<u64> {
@@ -135,7 +136,7 @@ impl RegionMap {
     }
 
     fn encode_page(&self, index: u64) -> [u8; PAGE_BYTES] {
-        let field = |set: &Bits| {
+        let field = |set: &Bits<Region>| {
             let mut field = [0; FIELD_BYTES];
             for (at, region) in self.regions_of(index).enumerate() {
                 field[at / 8] |= u8::from(set.has(region)) << (at % 8);
@@ -235,12 +236,12 @@ mod tests {
     fn of_each_page_the_newest_counts() {
         let mut old = RegionMap::new(UUID, SECTORS);
         assert_eq!((old.page_count(), old.block_count()), (3, 1));
-        old.written.put(0, true);
-        old.dirty.put(PAGE_REGIONS, true);
+        old.written.put(Region(0), true);
+        old.dirty.put(Region(PAGE_REGIONS), true);
         let mut new = old.clone();
         new.count_up(0);
-        new.written.put(2 * PAGE_REGIONS + 8, true);
-        new.dirty.put(PAGE_REGIONS, false);
+        new.written.put(Region(2 * PAGE_REGIONS + 8), true);
+        new.dirty.put(Region(PAGE_REGIONS), false);
         let (old_bytes, new_bytes) = (all(&old), all(&new));
         let join = |members: &[Option<&[u8]>]| {
             let joined = RegionMap::join(UUID, SECTORS, members);
@@ -264,13 +265,13 @@ mod tests {
             let joined = RegionMap::join(UUID, SECTORS, &[Some(&flipped)]);
             assert_eq!(joined.unknown.count(), PAGE_REGIONS, "bit {bit}");
             assert_eq!(joined.map.written, joined.unknown);
-            assert_eq!(joined.map.dirty.iter().last(), Some(PAGE_REGIONS - 1));
+            assert_eq!(joined.map.dirty.iter().last(), Some(Region(PAGE_REGIONS - 1)));
         }
         // Of another array, cut off, or not there at all.
         for bytes in [Some(&all(&RegionMap::new([8; 16], SECTORS))[..]), Some(&bytes[..512]), None]
         {
             let joined = RegionMap::join(UUID, SECTORS, &[bytes]);
-            assert!(joined.map.written.has(map.count() - 1));
+            assert!(joined.map.written.has(Region(map.count() - 1)));
         }
     }
 }

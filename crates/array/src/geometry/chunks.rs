@@ -13,16 +13,13 @@ use voltier_parity::ROWS_MAX;
 use crate::geometry::level::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
 };
-
-/// The number of a stripe, in the order of the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stripe(pub u64);
+use crate::geometry::numbers::{Row, StripeNumber};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The stripe it is in.
-    pub stripe: Stripe,
+    pub stripe: StripeNumber,
     /// The chunk of the stripe, in the order of the volume.
     pub column: usize,
     /// Sectors from the start of the chunk.
@@ -33,7 +30,7 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberPlace {
     /// The stripe it is in.
-    pub stripe: Stripe,
+    pub stripe: StripeNumber,
     /// The slot: below [`Geometry::data_chunks`] data, else that parity or copy.
     pub slot: usize,
     /// Sectors from the start of the chunk.
@@ -87,7 +84,7 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The stripe it is in.
-    pub stripe: Stripe,
+    pub stripe: StripeNumber,
     /// The slot that has it.
     pub slot: usize,
     /// Where in the chunk.
@@ -206,7 +203,7 @@ impl Geometry {
         let stripe = at.0 / self.stripe_sectors();
         let inside = at.0 % self.stripe_sectors();
         Place {
-            stripe: Stripe(stripe),
+            stripe: StripeNumber(stripe),
             column: (inside / self.chunk_sectors) as usize,
             offset: inside % self.chunk_sectors,
         }
@@ -219,13 +216,33 @@ impl Geometry {
     }
 
     /// The group a stripe is on.
-    pub const fn group_of(&self, stripe: Stripe) -> usize {
+    #[inline]
+    pub const fn group_of(&self, stripe: StripeNumber) -> usize {
         (stripe.0 % self.shape.groups as u64) as usize
     }
 
     /// The row of chunks that a stripe is on its members.
-    pub const fn row_of(&self, stripe: Stripe) -> u64 {
-        stripe.0 / self.shape.groups as u64
+    #[inline]
+    pub const fn row_of(&self, stripe: StripeNumber) -> Row {
+        Row(stripe.0 / self.shape.groups as u64)
+    }
+
+    /// The stripe that is a row of a group's members.
+    #[inline]
+    pub const fn stripe_of(&self, group: usize, row: Row) -> StripeNumber {
+        StripeNumber(row.0 * self.shape.groups as u64 + group as u64)
+    }
+
+    /// The row of a sector of a member.
+    #[inline]
+    pub const fn row_at(&self, at: Lba) -> Row {
+        Row(at.0 / self.chunk_sectors)
+    }
+
+    /// The first sector of a row on its members.
+    #[inline]
+    pub const fn lba_of_row(&self, row: Row) -> Lba {
+        Lba(row.0 * self.chunk_sectors)
     }
 
     /// The members of a group, ascending: all stripes of the group are on these.
@@ -289,13 +306,13 @@ impl Geometry {
     }
 
     /// The place of the first parity in the group.
-    fn first_parity(&self, stripe: Stripe) -> usize {
+    fn first_parity(&self, stripe: StripeNumber) -> usize {
         let rotating = self.rotating();
-        rotating - 1 - (self.row_of(stripe) % rotating as u64) as usize
+        rotating - 1 - (self.row_of(stripe).0 % rotating as u64) as usize
     }
 
     /// The slot that holds a column.
-    pub fn slot_of_column(&self, stripe: Stripe, column: usize) -> usize {
+    pub fn slot_of_column(&self, stripe: StripeNumber, column: usize) -> usize {
         if !self.numbers_by_member() {
             return column;
         }
@@ -306,7 +323,7 @@ impl Geometry {
     }
 
     /// The column in a slot, which must be one of data.
-    pub fn column_of_slot(&self, stripe: Stripe, slot: usize) -> usize {
+    pub fn column_of_slot(&self, stripe: StripeNumber, slot: usize) -> usize {
         if !self.numbers_by_member() {
             return slot;
         }
@@ -317,12 +334,13 @@ impl Geometry {
     }
 
     /// The member, of all, that has a slot of a stripe.
-    pub fn member_of(&self, stripe: Stripe, slot: usize) -> usize {
+    #[inline]
+    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> usize {
         self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
     }
 
     /// The place in the group of a slot of a stripe.
-    fn index_of(&self, stripe: Stripe, slot: usize) -> usize {
+    fn index_of(&self, stripe: StripeNumber, slot: usize) -> usize {
         let rotating = self.rotating();
         if rotating == 1 {
             return slot;
@@ -341,7 +359,7 @@ impl Geometry {
     }
 
     /// The slot that a member has of a stripe; none if the stripe is on another group.
-    pub fn slot_of(&self, stripe: Stripe, member: usize) -> Option<usize> {
+    pub fn slot_of(&self, stripe: StripeNumber, member: usize) -> Option<usize> {
         let (group, index) = self.place_in_group(member);
         if group != self.group_of(stripe) || index >= self.shape.width {
             return None;
@@ -367,8 +385,9 @@ impl Geometry {
     }
 
     /// The sector of its members where a stripe has `offset` sectors of a chunk before it.
-    pub const fn member_lba(&self, stripe: Stripe, offset: u64) -> Lba {
-        Lba(self.row_of(stripe) * self.chunk_sectors + offset)
+    #[inline]
+    pub const fn member_lba(&self, stripe: StripeNumber, offset: u64) -> Lba {
+        Lba(self.row_of(stripe).0 * self.chunk_sectors + offset)
     }
 
     /// What a sector of a member is; none if it is not used.
@@ -376,9 +395,7 @@ impl Geometry {
         if member >= self.member_count() || at.0 >= self.member_sectors() {
             return None;
         }
-        let group = self.group_of_member(member) as u64;
-        let row = at.0 / self.chunk_sectors;
-        let stripe = Stripe(row * self.shape.groups as u64 + group);
+        let stripe = self.stripe_of(self.group_of_member(member), self.row_at(at));
         let slot = self.slot_of(stripe, member)?;
         Some(MemberPlace { stripe, slot, offset: at.0 % self.chunk_sectors })
     }

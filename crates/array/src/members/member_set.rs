@@ -19,6 +19,7 @@ use crate::canary::{self, Canary};
 use crate::format::region_map::region_sectors;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, each};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
@@ -121,8 +122,9 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// The region of a sector of a member.
-    pub(crate) fn region_at(&self, at: Lba) -> u64 {
-        at.0 / self.region_sectors
+    #[inline]
+    pub(crate) fn region_at(&self, at: Lba) -> Region {
+        Region(at.0 / self.region_sectors)
     }
 
     /// Regions of a member, the last of which may be short.
@@ -162,7 +164,7 @@ impl<D: BlockDevice> MemberSet<D> {
         let device = self.members[member].device()?;
         let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
         let last = at.plus(bytes / SECTOR_BYTES - 1);
-        let mut regions = self.region_at(at)..=self.region_at(last);
+        let mut regions = each(self.region_at(at)..self.region_at(last) + 1);
         // Since it was chosen it may have made place for one that is to be filled.
         if !regions.all(|region| self.members[member].has_region(region)) {
             return Err(IoError::Gone);

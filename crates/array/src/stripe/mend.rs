@@ -5,7 +5,8 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -41,7 +42,7 @@ impl<D: BlockDevice> Mender<D> {
     /// When a part of it cannot be computed: what could be is written.
     pub(crate) async fn mend_stripe(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         span: Span,
         copies: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
@@ -68,7 +69,7 @@ impl<D: BlockDevice> Mender<D> {
 
     async fn mend_span(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         span: Span,
         copies: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
@@ -98,7 +99,7 @@ impl<D: BlockDevice> Mender<D> {
         Ok(bytes)
     }
 
-    async fn read_or_compute(&self, stripe: Stripe, span: Span) -> IoResult<Slots> {
+    async fn read_or_compute(&self, stripe: StripeNumber, span: Span) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;

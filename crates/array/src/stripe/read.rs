@@ -7,7 +7,8 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Sector
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Part, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
@@ -28,15 +29,15 @@ enum Unit {
     /// Never written: nothing is read.
     Blank(Vec<Wanted>),
     /// Parts that lie behind one another on a member, which is online.
-    Direct(Vec<(Stripe, Wanted)>),
+    Direct(Vec<(StripeNumber, Wanted)>),
     /// Parts of one stripe that cannot all be had from their members.
-    Computed(Stripe, Vec<Wanted>),
+    Computed(StripeNumber, Vec<Wanted>),
 }
 
 /// The parts of a request that are read where they are.
 #[derive(Default)]
 struct Runs {
-    runs: Vec<Vec<(Stripe, Wanted)>>,
+    runs: Vec<Vec<(StripeNumber, Wanted)>>,
     /// For each member its last run, and what of the member that is.
     last: Vec<Option<(usize, SectorRange)>>,
 }
@@ -46,7 +47,7 @@ impl Runs {
     fn add(
         &mut self,
         (member, at): (usize, Lba),
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: Wanted,
         sectors_max: impl FnOnce() -> u64,
     ) {
@@ -156,13 +157,13 @@ impl<D: BlockDevice> Reader<D> {
         if self.geometry.is_mirror() { 0 } else { self.members.longest_run(member..member + 1) }
     }
 
-    fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
+    fn is_slot_online(&self, stripe: StripeNumber, slot: usize) -> bool {
         self.members[self.stripes.shape(stripe).member_of(stripe, slot)]
             .has_region(self.bitmap.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
-    fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
+    fn is_slot_read(&self, stripe: StripeNumber, slot: usize) -> bool {
         let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
@@ -171,9 +172,9 @@ impl<D: BlockDevice> Reader<D> {
 
     /// The copy with the fewest reads under way; rows take turns where they are equal. While the
     /// copies may differ it is the one that the others will be made like.
-    fn copy_to_read(&self, stripe: Stripe) -> usize {
+    fn copy_to_read(&self, stripe: StripeNumber) -> usize {
         let width = self.geometry.width();
-        let row = self.geometry.row_of(stripe) as usize;
+        let row = self.geometry.row_of(stripe).0 as usize;
         let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
         if self.bitmap.is_in_doubt(stripe) {
             return online.next().unwrap_or(0);
@@ -208,7 +209,7 @@ impl<D: BlockDevice> Reader<D> {
     /// Parts that lie behind one another on a member, as one read; if that fails, each for itself.
     async fn read_run(
         self: &Rc<Self>,
-        mut run: Vec<(Stripe, Wanted)>,
+        mut run: Vec<(StripeNumber, Wanted)>,
     ) -> IoResult<Vec<(usize, Buf)>> {
         if run.len() > 1 {
             let (first, part) = &run[0];
@@ -231,7 +232,7 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// One part, from its member if that has it.
-    async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
+    async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
         let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
@@ -258,7 +259,7 @@ impl<D: BlockDevice> Reader<D> {
 
     async fn compute(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: Vec<Wanted>,
         unreadable: Vec<usize>,
     ) -> IoResult<Vec<Buf>> {
@@ -272,7 +273,7 @@ impl<D: BlockDevice> Reader<D> {
     /// Reads parts of a stripe, some of which cannot be had from their members.
     async fn reconstruct(
         self: Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: Vec<Wanted>,
         mut unreadable: Vec<usize>,
     ) -> IoResult<Vec<Buf>> {
@@ -305,7 +306,7 @@ impl<D: BlockDevice> Reader<D> {
     /// One try: the slots that turned out to be unreadable, or all that is wanted.
     async fn read_chunks(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: &[Wanted],
         unreadable: &[usize],
         may_avoid: bool,
@@ -355,7 +356,7 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// Writes what was computed in place of medium errors where it belongs.
-    async fn repair(self: &Rc<Self>, stripe: Stripe, chunks: Chunks) {
+    async fn repair(self: &Rc<Self>, stripe: StripeNumber, chunks: Chunks) {
         let mut writes = Vec::new();
         for (slot, (state, known)) in chunks.states.into_iter().zip(chunks.known).enumerate() {
             let (SlotState::Unreadable, Some((span, buf))) = (state, known) else { continue };

@@ -13,7 +13,8 @@ use voltier_parity::{ROWS_MAX, Stores};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Part, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::journal::ledger::{Content, Ledger, Piece};
 use crate::journal::transaction::Journal;
@@ -153,7 +154,7 @@ impl<D: BlockDevice> Writer<D> {
     /// A stripe once begun is finished also when nobody waits.
     async fn write_to_the_end(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
@@ -216,7 +217,7 @@ impl<D: BlockDevice> StripeWriter<D> {
 
     pub(crate) async fn write_stripe(
         self: Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
@@ -275,7 +276,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// Reads what the parity needs. What gives a medium error is planned around.
     async fn read_old(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: &[NewData],
         hull: Span,
     ) -> IoResult<OldData> {
@@ -307,7 +308,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// New data and the parity that goes with them.
     fn with_parity(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         mut new: Vec<NewData>,
         hull: Span,
         old: OldData,
@@ -338,7 +339,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// The old parity, changed by what each part of the data changes.
     fn modified_parity(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: &[NewData],
         hull: Span,
         mut old: OldData,
@@ -364,7 +365,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// Parity from all data of the stripe. Data that gave a medium error are written as well.
     fn parity_of_all(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: &mut Vec<NewData>,
         hull: Span,
         old: OldData,

@@ -14,6 +14,7 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, Row, count, each};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
@@ -41,7 +42,7 @@ pub enum BackgroundTask {
 /// A region of a group.
 pub(crate) struct Unit<D> {
     pub(crate) group: usize,
-    pub(crate) region: u64,
+    pub(crate) region: Region,
     /// Members that are filled, and with which devices.
     pub(crate) targets: Vec<(usize, Rc<D>)>,
     /// What the members of the array were when it began.
@@ -54,7 +55,7 @@ impl<D> Unit<D> {
     /// A unit, which is begun by putting it in the queue of a task.
     pub(crate) fn new(
         group: usize,
-        region: u64,
+        region: Region,
         targets: Vec<(usize, Rc<D>)>,
         generation: u64,
     ) -> Self {
@@ -66,7 +67,7 @@ impl<D> Unit<D> {
 /// Some rows of a unit.
 pub(crate) struct Run<D> {
     pub(crate) unit: Rc<Unit<D>>,
-    pub(crate) rows: Range<u64>,
+    pub(crate) rows: Range<Row>,
 }
 
 /// The work of a task: which units there are, and what is done with their runs.
@@ -272,16 +273,15 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
     /// Puts the runs of the next unit in the queue; whether there was one.
     fn enqueue(&self) -> bool {
         let Some(unit) = self.work.next_unit().map(Rc::new) else { return false };
-        let chunk_sectors = self.geometry.chunk_sectors();
         let range = self.bitmap.region_range(unit.region);
-        let (start, end) = (range.start.0 / chunk_sectors, range.end().0 / chunk_sectors);
+        let (start, end) = (self.geometry.row_at(range.start), self.geometry.row_at(range.end()));
         let mut run_bytes = run_bytes_max(&self.geometry, &self.members, unit.group);
         if self.pacer.wants_short_runs() {
             run_bytes = run_bytes.min(SHORT_RUN_BYTES);
         }
-        let step = (run_bytes / SECTOR_BYTES / chunk_sectors).max(1);
+        let step = (run_bytes / SECTOR_BYTES / self.geometry.chunk_sectors()).max(1);
         let mut queue = self.queue.borrow_mut();
-        for row in (start..end).step_by(step as usize) {
+        for row in each(start..end).step_by(step as usize) {
             queue.push_back(Run { unit: unit.clone(), rows: row..(row + step).min(end) });
         }
         unit.runs_left.set(queue.len());
@@ -289,7 +289,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
     }
 
     fn run_bytes(&self, run: &Run<D>) -> u64 {
-        (run.rows.end - run.rows.start) * self.geometry.chunk_sectors() * SECTOR_BYTES
+        count(&run.rows) * self.geometry.chunk_sectors() * SECTOR_BYTES
     }
 
     async fn do_run(self: Rc<Self>, run: Run<D>) {

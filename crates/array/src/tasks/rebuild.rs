@@ -13,13 +13,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Nanos};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Region, count, each};
 use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
@@ -44,11 +45,11 @@ pub(crate) struct Rebuild<D> {
     stripes: Rc<Stripes<D>>,
     mender: Rc<Mender<D>>,
     /// For an exposure and a group the region where to go on looking.
-    cursors: RefCell<BTreeMap<(usize, usize), u64>>,
+    cursors: RefCell<BTreeMap<(usize, usize), Region>>,
     /// The members for which these are right.
     generation: Cell<u64>,
     /// Groups and regions that could not be computed.
-    stuck: RefCell<BTreeSet<(usize, u64)>>,
+    stuck: RefCell<BTreeSet<(usize, Region)>>,
     last_error: Cell<Option<IoError>>,
     stored_at_ns: Cell<Nanos>,
     rebuilt_members: Cell<u64>,
@@ -92,7 +93,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         }
         for exposure in (0..=self.geometry.parity_chunks()).rev() {
             for group in 0..self.geometry.group_count() {
-                let cursor = cursors.entry((exposure, group)).or_insert(0);
+                let cursor = cursors.entry((exposure, group)).or_insert(Region(0));
                 while let Some(region) = self.next_lacking(group, *cursor) {
                     *cursor = region + 1;
                     let is_stuck = self.stuck.borrow().contains(&(group, region));
@@ -100,7 +101,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
                         return Some(self.begin_unit(group, region));
                     }
                 }
-                *cursor = self.bitmap.region_count();
+                *cursor = Region(self.bitmap.region_count());
             }
         }
         None
@@ -127,7 +128,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         }
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut result = Ok(());
-        for row in run.rows.clone() {
+        for row in each(run.rows.clone()) {
             let stripe = self.stripes.stripe_of(unit.group, row);
             if self.stripes.is_idle(stripe) {
                 continue;
@@ -183,7 +184,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         self.cursors.borrow_mut().clear();
         let stuck = self.stuck.borrow();
         (0..self.geometry.group_count()).any(|group| {
-            let mut from = 0;
+            let mut from = Region(0);
             while let Some(region) = self.next_lacking(group, from) {
                 if !stuck.contains(&(group, region)) {
                     return true;
@@ -226,7 +227,7 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// The first region not below `from` that a member of a group lacks which is being filled.
-    fn next_lacking(&self, group: usize, from: u64) -> Option<u64> {
+    fn next_lacking(&self, group: usize, from: Region) -> Option<Region> {
         let next = |missing: &Missing| {
             let mut from = from;
             loop {
@@ -244,12 +245,12 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// Members of a group that do not have a region.
-    fn exposure(&self, group: usize, region: u64) -> usize {
+    fn exposure(&self, group: usize, region: Region) -> usize {
         let members = self.geometry.members_of(group).map(|member| &self.members[member]);
         members.filter(|member| !member.has_region(region)).count()
     }
 
-    fn begin_unit(&self, group: usize, region: u64) -> Unit<D> {
+    fn begin_unit(&self, group: usize, region: Region) -> Unit<D> {
         let target = |member: usize| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
                 let is_free = !missing.under_way.contains(&region);
@@ -283,7 +284,7 @@ impl<D: BlockDevice> Rebuild<D> {
         if usable.len() < needed {
             return Err(IoError::Gone);
         }
-        let turn = run.rows.start / (run.rows.end - run.rows.start) % usable.len() as u64;
+        let turn = run.rows.start.0 / count(&run.rows) % usable.len() as u64;
         usable.rotate_left(turn as usize);
         usable.sort_by_key(|member| !copied.contains(member));
         usable.truncate(needed.max(copied.len()));
@@ -306,7 +307,7 @@ impl<D: BlockDevice> Rebuild<D> {
         let bufs = self.stripes.read_rows(&reads, &run.rows).await?;
         let known: BTreeMap<usize, Buf> = reads.iter().copied().zip(bufs).collect();
         let mut filled = self.compute_rows(run, &known, &computed);
-        let at = Lba(run.rows.start * self.geometry.chunk_sectors());
+        let at = self.geometry.lba_of_row(run.rows.start);
         for (member, bytes) in known.into_iter().filter(|(member, _)| copied.contains(member)) {
             filled.insert(member, bytes);
         }
@@ -336,10 +337,10 @@ impl<D: BlockDevice> Rebuild<D> {
         }
         let group = run.unit.group;
         let chunk_bytes = (self.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as usize;
-        let count = (run.rows.end - run.rows.start) as usize;
+        let count = count(&run.rows) as usize;
         let new = |member: &usize| (*member, Buf::new(count * chunk_bytes));
         let mut filled: BTreeMap<usize, Buf> = computed.iter().map(new).collect();
-        for (index, row) in run.rows.clone().enumerate() {
+        for (index, row) in each(run.rows.clone()).enumerate() {
             let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
             let slot = |member| self.geometry.slot_of(stripe, member).expect("of its group");
@@ -399,8 +400,8 @@ impl<D: BlockDevice> Rebuild<D> {
 
     /// Bytes done and in all: what a member has, from wherever, is done.
     fn bytes(&self) -> (u64, u64) {
-        let bytes_of = |lacking: &Bits| {
-            let has_last = lacking.has(self.bitmap.region_count() - 1);
+        let bytes_of = |lacking: &Bits<Region>| {
+            let has_last = lacking.has(self.bitmap.last_region());
             self.bitmap.bytes_of_regions(lacking.count(), has_last)
         };
         let lacks = |member: &Member<D>| member.filling(|_, it| bytes_of(&it.regions));

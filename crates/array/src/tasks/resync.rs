@@ -13,7 +13,8 @@ use voltier_parity::Stores;
 use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Region, StripeNumber, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
@@ -54,12 +55,12 @@ impl<D: BlockDevice> Resync<D> {
 
     /// Starts the task, if something is in doubt.
     pub(crate) fn begin(self: &Rc<Self>) {
-        if self.bitmap.next_in_doubt(0).is_none() || self.is_running.replace(true) {
+        if self.bitmap.next_in_doubt(Region(0)).is_none() || self.is_running.replace(true) {
             return;
         }
         let resync = Rc::downgrade(self);
         drop(self.handle.spawn(async move {
-            let mut from = 0;
+            let mut from = Region(0);
             let in_service = || resync.upgrade().filter(|resync| !resync.members.is_superseded());
             // Between two regions nothing keeps the task.
             while let Some(resync) = in_service() {
@@ -77,7 +78,7 @@ impl<D: BlockDevice> Resync<D> {
     }
 
     /// Makes the next region right; where to go on, if there is more.
-    async fn resync_next(self: &Rc<Self>, from: u64) -> Option<u64> {
+    async fn resync_next(self: &Rc<Self>, from: Region) -> Option<Region> {
         let region = self.bitmap.next_in_doubt(from)?;
         if self.membership.is_closed() {
             return None;
@@ -90,16 +91,16 @@ impl<D: BlockDevice> Resync<D> {
         Some(region + 1)
     }
 
-    async fn resync_region(self: &Rc<Self>, region: u64) -> IoResult<()> {
+    async fn resync_region(self: &Rc<Self>, region: Region) -> IoResult<()> {
         let sectors = self.bitmap.region_range(region);
-        let groups = self.geometry.group_count() as u64;
-        let row = |sector: u64| sector / self.geometry.chunk_sectors() * groups;
-        let stripes: Vec<u64> = (row(sectors.start.0)..row(sectors.end().0)).collect();
+        let first_of = |at| self.geometry.stripe_of(0, self.geometry.row_at(at));
+        let stripes: Vec<StripeNumber> =
+            each(first_of(sectors.start)..first_of(sectors.end())).collect();
         for stripes in stripes.chunks(STRIPES_AT_ONCE) {
             if self.membership.is_closed() {
                 return Err(IoError::Gone);
             }
-            let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(Stripe(*stripe)));
+            let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(*stripe));
             let results = together(&self.handle, tasks.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
         }
@@ -107,7 +108,7 @@ impl<D: BlockDevice> Resync<D> {
     }
 
     /// Makes the parity of a stripe match its data. Data that are lost are what parity says.
-    async fn resync_stripe(self: Rc<Self>, stripe: Stripe) -> IoResult<()> {
+    async fn resync_stripe(self: Rc<Self>, stripe: StripeNumber) -> IoResult<()> {
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let _guard = self.stripes.lock(stripe, whole, Access::Exclusive).await;
         if self.stripes.is_idle(stripe) {

@@ -26,7 +26,8 @@ use voltier_parity::{Stores, Verdict};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Region, StripeNumber, each};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
@@ -126,7 +127,7 @@ pub(crate) struct Scrub<D> {
 
 /// A block of a stripe that does not match.
 struct Mismatch<'a> {
-    stripe: Stripe,
+    stripe: StripeNumber,
     slots: &'a [&'a [u8]],
     /// Where in the chunk, in bytes.
     place: Range<usize>,
@@ -155,11 +156,11 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
         let groups = self.geometry.group_count() as u64;
         let mut cursor = self.cursor.get();
         let end = self.bitmap.region_count() * groups;
-        while cursor < end && !self.bitmap.is_written(cursor / groups) {
+        while cursor < end && !self.bitmap.is_written(Region(cursor / groups)) {
             cursor = (cursor / groups + 1) * groups;
         }
         self.cursor.set(cursor + 1);
-        let (group, region) = ((cursor % groups) as usize, cursor / groups);
+        let (group, region) = ((cursor % groups) as usize, Region(cursor / groups));
         if cursor < end {
             self.bitmap.begin_check(group, region);
         }
@@ -210,7 +211,7 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
             return self.scrub_rows(run).await;
         };
         let chunk_bytes = (self.geometry.chunk_sectors() * SECTOR_BYTES) as usize;
-        for (index, row) in run.rows.clone().enumerate() {
+        for (index, row) in each(run.rows.clone()).enumerate() {
             let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
             // Members that came with a further row do not follow the others of their group.
@@ -276,7 +277,7 @@ impl<D: BlockDevice> Scrub<D> {
     async fn scrub_rows(&self, run: &Run<D>) -> IoResult<()> {
         let group = run.unit.group;
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        for row in run.rows.clone() {
+        for row in each(run.rows.clone()) {
             let stripe = self.stripes.stripe_of(group, row);
             let repairs = self.members.counters().get().repairs;
             self.members.check_group(group)?;
@@ -302,7 +303,7 @@ impl<D: BlockDevice> Scrub<D> {
         Ok(())
     }
 
-    async fn scrub_stripe(&self, stripe: Stripe, slots: &[&[u8]]) -> IoResult<()> {
+    async fn scrub_stripe(&self, stripe: StripeNumber, slots: &[&[u8]]) -> IoResult<()> {
         if self.geometry.parity_chunks() == 0 {
             return Ok(());
         }
@@ -325,7 +326,7 @@ impl<D: BlockDevice> Scrub<D> {
     }
 
     /// Whether a located block may be rewritten from the others.
-    fn may_rewrite(&self, stripe: Stripe, slot: usize) -> bool {
+    fn may_rewrite(&self, stripe: StripeNumber, slot: usize) -> bool {
         let is_data = slot < self.geometry.data_chunks() && !self.geometry.is_mirror();
         match self.repair.get() {
             ScrubRepair::Nothing => false,

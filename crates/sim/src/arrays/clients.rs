@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_array::Stripe;
+use voltier_array::StripeNumber;
 use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
@@ -180,7 +180,7 @@ impl Client {
         let stripe = self.fixture.setup.geometry.stripe_sectors();
         let mut written = self.fixture.written.borrow_mut();
         for first in range.split_at_multiples(stripe) {
-            written.insert(self.fixture.setup.region_of(Stripe(first.start.0 / stripe)));
+            written.insert(self.fixture.setup.region_of(StripeNumber(first.start.0 / stripe)));
         }
     }
 

@@ -8,13 +8,14 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoResult, Nanos, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::{Bitmap, RegionGuard};
 use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, Row};
 use crate::geometry::shapes::Window;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
@@ -182,7 +183,7 @@ impl<D: BlockDevice> Reshape<D> {
         if !is_whole || self.rebuild.is_running() {
             return Some(ReshapeWait::Members);
         }
-        if self.bitmap.next_in_doubt(0).is_some() || self.resync.is_running() {
+        if self.bitmap.next_in_doubt(Region(0)).is_some() || self.resync.is_running() {
             return Some(ReshapeWait::Resync);
         }
         let has_failed = self.journal.check().is_err();
@@ -200,10 +201,10 @@ impl<D: BlockDevice> Reshape<D> {
     /// nothing to move.
     fn blank_units(&self, moving: &Moving) -> u64 {
         let (shapes, position) = (moving.shapes(), moving.position());
-        let row_of =
-            |region: u64| self.bitmap.region_range(region).start.0 / self.geometry.chunk_sectors();
-        let next_written = |row: u64| {
-            let region = self.bitmap.region_of(Stripe(row.min(shapes.before.stripe_count() - 1)));
+        let row_of = |region: Region| self.geometry.row_at(self.bitmap.region_range(region).start);
+        let last = Row(shapes.before.stripe_count() - 1);
+        let next_written = |row: Row| {
+            let region = self.bitmap.region_of(self.geometry.stripe_of(0, row.min(last)));
             self.bitmap.next_written(region).map(row_of)
         };
         let first = shapes.window(position, 1);
@@ -213,11 +214,11 @@ impl<D: BlockDevice> Reshape<D> {
             let Some(new) = next_written(first.new_rows.start) else {
                 return shapes.end() - position;
             };
-            return new.saturating_sub(first.new_rows.start) / shapes.unit_rows();
+            return new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
         };
         let new = next_written(first.new_rows.start).unwrap_or(old);
-        let room = new.saturating_sub(first.new_rows.start) / shapes.unit_rows();
-        room.min(old.saturating_sub(behind) / (shapes.unit_rows() + 1))
+        let room = new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
+        room.min(old.0.saturating_sub(behind.0) / (shapes.unit_rows() + 1))
     }
 
     /// Moves the next units; the bytes of the volume that were written.
@@ -272,13 +273,14 @@ impl<D: BlockDevice> Reshape<D> {
     }
 
     /// Has all regions of some rows called written, and kept so: they are zero where they were not.
-    async fn mark_rows(&self, rows: Range<u64>) -> IoResult<Vec<RegionGuard>> {
+    async fn mark_rows(&self, rows: Range<Row>) -> IoResult<Vec<RegionGuard>> {
         let mut marks = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
-            marks.push(self.bitmap.enter(Stripe(next)).await?);
-            let end = self.bitmap.region_range(self.bitmap.region_of(Stripe(next))).end();
-            next = end.0 / self.geometry.chunk_sectors();
+            let stripe = self.geometry.stripe_of(0, next);
+            marks.push(self.bitmap.enter(stripe).await?);
+            let end = self.bitmap.region_range(self.bitmap.region_of(stripe)).end();
+            next = self.geometry.row_at(end);
         }
         Ok(marks)
     }
@@ -369,15 +371,15 @@ impl<D: BlockDevice> Reshape<D> {
     /// regions by being called never written.
     pub(crate) async fn clear_behind(&self) -> IoResult<()> {
         let row = self.moving.shapes().new_rows(self.moving.shapes().end());
-        let start = Lba(row * self.geometry.chunk_sectors());
+        let (start, stripe) = (self.geometry.lba_of_row(row), self.geometry.stripe_of(0, row));
         if start.0 >= self.geometry.member_sectors() {
             return Ok(());
         }
-        let region = self.bitmap.region_of(Stripe(row));
+        let region = self.bitmap.region_of(stripe);
         let range = self.bitmap.region_range(region);
         let is_cut = range.start < start;
         if is_cut && self.bitmap.is_written(region) {
-            let _mark = self.bitmap.enter(Stripe(row)).await?;
+            let _mark = self.bitmap.enter(stripe).await?;
             let rest = SectorRange::new(start, range.end().0 - start.0);
             let clear = Clear::Zeroes(Durability::Cached);
             let members = 0..self.members.len();
