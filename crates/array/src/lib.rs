@@ -64,8 +64,8 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::grow_capacity`] a
-//! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
+//! keeps one for the next loss, [`Array::grow`] adds a parity row to fill, [`Array::grow_capacity`] a
+//! member for capacity, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
 //! requests as its priority says, never under its floor.
 
 mod array;

@@ -202,7 +202,7 @@ fn fixed_rows_keep_a_raid_5_in_place() {
 /// The geometries that added rows give, as long as a row can be added.
 fn grown(geometry: &Geometry) -> Vec<Geometry> {
     let mut all = vec![geometry.clone()];
-    while let Ok(next) = all.last().expect("there is one").with_row() {
+    while let Ok(next) = all.last().expect("there is one").with_parity() {
         all.push(next);
     }
     all

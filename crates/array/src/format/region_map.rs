@@ -1,10 +1,10 @@
-//! The region map: what was ever written, and what may be in doubt, in large pieces. Pure.
+//! The region map: what was ever written, and what may need a resync, in large pieces. Pure.
 //!
 //! A region is the same run of rows on all members. The map is pages of 512 bytes, each with a
 //! sequence number and a CRC of its own; all members hold all of it. A page is one sector, so no power
 //! cut tears it. The tables are in `docs/formats/array.md`.
 
-use voltier_block::{MIB, SECTOR_BYTES};
+use voltier_block::{Lba, MIB, SECTOR_BYTES, SectorRange};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -29,9 +29,55 @@ const FIELD_BYTES: usize = 160;
 const CRC_AT: usize = 24;
 
 /// Sectors of a region on a member with so many sectors of chunks: a power of two, whole chunks.
-pub(crate) fn region_sectors(member_sectors: u64) -> u64 {
+fn region_sectors(member_sectors: u64) -> u64 {
     let least = member_sectors.div_ceil(REGIONS_MAX).max(REGION_BYTES_MIN / SECTOR_BYTES);
     least.next_power_of_two()
+}
+
+/// How the members of an array are cut into regions, the last of which may be short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionGrid {
+    region_sectors: u64,
+    member_sectors: u64,
+}
+
+impl RegionGrid {
+    /// The regions of members with so many sectors of chunks.
+    pub(crate) fn new(member_sectors: u64) -> Self {
+        Self { region_sectors: region_sectors(member_sectors), member_sectors }
+    }
+
+    /// Sectors of a region on a member.
+    pub(crate) fn region_sectors(self) -> u64 {
+        self.region_sectors
+    }
+
+    pub(crate) fn count(self) -> u64 {
+        self.member_sectors.div_ceil(self.region_sectors)
+    }
+
+    pub(crate) fn last(self) -> Region {
+        Region(self.count() - 1)
+    }
+
+    /// The region of a sector of a member.
+    #[inline]
+    pub(crate) fn region_at(self, at: Lba) -> Region {
+        Region(at.0 / self.region_sectors)
+    }
+
+    /// The sectors of a region on a member.
+    pub(crate) fn sectors_of(self, region: Region) -> SectorRange {
+        let start = region.0 * self.region_sectors;
+        SectorRange::new(Lba(start), self.region_sectors.min(self.member_sectors - start))
+    }
+
+    /// Bytes of a member in so many regions, of which the last one of all may be one.
+    pub(crate) fn bytes_of(self, count: u64, has_last: bool) -> u64 {
+        let last = self.sectors_of(self.last()).count;
+        let short = if has_last { self.region_sectors - last } else { 0 };
+        (count * self.region_sectors - short) * SECTOR_BYTES
+    }
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -81,7 +127,7 @@ pub(crate) struct RegionMap {
 impl RegionMap {
     /// The map of a new array: nothing written.
     pub(crate) fn new(array_uuid: [u8; 16], member_sectors: u64) -> Self {
-        let count = member_sectors.div_ceil(region_sectors(member_sectors));
+        let count = RegionGrid::new(member_sectors).count();
         Self {
             array_uuid,
             count,
@@ -254,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_page_is_noticed_and_lost_pages_are_all_in_doubt() {
+    fn every_flipped_bit_of_a_page_is_noticed_and_lost_pages_all_need_a_resync() {
         let map = RegionMap::new(UUID, SECTORS);
         let bytes = all(&map);
         for bit in (0..PAGE_BYTES * 8).step_by(3) {

@@ -160,17 +160,17 @@ impl Geometry {
 
     /// Chunks of data in a stripe.
     pub const fn data_chunks(&self) -> usize {
-        self.shape.width - self.shape.rows
+        self.shape.width - self.shape.parities
     }
 
     /// Parities or further copies in a stripe: so many members of a group may be lost.
     pub const fn parity_chunks(&self) -> usize {
-        self.shape.rows
+        self.shape.parities
     }
 
     /// Whether the members of a group are copies of each other.
     pub const fn is_mirror(&self) -> bool {
-        self.shape.rows > 0 && self.data_chunks() == 1
+        self.shape.parities > 0 && self.data_chunks() == 1
     }
 
     /// The chunk, in sectors.
@@ -259,14 +259,14 @@ impl Geometry {
 
     /// Whether a member has data, and not parities alone.
     pub const fn holds_data(&self, member: usize) -> bool {
-        let is_shared = self.is_mirror() || self.shape.rows == 0;
+        let is_shared = self.is_mirror() || self.shape.parities == 0;
         is_shared || self.place_in_group(member).1 < self.rotating()
     }
 
-    /// Rows that were added, each whole on a member of its own behind all others.
+    /// Parity rows that were added, each whole on a member of its own behind all others.
     const fn added(&self) -> usize {
         match self.layout {
-            Layout::AddedRows { rotating } => self.shape.rows - rotating,
+            Layout::AddedRows { rotating } => self.shape.parities - rotating,
             Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 0,
         }
     }
@@ -291,12 +291,12 @@ impl Geometry {
 
     /// Members over which the first parity rotates; one if it does not.
     const fn rotating(&self) -> usize {
-        if self.shape.rows == 0 || self.data_chunks() == 1 {
+        if self.shape.parities == 0 || self.data_chunks() == 1 {
             return 1;
         }
         match self.layout {
             Layout::LeftSymmetric | Layout::AddedRows { .. } => self.shape.width - self.added(),
-            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.rows - 1),
+            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.parities - 1),
         }
     }
 
@@ -345,12 +345,12 @@ impl Geometry {
         if rotating == 1 {
             return slot;
         }
-        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
+        let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
         let parity = self.first_parity(stripe);
         match (self.numbers_by_member(), slot.checked_sub(data)) {
             (false, None) => (parity + turning + slot) % rotating,
-            (false, Some(row)) if row < turning => (parity + row) % rotating,
-            (false, Some(row)) => rotating + row - turning,
+            (false, Some(index)) if index < turning => (parity + index) % rotating,
+            (false, Some(index)) => rotating + index - turning,
             (true, None) if slot < parity => slot,
             (true, None) => slot + 1,
             (true, Some(0)) => parity,
@@ -368,7 +368,7 @@ impl Geometry {
         if rotating == 1 {
             return Some(index);
         }
-        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
+        let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
         let parity = self.first_parity(stripe);
         Some(if self.numbers_by_member() {
             match index {
@@ -424,21 +424,21 @@ impl Geometry {
 
 /// Shapes of the same array with further members.
 ///
-/// A row of parity does not depend on the rows there are, so a further one needs a place and nothing else:
+/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing else:
 /// a member of its own, for each group, behind all members there are. The name of the level follows from
 /// the count.
 impl Geometry {
     /// The same with one more parity, or copy. It has one member more for each group.
     ///
     /// # Errors
-    /// None inside when the level has no row to add one to, or no name with one more.
-    pub fn with_row(&self) -> Result<Self, Option<GeometryError>> {
-        let (data, rows) = (self.data_chunks(), self.parity_chunks());
+    /// None inside when the level has no parity row to add one to, or no name with one more.
+    pub fn with_parity(&self) -> Result<Self, Option<GeometryError>> {
+        let (data, parities) = (self.data_chunks(), self.parity_chunks());
         let level = match self.level() {
             Level::Raid1 => Level::Raid1,
             Level::Raid5 => Level::Raid6,
             Level::Raid6 => Level::Raid7_3,
-            Level::Raid7_3 | Level::NPlusM { .. } => Level::NPlusM { data, parity: rows + 1 },
+            Level::Raid7_3 | Level::NPlusM { .. } => Level::NPlusM { data, parity: parities + 1 },
             Level::Raid50 { group } => Level::Raid60 { group: group + 1 },
             Level::Raid60 { group } => Level::Raid70 { group: group + 1 },
             Level::Raid0 | Level::Raid10 | Level::Raid70 { .. } => return Err(None),
@@ -446,10 +446,10 @@ impl Geometry {
         let layout = match self.layout() {
             layout if self.is_mirror() => layout,
             // With one parity the numbers of the data do not matter: what comes is Linux md's.
-            Layout::LeftSymmetric if rows == 1 && self.group_count() == 1 => {
+            Layout::LeftSymmetric if parities == 1 && self.group_count() == 1 => {
                 Layout::LeftSymmetricFixedRows
             }
-            Layout::LeftSymmetric => Layout::AddedRows { rotating: rows },
+            Layout::LeftSymmetric => Layout::AddedRows { rotating: parities },
             Layout::LeftSymmetricFixedRows if self.group_count() > 1 => return Err(None),
             same => same,
         };
@@ -458,14 +458,14 @@ impl Geometry {
         Self::new(level, layout, members, chunk_bytes, self.member_sectors()).map_err(Some)
     }
 
-    /// Whether rows added to this, and members for room, give the other.
+    /// Whether parity rows added to this, and members for capacity, give the other.
     pub(crate) fn grows_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();
         for _ in 0..=ROWS_MAX {
             if shape.widens_into(other) {
                 return *self != *other;
             }
-            match shape.with_row() {
+            match shape.with_parity() {
                 Ok(next) => shape = next,
                 Err(_) => return false,
             }
@@ -473,7 +473,7 @@ impl Geometry {
         false
     }
 
-    /// Whether members added for room alone give the other. Whether they come before rows or behind them
+    /// Whether members added for capacity alone give the other. Whether they come before parity rows or behind them
     /// makes no difference.
     fn widens_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();
@@ -489,7 +489,7 @@ impl Geometry {
     /// The same with one member more, which holds data and parity as all others do: wider stripes.
     ///
     /// # Errors
-    /// None inside when the level does not get room so.
+    /// None inside when the level gets no capacity so.
     pub fn with_member(&self) -> Result<Self, Option<GeometryError>> {
         let level = match self.level() {
             same @ (Level::Raid5 | Level::Raid6 | Level::Raid7_3) => same,

@@ -91,7 +91,8 @@ impl<D: BlockDevice> Clearer<D> {
             return end;
         }
         let groups = self.geometry.group_count() as u64;
-        let in_region = self.members.region_sectors() / self.geometry.chunk_sectors() * groups;
+        let in_region =
+            self.members.regions().region_sectors() / self.geometry.chunk_sectors() * groups;
         end.min((start / in_region + 1) * in_region)
     }
 
@@ -147,7 +148,7 @@ impl<D: BlockDevice> Clearer<D> {
         span: Span,
         clear: Clear,
     ) -> IoResult<()> {
-        let _mark = self.bitmap.enter(stripe).await?;
+        let _entered = self.bitmap.enter(stripe).await?;
         let _guard = self.stripes.lock(stripe, span, Access::Exclusive).await;
         let group = self.geometry.group_of(stripe);
         self.members.check_group(group)?;
@@ -158,7 +159,7 @@ impl<D: BlockDevice> Clearer<D> {
 
     /// Whole stripes of one region: the rows of each group are one range of its members.
     async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
-        let _mark = self.bitmap.enter(StripeNumber(stripes.start)).await?;
+        let _entered = self.bitmap.enter(StripeNumber(stripes.start)).await?;
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
         // Ascending, and nobody else holds two: no two of these wait for each other.

@@ -36,7 +36,7 @@ impl<D: BlockDevice> Mender<D> {
     }
 
     /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
-    /// `copies` also those that could be read. The stripe is locked.
+    /// `successors` also those that could be read. The stripe is locked.
     ///
     /// # Errors
     /// When a part of it cannot be computed: what could be is written.
@@ -44,9 +44,9 @@ impl<D: BlockDevice> Mender<D> {
         &self,
         stripe: StripeNumber,
         span: Span,
-        copies: &[(usize, Rc<D>)],
+        successors: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
-        match self.mend_span(stripe, span, copies).await {
+        match self.mend_span(stripe, span, successors).await {
             Err(IoError::Medium) => {}
             result => return result,
         }
@@ -55,7 +55,7 @@ impl<D: BlockDevice> Mender<D> {
         let mut result = Ok(());
         for start in (span.start..span.end).step_by(PIECE_SECTORS as usize) {
             let part = Span { start, end: (start + PIECE_SECTORS).min(span.end) };
-            match self.mend_span(stripe, part, copies).await {
+            match self.mend_span(stripe, part, successors).await {
                 Ok(pieces) => {
                     for (slot, piece) in slots.iter_mut().zip(pieces) {
                         slot[span.place_of(part)].copy_from_slice(&piece);
@@ -71,7 +71,7 @@ impl<D: BlockDevice> Mender<D> {
         &self,
         stripe: StripeNumber,
         span: Span,
-        copies: &[(usize, Rc<D>)],
+        successors: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
         let at = self.geometry.member_lba(stripe, span.start);
@@ -89,7 +89,7 @@ impl<D: BlockDevice> Mender<D> {
                     write.await?;
                 }
                 SlotState::Online => {
-                    for (_, device) in copies.iter().filter(|(copied, _)| *copied == member) {
+                    for (_, device) in successors.iter().filter(|(copied, _)| *copied == member) {
                         self.members.write_target(member, device, at, data()).await;
                     }
                 }

@@ -25,7 +25,7 @@ struct Wanted {
 }
 
 /// What is read at once.
-enum Unit {
+enum SubRead {
     /// Never written: nothing is read.
     Blank(Vec<Wanted>),
     /// Parts that lie behind one another on a member, which is online.
@@ -117,7 +117,7 @@ impl<D: BlockDevice> Reader<D> {
         }
         let mut parts: Vec<Part> = self.stripes.parts(range);
         let mut rest = into;
-        let (mut units, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
+        let (mut sub_reads, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
         for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
             let stripe = parts[0].stripe;
             if self.geometry.is_mirror() {
@@ -131,7 +131,7 @@ impl<D: BlockDevice> Reader<D> {
             });
             number += parts.len();
             if self.bitmap.is_blank(stripe) {
-                units.push(Unit::Blank(wanted.collect()));
+                sub_reads.push(SubRead::Blank(wanted.collect()));
             } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
                 for wanted in wanted {
                     let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
@@ -139,14 +139,14 @@ impl<D: BlockDevice> Reader<D> {
                     runs.add((member, at), stripe, wanted, || self.run_sectors_max(member));
                 }
             } else {
-                units.push(Unit::Computed(stripe, wanted.collect()));
+                sub_reads.push(SubRead::Computed(stripe, wanted.collect()));
             }
         }
-        units.extend(runs.runs.into_iter().map(Unit::Direct));
-        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit));
+        sub_reads.extend(runs.runs.into_iter().map(SubRead::Direct));
+        let reads = sub_reads.into_iter().map(|sub_read| self.clone().do_sub_read(sub_read));
         let mut pieces = Vec::with_capacity(parts.len());
-        for unit in at_once(&self.handle, reads).await {
-            pieces.extend(unit?);
+        for sub_read in at_once(&self.handle, reads).await {
+            pieces.extend(sub_read?);
         }
         pieces.sort_unstable_by_key(|(number, _)| *number);
         Ok(Buf::put_together(pieces.into_iter().map(|(_, piece)| piece).collect()))
@@ -176,7 +176,7 @@ impl<D: BlockDevice> Reader<D> {
         let width = self.geometry.width();
         let row = self.geometry.row_of(stripe).0 as usize;
         let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
-        if self.bitmap.is_in_doubt(stripe) {
+        if self.bitmap.needs_resync(stripe) {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
@@ -188,17 +188,17 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// What was read, with the numbers of the parts.
-    async fn read_unit(self: Rc<Self>, unit: Unit) -> IoResult<Vec<(usize, Buf)>> {
-        match unit {
-            Unit::Blank(wanted) => {
+    async fn do_sub_read(self: Rc<Self>, sub_read: SubRead) -> IoResult<Vec<(usize, Buf)>> {
+        match sub_read {
+            SubRead::Blank(wanted) => {
                 let zeroes = |mut part: Wanted| {
                     part.into.fill(0);
                     (part.number, part.into)
                 };
                 Ok(wanted.into_iter().map(zeroes).collect())
             }
-            Unit::Direct(run) => self.read_run(run).await,
-            Unit::Computed(stripe, wanted) => {
+            SubRead::Direct(run) => self.read_run(run).await,
+            SubRead::Computed(stripe, wanted) => {
                 let numbers: Vec<usize> = wanted.iter().map(|part| part.number).collect();
                 let computed = self.compute(stripe, wanted, Vec::new()).await?;
                 Ok(numbers.into_iter().zip(computed).collect())

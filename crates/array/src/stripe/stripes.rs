@@ -277,7 +277,7 @@ impl<D: BlockDevice> Stripes<D> {
 
     /// Has slots of slow members not read, as far as the others have all they hold.
     pub(crate) fn avoid_slow(&self, stripe: StripeNumber, states: &mut [SlotState]) {
-        if self.bitmap.is_in_doubt(stripe) {
+        if self.bitmap.needs_resync(stripe) {
             return;
         }
         let mut left = self.geometry.parity_chunks() - unusable(states).len();

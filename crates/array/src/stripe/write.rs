@@ -221,7 +221,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
-        let _mark = self.bitmap.enter(stripe).await?;
+        let _entered = self.bitmap.enter(stripe).await?;
         let hull = hull_of(&new);
         let must_lock = self.stripes.must_lock();
         let _guard = if must_lock {
@@ -243,7 +243,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         durability: Durability,
     ) -> IoResult<()> {
         let first = run[0].0;
-        let _mark = self.bitmap.enter(first).await?;
+        let _entered = self.bitmap.enter(first).await?;
         let must_lock = self.stripes.must_lock();
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
@@ -283,8 +283,8 @@ impl<D: BlockDevice> StripeWriter<D> {
         let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
         // What a replay writes again must match by itself: it may come after the parity was made anew, and
-        // nothing is in doubt then.
-        let may_mismatch = self.journal.is_in_service() && self.bitmap.is_in_doubt(stripe);
+        // nothing needs a resync then.
+        let may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
             let data_chunks = self.stripes.shape(stripe).data_chunks();
@@ -332,7 +332,9 @@ impl<D: BlockDevice> StripeWriter<D> {
         };
         let mut writes = Vec::with_capacity(new.len() + parities.len());
         writes.extend(new.into_iter().map(|part| write(part.slot, part.span, part.data)));
-        writes.extend(parities.into_iter().map(|row| write(row.slot, row.span, row.data)));
+        writes.extend(
+            parities.into_iter().map(|parity| write(parity.slot, parity.span, parity.data)),
+        );
         writes
     }
 
@@ -351,12 +353,18 @@ impl<D: BlockDevice> StripeWriter<D> {
         let count = parities.len();
         for (part, before) in new.iter().zip(old_data) {
             let inside = hull.place_of(part.span);
-            let mut rows: [(usize, &mut [u8]); ROWS_MAX] = Default::default();
-            for ((row, slot), parity) in rows.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
+            let mut changed: [(usize, &mut [u8]); ROWS_MAX] = Default::default();
+            for ((one, slot), parity) in
+                changed.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
             {
-                *row = (slot - data_chunks, &mut parity[inside.clone()]);
+                *one = (slot - data_chunks, &mut parity[inside.clone()]);
             }
-            self.stripes.code_of(stripe).update(part.slot, before, &part.data, &mut rows[..count]);
+            self.stripes.code_of(stripe).update(
+                part.slot,
+                before,
+                &part.data,
+                &mut changed[..count],
+            );
         }
         let parities = old.read.drain(new.len()..).map(Buf::freeze);
         slots.zip(parities).map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
@@ -404,8 +412,8 @@ impl<D: BlockDevice> StripeWriter<D> {
         }
         let columns: Vec<Bytes> = columns.into_iter().flatten().collect();
         let data: Vec<&[u8]> = columns.iter().map(|column| &column[..]).collect();
-        let rows = self.geometry.parity_chunks();
-        let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(hull.bytes())).collect();
+        let parity_count = self.geometry.parity_chunks();
+        let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(hull.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let slots = data_chunks..self.stripes.shape(stripe).width();

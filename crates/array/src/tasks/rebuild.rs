@@ -28,7 +28,7 @@ use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
 use crate::stripe::stripes::{Access, Stripes};
-use crate::tasks::background::{Run, Runner, Unit, Work};
+use crate::tasks::background::{RegionJob, Run, Runner, Work};
 use crate::tasks::pace::Progress;
 
 /// Between two moments at which the position is made durable.
@@ -85,7 +85,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
     }
 
     /// The next region to fill: of those that the most members of a group lack.
-    fn next_unit(&self) -> Option<Unit<D>> {
+    fn next_job(&self) -> Option<RegionJob<D>> {
         let generation = self.members.changes();
         let mut cursors = self.cursors.borrow_mut();
         if self.generation.replace(generation) != generation {
@@ -98,10 +98,10 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
                     *cursor = region + 1;
                     let is_stuck = self.stuck.borrow().contains(&(group, region));
                     if self.exposure(group, region) == exposure && !is_stuck {
-                        return Some(self.begin_unit(group, region));
+                        return Some(self.begin_job(group, region));
                     }
                 }
-                *cursor = Region(self.bitmap.region_count());
+                *cursor = Region(self.bitmap.regions().count());
             }
         }
         None
@@ -109,55 +109,56 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
 
     /// Fills some rows of a region.
     async fn run(&self, run: &Run<D>) -> IoResult<()> {
-        let unit = &run.unit;
+        let job = &run.job;
         // Degraded readers may go on: nobody reads what is written here.
-        let _guards = self.stripes.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
-        // Stripe by stripe the data come first, of which a parity in doubt is made anew.
-        let is_in_doubt =
-            self.bitmap.is_in_doubt(self.stripes.stripe_of(unit.group, run.rows.start));
-        let is_whole = !is_in_doubt
-            && !self.stripes.has_half_written(unit.group, run.rows.clone())
+        let _guards = self.stripes.lock_rows(job.group, run.rows.clone(), Access::Shared).await;
+        // Stripe by stripe the data come first, of which a parity that may not match is made anew.
+        let needs_resync =
+            self.bitmap.needs_resync(self.stripes.stripe_of(job.group, run.rows.start));
+        let is_whole = !needs_resync
+            && !self.stripes.has_half_written(job.group, run.rows.clone())
             && self.stripes.two_shapes().is_none();
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
-        self.members.check_group(unit.group)?;
-        let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
+        self.members.check_group(job.group)?;
+        let successors: Vec<_> =
+            job.targets.iter().filter(|it| self.is_successor(it)).cloned().collect();
         if self.stripes.has_rows_between(&run.rows) {
             return Err(IoError::Medium);
         }
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut result = Ok(());
         for row in each(run.rows.clone()) {
-            let stripe = self.stripes.stripe_of(unit.group, row);
+            let stripe = self.stripes.stripe_of(job.group, row);
             if self.stripes.is_idle(stripe) {
                 continue;
             }
-            let mended = self.mender.mend_stripe(stripe, whole, &copies).await;
+            let mended = self.mender.mend_stripe(stripe, whole, &successors).await;
             result = result.and(mended.map(drop));
         }
         result
     }
 
     fn members_of(&self, run: &Run<D>) -> usize {
-        run.unit.targets.len()
+        run.job.targets.len()
     }
 
-    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
-        let error = unit.error.get();
-        for (member, device) in &unit.targets {
+    fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool) {
+        let error = job.error.get();
+        for (member, device) in &job.targets {
             self.members[*member].with_missing(device, |missing| {
-                missing.under_way.remove(&unit.region);
+                missing.under_way.remove(&job.region);
                 if error.is_none() {
-                    missing.regions.put(unit.region, false);
+                    missing.regions.put(job.region, false);
                 }
             });
         }
         if error.is_none() {
-            self.bitmap.note_filled(unit.region);
-        } else if unit.generation == self.members.changes() && !is_cancelled {
+            self.bitmap.note_filled(job.region);
+        } else if job.generation == self.members.changes() && !is_cancelled {
             self.last_error.set(error);
-            self.stuck.borrow_mut().insert((unit.group, unit.region));
+            self.stuck.borrow_mut().insert((job.group, job.region));
         }
     }
 
@@ -250,7 +251,7 @@ impl<D: BlockDevice> Rebuild<D> {
         members.filter(|member| !member.has_region(region)).count()
     }
 
-    fn begin_unit(&self, group: usize, region: Region) -> Unit<D> {
+    fn begin_job(&self, group: usize, region: Region) -> RegionJob<D> {
         let target = |member: usize| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
                 let is_free = !missing.under_way.contains(&region);
@@ -262,11 +263,11 @@ impl<D: BlockDevice> Rebuild<D> {
         for (member, device) in &targets {
             self.members[*member].with_missing(device, |it| it.under_way.insert(region));
         }
-        Unit::new(group, region, targets, self.members.changes())
+        RegionJob::new(group, region, targets, self.members.changes())
     }
 
     /// Whether a device is filled beside a member in service.
-    fn is_copy(&self, (member, device): &(usize, Rc<D>)) -> bool {
+    fn is_successor(&self, (member, device): &(usize, Rc<D>)) -> bool {
         self.members[*member].succeeding().is_some_and(|own| Rc::ptr_eq(&own, device))
     }
 
@@ -276,10 +277,10 @@ impl<D: BlockDevice> Rebuild<D> {
         if !is_computed {
             return Ok(copied.to_vec());
         }
-        let unit = &run.unit;
-        let members = self.geometry.members_of(unit.group);
+        let job = &run.job;
+        let members = self.geometry.members_of(job.group);
         let mut usable: Vec<usize> =
-            members.filter(|member| self.members[*member].has_region(unit.region)).collect();
+            members.filter(|member| self.members[*member].has_region(job.region)).collect();
         let needed = self.geometry.data_chunks();
         if usable.len() < needed {
             return Err(IoError::Gone);
@@ -295,11 +296,11 @@ impl<D: BlockDevice> Rebuild<D> {
     async fn fill_rows(&self, run: &Run<D>) -> IoResult<()> {
         // One that came back may have turned out to have the region.
         let lacks = |(member, device): &(usize, Rc<D>)| {
-            let region = run.unit.region;
+            let region = run.job.region;
             self.members[*member].with_missing(device, |it| it.regions.has(region)).unwrap_or(false)
         };
-        let targets: Vec<_> = run.unit.targets.iter().filter(|it| lacks(it)).cloned().collect();
-        let is_copied = |it: &&(usize, Rc<D>)| self.is_copy(it);
+        let targets: Vec<_> = run.job.targets.iter().filter(|it| lacks(it)).cloned().collect();
+        let is_copied = |it: &&(usize, Rc<D>)| self.is_successor(it);
         let copied: Vec<usize> = targets.iter().filter(is_copied).map(|it| it.0).collect();
         let computed: Vec<usize> =
             targets.iter().filter(|it| !is_copied(it)).map(|it| it.0).collect();
@@ -335,7 +336,7 @@ impl<D: BlockDevice> Rebuild<D> {
         if computed.is_empty() {
             return BTreeMap::new();
         }
-        let group = run.unit.group;
+        let group = run.job.group;
         let chunk_bytes = (self.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as usize;
         let count = count(&run.rows) as usize;
         let new = |member: &usize| (*member, Buf::new(count * chunk_bytes));
@@ -372,7 +373,7 @@ impl<D: BlockDevice> Rebuild<D> {
         if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.members.give_successor_up(member, &device);
         }
-        // A journal that has failed puts nothing in service: the next start settles it.
+        // A journal that has failed puts nothing in service: the next start replays it.
         let Ok(_pause) = self.journal.pause().await else { return };
         if self.journal.make_ring(member, &device).await.is_err() {
             return self.members.give_successor_up(member, &device);
@@ -394,15 +395,15 @@ impl<D: BlockDevice> Rebuild<D> {
         self.members.change();
         self.membership.note_change();
         // A member that does not take the news is lost, or the array is; requests will tell.
-        let _ = self.membership.settled().await;
+        let _ = self.membership.recorded().await;
         self.bitmap.begin_rounds();
     }
 
     /// Bytes done and in all: what a member has, from wherever, is done.
     fn bytes(&self) -> (u64, u64) {
         let bytes_of = |lacking: &Bits<Region>| {
-            let has_last = lacking.has(self.bitmap.last_region());
-            self.bitmap.bytes_of_regions(lacking.count(), has_last)
+            let has_last = lacking.has(self.bitmap.regions().last());
+            self.bitmap.regions().bytes_of(lacking.count(), has_last)
         };
         let lacks = |member: &Member<D>| member.filling(|_, it| bytes_of(&it.regions));
         let lacking: Vec<u64> = self.members.iter().filter_map(lacks).collect();

@@ -207,7 +207,7 @@ impl World {
         assert_eq!(*array.geometry(), geometry);
         let first = Buf::zeroed(SECTOR_BYTES as usize);
         array.write(Lba(0), first.into(), Durability::Cached).await.expect("write");
-        array.settle().await.expect("settled");
+        array.empty_journal().await.expect("emptied");
         for watch in &watches {
             watch.writes.set(0);
             watch.durable_writes.set(0);

@@ -219,10 +219,10 @@ fn expect(result: IoResult<()>, what: &str, range: SectorRange) {
 
 /// Flushes the volume.
 pub(crate) async fn flush(fixture: &ArrayFixture) {
-    let is_settled = !fixture.needs_resync();
+    let is_resynced = !fixture.needs_resync();
     let flush = fixture.model.borrow_mut().begin_flush();
     let open = fixture.uncovered.borrow_mut().begin_flush();
     expect(fixture.array().flush().await, "flush of", SectorRange::default());
     fixture.model.borrow_mut().end_flush(flush);
-    fixture.uncovered.borrow_mut().end_flush(open, is_settled);
+    fixture.uncovered.borrow_mut().end_flush(open, is_resynced);
 }

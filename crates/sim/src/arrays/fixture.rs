@@ -325,7 +325,7 @@ impl ArrayFixture {
 
     /// Whether regions may not match.
     pub(crate) fn needs_resync(&self) -> bool {
-        self.array().status().is_some_and(|status| status.regions_in_doubt > 0)
+        self.array().status().is_some_and(|status| status.regions_to_resync > 0)
     }
 
     /// Waits until something holds.

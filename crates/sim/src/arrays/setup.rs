@@ -155,8 +155,9 @@ impl Setup {
 
     /// The shape that this one comes from while it moves: with rows that were added before.
     pub(crate) fn shape_before(&self, after: &Geometry) -> Geometry {
-        let with_rows = |shape| successors(Some(shape), |it: &Geometry| it.with_row().ok()).take(8);
-        let mut shapes = self.shapes().into_iter().flat_map(with_rows);
+        let with_parities =
+            |shape| successors(Some(shape), |it: &Geometry| it.with_parity().ok()).take(8);
+        let mut shapes = self.shapes().into_iter().flat_map(with_parities);
         let found = shapes.find(|shape| shape.with_member().as_ref() == Ok(after));
         found.expect("it came from somewhere")
     }

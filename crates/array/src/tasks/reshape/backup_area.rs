@@ -135,7 +135,7 @@ impl<D: BlockDevice> BackupArea<D> {
         {
             result = write_long(&*device, at, payload(), Durability::Durable).await;
         }
-        self.members.settle(member, &device, result)
+        self.members.lose_on_error(member, &device, result)
     }
 
     /// Puts in place what members keep, after a crash. What one that is not in service yet has of it is
@@ -170,7 +170,7 @@ impl<D: BlockDevice> BackupArea<D> {
                 });
                 match kept {
                     Ok(data) => area.restore_rows(member, rows.start, span, data).await,
-                    Err(error) => area.members.settle(member, &device, Err(error)),
+                    Err(error) => area.members.lose_on_error(member, &device, Err(error)),
                 }
             }
         };

@@ -126,10 +126,10 @@ impl<D: BlockDevice> Restriper<D> {
 
     /// Whether whole rows of all members can be read as they are.
     fn is_plain(&self, rows: &Range<Row>, span: Span) -> bool {
-        let is_settled =
+        let are_read =
             self.members.iter().all(|member| member.is_online() && !member.watch().is_avoided());
         let is_whole = span.count() == self.geometry.chunk_sectors();
-        is_whole && is_settled && !self.stripes.has_half_written(0, rows.clone())
+        is_whole && are_read && !self.stripes.has_half_written(0, rows.clone())
     }
 
     /// Whole rows, in long runs of each member.

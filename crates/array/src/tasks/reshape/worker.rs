@@ -57,8 +57,8 @@ fn units_at_once(two: &TwoShapes) -> u64 {
     (WINDOW_BYTES / unit_bytes).min(apart).max(1)
 }
 
-fn checkpoint(position: u64, settled_below: u64) -> ReshapeRecord {
-    ReshapeRecord { position, settled_below, ..ReshapeRecord::default() }
+fn checkpoint(position: u64, redo_from: u64) -> ReshapeRecord {
+    ReshapeRecord { position, redo_from, ..ReshapeRecord::default() }
 }
 
 /// The worker of a capacity expansion.
@@ -183,7 +183,7 @@ impl<D: BlockDevice> Reshape<D> {
         if !is_whole || self.rebuild.is_running() {
             return Some(ReshapeWait::Members);
         }
-        if self.bitmap.next_in_doubt(Region(0)).is_some() || self.resync.is_running() {
+        if self.bitmap.next_to_resync(Region(0)).is_some() || self.resync.is_running() {
             return Some(ReshapeWait::Resync);
         }
         let has_failed = self.journal.check().is_err();
@@ -201,7 +201,8 @@ impl<D: BlockDevice> Reshape<D> {
     /// nothing to move.
     fn blank_units(&self, moving: &Moving) -> u64 {
         let (shapes, position) = (moving.shapes(), moving.position());
-        let row_of = |region: Region| self.geometry.row_at(self.bitmap.region_range(region).start);
+        let row_of =
+            |region: Region| self.geometry.row_at(self.bitmap.regions().sectors_of(region).start);
         let last = Row(shapes.before.stripe_count() - 1);
         let next_written = |row: Row| {
             let region = self.bitmap.region_of(self.geometry.stripe_of(0, row.min(last)));
@@ -241,9 +242,9 @@ impl<D: BlockDevice> Reshape<D> {
             // Somebody was faster.
             return Ok(0);
         }
-        let (mut _marks, mut _locks) = (Vec::new(), Vec::new());
+        let (mut _entered, mut _locks) = (Vec::new(), Vec::new());
         if !is_blank {
-            _marks = self.mark_rows(window.new_rows.clone()).await?;
+            _entered = self.enter_rows(window.new_rows.clone()).await?;
             _locks = self.lock_moved(window).await;
         }
         let drained = self.journal.drain().await?;
@@ -251,10 +252,10 @@ impl<D: BlockDevice> Reshape<D> {
             // Since it was asked a member went, or a copy began, which would not have what is staged.
             return Ok(0);
         }
-        let settled_below = if canary::is(Canary::MovedRedone) { 0 } else { drained };
-        let next = checkpoint(window.units.end, settled_below);
+        let redo_from = if canary::is(Canary::MovedRedone) { 0 } else { drained };
+        let next = checkpoint(window.units.end, redo_from);
         if !is_blank && window.overlaps_itself() {
-            self.move_over_itself(moving, window, settled_below).await?;
+            self.move_over_itself(moving, window, redo_from).await?;
         } else {
             if !is_blank {
                 for strip in strips(moving, window.units.clone()) {
@@ -265,7 +266,7 @@ impl<D: BlockDevice> Reshape<D> {
             if !canary::is(Canary::MovedBeforeFlush) {
                 self.membership.flush(&self.members).await?;
             }
-            self.journal.note_flushed(settled_below);
+            self.journal.note_flushed(redo_from);
             self.say_moved(moving, next).await?;
         }
         moving.set_position(window.units.end);
@@ -273,16 +274,16 @@ impl<D: BlockDevice> Reshape<D> {
     }
 
     /// Has all regions of some rows called written, and kept so: they are zero where they were not.
-    async fn mark_rows(&self, rows: Range<Row>) -> IoResult<Vec<RegionGuard>> {
-        let mut marks = Vec::new();
+    async fn enter_rows(&self, rows: Range<Row>) -> IoResult<Vec<RegionGuard>> {
+        let mut entered = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
             let stripe = self.geometry.stripe_of(0, next);
-            marks.push(self.bitmap.enter(stripe).await?);
-            let end = self.bitmap.region_range(self.bitmap.region_of(stripe)).end();
+            entered.push(self.bitmap.enter(stripe).await?);
+            let end = self.bitmap.regions().sectors_of(self.bitmap.region_of(stripe)).end();
             next = self.geometry.row_at(end);
         }
-        Ok(marks)
+        Ok(entered)
     }
 
     /// Keeps everybody else out of the rows of a window: who makes parity anew, or fills a member.
@@ -303,7 +304,7 @@ impl<D: BlockDevice> Reshape<D> {
     async fn say_moved(&self, moving: &Moving, record: ReshapeRecord) -> IoResult<()> {
         moving.set_record(record);
         self.membership.note_change();
-        self.membership.settled().await
+        self.membership.recorded().await
     }
 
     /// One unit, a part of all its chunks after the other. What was begun before a crash is gone on with.
@@ -311,15 +312,15 @@ impl<D: BlockDevice> Reshape<D> {
         &self,
         moving: &Moving,
         window: &Window,
-        settled_below: u64,
+        redo_from: u64,
     ) -> IoResult<()> {
-        // What is read from now on is not in doubt after a crash, and nothing is redone over it.
+        // What is read from now on needs no resync after a crash, and nothing is redone over it.
         self.membership.flush(&self.members).await?;
-        self.journal.note_flushed(settled_below);
+        self.journal.note_flushed(redo_from);
         let begun = moving.record();
         let from = begun.moved_sectors + begun.staged_sectors;
         let position = window.units.start;
-        let record = checkpoint(position, settled_below);
+        let record = checkpoint(position, redo_from);
         if !begun.is_between() {
             self.restriper.check_readable(moving, window.units.clone()).await?;
         }
@@ -376,10 +377,10 @@ impl<D: BlockDevice> Reshape<D> {
             return Ok(());
         }
         let region = self.bitmap.region_of(stripe);
-        let range = self.bitmap.region_range(region);
+        let range = self.bitmap.regions().sectors_of(region);
         let is_cut = range.start < start;
         if is_cut && self.bitmap.is_written(region) {
-            let _mark = self.bitmap.enter(stripe).await?;
+            let _entered = self.bitmap.enter(stripe).await?;
             let rest = SectorRange::new(start, range.end().0 - start.0);
             let clear = Clear::Zeroes(Durability::Cached);
             let members = 0..self.members.len();
