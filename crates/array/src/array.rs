@@ -183,7 +183,7 @@ impl<D: BlockDevice> Array<D> {
     ///
     /// # Errors
     /// When a member does not take it that cannot be lost.
-    pub async fn settle(&self) -> IoResult<()> {
+    pub async fn empty_journal(&self) -> IoResult<()> {
         let array = self.0.enter().await;
         if array.ground.journal.is_in_service() {
             array.ground.journal.empty().await
@@ -192,7 +192,7 @@ impl<D: BlockDevice> Array<D> {
         }
     }
 
-    /// Stops the array: everything is durable and nothing is in doubt at the next start. Changes fail
+    /// Stops the array: everything is durable and no region needs a resync at the next start. Changes fail
     /// from here on. Nothing may be under way.
     ///
     /// # Errors
@@ -340,8 +340,8 @@ impl<D: BlockDevice> Array<D> {
         self.0.tasks.replacements.spare_count()
     }
 
-    /// Adds a row of parity, or a copy to a mirror, on devices that hold nothing that is needed: one for
-    /// each group, with a new uuid each. The level is another one then ([`Geometry::with_row`]); what is
+    /// Adds a parity row, or a copy to a mirror, on devices that hold nothing that is needed: one for
+    /// each group, with a new uuid each. The level is another one then ([`Geometry::with_parity`]); what is
     /// there stays where it is, and so does the size.
     ///
     /// Requests wait for a moment. When it returns, the array has its new shape, durably, and a rebuild
@@ -354,7 +354,7 @@ impl<D: BlockDevice> Array<D> {
         grow::add_parity(&self.0, devices, uuids).await
     }
 
-    /// Adds a member for room, on a device that holds nothing that is needed, with a new uuid. Stripes
+    /// Adds a member for capacity, on a device that holds nothing that is needed, with a new uuid. Stripes
     /// become one chunk of data wider (`with_member`): all data move, in the background, and
     /// requests go on. The size is what it was until the last of them has; then it is the new one.
     ///

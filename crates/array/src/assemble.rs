@@ -8,7 +8,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, IoError, Lba};
 use voltier_ring::{Handle, join_all};
 
-use crate::bitmap::marks::Marks;
+use crate::bitmap::region_states::RegionStates;
 use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
 use crate::errors::metadata::{DeviceError, MetadataError};
@@ -20,6 +20,7 @@ use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
+use crate::geometry::numbers::Region;
 use crate::journal::replay::ReplayReport;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
 use crate::service;
@@ -70,9 +71,9 @@ pub struct AssembleReport {
     /// Whether the journal device was in service and is not there: the journal is on the members now.
     pub is_journal_lost: bool,
     /// Positions of devices with one good copy of the superblock; both are good again.
-    pub copies_mended: Vec<usize>,
+    pub label_copies_mended: Vec<usize>,
     /// Regions whose parity is made anew in the background.
-    pub regions_in_doubt: u64,
+    pub regions_to_resync: u64,
     /// The replay of the journal.
     pub journal: ReplayReport,
 }
@@ -220,7 +221,7 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
         let uuid = own.members[member].uuid;
         let record = array.members.get(member).filter(|record| record.uuid == uuid);
         if is_alike && record.is_none() && array.geometry.grows_into(&own.geometry) {
-            // The device was to be a further row, and the others went on as they were.
+            // The device was to have a further parity row, and the others went on as they were.
             continue;
         }
         let is_from_before = own.event < array.event && own.geometry.grows_into(&array.geometry);
@@ -293,22 +294,22 @@ async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>
 
 /// The regions whose stripes may not match after a start from this map. A region of which nobody knows
 /// is one.
-fn in_doubt(array: &ArrayRecord, joined: &Joined) -> Bits {
+fn to_resync(array: &ArrayRecord, joined: &Joined) -> Bits<Region> {
     let map = &joined.map;
     if array.geometry.parity_chunks() == 0 {
         return Bits::new(map.count());
     }
-    let mut in_doubt = joined.unknown.clone();
+    let mut to_resync = joined.unknown.clone();
     let regions = match array.consistency {
-        _ if array.usage == Usage::Clean => return in_doubt,
-        Consistency::Journal if !array.is_in_doubt => return in_doubt,
+        _ if array.usage == Usage::Clean => return to_resync,
+        Consistency::Journal if !array.needs_resync => return to_resync,
         Consistency::Journal | Consistency::Bitmap => &map.dirty,
         Consistency::None => &map.written,
     };
     for region in regions.iter().filter(|region| map.written.has(*region)) {
-        in_doubt.put(region, true);
+        to_resync.put(region, true);
     }
-    in_doubt
+    to_resync
 }
 
 /// The members of an array that may be put in service, and what else is known before anything is
@@ -324,15 +325,15 @@ struct Ready<D> {
     map: RegionMap,
     /// Blocks of the map that are not the same on all members.
     unequal: Vec<u64>,
-    in_doubt: Bits,
+    to_resync: Bits<Region>,
     /// Regions that members which are being rebuilt lack.
-    lacking: Bits,
+    lacking: Bits<Region>,
     journal: Chosen<D>,
 }
 
 /// Regions that members which are being rebuilt lack: written ones, as the map says. Writes that were redone
-/// from a journal may also not be on them: all that is marked.
-fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
+/// from a journal may also not be on them: all that is dirty.
+fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits<Region> {
     let map = &joined.map;
     let is_redone = array.usage != Usage::Clean && array.consistency == Consistency::Journal;
     let mut lacking = Bits::new(map.count());
@@ -343,9 +344,9 @@ fn lacking(array: &ArrayRecord, joined: &Joined) -> Bits {
     lacking
 }
 
-/// Puts what members lack on record: what is marked says so only after a crash, and they may not have it
+/// Puts what members lack on record: what is dirty says so only after a crash, and they may not have it
 /// when the array is stopped in order.
-fn put_on_record(lacking: &Bits, joined: &mut Joined) {
+fn put_on_record(lacking: &Bits<Region>, joined: &mut Joined) {
     for region in lacking.iter() {
         if !joined.map.missing.has(region) {
             joined.map.missing.put(region, true);
@@ -354,6 +355,18 @@ fn put_on_record(lacking: &Bits, joined: &mut Joined) {
     }
     joined.unequal.sort_unstable();
     joined.unequal.dedup();
+}
+
+/// A device that the array went on without.
+fn left_out_of(array: &ArrayRecord, own: &Superblock, device: usize) -> LeftOut {
+    let (member, was) = (own.member, own.array.members[own.member]);
+    // In service and older than it can be: what it is told to be, it is not.
+    let state = match array.members.get(member).map(|record| record.state) {
+        Some(MemberState::InService | MemberState::Rebuilding) => MemberState::Lost,
+        state => state.unwrap_or(MemberState::Absent),
+    };
+    let is_replaced = array.members.get(member).is_some_and(|now| now.uuid != was.uuid);
+    LeftOut { device, member, state, is_replaced }
 }
 
 async fn examine_all<D: BlockDevice>(
@@ -373,16 +386,9 @@ async fn examine_all<D: BlockDevice>(
         if is_current(&array, own) {
             members.insert(member, candidate);
         } else {
-            // In service and older than it can be: what it is told to be, it is not.
-            let state = match array.members.get(member).map(|record| record.state) {
-                Some(MemberState::InService | MemberState::Rebuilding) => MemberState::Lost,
-                state => state.unwrap_or(MemberState::Absent),
-            };
-            let was = own.array.members[member];
-            let is_another = |now: &MemberRecord| now.uuid != was.uuid;
-            let is_replaced = array.members.get(member).is_some_and(is_another);
-            left_out.push(LeftOut { device, member, state, is_replaced });
-            if is_replaced && was.state == MemberState::InService {
+            let (out, was) = (left_out_of(&array, own, device), own.array.members[member].state);
+            left_out.push(out);
+            if out.is_replaced && was == MemberState::InService {
                 replaced.push(candidate);
             }
         }
@@ -400,11 +406,11 @@ async fn examine_all<D: BlockDevice>(
     let journal = choose_journal(&array, journals, options)?;
     if journal.is_lost && array.usage != Usage::Clean {
         // Nobody knows which writes had begun: all that was written may not match, and says so from now on.
-        array.is_in_doubt = true;
+        array.needs_resync = true;
         joined.map.dirty = joined.map.written.clone();
         joined.unequal = (0..joined.map.block_count()).collect();
     }
-    let in_doubt = in_doubt(&array, &joined);
+    let to_resync = to_resync(&array, &joined);
     let lacking = lacking(&array, &joined);
     if members.keys().any(|member| array.is_rebuilding(*member)) {
         put_on_record(&lacking, &mut joined);
@@ -412,19 +418,30 @@ async fn examine_all<D: BlockDevice>(
     let all = 0..array.members.len();
     let lacks = |member: &usize| match members.contains_key(member) {
         true if array.is_in_service(*member) => false,
-        true => lacking.iter().any(|region| in_doubt.has(region)),
+        true => lacking.iter().any(|region| to_resync.has(region)),
         false => true,
     };
     // Parity alone is made anew from data, of which none is computed without these members.
     let holds_data = |member: &usize| array.geometry.holds_data(*member);
     let missing: Vec<usize> = all.filter(lacks).filter(holds_data).collect();
     // Copies are whole blocks, old or new: none of them is computed from others.
-    let is_surprise = !missing.is_empty() && !in_doubt.is_empty() && !array.geometry.is_mirror();
+    let is_surprise = !missing.is_empty() && !to_resync.is_empty() && !array.geometry.is_mirror();
     if is_surprise && !options.force {
-        return Err(MetadataError::DirtyDegraded { regions: in_doubt.count(), missing }.into());
+        return Err(MetadataError::DirtyDegraded { regions: to_resync.count(), missing }.into());
     }
     let Joined { map, unequal, .. } = joined;
-    Ok(Ready { array, told, members, left_out, replaced, map, unequal, in_doubt, lacking, journal })
+    Ok(Ready {
+        array,
+        told,
+        members,
+        left_out,
+        replaced,
+        map,
+        unequal,
+        to_resync,
+        lacking,
+        journal,
+    })
 }
 
 /// Flushes all members; those that could not. After a mere kill what they say, their maps and their records
@@ -477,29 +494,29 @@ pub(crate) async fn assemble<D: BlockDevice>(
             evict(&device, found.superblock).await;
         }
     }
-    let Ready { array, mut members, left_out, map, unequal, in_doubt, lacking, .. } = ready;
+    let Ready { array, mut members, left_out, map, unequal, to_resync, lacking, .. } = ready;
     let own_journal = ready.journal;
     let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
-    let copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
+    let label_copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
     let all = 0..array.members.len();
     let is_gone = |member: &usize| {
         let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
         was_there && !members.contains_key(member)
     };
     let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
-    let regions_in_doubt = in_doubt.count();
+    let regions_to_resync = to_resync.count();
     let was_clean = array.usage == Usage::Clean;
     let journal = array.journal();
     let unflushed_map = journal.is_some() && !was_clean;
     let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
-    let marks = Marks::new(map, array.geometry.member_sectors(), in_doubt, unflushed_map);
-    let foundation = Foundation::of(&array, devices, marks);
+    let states = RegionStates::new(map, array.geometry.member_sectors(), to_resync, unflushed_map);
+    let foundation = Foundation::of(&array, devices, states);
     let generations = Generations::new(Generation::build(handle, foundation)?);
     let parts = &generations.ground;
     parts.members.name(&array);
     parts.journal.placement().take_device(own_journal.journal, own_journal.is_lost);
     for member in unflushed {
-        parts.members.settle_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
+        parts.members.lose_on_error_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
     }
     for (number, member) in parts.members.iter().enumerate() {
         if array.is_rebuilding(number)
@@ -516,8 +533,8 @@ pub(crate) async fn assemble<D: BlockDevice>(
         now_lost,
         journal_left_out: own_journal.left_out,
         is_journal_lost: own_journal.is_lost,
-        copies_mended,
-        regions_in_doubt,
+        label_copies_mended,
+        regions_to_resync,
         journal,
     };
     Ok((generations, report))

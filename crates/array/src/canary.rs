@@ -40,8 +40,8 @@ pub enum Canary {
     RingNotMade,
     /// A device that is filled beside a member takes no writes of requests.
     CopyMissesWrites,
-    /// When a member is lost, what it may have missed just before is not marked.
-    MarksForgotten,
+    /// When a member is lost, what it may have missed just before is not called dirty.
+    DirtyForgotten,
     /// A scrub takes the data for right where it knows which block is wrong.
     ScrubRewritesParity,
     /// The superblocks say that a window was moved before that is durable.

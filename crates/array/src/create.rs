@@ -7,7 +7,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
-use crate::bitmap::marks::Marks;
+use crate::bitmap::region_states::RegionStates;
 use crate::errors::ArrayError;
 use crate::errors::journal::JournalError;
 use crate::errors::metadata::{DeviceError, MetadataError};
@@ -88,7 +88,7 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
         usage: Usage::Making,
         members: options.member_uuids.iter().map(member).collect(),
         journal_device: None,
-        is_in_doubt: false,
+        needs_resync: false,
         reshape: None,
     })
 }
@@ -140,10 +140,10 @@ pub(crate) async fn create<D: BlockDevice>(
         let error = |error| MetadataError::Device { device: member, error: DeviceError::Io(error) };
         written.map_err(error)?;
     }
-    let in_doubt = Bits::new(map.count());
-    let marks = Marks::new(map, member_sectors, in_doubt, false);
+    let to_resync = Bits::new(map.count());
+    let states = RegionStates::new(map, member_sectors, to_resync, false);
     let members = devices.into_iter().map(Some).collect();
-    let foundation = Foundation::of(&record, members, marks);
+    let foundation = Foundation::of(&record, members, states);
     let generations = Generations::new(Generation::build(handle, foundation)?);
     generations.ground.members.name(&record);
     generations.ground.journal.placement().take_device(journal, false);

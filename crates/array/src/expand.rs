@@ -36,7 +36,7 @@ fn check_capacity<D: BlockDevice>(
     check_can_grow(array)?;
     let after = before.with_member().map_err(|error| match error {
         Some(error) => ArrayError::from(error),
-        None => GrowError::NoRoom { level }.into(),
+        None => GrowError::FixedWidth { level }.into(),
     })?;
     let members = after.member_count();
     if members > MEMBERS_MAX {
@@ -83,7 +83,7 @@ pub(crate) async fn add_capacity<D: BlockDevice>(
     let gate = array.close().ok_or(GrowError::Growing)?;
     let failed = |error| GrowError::Device { device: 0, error: ReplaceError::Device(error) };
     wipe(&*device).await.map_err(failed)?;
-    array.ground.membership.settled().await.map_err(ArrayError::Io)?;
+    array.ground.membership.recorded().await.map_err(ArrayError::Io)?;
     gate.at_rest().await;
     let ring = array.ground.journal.make_first_ring(&device).await.map_err(failed)?;
     gate.at_rest().await;
@@ -130,9 +130,9 @@ async fn end<D: BlockDevice>(array: &Rc<Generations<D>>) -> IoResult<Step> {
         }
     }
     let one = with_one_shape(two, reshape).map_err(|_| IoError::Unsupported)?;
-    let settled = gate.succeed(one).await;
+    let recorded = gate.succeed(one).await;
     array.ground.members.health().tell();
-    settled.map(|()| Step::End)
+    recorded.map(|()| Step::End)
 }
 
 /// The array with the new shape alone. Nothing is under way.

@@ -7,12 +7,12 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, IoError, IoResult, Limits, SECTOR_BYTES, StripeShape,
+    AfterDiscard, BlockDevice, IoError, IoResult, Lba, Limits, SECTOR_BYTES, StripeShape,
 };
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
-use crate::bitmap::marks::Marks;
+use crate::bitmap::region_states::RegionStates;
 use crate::bitmap::write_intent::Bitmap;
 use crate::errors::ArrayError;
 use crate::format::consistency::Consistency;
@@ -20,6 +20,7 @@ use crate::format::journal_place::longest_record_bytes;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, Row};
 use crate::geometry::shapes::Shapes;
 use crate::journal::ledger::Ring;
 use crate::journal::replay::Replay;
@@ -55,14 +56,14 @@ pub(crate) struct Foundation<D> {
     pub(crate) data_start: u64,
     /// None for a bare array.
     pub(crate) record: Option<ArrayRecord>,
-    pub(crate) marks: Option<Marks>,
+    pub(crate) states: Option<RegionStates>,
     /// Set if the array moves to its geometry from one with a member less.
     pub(crate) reshape: Option<ReshapeRecord>,
 }
 
 impl<D: BlockDevice> Foundation<D> {
     /// The foundation of an array that has this record.
-    pub(crate) fn of(array: &ArrayRecord, members: Vec<Option<D>>, marks: Marks) -> Self {
+    pub(crate) fn of(array: &ArrayRecord, members: Vec<Option<D>>, states: RegionStates) -> Self {
         Self {
             geometry: array.geometry.clone(),
             members,
@@ -71,7 +72,7 @@ impl<D: BlockDevice> Foundation<D> {
             data_start: array.places.data.start.0,
             reshape: array.reshape,
             record: Some(array.clone()),
-            marks: Some(marks),
+            states: Some(states),
         }
     }
 
@@ -85,7 +86,7 @@ impl<D: BlockDevice> Foundation<D> {
             data_start: 0,
             reshape: None,
             record: None,
-            marks: None,
+            states: None,
         }
     }
 
@@ -163,7 +164,7 @@ impl<D: BlockDevice> Generation<D> {
         let Foundation { geometry, members, consistency, data_start, .. } = foundation;
         let code = match geometry.parity_chunks() {
             0 => None,
-            rows => Some(Code::new(geometry.data_chunks(), rows)?),
+            parities => Some(Code::new(geometry.data_chunks(), parities)?),
         };
         let moving = match foundation.reshape.zip(Shapes::of(&geometry)) {
             Some((record, shapes)) => Some(Rc::new(Moving::new(shapes, record)?)),
@@ -177,8 +178,8 @@ impl<D: BlockDevice> Generation<D> {
         let members = members.into_iter().map(Member::new).collect();
         let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start));
         let membership = Rc::new(Membership::new(foundation.record));
-        let marks = foundation.marks.map(Rc::new);
-        let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, marks);
+        let states = foundation.states.map(Rc::new);
+        let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, states);
         let ground = Ground {
             handle: handle.clone(),
             geometry,
@@ -245,9 +246,9 @@ impl<D: BlockDevice> Generation<D> {
         let code = Code::new(geometry.data_chunks(), geometry.parity_chunks())?;
         let Ground { handle, membership, .. } = self.ground.clone();
         let members = Rc::new(self.ground.members.moved(&geometry, added));
-        let (consistency, marks) =
+        let (consistency, states) =
             (self.ground.bitmap.consistency(), self.ground.bitmap.hand_over());
-        let bitmap = Bitmap::new(&handle, &geometry, consistency, &members, &membership, marks);
+        let bitmap = Bitmap::new(&handle, &geometry, consistency, &members, &membership, states);
         let journal = Rc::new(self.ground.journal.grown(&members, ring));
         let bitmap = Rc::new(bitmap);
         let ground = Ground {
@@ -310,10 +311,10 @@ impl<D: BlockDevice> Generation<D> {
 
     /// A start of the journal.
     pub(crate) fn replay(&self) -> Rc<Replay<D>> {
-        let settled_below = self.moving().map_or(0, |it| it.record().settled_below);
+        let redo_from = self.moving().map_or(0, |it| it.record().redo_from);
         let Ground { handle, geometry, members, membership, journal, .. } = &self.ground;
         let placement = journal.placement();
-        Replay::new(handle, geometry, members, membership, placement, settled_below)
+        Replay::new(handle, geometry, members, membership, placement, redo_from)
     }
 
     /// The limits that a change is held against.
@@ -348,8 +349,9 @@ impl<D: BlockDevice> Above for Reports<D> {
     fn is_consistent(&self, group: usize) -> bool {
         let Some(generation) = self.generation.upgrade() else { return false };
         let Ground { geometry, bitmap, .. } = &generation.ground;
-        let rows = 0..geometry.member_sectors() / geometry.chunk_sectors();
-        bitmap.next_in_doubt(0).is_none() && !generation.stripes.has_half_written(group, rows)
+        let rows = Row(0)..geometry.row_at(Lba(geometry.member_sectors()));
+        bitmap.next_to_resync(Region(0)).is_none()
+            && !generation.stripes.has_half_written(group, rows)
     }
 
     fn is_load_uneven(&self) -> bool {

@@ -123,10 +123,10 @@ impl<D: BlockDevice> Closed<'_, D> {
         assert!(last.next.set(next).is_ok(), "the gate is closed to all others");
         let Ground { membership, bitmap, .. } = &self.0.ground;
         membership.note_change();
-        let settled = membership.settled().await;
+        let recorded = membership.recorded().await;
         drop(self);
         bitmap.begin_rounds();
-        settled
+        recorded
     }
 }
 

@@ -1,4 +1,4 @@
-//! A row of redundancy is added while the array serves: 5 becomes 6, 6 becomes 7.3, a mirror gets one more
+//! A parity row is added while the array serves: 5 becomes 6, 6 becomes 7.3, a mirror gets one more
 //! copy.
 //!
 //! Nothing moves. The new shape has the same data and parities at the same places, and one member more for
@@ -51,7 +51,7 @@ pub(crate) fn check_undisturbed<D: BlockDevice>(array: &Generation<D>) -> Result
     }
     let [.., regions] = bitmap.counts();
     if regions > 0 || array.tasks.resync.is_running() {
-        return Err(GrowError::InDoubt { regions }.into());
+        return Err(GrowError::NeedsResync { regions }.into());
     }
     if journal.placement().is_on_device() {
         return Err(GrowError::JournalDevice.into());
@@ -63,7 +63,7 @@ pub(crate) fn check_undisturbed<D: BlockDevice>(array: &Generation<D>) -> Result
     Ok(())
 }
 
-/// The shape with one more row on these devices, if the array can have it now.
+/// The shape with one more parity row on these devices, if the array can have it now.
 fn check_growth<D: BlockDevice>(
     array: &Generation<D>,
     devices: &[Rc<D>],
@@ -72,7 +72,7 @@ fn check_growth<D: BlockDevice>(
     check_can_grow(array)?;
     let own = &array.ground.geometry;
     let level = own.level();
-    let geometry = own.with_row().map_err(|error| match error {
+    let geometry = own.with_parity().map_err(|error| match error {
         Some(error) => ArrayError::from(error),
         None => GrowError::Level { level }.into(),
     })?;
@@ -144,7 +144,7 @@ pub(crate) async fn wipe<D: BlockDevice>(device: &D) -> Result<(), IoError> {
     Ok(())
 }
 
-/// Adds a row of parity, or a copy to a mirror, on these devices.
+/// Adds a parity row, or a copy to a mirror, on these devices.
 ///
 /// # Errors
 /// When the array or a device does not suit: nothing has changed then. When a device fails while it
@@ -161,7 +161,7 @@ pub(crate) async fn add_parity<D: BlockDevice>(
         let failed = |error| GrowError::Device { device, error: ReplaceError::Device(error) };
         wipe(&**own).await.map_err(failed)?;
     }
-    array.ground.membership.settled().await.map_err(ArrayError::Io)?;
+    array.ground.membership.recorded().await.map_err(ArrayError::Io)?;
     gate.at_rest().await;
     // Much may have happened since it was looked at first, and nothing happens from here on.
     let geometry = check_growth(array, &devices, uuids)?;

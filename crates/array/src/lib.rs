@@ -64,8 +64,8 @@
 //! # Background
 //!
 //! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::grow`] adds a row of parity to fill, [`Array::grow_capacity`] a
-//! member for room, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
+//! keeps one for the next loss, [`Array::grow`] adds a parity row to fill, [`Array::grow_capacity`] a
+//! member for capacity, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
 //! requests as its priority says, never under its floor.
 
 mod array;
@@ -105,8 +105,9 @@ pub use format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
 };
-pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span, Stripe};
+pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
+pub use geometry::numbers::{Row, StripeNumber};
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};

@@ -7,6 +7,7 @@ use crate::errors::journal::JournalError;
 use crate::format::journal_place::JournalOptions;
 use crate::format::superblock::Usage;
 use crate::generation::Generation;
+use crate::geometry::numbers::Region;
 use crate::journal::replay::{JournalStart, ReplayReport};
 use crate::stripe::ground::Ground;
 
@@ -24,7 +25,7 @@ pub(crate) async fn take_into_use<D: BlockDevice>(
         array.replay().run(options, JournalStart::Create).await?;
     }
     durable.set_usage(Usage::InUse);
-    membership.settled().await.map_err(ArrayError::Io)?;
+    membership.recorded().await.map_err(ArrayError::Io)?;
     let is_journal_lost =
         journal.placement().record_now().is_some() && !journal.placement().is_on_device();
     if is_journal_lost {
@@ -45,11 +46,11 @@ pub(crate) async fn start<D: BlockDevice>(
 ) -> Result<ReplayReport, ArrayError> {
     let Ground { membership, bitmap, .. } = &array.ground;
     let Some(durable) = membership.durable() else { return Ok(ReplayReport::default()) };
-    // A mark that only some members have would be gone with them, and what it speaks of with it.
+    // A dirty bit that only some members have would be gone with them, and with it what the region needs.
     bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;
     durable.set_usage(Usage::InUse);
     durable.must_store();
-    membership.settled().await.map_err(ArrayError::Io)?;
+    membership.recorded().await.map_err(ArrayError::Io)?;
     let report = match options {
         Some(options) => array.replay().run(options, JournalStart::Replay).await?,
         None => ReplayReport::default(),
@@ -79,10 +80,10 @@ pub(crate) async fn stop<D: BlockDevice>(array: &Generation<D>) -> IoResult<()> 
     journal.empty().await?;
     membership.flush(members).await?;
     // Regions that still need a resync must do so at the next start: then the array is not called clean.
-    if bitmap.next_in_doubt(0).is_none() {
-        bitmap.clear_all_marks().await?;
+    if bitmap.next_to_resync(Region(0)).is_none() {
+        bitmap.clear_dirty().await?;
         durable.set_usage(Usage::Clean);
-        membership.settled().await?;
+        membership.recorded().await?;
     }
     Ok(())
 }

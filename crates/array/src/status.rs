@@ -60,10 +60,10 @@ pub struct ArrayStatus {
     pub regions: u64,
     /// Regions that were ever written.
     pub regions_written: u64,
-    /// Regions marked as being written, or changed while a member is away.
+    /// Dirty regions: being written, or changed while a member is away.
     pub regions_dirty: u64,
     /// Regions whose parity is still to be made anew.
-    pub regions_in_doubt: u64,
+    pub regions_to_resync: u64,
     /// How far the rebuild is.
     pub rebuild: RebuildStatus,
     /// The scrub that is running, or the last one.
@@ -81,7 +81,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
     let Generation { ground, stripes, tasks, .. } = generation;
     let Ground { members, membership, bitmap, journal, .. } = ground;
     let record = membership.durable()?.record();
-    let [regions, regions_written, regions_dirty, regions_in_doubt] = bitmap.counts();
+    let [regions, regions_written, regions_dirty, regions_to_resync] = bitmap.counts();
     let member = |(number, member): (usize, &MemberRecord)| {
         let own = &members[number];
         MemberStatus {
@@ -103,11 +103,11 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
         members: record.members.iter().enumerate().map(member).collect(),
         journal_device: journal.placement().record_now(),
         is_degraded: members.is_degraded(),
-        region_bytes: members.region_sectors() * SECTOR_BYTES,
+        region_bytes: members.regions().region_sectors() * SECTOR_BYTES,
         regions,
         regions_written,
         regions_dirty,
-        regions_in_doubt,
+        regions_to_resync,
         rebuild: tasks.rebuild_status(),
         scrub: tasks.scrub_status(),
         reshape: tasks.reshape_status(),

@@ -10,6 +10,7 @@ use crate::canary::{self, Canary};
 use crate::format::journal_label::JournalRecord;
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock};
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::Region;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::label_copies::{evict, write_superblock};
@@ -114,7 +115,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         let Some(news) = self.news_of_record(needs_resync) else { return Ok(()) };
         let RecordNews { before, next, is_loss, is_join } = news;
         if is_loss {
-            self.bitmap.mark_what_may_be_missing().await?;
+            self.bitmap.call_dirty_what_may_be_missing().await?;
         }
         if is_join && !canary::is(Canary::JoinBeforeMap) {
             self.bitmap.store_whole_map().await?;
@@ -137,11 +138,12 @@ impl<D: BlockDevice> UpdateRecord<D> {
         Ok(())
     }
 
-    /// Whether regions need a resync that the journal does not settle. Before the record says that none does,
+    /// Whether regions need a resync that no replay makes right. Before the record says that none does,
     /// what was made to match is durable.
     async fn flush_before_resync_ends(&self) -> IoResult<bool> {
-        let needs_resync = self.membership.needs_resync() && self.bitmap.next_in_doubt(0).is_some();
-        if self.membership.record().is_in_doubt && !needs_resync {
+        let needs_resync =
+            self.membership.needs_resync() && self.bitmap.next_to_resync(Region(0)).is_some();
+        if self.membership.record().needs_resync && !needs_resync {
             self.members.flush().await?;
         }
         Ok(needs_resync)
@@ -153,7 +155,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         let mut next = before.clone();
         next.event += u64::from(!canary::is(Canary::EventNotRaised));
         next.usage = self.membership.usage();
-        next.is_in_doubt = needs_resync;
+        next.needs_resync = needs_resync;
         let is_grown = next.geometry != self.geometry;
         let mut is_news = self.membership.take_due() || is_grown || next.usage != before.usage;
         if is_grown {
@@ -227,6 +229,6 @@ impl<D: BlockDevice> UpdateRecord<D> {
         {
             result = write_superblock(&*device, &superblock).await;
         }
-        self.members.settle(member, &device, result)
+        self.members.lose_on_error(member, &device, result)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use voltier_array::{Geometry, GeometryError, Layout, Level, Place, Stripe};
+use voltier_array::{Geometry, GeometryError, Layout, Level, Place, StripeNumber};
 use voltier_block::{Lba, SectorRange};
 
 const CHUNK: u64 = 4096;
@@ -73,7 +73,7 @@ fn each_sector_of_the_volume_has_one_of_the_members_and_back() {
 #[test]
 fn each_slot_of_a_stripe_is_on_a_member_of_its_own_and_back() {
     for geometry in small_geometries() {
-        for stripe in (0..geometry.stripe_count()).map(Stripe) {
+        for stripe in (0..geometry.stripe_count()).map(StripeNumber) {
             let group = geometry.members_of(geometry.group_of(stripe));
             let group: BTreeSet<usize> = group.collect();
             let members: BTreeSet<usize> =
@@ -106,7 +106,8 @@ fn with_the_default_layout_each_member_has_as_much_parity_as_the_others() {
             geometry.slot_of(stripe, member).is_some_and(|slot| slot >= geometry.data_chunks())
         };
         for member in 0..geometry.member_count() {
-            let count = (0..rounds).filter(|stripe| is_parity(Stripe(*stripe), member)).count();
+            let count =
+                (0..rounds).filter(|stripe| is_parity(StripeNumber(*stripe), member)).count();
             assert_eq!(count, geometry.parity_chunks(), "{geometry:?}");
         }
     }
@@ -178,7 +179,7 @@ fn raid_6_with_a_fixed_q_is_laid_out_as_by_linux_md() {
 fn data_are_numbered_for_q_as_by_linux_md() {
     for layout in LAYOUTS.into_iter().take(2) {
         let geometry = Geometry::new(Level::Raid6, layout, 6, CHUNK, 800).expect("possible");
-        for stripe in (0..geometry.stripe_count()).map(Stripe) {
+        for stripe in (0..geometry.stripe_count()).map(StripeNumber) {
             let (p, q) = (geometry.member_of(stripe, 4), geometry.member_of(stripe, 5));
             let behind_q = (1..6).map(|step| (q + step) % 6).filter(|member| *member != p);
             let numbered = (0..4).map(|slot| geometry.member_of(stripe, slot));
@@ -201,7 +202,7 @@ fn fixed_rows_keep_a_raid_5_in_place() {
 /// The geometries that added rows give, as long as a row can be added.
 fn grown(geometry: &Geometry) -> Vec<Geometry> {
     let mut all = vec![geometry.clone()];
-    while let Ok(next) = all.last().expect("there is one").with_row() {
+    while let Ok(next) = all.last().expect("there is one").with_parity() {
         all.push(next);
     }
     all
@@ -217,7 +218,7 @@ fn a_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own() {
             assert_eq!(now.sectors(), before.sectors());
             assert_eq!(now.member_sectors(), before.member_sectors());
             assert_eq!(now.member_count(), before.member_count() + before.group_count());
-            for stripe in (0..before.stripe_count()).map(Stripe) {
+            for stripe in (0..before.stripe_count()).map(StripeNumber) {
                 assert_eq!(now.member_lba(stripe, 0), before.member_lba(stripe, 0));
                 let member =
                     |of: &Geometry, column| of.member_of(stripe, of.slot_of_column(stripe, column));
@@ -288,7 +289,7 @@ fn raid_10_has_copies_side_by_side() {
     let geometry = Geometry::new(Level::Raid10, Layout::default(), 4, CHUNK, 80).expect("possible");
     let members = |chunk: u64| {
         let stripe = geometry.place_of(Lba(chunk * 8)).stripe;
-        (geometry.member_of(stripe, 0), geometry.member_of(stripe, 1), geometry.row_of(stripe))
+        (geometry.member_of(stripe, 0), geometry.member_of(stripe, 1), geometry.row_of(stripe).0)
     };
     assert_eq!([0, 1, 2, 3].map(members), [(0, 1, 0), (2, 3, 0), (0, 1, 1), (2, 3, 1)]);
 }

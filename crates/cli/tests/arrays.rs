@@ -308,7 +308,8 @@ fn an_array_without_a_journal_that_crashed_and_lost_a_member_starts_by_choice_on
     let shown = instance.show("v");
     assert_eq!(shown["state"], "failed");
     let error = array(&instance)["error"].as_str().unwrap().to_owned();
-    for words in ["not stopped cleanly", "regions in doubt", &devices[3], "array assemble -f"] {
+    for words in ["not stopped cleanly", "regions need a resync", &devices[3], "array assemble -f"]
+    {
         assert!(error.contains(words), "{words}: {error}");
     }
     let rest = &devices[..3];

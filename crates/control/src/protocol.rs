@@ -70,7 +70,7 @@ pub enum MemberName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Growth {
-    /// A row of parity.
+    /// A parity row.
     Parity,
     /// A member: of a mirror one more copy.
     Member,
@@ -157,7 +157,7 @@ pub enum ArrayRequest {
         /// Overwrite what it holds now.
         force: bool,
     },
-    /// Add a row of redundancy, or a member for capacity.
+    /// Add a parity row, or a member for capacity.
     Grow {
         /// The array.
         name: ArrayName,

@@ -33,7 +33,7 @@ const CANARIES: [Canary; 28] = [
     Canary::JoinBeforeMap,
     Canary::RingNotMade,
     Canary::CopyMissesWrites,
-    Canary::MarksForgotten,
+    Canary::DirtyForgotten,
     Canary::ScrubRewritesParity,
     Canary::MovedBeforeFlush,
     Canary::MovedUnstaged,

@@ -46,7 +46,7 @@ const VERBS: [&str; 30] = [
 
 /// Words that a standard term of the field replaced: (word, term). Both numbers of a noun are listed. The
 /// table grows with every rename; a word with a second, good meaning in the tree stays out of it.
-const SYNONYMS: [(&str, &str); 19] = [
+const SYNONYMS: [(&str, &str); 21] = [
     ("door", "export"),
     ("doors", "exports"),
     ("newcomer", "pending member"),
@@ -66,6 +66,8 @@ const SYNONYMS: [(&str, &str); 19] = [
     ("rig", "fixture"),
     ("rot", "bit rot"),
     ("meeting", "write coalescing"),
+    ("member for room", "member for capacity"),
+    ("members for room", "members for capacity"),
 ];
 
 /// Everything one file's prose is told.

@@ -1,6 +1,7 @@
 //! Regions that a scrub of this start found to match, and that nobody has written since.
 
 use crate::format::bits::Bits;
+use crate::geometry::numbers::{Number, Region};
 
 /// The number of a region of a group, counted through the groups of one region after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,16 +11,28 @@ pub(crate) struct GroupRegion(u64);
 impl GroupRegion {
     /// A region of a group, of so many groups.
     #[inline]
-    pub(crate) fn new(group: usize, region: u64, group_count: usize) -> Self {
-        Self(region * group_count as u64 + group as u64)
+    pub(crate) fn new(group: usize, region: Region, group_count: usize) -> Self {
+        Self(region.0 * group_count as u64 + group as u64)
+    }
+}
+
+impl Number for GroupRegion {
+    #[inline]
+    fn of(number: u64) -> Self {
+        Self(number)
+    }
+
+    #[inline]
+    fn number(self) -> u64 {
+        self.0
     }
 }
 
 /// Regions of groups. Memory alone knows them: after a start every region counts as written.
 pub(crate) struct MatchedRegions {
-    matched: Bits,
+    matched: Bits<GroupRegion>,
     /// Regions that a scrub is checking and nobody has written since it began there.
-    checking: Bits,
+    checking: Bits<GroupRegion>,
 }
 
 impl MatchedRegions {
@@ -31,35 +44,35 @@ impl MatchedRegions {
 
     /// A scrub begins to check a region; what was known of the region holds meanwhile.
     pub(crate) fn begin(&mut self, region: GroupRegion) {
-        self.checking.put(region.0, true);
+        self.checking.put(region, true);
     }
 
     /// The scrub is through: the region matches if all of it was checked, nothing stayed wrong, and nobody
     /// wrote there.
     pub(crate) fn end(&mut self, region: GroupRegion, is_whole: bool) {
-        let was_checking = self.checking.has(region.0);
-        self.checking.put(region.0, false);
+        let was_checking = self.checking.has(region);
+        self.checking.put(region, false);
         if was_checking && is_whole {
-            self.matched.put(region.0, true);
+            self.matched.put(region, true);
         }
     }
 
     /// Something in the region stays wrong, or was not checked: this check does not make it one that matches.
     /// If the region matched before, and nobody wrote since, that still holds.
     pub(crate) fn note_mismatch(&mut self, region: GroupRegion) {
-        self.checking.put(region.0, false);
+        self.checking.put(region, false);
     }
 
     /// Somebody writes to the region.
     #[inline]
     pub(crate) fn note_write(&mut self, region: GroupRegion) {
-        self.matched.put(region.0, false);
-        self.checking.put(region.0, false);
+        self.matched.put(region, false);
+        self.checking.put(region, false);
     }
 
     /// Whether the region matched, and was not written since.
     pub(crate) fn is_unchanged(&self, region: GroupRegion) -> bool {
-        self.matched.has(region.0)
+        self.matched.has(region)
     }
 }
 
@@ -70,7 +83,7 @@ mod tests {
     #[test]
     fn a_write_during_a_check_or_after_it_makes_a_region_changed() {
         let mut regions = MatchedRegions::new(4, 2);
-        let region = GroupRegion::new(1, 3, 2);
+        let region = GroupRegion::new(1, Region(3), 2);
         regions.begin(region);
         assert!(!regions.is_unchanged(region), "not before the check is through");
         regions.end(region, true);
@@ -97,11 +110,11 @@ mod tests {
     #[test]
     fn a_region_of_one_group_says_nothing_of_the_same_region_of_another() {
         let mut regions = MatchedRegions::new(3, 2);
-        let last = GroupRegion::new(1, 2, 2);
+        let last = GroupRegion::new(1, Region(2), 2);
         regions.begin(last);
         regions.end(last, true);
         for (group, region) in (0..2).flat_map(|group| (0..3).map(move |region| (group, region))) {
-            let number = GroupRegion::new(group, region, 2);
+            let number = GroupRegion::new(group, Region(region), 2);
             assert_eq!(regions.is_unchanged(number), number == last, "{group} {region}");
         }
     }

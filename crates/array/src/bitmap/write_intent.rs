@@ -1,35 +1,34 @@
-//! The region map in service: marks are durable before what they speak of is written.
+//! The write-intent bitmap in service: a region is dirty on all members, durably, before it is written.
 //!
 //! A write enters its region ([`enter`](Bitmap::enter)). A region that was never written is
-//! first made zero on all members, durably; what must be marked is marked; then the write may begin.
-//! One task stores marks, everything that came up meanwhile at once.
+//! first made zero on all members, durably; the region becomes dirty if it must; then the write may begin.
+//! One task stores the states of regions, everything that came up meanwhile at once.
 //!
-//! A mark is taken back by a round every few seconds, when nobody wrote to the region since the round
-//! before and all members were flushed in between. While a member is out no mark is taken back.
+//! A round every few seconds clears a dirty region when nobody wrote there since the round before and all
+//! members were flushed in between. While a member is out no region is cleared.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{
-    BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange,
-};
+use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::{Handle, Round};
 
-use crate::bitmap::marks::Marks;
 use crate::bitmap::matched::{GroupRegion, MatchedRegions};
+use crate::bitmap::region_states::RegionStates;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
 use crate::format::member_layout::MAP_START_BYTES;
-use crate::format::region_map::MAP_BLOCK_BYTES;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::format::region_map::{MAP_BLOCK_BYTES, RegionGrid};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, StripeNumber, each};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 
-/// Between two rounds that take marks back.
+/// Between two rounds that clear regions.
 const ROUND_NS: Nanos = 5_000_000_000;
 
 /// The write-intent bitmap of an array in service; a bare array has none, and all of it counts as written.
@@ -39,11 +38,11 @@ pub(crate) struct Bitmap<D> {
     consistency: Consistency,
     members: Rc<MemberSet<D>>,
     membership: Rc<Membership>,
-    marks: Option<Rc<Marks>>,
+    states: Option<Rc<RegionStates>>,
     /// Regions of members that were filled, and not flushed: a power cut may take them away again.
-    filled: RefCell<Vec<u64>>,
+    filled: RefCell<Vec<Region>>,
     /// Those of them that a flush covers which is under way.
-    being_flushed: RefCell<Vec<u64>>,
+    being_flushed: RefCell<Vec<Region>>,
     /// Regions that scrubs found to match, and that were not written since.
     matched: Rc<RefCell<MatchedRegions>>,
 }
@@ -51,7 +50,7 @@ pub(crate) struct Bitmap<D> {
 /// A write that is in its region, until dropped.
 pub(crate) struct RegionGuard {
     /// None of a bare array.
-    marks: Option<(Rc<Marks>, Round)>,
+    states: Option<(Rc<RegionStates>, Round)>,
     matched: Rc<RefCell<MatchedRegions>>,
     /// The region as scrubs number it.
     group_region: GroupRegion,
@@ -61,20 +60,20 @@ impl Drop for RegionGuard {
     fn drop(&mut self) {
         // A check that began beside the write may have seen the stripe before it.
         self.matched.borrow_mut().note_write(self.group_region);
-        let Some((marks, round)) = &self.marks else { return };
-        let is_drained = marks.under_way.borrow_mut().end(*round);
+        let Some((states, round)) = &self.states else { return };
+        let is_drained = states.under_way.borrow_mut().end(*round);
         if is_drained {
-            marks.drained.notify();
+            states.drained.notify();
         }
     }
 }
 
 /// Whether a region may be written: zeroed or written before, and dirty if it must be, durably.
-fn is_ready(marks: &Marks, region: u64, must_be_dirty: bool) -> bool {
-    let map = marks.map.borrow();
+fn is_ready(states: &RegionStates, region: Region, must_be_dirty: bool) -> bool {
+    let map = states.map.borrow();
     map.written.has(region)
         && (!must_be_dirty || map.dirty.has(region))
-        && !marks.unstored.borrow().contains(&region)
+        && !states.unstored.borrow().contains(&region)
 }
 
 impl<D: BlockDevice> Bitmap<D> {
@@ -84,16 +83,16 @@ impl<D: BlockDevice> Bitmap<D> {
         consistency: Consistency,
         members: &Rc<MemberSet<D>>,
         membership: &Rc<Membership>,
-        marks: Option<Rc<Marks>>,
+        states: Option<Rc<RegionStates>>,
     ) -> Self {
-        let matched = MatchedRegions::new(members.region_count(), geometry.group_count());
+        let matched = MatchedRegions::new(members.regions().count(), geometry.group_count());
         Self {
             handle: handle.clone(),
             geometry: geometry.clone(),
             consistency,
             members: members.clone(),
             membership: membership.clone(),
-            marks,
+            states,
             filled: RefCell::default(),
             being_flushed: RefCell::default(),
             matched: Rc::new(RefCell::new(matched)),
@@ -101,44 +100,44 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// A stripe's region, of the stripe's group.
-    fn group_region_of(&self, stripe: Stripe) -> GroupRegion {
+    fn group_region_of(&self, stripe: StripeNumber) -> GroupRegion {
         self.group_region(self.geometry.group_of(stripe), self.region_of(stripe))
     }
 
-    fn group_region(&self, group: usize, region: u64) -> GroupRegion {
+    fn group_region(&self, group: usize, region: Region) -> GroupRegion {
         GroupRegion::new(group, region, self.geometry.group_count())
     }
 
     /// A scrub begins to check a region of a group.
-    pub(crate) fn begin_check(&self, group: usize, region: u64) {
+    pub(crate) fn begin_check(&self, group: usize, region: Region) {
         self.matched.borrow_mut().begin(self.group_region(group, region));
     }
 
     /// The scrub has checked the region, all of it or not.
-    pub(crate) fn end_check(&self, group: usize, region: u64, is_whole: bool) {
+    pub(crate) fn end_check(&self, group: usize, region: Region, is_whole: bool) {
         self.matched.borrow_mut().end(self.group_region(group, region), is_whole);
     }
 
     /// A block of the stripe does not match and stays so, or could not be checked.
-    pub(crate) fn note_mismatch(&self, stripe: Stripe) {
+    pub(crate) fn note_mismatch(&self, stripe: StripeNumber) {
         self.matched.borrow_mut().note_mismatch(self.group_region_of(stripe));
     }
 
     /// Whether a scrub of this start found the stripe's region to match, and nobody has written there since.
-    pub(crate) fn is_unchanged(&self, stripe: Stripe) -> bool {
+    pub(crate) fn is_unchanged(&self, stripe: StripeNumber) -> bool {
         self.matched.borrow().is_unchanged(self.group_region_of(stripe))
     }
 
-    /// The marks, for a bitmap that takes over: its rounds are its own.
-    pub(crate) fn hand_over(&self) -> Option<Rc<Marks>> {
-        if let Some(marks) = &self.marks {
-            marks.leave_rounds();
+    /// The states of the regions, for a bitmap that takes over: its rounds are its own.
+    pub(crate) fn hand_over(&self) -> Option<Rc<RegionStates>> {
+        if let Some(states) = &self.states {
+            states.leave_rounds();
         }
-        self.marks.clone()
+        self.states.clone()
     }
 
     pub(crate) fn is_durable(&self) -> bool {
-        self.marks.is_some()
+        self.states.is_some()
     }
 
     pub(crate) fn consistency(&self) -> Consistency {
@@ -146,83 +145,70 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// The region of a stripe. A bare array has them too; all of them count as written.
-    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
+    pub(crate) fn region_of(&self, stripe: StripeNumber) -> Region {
         self.members.region_at(self.geometry.member_lba(stripe, 0))
     }
 
-    pub(crate) fn region_count(&self) -> u64 {
-        self.members.region_count()
-    }
-
-    /// The sectors of a region on a member.
-    pub(crate) fn region_range(&self, region: u64) -> SectorRange {
-        let (sectors, start) =
-            (self.members.region_sectors(), region * self.members.region_sectors());
-        SectorRange::new(Lba(start), sectors.min(self.geometry.member_sectors() - start))
+    /// How members are cut into regions.
+    pub(crate) fn regions(&self) -> RegionGrid {
+        self.members.regions()
     }
 
     /// Whether a stripe was never written: it reads as zeroes then.
-    pub(crate) fn is_blank(&self, stripe: Stripe) -> bool {
-        let Some(marks) = &self.marks else { return false };
-        !marks.is_written(self.region_of(stripe))
+    pub(crate) fn is_blank(&self, stripe: StripeNumber) -> bool {
+        let Some(states) = &self.states else { return false };
+        !states.is_written(self.region_of(stripe))
     }
 
     /// Whether the parity of a stripe may not match.
-    pub(crate) fn is_in_doubt(&self, stripe: Stripe) -> bool {
-        let Some(marks) = &self.marks else { return false };
-        let in_doubt = marks.in_doubt.borrow();
-        !in_doubt.is_empty() && in_doubt.has(self.region_of(stripe))
+    pub(crate) fn needs_resync(&self, stripe: StripeNumber) -> bool {
+        let Some(states) = &self.states else { return false };
+        let to_resync = states.to_resync.borrow();
+        !to_resync.is_empty() && to_resync.has(self.region_of(stripe))
     }
 
-    pub(crate) fn is_written(&self, region: u64) -> bool {
-        self.marks.as_ref().is_none_or(|marks| marks.is_written(region))
+    pub(crate) fn is_written(&self, region: Region) -> bool {
+        self.states.as_ref().is_none_or(|states| states.is_written(region))
     }
 
     /// The first region that was written and is not below `from`.
-    pub(crate) fn next_written(&self, from: u64) -> Option<u64> {
-        match &self.marks {
-            Some(marks) => marks.next_written(from),
-            None => (from < self.region_count()).then_some(from),
+    pub(crate) fn next_written(&self, from: Region) -> Option<Region> {
+        match &self.states {
+            Some(states) => states.next_written(from),
+            None => (from.0 < self.regions().count()).then_some(from),
         }
     }
 
     pub(crate) fn written_count(&self) -> u64 {
-        self.marks.as_ref().map_or(self.region_count(), |marks| marks.written_count())
-    }
-
-    /// Bytes of a member in so many regions, of which the last one of all may be one.
-    pub(crate) fn bytes_of_regions(&self, count: u64, has_last: bool) -> u64 {
-        let last = self.region_range(self.region_count() - 1).count;
-        let short = if has_last { self.members.region_sectors() - last } else { 0 };
-        (count * self.members.region_sectors() - short) * SECTOR_BYTES
+        self.states.as_ref().map_or(self.regions().count(), |states| states.written_count())
     }
 
     /// Bytes of a member that were ever written.
     pub(crate) fn written_bytes(&self) -> u64 {
-        let has_last = self.is_written(self.region_count() - 1);
-        self.bytes_of_regions(self.written_count(), has_last)
+        let has_last = self.is_written(self.regions().last());
+        self.regions().bytes_of(self.written_count(), has_last)
     }
 
     /// The first region that needs a resync and is not below `from`.
-    pub(crate) fn next_in_doubt(&self, from: u64) -> Option<u64> {
-        self.marks.as_ref()?.next_in_doubt(from)
+    pub(crate) fn next_to_resync(&self, from: Region) -> Option<Region> {
+        self.states.as_ref()?.next_to_resync(from)
     }
 
-    /// The parity of a region is right now; its mark goes when all members are flushed.
-    pub(crate) fn end_doubt(&self, region: u64) {
-        if let Some(marks) = &self.marks {
-            marks.end_doubt(region);
+    /// The parity of a region is right now; the region is cleared when all members are flushed.
+    pub(crate) fn note_resynced(&self, region: Region) {
+        if let Some(states) = &self.states {
+            states.note_resynced(region);
         }
     }
 
     /// What a new member lacks: all that was written; of one that comes back what is dirty.
-    pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits> {
-        self.marks.as_ref().map(|marks| marks.lacking(is_back))
+    pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits<Region>> {
+        self.states.as_ref().map(|states| states.lacking(is_back))
     }
 
     /// Regions: all, written, dirty, in need of a resync.
     pub(crate) fn counts(&self) -> [u64; 4] {
-        self.marks.as_ref().map_or([0; 4], |marks| marks.counts())
+        self.states.as_ref().map_or([0; 4], |states| states.counts())
     }
 
     fn must_be_dirty(&self) -> bool {
@@ -231,12 +217,12 @@ impl<D: BlockDevice> Bitmap<D> {
     }
 
     /// A region of a member was filled; the next flush of its members makes that durable.
-    pub(crate) fn note_filled(&self, region: u64) {
+    pub(crate) fn note_filled(&self, region: Region) {
         self.filled.borrow_mut().push(region);
     }
 
     /// Regions that were filled since the last flush: a power cut may take them away again.
-    fn unflushed(&self) -> BTreeSet<u64> {
+    fn unflushed(&self) -> BTreeSet<Region> {
         let (filled, flushing) = (self.filled.borrow(), self.being_flushed.borrow());
         filled.iter().chain(flushing.iter()).copied().collect()
     }
@@ -245,7 +231,7 @@ impl<D: BlockDevice> Bitmap<D> {
     /// is flushed.
     pub(crate) async fn store_filled(self: &Rc<Self>, bug: Canary) {
         let filled = self.filled.take();
-        if self.marks.is_none() || filled.is_empty() {
+        if self.states.is_none() || filled.is_empty() {
             return;
         }
         self.being_flushed.borrow_mut().extend(&filled);
@@ -261,102 +247,106 @@ impl<D: BlockDevice> Bitmap<D> {
         self.store_rebuilt(filled).await;
     }
 
-    /// Enters the region of a stripe: what is to be marked of it is, durably, until the mark is
+    /// Enters the region of a stripe: it is written, and dirty if it must be, durably, until the guard is
     /// dropped. Before the stripe is locked.
     ///
     /// # Errors
-    /// When the marks cannot be stored.
-    pub(crate) async fn enter(self: &Rc<Self>, stripe: Stripe) -> IoResult<RegionGuard> {
+    /// When the state of the region cannot be stored.
+    pub(crate) async fn enter(self: &Rc<Self>, stripe: StripeNumber) -> IoResult<RegionGuard> {
         let region = self.region_of(stripe);
         let group_region = self.group_region(self.geometry.group_of(stripe), region);
         self.matched.borrow_mut().note_write(group_region);
-        let mut guard = RegionGuard { marks: None, matched: self.matched.clone(), group_region };
-        let Some(marks) = &self.marks else { return Ok(guard) };
-        while !is_ready(marks, region, self.must_be_dirty()) {
-            self.membership.settled().await?;
-            self.store_mark_of(marks, region).await?;
+        let mut guard = RegionGuard { states: None, matched: self.matched.clone(), group_region };
+        let Some(states) = &self.states else { return Ok(guard) };
+        while !is_ready(states, region, self.must_be_dirty()) {
+            self.membership.recorded().await?;
+            self.store_region(states, region).await?;
         }
-        marks.touched.borrow_mut().put(region, true);
-        marks.recent.borrow_mut().put(region, true);
-        let round = marks.under_way.borrow_mut().begin();
+        states.touched.borrow_mut().put(region, true);
+        states.recent.borrow_mut().put(region, true);
+        let round = states.under_way.borrow_mut().begin();
         self.begin_rounds();
-        guard.marks = Some((marks.clone(), round));
+        guard.states = Some((states.clone(), round));
         Ok(guard)
     }
 
-    /// Marks all that a member which was just lost may not have: what was written and not flushed.
-    pub(crate) async fn mark_what_may_be_missing(self: &Rc<Self>) -> IoResult<()> {
-        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
-        if self.geometry.parity_chunks() == 0 || canary::is(Canary::MarksForgotten) {
+    /// Calls dirty all that a member which was just lost may not have: what was written and not flushed.
+    pub(crate) async fn call_dirty_what_may_be_missing(self: &Rc<Self>) -> IoResult<()> {
+        let Some(states) = self.states.as_deref() else { return Ok(()) };
+        if self.geometry.parity_chunks() == 0 || canary::is(Canary::DirtyForgotten) {
             return Ok(());
         }
-        let missing: Vec<u64> = {
-            let (recent, in_doubt) = (marks.recent.borrow(), marks.in_doubt.borrow());
-            recent.iter().chain(in_doubt.iter()).filter(|it| !is_ready(marks, *it, true)).collect()
+        let missing: Vec<Region> = {
+            let (recent, to_resync) = (states.recent.borrow(), states.to_resync.borrow());
+            recent
+                .iter()
+                .chain(to_resync.iter())
+                .filter(|it| !is_ready(states, *it, true))
+                .collect()
         };
         // All of them together: the first one takes the others along.
-        self.want_marks(missing.iter().copied());
+        self.want_stored(missing.iter().copied());
         for region in missing {
-            while !is_ready(marks, region, true) {
-                self.store_mark_of(marks, region).await?;
+            while !is_ready(states, region, true) {
+                self.store_region(states, region).await?;
             }
         }
         Ok(())
     }
 
-    /// Waits for the next batch of marks, and has this region in it or in the one behind it.
-    async fn store_mark_of(self: &Rc<Self>, marks: &Marks, region: u64) -> IoResult<()> {
-        let failures = marks.failures.get();
-        let wait = marks.stored.wait();
-        self.want_marks([region]);
+    /// Waits for the next batch that is stored, and has this region in it or in the one behind it.
+    async fn store_region(self: &Rc<Self>, states: &RegionStates, region: Region) -> IoResult<()> {
+        let failures = states.failures.get();
+        let wait = states.stored.wait();
+        self.want_stored([region]);
         wait.await;
-        let was_tried = !marks.wanted.borrow().contains(&region);
-        let has_failed = marks.failures.get() != failures && was_tried;
-        if has_failed { Err(marks.last_error.get()) } else { Ok(()) }
+        let was_tried = !states.wanted.borrow().contains(&region);
+        let has_failed = states.failures.get() != failures && was_tried;
+        if has_failed { Err(states.last_error.get()) } else { Ok(()) }
     }
 
-    fn want_marks(self: &Rc<Self>, regions: impl IntoIterator<Item = u64>) {
-        let Some(marks) = self.marks.as_deref() else { return };
-        marks.wanted.borrow_mut().extend(regions);
-        if !marks.is_storing.replace(true) {
+    fn want_stored(self: &Rc<Self>, regions: impl IntoIterator<Item = Region>) {
+        let Some(states) = self.states.as_deref() else { return };
+        states.wanted.borrow_mut().extend(regions);
+        if !states.is_storing.replace(true) {
             let inner = self.clone();
-            drop(self.handle.spawn(async move { inner.store_marks().await }));
+            drop(self.handle.spawn(async move { inner.store_wanted().await }));
         }
     }
 
-    async fn store_marks(self: Rc<Self>) {
-        let Some(marks) = self.marks.as_deref() else { return };
+    async fn store_wanted(self: Rc<Self>) {
+        let Some(states) = self.states.as_deref() else { return };
         loop {
-            let wanted = marks.wanted.take();
-            let unwanted = marks.unwanted.take();
-            let is_whole = marks.is_whole_wanted.replace(false);
-            let is_more = is_whole || !marks.rebuilt.borrow().is_empty();
-            if wanted.is_empty() && unwanted.is_empty() && !is_more {
+            let wanted = states.wanted.take();
+            let to_clear = states.to_clear.take();
+            let is_whole = states.is_whole_wanted.replace(false);
+            let is_more = is_whole || !states.rebuilt.borrow().is_empty();
+            if wanted.is_empty() && to_clear.is_empty() && !is_more {
                 break;
             }
-            if let Err(error) = self.store_batch(marks, wanted, unwanted, is_whole).await {
-                marks.last_error.set(error);
-                marks.failures.set(marks.failures.get() + 1);
+            if let Err(error) = self.store_batch(states, wanted, to_clear, is_whole).await {
+                states.last_error.set(error);
+                states.failures.set(states.failures.get() + 1);
             }
-            marks.stored.notify();
+            states.stored.notify();
         }
-        marks.is_storing.set(false);
-        marks.stored.notify();
+        states.is_storing.set(false);
+        states.stored.notify();
     }
 
     async fn store_batch(
         self: &Rc<Self>,
-        marks: &Marks,
-        mut wanted: BTreeSet<u64>,
-        unwanted: Vec<u64>,
+        states: &RegionStates,
+        mut wanted: BTreeSet<Region>,
+        to_clear: Vec<Region>,
         is_whole: bool,
     ) -> IoResult<()> {
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
-        wanted.retain(|region| !is_ready(marks, *region, self.must_be_dirty()));
-        let mut zeroed = marks.to_zero(&wanted);
+        wanted.retain(|region| !is_ready(states, *region, self.must_be_dirty()));
+        let mut zeroed = states.to_zero(&wanted);
         if !zeroed.is_empty() {
-            self.zero_regions(marks, &zeroed).await?;
+            self.zero_regions(&zeroed).await?;
         }
         if self.membership.has_unrecorded_loss(&self.members) {
             // A member that came back now would be believed, and does not have the zeroes. Who waits
@@ -368,7 +358,7 @@ impl<D: BlockDevice> Bitmap<D> {
         let must_be_dirty = self.must_be_dirty();
         let mut blocks = BTreeSet::new();
         {
-            let mut map = marks.map.borrow_mut();
+            let mut map = states.map.borrow_mut();
             for &region in zeroed.iter().chain(&wanted) {
                 map.written.put(region, true);
                 // A member that is out does not have the zeroes either.
@@ -376,28 +366,28 @@ impl<D: BlockDevice> Bitmap<D> {
                 if is_dirty {
                     map.dirty.put(region, true);
                 }
-                marks.unstored.borrow_mut().insert(region);
+                states.unstored.borrow_mut().insert(region);
                 blocks.insert(map.block_of(region));
             }
-            let touched = marks.touched.borrow();
-            let may_go = |region: &&u64| !is_degraded && !touched.has(**region);
-            for &region in unwanted.iter().filter(may_go) {
-                marks.recent.borrow_mut().put(region, false);
+            let touched = states.touched.borrow();
+            let may_go = |region: &&Region| !is_degraded && !touched.has(**region);
+            for &region in to_clear.iter().filter(may_go) {
+                states.recent.borrow_mut().put(region, false);
                 if map.dirty.has(region) && !wanted.contains(&region) {
                     map.dirty.put(region, false);
                     blocks.insert(map.block_of(region));
                 }
             }
         }
-        blocks.extend(self.change_missing(marks, is_whole));
-        self.write_map_blocks(marks, blocks).await?;
-        marks.unstored.borrow_mut().retain(|it| !zeroed.contains(it) && !wanted.contains(it));
+        blocks.extend(self.change_missing(states, is_whole));
+        self.write_map_blocks(states, blocks).await?;
+        states.unstored.borrow_mut().retain(|it| !zeroed.contains(it) && !wanted.contains(it));
         Ok(())
     }
 
     /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
-    fn change_missing(&self, marks: &Marks, is_whole: bool) -> BTreeSet<u64> {
-        let (mut map, rebuilt) = (marks.map.borrow_mut(), marks.rebuilt.take());
+    fn change_missing(&self, states: &RegionStates, is_whole: bool) -> BTreeSet<u64> {
+        let (mut map, rebuilt) = (states.map.borrow_mut(), states.rebuilt.take());
         // A member that was lost while it was filled may be on record as one that is: what it lacks
         // stays in the map until it is not.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
@@ -406,57 +396,57 @@ impl<D: BlockDevice> Bitmap<D> {
             // One that takes the place of the member it was a copy of was not on record, and what it was
             // given since the last flush goes with the power.
             let unflushed = self.unflushed();
-            for region in 0..map.count() {
+            for region in each(Region(0)..Region(map.count())) {
                 let is_in_map = is_kept && map.missing.has(region);
                 let may_go = unflushed.contains(&region);
                 map.missing.put(region, is_in_map || may_go || is_missing(region));
             }
             return (0..map.block_count()).collect();
         }
-        let is_there = |region: &u64| !is_kept && !is_missing(*region);
-        let gone: Vec<u64> = rebuilt.into_iter().filter(is_there).collect();
+        let is_there = |region: &Region| !is_kept && !is_missing(*region);
+        let gone: Vec<Region> = rebuilt.into_iter().filter(is_there).collect();
         gone.iter().for_each(|region| map.missing.put(*region, false));
         gone.iter().map(|region| map.block_of(*region)).collect()
     }
 
     /// Writes the whole map to all members, with what those lack that are being rebuilt.
     pub(crate) async fn store_whole_map(self: &Rc<Self>) -> IoResult<()> {
-        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
-        let failures = marks.failures.get();
-        marks.is_whole_wanted.set(true);
-        let mut wait = marks.stored.wait();
-        self.want_marks([]);
+        let Some(states) = self.states.as_deref() else { return Ok(()) };
+        let failures = states.failures.get();
+        states.is_whole_wanted.set(true);
+        let mut wait = states.stored.wait();
+        self.want_stored([]);
         loop {
             wait.await;
-            if !marks.is_whole_wanted.get() {
+            if !states.is_whole_wanted.get() {
                 break;
             }
-            wait = marks.stored.wait();
+            wait = states.stored.wait();
         }
-        if marks.failures.get() == failures { Ok(()) } else { Err(marks.last_error.get()) }
+        if states.failures.get() == failures { Ok(()) } else { Err(states.last_error.get()) }
     }
 
     /// Takes out of the map what no member lacks any more, durably.
-    pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<u64>) {
-        let Some(marks) = self.marks.as_deref() else { return };
-        marks.rebuilt.borrow_mut().extend(regions);
-        let wait = marks.stored.wait();
-        self.want_marks([]);
+    pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<Region>) {
+        let Some(states) = self.states.as_deref() else { return };
+        states.rebuilt.borrow_mut().extend(regions);
+        let wait = states.stored.wait();
+        self.want_stored([]);
         wait.await;
     }
 
     /// Waits until regions that are being made zero now are: without a member that came meanwhile.
     pub(crate) async fn zeroing_ended(&self) {
-        let Some(marks) = self.marks.as_deref() else { return };
-        if marks.is_storing.get() {
-            marks.stored.wait().await;
+        let Some(states) = self.states.as_deref() else { return };
+        if states.is_storing.get() {
+            states.stored.wait().await;
         }
     }
 
     /// Makes regions read as zeroes on all members, whatever happens to them then.
-    async fn zero_regions(self: &Rc<Self>, marks: &Marks, zero: &BTreeSet<u64>) -> IoResult<()> {
+    async fn zero_regions(self: &Rc<Self>, zero: &BTreeSet<Region>) -> IoResult<()> {
         let mut ranges: Vec<SectorRange> = Vec::new();
-        for range in zero.iter().map(|region| marks.sectors_of(*region)) {
+        for range in zero.iter().map(|region| self.regions().sectors_of(*region)) {
             match ranges.last_mut().filter(|last| last.end() == range.start) {
                 Some(last) => last.count += range.count,
                 None => ranges.push(range),
@@ -477,21 +467,21 @@ impl<D: BlockDevice> Bitmap<D> {
     /// # Errors
     /// When too many members do not take them.
     pub(crate) async fn write_blocks(self: &Rc<Self>, blocks: &[u64]) -> IoResult<()> {
-        match &self.marks {
-            Some(marks) => self.write_map_blocks(marks, blocks.iter().copied()).await,
+        match &self.states {
+            Some(states) => self.write_map_blocks(states, blocks.iter().copied()).await,
             None => Ok(()),
         }
     }
 
     async fn write_map_blocks(
         self: &Rc<Self>,
-        marks: &Marks,
+        states: &RegionStates,
         blocks: impl IntoIterator<Item = u64>,
     ) -> IoResult<()> {
         let mut writes = Vec::new();
         for block in blocks {
             let bytes = {
-                let mut map = marks.map.borrow_mut();
+                let mut map = states.map.borrow_mut();
                 map.count_up(block);
                 Bytes::copy_of(&map.encode(block))
             };
@@ -506,12 +496,12 @@ impl<D: BlockDevice> Bitmap<D> {
         self.members.check_groups()
     }
 
-    /// Starts the rounds that take marks back, unless there are some or nothing is to be taken back.
+    /// Starts the rounds that clear regions, unless there are some or nothing is to be cleared.
     pub(crate) fn begin_rounds(self: &Rc<Self>) {
-        let Some(marks) = self.marks.as_deref() else { return };
-        if marks.recent.borrow().is_empty()
+        let Some(states) = self.states.as_deref() else { return };
+        if states.recent.borrow().is_empty()
             || self.members.is_degraded()
-            || marks.has_rounds.replace(true)
+            || states.has_rounds.replace(true)
         {
             return;
         }
@@ -520,7 +510,7 @@ impl<D: BlockDevice> Bitmap<D> {
             let round = |inner: Weak<Self>| async move {
                 let inner = inner.upgrade().filter(|it| !it.members.is_superseded());
                 let Some(inner) = inner else { return false };
-                inner.clear_idle_marks().await
+                inner.clear_idle().await
             };
             loop {
                 handle.sleep(ROUND_NS).await;
@@ -531,67 +521,67 @@ impl<D: BlockDevice> Bitmap<D> {
         }));
     }
 
-    /// Takes all marks back, of an array in which nothing is under way or in doubt and all members are
-    /// flushed; none while a member is out.
-    pub(crate) async fn clear_all_marks(self: &Rc<Self>) -> IoResult<()> {
-        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
+    /// Clears all dirty regions, of an array in which nothing is under way or needs a resync and all members
+    /// are flushed; none while a member is out.
+    pub(crate) async fn clear_dirty(self: &Rc<Self>) -> IoResult<()> {
+        let Some(states) = self.states.as_deref() else { return Ok(()) };
         if self.members.is_degraded() {
             return Ok(());
         }
-        marks.stored.until(|| !marks.is_storing.get()).await;
+        states.stored.until(|| !states.is_storing.get()).await;
         let blocks: BTreeSet<u64> = {
-            let mut map = marks.map.borrow_mut();
+            let mut map = states.map.borrow_mut();
             let blocks = map.dirty.iter().map(|region| map.block_of(region)).collect();
             map.dirty.clear();
             blocks
         };
-        marks.recent.borrow_mut().clear();
-        self.write_map_blocks(marks, blocks).await
+        states.recent.borrow_mut().clear();
+        self.write_map_blocks(states, blocks).await
     }
 
     /// Has regions from one on called never written, durably. Nothing is under way.
-    pub(crate) async fn forget_written_from(self: &Rc<Self>, first: u64) -> IoResult<()> {
-        let Some(marks) = self.marks.as_deref() else { return Ok(()) };
-        marks.stored.until(|| !marks.is_storing.get()).await;
+    pub(crate) async fn forget_written_from(self: &Rc<Self>, first: Region) -> IoResult<()> {
+        let Some(states) = self.states.as_deref() else { return Ok(()) };
+        states.stored.until(|| !states.is_storing.get()).await;
         let blocks: BTreeSet<u64> = {
-            let mut map = marks.map.borrow_mut();
-            let written: Vec<u64> = map.written.iter().filter(|it| *it >= first).collect();
+            let mut map = states.map.borrow_mut();
+            let written: Vec<Region> = map.written.iter().filter(|it| *it >= first).collect();
             for &region in &written {
                 map.written.put(region, false);
                 map.dirty.put(region, false);
-                marks.recent.borrow_mut().put(region, false);
-                marks.touched.borrow_mut().put(region, false);
+                states.recent.borrow_mut().put(region, false);
+                states.touched.borrow_mut().put(region, false);
             }
             written.into_iter().map(|region| map.block_of(region)).collect()
         };
-        self.write_map_blocks(marks, blocks).await
+        self.write_map_blocks(states, blocks).await
     }
 
     /// One round; whether there is to be another one.
-    pub(crate) async fn clear_idle_marks(self: &Rc<Self>) -> bool {
-        let Some(marks) = self.marks.as_deref() else { return false };
+    pub(crate) async fn clear_idle(self: &Rc<Self>) -> bool {
+        let Some(states) = self.states.as_deref() else { return false };
         if self.members.is_degraded() || self.membership.is_closed() {
-            marks.has_rounds.set(false);
+            states.has_rounds.set(false);
             return false;
         }
-        let idle: Vec<u64> = {
-            let (recent, mut touched) = (marks.recent.borrow(), marks.touched.borrow_mut());
-            let in_doubt = marks.in_doubt.borrow();
-            let is_idle = |region: &u64| !touched.has(*region) && !in_doubt.has(*region);
+        let idle: Vec<Region> = {
+            let (recent, mut touched) = (states.recent.borrow(), states.touched.borrow_mut());
+            let to_resync = states.to_resync.borrow();
+            let is_idle = |region: &Region| !touched.has(*region) && !to_resync.has(*region);
             let idle = recent.iter().filter(is_idle).collect();
             touched.clear();
             idle
         };
-        marks.under_way.borrow_mut().advance();
-        marks.drained.until(|| marks.under_way.borrow().is_drained()).await;
+        states.under_way.borrow_mut().advance();
+        states.drained.until(|| states.under_way.borrow().is_drained()).await;
         if self.members.flush().await.is_ok() && !idle.is_empty() {
-            marks.unwanted.borrow_mut().extend(idle);
-            let wait = marks.stored.wait();
-            self.want_marks([]);
+            states.to_clear.borrow_mut().extend(idle);
+            let wait = states.stored.wait();
+            self.want_stored([]);
             wait.await;
         }
-        let is_more = !marks.recent.borrow().is_empty();
-        marks.has_rounds.set(is_more);
+        let is_more = !states.recent.borrow().is_empty();
+        states.has_rounds.set(is_more);
         is_more
     }
 }

@@ -9,17 +9,17 @@ pub enum GrowError {
     /// It has no durable state.
     #[error("a bare array does not grow: make it anew")]
     Bare,
-    /// The level cannot have one row more.
+    /// The level cannot have one parity row more.
     #[error(
-        "{level} cannot be given one more row: 5, 6, 7.3, N+M, 50 and 60 can, and 1 one more copy"
+        "{level} cannot be given one more parity row: 5, 6, 7.3, N+M, 50 and 60 can, and 1 one more copy"
     )]
     Level {
         /// The level of the array.
         level: Level,
     },
-    /// The level does not get room by one member more.
-    #[error("{level} cannot be given a member for room: 5, 6, 7.3 and N+M can")]
-    NoRoom {
+    /// The level gets no capacity by an added member.
+    #[error("{level} cannot be given a member for capacity: 5, 6, 7.3 and N+M can")]
+    FixedWidth {
         /// The level of the array.
         level: Level,
     },
@@ -32,10 +32,10 @@ pub enum GrowError {
         needed: u64,
     },
     /// It moves to more members.
-    #[error("the array is being given a member for room: wait until that is through")]
+    #[error("the array is being given a member for capacity: wait until that is through")]
     Reshaping,
     /// Not one device for each group.
-    #[error("{given} devices given: one more row takes {needed}, one for each group")]
+    #[error("{given} devices given: one more parity row takes {needed}, one for each group")]
     Devices {
         /// How many were given.
         given: usize,
@@ -47,7 +47,7 @@ pub enum GrowError {
     Degraded,
     /// Parity is still made anew after a crash.
     #[error("the parity of {regions} regions is still being made anew: wait until it is")]
-    InDoubt {
+    NeedsResync {
         /// The regions.
         regions: u64,
     },
@@ -56,7 +56,7 @@ pub enum GrowError {
         "the journal is on a device: put it back on the members, grow, then put it there again"
     )]
     JournalDevice,
-    /// Writes have failed, and are not settled.
+    /// Writes have failed, and stripes are half written.
     #[error("writes to the array have failed: look at its members, and assemble it again, first")]
     Failed,
     /// It is growing at this moment.

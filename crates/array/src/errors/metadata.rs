@@ -190,11 +190,11 @@ pub enum MetadataError {
     },
     /// Stripes may not match, and members are missing that only they could tell.
     #[error(
-        "not stopped cleanly, {regions} regions in doubt and {} not there: connect {}, or force the \
+        "not stopped cleanly, {regions} regions need a resync and {} not there: connect {}, or force the \
          start and check the data", Missing(.missing), if .missing.len() == 1 { "it" } else { "them" }
     )]
     DirtyDegraded {
-        /// The regions in doubt.
+        /// The regions that need a resync.
         regions: u64,
         /// The members that are not there.
         missing: Vec<usize>,

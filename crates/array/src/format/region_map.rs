@@ -1,16 +1,17 @@
-//! The region map: what was ever written, and what may be in doubt, in large pieces. Pure.
+//! The region map: what was ever written, and what may need a resync, in large pieces. Pure.
 //!
 //! A region is the same run of rows on all members. The map is pages of 512 bytes, each with a
 //! sequence number and a CRC of its own; all members hold all of it. A page is one sector, so no power
 //! cut tears it. The tables are in `docs/formats/array.md`.
 
-use voltier_block::{MIB, SECTOR_BYTES};
+use voltier_block::{Lba, MIB, SECTOR_BYTES, SectorRange};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::bits::Bits;
 use crate::format::checksum::{COUNTER_MAX, crc_without, seal};
 use crate::format::member_layout::{BACKUP_START_BYTES, MAP_START_BYTES};
+use crate::geometry::numbers::{Region, each};
 
 /// Smallest region, in bytes of a member.
 const REGION_BYTES_MIN: u64 = MIB;
@@ -28,9 +29,55 @@ const FIELD_BYTES: usize = 160;
 const CRC_AT: usize = 24;
 
 /// Sectors of a region on a member with so many sectors of chunks: a power of two, whole chunks.
-pub(crate) fn region_sectors(member_sectors: u64) -> u64 {
+fn region_sectors(member_sectors: u64) -> u64 {
     let least = member_sectors.div_ceil(REGIONS_MAX).max(REGION_BYTES_MIN / SECTOR_BYTES);
     least.next_power_of_two()
+}
+
+/// How the members of an array are cut into regions, the last of which may be short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegionGrid {
+    region_sectors: u64,
+    member_sectors: u64,
+}
+
+impl RegionGrid {
+    /// The regions of members with so many sectors of chunks.
+    pub(crate) fn new(member_sectors: u64) -> Self {
+        Self { region_sectors: region_sectors(member_sectors), member_sectors }
+    }
+
+    /// Sectors of a region on a member.
+    pub(crate) fn region_sectors(self) -> u64 {
+        self.region_sectors
+    }
+
+    pub(crate) fn count(self) -> u64 {
+        self.member_sectors.div_ceil(self.region_sectors)
+    }
+
+    pub(crate) fn last(self) -> Region {
+        Region(self.count() - 1)
+    }
+
+    /// The region of a sector of a member.
+    #[inline]
+    pub(crate) fn region_at(self, at: Lba) -> Region {
+        Region(at.0 / self.region_sectors)
+    }
+
+    /// The sectors of a region on a member.
+    pub(crate) fn sectors_of(self, region: Region) -> SectorRange {
+        let start = region.0 * self.region_sectors;
+        SectorRange::new(Lba(start), self.region_sectors.min(self.member_sectors - start))
+    }
+
+    /// Bytes of a member in so many regions, of which the last one of all may be one.
+    pub(crate) fn bytes_of(self, count: u64, has_last: bool) -> u64 {
+        let last = self.sectors_of(self.last()).count;
+        let short = if has_last { self.region_sectors - last } else { 0 };
+        (count * self.region_sectors - short) * SECTOR_BYTES
+    }
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -59,7 +106,7 @@ pub(crate) struct Joined {
     /// Blocks that are not the same on all members.
     pub(crate) unequal: Vec<u64>,
     /// Regions of which nobody knows anything.
-    pub(crate) unknown: Bits,
+    pub(crate) unknown: Bits<Region>,
 }
 
 /// What is on the medium of every member in service.
@@ -70,17 +117,17 @@ pub(crate) struct RegionMap {
     /// The number of the newest writing of each page.
     sequences: Vec<u64>,
     /// Regions that were written since the array was made; all others read as zeroes.
-    pub(crate) written: Bits,
+    pub(crate) written: Bits<Region>,
     /// Regions whose parity may not match, or which a member that is away does not have.
-    pub(crate) dirty: Bits,
+    pub(crate) dirty: Bits<Region>,
     /// Regions that a member which is being rebuilt may not have. Says nothing while there is none.
-    pub(crate) missing: Bits,
+    pub(crate) missing: Bits<Region>,
 }
 
 impl RegionMap {
     /// The map of a new array: nothing written.
     pub(crate) fn new(array_uuid: [u8; 16], member_sectors: u64) -> Self {
-        let count = member_sectors.div_ceil(region_sectors(member_sectors));
+        let count = RegionGrid::new(member_sectors).count();
         Self {
             array_uuid,
             count,
@@ -106,12 +153,12 @@ impl RegionMap {
     }
 
     /// The block with the page of a region.
-    pub(crate) fn block_of(&self, region: u64) -> u64 {
-        region / PAGE_REGIONS / BLOCK_PAGES
+    pub(crate) fn block_of(&self, region: Region) -> u64 {
+        region.0 / PAGE_REGIONS / BLOCK_PAGES
     }
 
-    fn regions_of(&self, page: u64) -> std::ops::Range<u64> {
-        page * PAGE_REGIONS..((page + 1) * PAGE_REGIONS).min(self.count)
+    fn regions_of(&self, page: u64) -> impl Iterator<Item = Region> + use<> {
+        each(Region(page * PAGE_REGIONS)..Region(((page + 1) * PAGE_REGIONS).min(self.count)))
     }
 
     fn pages_of(&self, block: u64) -> std::ops::Range<u64> {
@@ -135,7 +182,7 @@ impl RegionMap {
     }
 
     fn encode_page(&self, index: u64) -> [u8; PAGE_BYTES] {
-        let field = |set: &Bits| {
+        let field = |set: &Bits<Region>| {
             let mut field = [0; FIELD_BYTES];
             for (at, region) in self.regions_of(index).enumerate() {
                 field[at / 8] |= u8::from(set.has(region)) << (at % 8);
@@ -235,12 +282,12 @@ mod tests {
     fn of_each_page_the_newest_counts() {
         let mut old = RegionMap::new(UUID, SECTORS);
         assert_eq!((old.page_count(), old.block_count()), (3, 1));
-        old.written.put(0, true);
-        old.dirty.put(PAGE_REGIONS, true);
+        old.written.put(Region(0), true);
+        old.dirty.put(Region(PAGE_REGIONS), true);
         let mut new = old.clone();
         new.count_up(0);
-        new.written.put(2 * PAGE_REGIONS + 8, true);
-        new.dirty.put(PAGE_REGIONS, false);
+        new.written.put(Region(2 * PAGE_REGIONS + 8), true);
+        new.dirty.put(Region(PAGE_REGIONS), false);
         let (old_bytes, new_bytes) = (all(&old), all(&new));
         let join = |members: &[Option<&[u8]>]| {
             let joined = RegionMap::join(UUID, SECTORS, members);
@@ -253,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_of_a_page_is_noticed_and_lost_pages_are_all_in_doubt() {
+    fn every_flipped_bit_of_a_page_is_noticed_and_lost_pages_all_need_a_resync() {
         let map = RegionMap::new(UUID, SECTORS);
         let bytes = all(&map);
         for bit in (0..PAGE_BYTES * 8).step_by(3) {
@@ -264,13 +311,13 @@ mod tests {
             let joined = RegionMap::join(UUID, SECTORS, &[Some(&flipped)]);
             assert_eq!(joined.unknown.count(), PAGE_REGIONS, "bit {bit}");
             assert_eq!(joined.map.written, joined.unknown);
-            assert_eq!(joined.map.dirty.iter().last(), Some(PAGE_REGIONS - 1));
+            assert_eq!(joined.map.dirty.iter().last(), Some(Region(PAGE_REGIONS - 1)));
         }
         // Of another array, cut off, or not there at all.
         for bytes in [Some(&all(&RegionMap::new([8; 16], SECTORS))[..]), Some(&bytes[..512]), None]
         {
             let joined = RegionMap::join(UUID, SECTORS, &[bytes]);
-            assert!(joined.map.written.has(map.count() - 1));
+            assert!(joined.map.written.has(Region(map.count() - 1)));
         }
     }
 }

@@ -12,7 +12,7 @@ pub struct ReshapeRecord {
     /// So many sectors behind those are kept on all members for the case of a crash; none if 0.
     pub staged_sectors: u64,
     /// Every transaction of the journal below this is in place, and may be for a shape that is gone.
-    pub settled_below: u64,
+    pub redo_from: u64,
 }
 
 impl ReshapeRecord {

@@ -15,7 +15,7 @@ use crate::format::journal_place::{JournalOptions, JournalPlace};
 use crate::format::member_layout::{
     AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES,
 };
-use crate::format::region_map::region_sectors;
+use crate::format::region_map::RegionGrid;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
@@ -86,7 +86,7 @@ pub enum Usage {
     Making,
     /// It is in use, or was when the power went.
     InUse,
-    /// It was stopped: nothing is in doubt.
+    /// It was stopped: nothing needs a resync.
     Clean,
 }
 
@@ -119,9 +119,9 @@ pub struct ArrayRecord {
     pub members: Vec<MemberRecord>,
     /// The device that has the journal; none while it is on the members.
     pub journal_device: Option<JournalRecord>,
-    /// Whether the parity of what is marked may not match although there is a journal: it was started
+    /// Whether the parity of what is dirty may not match although there is a journal: it was started
     /// without its device.
-    pub is_in_doubt: bool,
+    pub needs_resync: bool,
     /// Set while the array moves to this geometry from one with a member less.
     pub reshape: Option<ReshapeRecord>,
 }
@@ -182,14 +182,14 @@ struct Raw {
     journal_uuid: [u8; 16],
     journal_since: U64,
     journal_state: U32,
-    in_doubt: U32,
+    needs_resync: U32,
     /// From here on since version 3.
     is_reshaping: U32,
     reserved_reshape: U32,
     reshape_position: U64,
     reshape_moved: U64,
     reshape_staged: U64,
-    reshape_settled: U64,
+    reshape_redo_from: U64,
     reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
 }
 
@@ -241,7 +241,7 @@ fn version_of(array: &ArrayRecord) -> u32 {
         return 3;
     }
     let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
-    if has_rows || array.journal_device.is_some() || array.is_in_doubt { 2 } else { 1 }
+    if has_rows || array.journal_device.is_some() || array.needs_resync { 2 } else { 1 }
 }
 
 const CONSISTENCIES: [Consistency; 3] =
@@ -314,7 +314,7 @@ impl Superblock {
         raw.journal_sectors = journal.count.into();
         raw.data_start = data.start.0.into();
         raw.data_sectors = data.count.into();
-        raw.region_sectors = region_sectors(data.count).into();
+        raw.region_sectors = RegionGrid::new(data.count).region_sectors().into();
         raw.name[..array.name.len()].copy_from_slice(array.name.as_bytes());
         for (entry, member) in raw.table.iter_mut().zip(&array.members) {
             entry.uuid = member.uuid;
@@ -326,13 +326,13 @@ impl Superblock {
             raw.journal_since = journal.since_event.into();
             raw.journal_state = journal.state.code().into();
         }
-        raw.in_doubt = u32::from(array.is_in_doubt).into();
+        raw.needs_resync = u32::from(array.needs_resync).into();
         if let Some(reshape) = array.reshape {
             raw.is_reshaping = 1.into();
             raw.reshape_position = reshape.position.into();
             raw.reshape_moved = reshape.moved_sectors.into();
             raw.reshape_staged = reshape.staged_sectors.into();
-            raw.reshape_settled = reshape.settled_below.into();
+            raw.reshape_redo_from = reshape.redo_from.into();
         }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
         seal(&mut block, CRC_AT);
@@ -390,9 +390,9 @@ impl Raw {
         let name = std::str::from_utf8(&self.name).ok()?.trim_end_matches('\0');
         let consistency = coded(&CONSISTENCIES, self.consistency)?;
         let has_ring = !places.journal.is_empty();
-        let (journal_device, is_in_doubt) = self
+        let (journal_device, needs_resync) = self
             .journal()
-            .filter(|(device, in_doubt)| has_ring || (device.is_none() && !in_doubt))?;
+            .filter(|(device, needs_resync)| has_ring || (device.is_none() && !needs_resync))?;
         let usage = coded(&Usage::ALL, self.usage)?;
         let reshape = self.reshape(&geometry)?;
         let is_whole = geometry.member_sectors() == places.data.count && is_name(name);
@@ -407,7 +407,7 @@ impl Raw {
                 usage,
                 members,
                 journal_device,
-                is_in_doubt,
+                needs_resync,
                 reshape,
             },
             member,
@@ -415,12 +415,12 @@ impl Raw {
         })
     }
 
-    /// Which device has the journal, and whether parity is in doubt nevertheless.
+    /// Which device has the journal, and whether parity needs a resync nevertheless.
     fn journal(&self) -> Option<(Option<JournalRecord>, bool)> {
         if self.version.get() < 2 {
             return Some((None, false));
         }
-        let is_in_doubt = match self.in_doubt.get() {
+        let needs_resync = match self.needs_resync.get() {
             0 => false,
             1 => true,
             _ => return None,
@@ -428,12 +428,12 @@ impl Raw {
         let since_event = self.journal_since.get();
         let is_none = self.journal_state.get() == 0;
         if is_none && (since_event, self.journal_uuid) == (0, [0; 16]) {
-            return Some((None, is_in_doubt));
+            return Some((None, needs_resync));
         }
         let state = coded(&JournalState::ALL, self.journal_state)?;
         let uuid = self.journal_uuid;
         (since_event <= self.event.get())
-            .then_some((Some(JournalRecord { uuid, state, since_event }), is_in_doubt))
+            .then_some((Some(JournalRecord { uuid, state, since_event }), needs_resync))
     }
 
     /// Where a move to this geometry is; none inside if there is none.
@@ -447,10 +447,10 @@ impl Raw {
             position: self.reshape_position.get(),
             moved_sectors: self.reshape_moved.get(),
             staged_sectors: self.reshape_staged.get(),
-            settled_below: self.reshape_settled.get(),
+            redo_from: self.reshape_redo_from.get(),
         };
         let shapes = Shapes::of(geometry)?;
-        let is_possible = record.is_possible(&shapes) && record.settled_below < COUNTER_MAX;
+        let is_possible = record.is_possible(&shapes) && record.redo_from < COUNTER_MAX;
         is_possible.then_some(Some(record))
     }
 
@@ -474,7 +474,7 @@ impl Raw {
             && journal_sectors.is_multiple_of(area_sectors)
             && self.device_sectors.get() <= u64::MAX / SECTOR_BYTES
             && data_sectors > 0
-            && self.region_sectors.get() == region_sectors(data_sectors);
+            && self.region_sectors.get() == RegionGrid::new(data_sectors).region_sectors();
         (fits && are_ours).then_some(MemberLayout { map, journal, data })
     }
 }

@@ -13,16 +13,13 @@ use voltier_parity::ROWS_MAX;
 use crate::geometry::level::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
 };
-
-/// The number of a stripe, in the order of the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Stripe(pub u64);
+use crate::geometry::numbers::{Row, StripeNumber};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The stripe it is in.
-    pub stripe: Stripe,
+    pub stripe: StripeNumber,
     /// The chunk of the stripe, in the order of the volume.
     pub column: usize,
     /// Sectors from the start of the chunk.
@@ -33,7 +30,7 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberPlace {
     /// The stripe it is in.
-    pub stripe: Stripe,
+    pub stripe: StripeNumber,
     /// The slot: below [`Geometry::data_chunks`] data, else that parity or copy.
     pub slot: usize,
     /// Sectors from the start of the chunk.
@@ -87,7 +84,7 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The stripe it is in.
-    pub stripe: Stripe,
+    pub stripe: StripeNumber,
     /// The slot that has it.
     pub slot: usize,
     /// Where in the chunk.
@@ -163,17 +160,17 @@ impl Geometry {
 
     /// Chunks of data in a stripe.
     pub const fn data_chunks(&self) -> usize {
-        self.shape.width - self.shape.rows
+        self.shape.width - self.shape.parities
     }
 
     /// Parities or further copies in a stripe: so many members of a group may be lost.
     pub const fn parity_chunks(&self) -> usize {
-        self.shape.rows
+        self.shape.parities
     }
 
     /// Whether the members of a group are copies of each other.
     pub const fn is_mirror(&self) -> bool {
-        self.shape.rows > 0 && self.data_chunks() == 1
+        self.shape.parities > 0 && self.data_chunks() == 1
     }
 
     /// The chunk, in sectors.
@@ -206,7 +203,7 @@ impl Geometry {
         let stripe = at.0 / self.stripe_sectors();
         let inside = at.0 % self.stripe_sectors();
         Place {
-            stripe: Stripe(stripe),
+            stripe: StripeNumber(stripe),
             column: (inside / self.chunk_sectors) as usize,
             offset: inside % self.chunk_sectors,
         }
@@ -219,13 +216,33 @@ impl Geometry {
     }
 
     /// The group a stripe is on.
-    pub const fn group_of(&self, stripe: Stripe) -> usize {
+    #[inline]
+    pub const fn group_of(&self, stripe: StripeNumber) -> usize {
         (stripe.0 % self.shape.groups as u64) as usize
     }
 
     /// The row of chunks that a stripe is on its members.
-    pub const fn row_of(&self, stripe: Stripe) -> u64 {
-        stripe.0 / self.shape.groups as u64
+    #[inline]
+    pub const fn row_of(&self, stripe: StripeNumber) -> Row {
+        Row(stripe.0 / self.shape.groups as u64)
+    }
+
+    /// The stripe that is a row of a group's members.
+    #[inline]
+    pub const fn stripe_of(&self, group: usize, row: Row) -> StripeNumber {
+        StripeNumber(row.0 * self.shape.groups as u64 + group as u64)
+    }
+
+    /// The row of a sector of a member.
+    #[inline]
+    pub const fn row_at(&self, at: Lba) -> Row {
+        Row(at.0 / self.chunk_sectors)
+    }
+
+    /// The first sector of a row on its members.
+    #[inline]
+    pub const fn lba_of_row(&self, row: Row) -> Lba {
+        Lba(row.0 * self.chunk_sectors)
     }
 
     /// The members of a group, ascending: all stripes of the group are on these.
@@ -242,14 +259,14 @@ impl Geometry {
 
     /// Whether a member has data, and not parities alone.
     pub const fn holds_data(&self, member: usize) -> bool {
-        let is_shared = self.is_mirror() || self.shape.rows == 0;
+        let is_shared = self.is_mirror() || self.shape.parities == 0;
         is_shared || self.place_in_group(member).1 < self.rotating()
     }
 
-    /// Rows that were added, each whole on a member of its own behind all others.
+    /// Parity rows that were added, each whole on a member of its own behind all others.
     const fn added(&self) -> usize {
         match self.layout {
-            Layout::AddedRows { rotating } => self.shape.rows - rotating,
+            Layout::AddedRows { rotating } => self.shape.parities - rotating,
             Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 0,
         }
     }
@@ -274,12 +291,12 @@ impl Geometry {
 
     /// Members over which the first parity rotates; one if it does not.
     const fn rotating(&self) -> usize {
-        if self.shape.rows == 0 || self.data_chunks() == 1 {
+        if self.shape.parities == 0 || self.data_chunks() == 1 {
             return 1;
         }
         match self.layout {
             Layout::LeftSymmetric | Layout::AddedRows { .. } => self.shape.width - self.added(),
-            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.rows - 1),
+            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.parities - 1),
         }
     }
 
@@ -289,13 +306,13 @@ impl Geometry {
     }
 
     /// The place of the first parity in the group.
-    fn first_parity(&self, stripe: Stripe) -> usize {
+    fn first_parity(&self, stripe: StripeNumber) -> usize {
         let rotating = self.rotating();
-        rotating - 1 - (self.row_of(stripe) % rotating as u64) as usize
+        rotating - 1 - (self.row_of(stripe).0 % rotating as u64) as usize
     }
 
     /// The slot that holds a column.
-    pub fn slot_of_column(&self, stripe: Stripe, column: usize) -> usize {
+    pub fn slot_of_column(&self, stripe: StripeNumber, column: usize) -> usize {
         if !self.numbers_by_member() {
             return column;
         }
@@ -306,7 +323,7 @@ impl Geometry {
     }
 
     /// The column in a slot, which must be one of data.
-    pub fn column_of_slot(&self, stripe: Stripe, slot: usize) -> usize {
+    pub fn column_of_slot(&self, stripe: StripeNumber, slot: usize) -> usize {
         if !self.numbers_by_member() {
             return slot;
         }
@@ -317,22 +334,23 @@ impl Geometry {
     }
 
     /// The member, of all, that has a slot of a stripe.
-    pub fn member_of(&self, stripe: Stripe, slot: usize) -> usize {
+    #[inline]
+    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> usize {
         self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
     }
 
     /// The place in the group of a slot of a stripe.
-    fn index_of(&self, stripe: Stripe, slot: usize) -> usize {
+    fn index_of(&self, stripe: StripeNumber, slot: usize) -> usize {
         let rotating = self.rotating();
         if rotating == 1 {
             return slot;
         }
-        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
+        let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
         let parity = self.first_parity(stripe);
         match (self.numbers_by_member(), slot.checked_sub(data)) {
             (false, None) => (parity + turning + slot) % rotating,
-            (false, Some(row)) if row < turning => (parity + row) % rotating,
-            (false, Some(row)) => rotating + row - turning,
+            (false, Some(index)) if index < turning => (parity + index) % rotating,
+            (false, Some(index)) => rotating + index - turning,
             (true, None) if slot < parity => slot,
             (true, None) => slot + 1,
             (true, Some(0)) => parity,
@@ -341,7 +359,7 @@ impl Geometry {
     }
 
     /// The slot that a member has of a stripe; none if the stripe is on another group.
-    pub fn slot_of(&self, stripe: Stripe, member: usize) -> Option<usize> {
+    pub fn slot_of(&self, stripe: StripeNumber, member: usize) -> Option<usize> {
         let (group, index) = self.place_in_group(member);
         if group != self.group_of(stripe) || index >= self.shape.width {
             return None;
@@ -350,7 +368,7 @@ impl Geometry {
         if rotating == 1 {
             return Some(index);
         }
-        let (data, turning) = (self.data_chunks(), self.shape.rows - self.added());
+        let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
         let parity = self.first_parity(stripe);
         Some(if self.numbers_by_member() {
             match index {
@@ -367,8 +385,9 @@ impl Geometry {
     }
 
     /// The sector of its members where a stripe has `offset` sectors of a chunk before it.
-    pub const fn member_lba(&self, stripe: Stripe, offset: u64) -> Lba {
-        Lba(self.row_of(stripe) * self.chunk_sectors + offset)
+    #[inline]
+    pub const fn member_lba(&self, stripe: StripeNumber, offset: u64) -> Lba {
+        Lba(self.row_of(stripe).0 * self.chunk_sectors + offset)
     }
 
     /// What a sector of a member is; none if it is not used.
@@ -376,9 +395,7 @@ impl Geometry {
         if member >= self.member_count() || at.0 >= self.member_sectors() {
             return None;
         }
-        let group = self.group_of_member(member) as u64;
-        let row = at.0 / self.chunk_sectors;
-        let stripe = Stripe(row * self.shape.groups as u64 + group);
+        let stripe = self.stripe_of(self.group_of_member(member), self.row_at(at));
         let slot = self.slot_of(stripe, member)?;
         Some(MemberPlace { stripe, slot, offset: at.0 % self.chunk_sectors })
     }
@@ -407,21 +424,21 @@ impl Geometry {
 
 /// Shapes of the same array with further members.
 ///
-/// A row of parity does not depend on the rows there are, so a further one needs a place and nothing else:
+/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing else:
 /// a member of its own, for each group, behind all members there are. The name of the level follows from
 /// the count.
 impl Geometry {
     /// The same with one more parity, or copy. It has one member more for each group.
     ///
     /// # Errors
-    /// None inside when the level has no row to add one to, or no name with one more.
-    pub fn with_row(&self) -> Result<Self, Option<GeometryError>> {
-        let (data, rows) = (self.data_chunks(), self.parity_chunks());
+    /// None inside when the level has no parity row to add one to, or no name with one more.
+    pub fn with_parity(&self) -> Result<Self, Option<GeometryError>> {
+        let (data, parities) = (self.data_chunks(), self.parity_chunks());
         let level = match self.level() {
             Level::Raid1 => Level::Raid1,
             Level::Raid5 => Level::Raid6,
             Level::Raid6 => Level::Raid7_3,
-            Level::Raid7_3 | Level::NPlusM { .. } => Level::NPlusM { data, parity: rows + 1 },
+            Level::Raid7_3 | Level::NPlusM { .. } => Level::NPlusM { data, parity: parities + 1 },
             Level::Raid50 { group } => Level::Raid60 { group: group + 1 },
             Level::Raid60 { group } => Level::Raid70 { group: group + 1 },
             Level::Raid0 | Level::Raid10 | Level::Raid70 { .. } => return Err(None),
@@ -429,10 +446,10 @@ impl Geometry {
         let layout = match self.layout() {
             layout if self.is_mirror() => layout,
             // With one parity the numbers of the data do not matter: what comes is Linux md's.
-            Layout::LeftSymmetric if rows == 1 && self.group_count() == 1 => {
+            Layout::LeftSymmetric if parities == 1 && self.group_count() == 1 => {
                 Layout::LeftSymmetricFixedRows
             }
-            Layout::LeftSymmetric => Layout::AddedRows { rotating: rows },
+            Layout::LeftSymmetric => Layout::AddedRows { rotating: parities },
             Layout::LeftSymmetricFixedRows if self.group_count() > 1 => return Err(None),
             same => same,
         };
@@ -441,14 +458,14 @@ impl Geometry {
         Self::new(level, layout, members, chunk_bytes, self.member_sectors()).map_err(Some)
     }
 
-    /// Whether rows added to this, and members for room, give the other.
+    /// Whether parity rows added to this, and members for capacity, give the other.
     pub(crate) fn grows_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();
         for _ in 0..=ROWS_MAX {
             if shape.widens_into(other) {
                 return *self != *other;
             }
-            match shape.with_row() {
+            match shape.with_parity() {
                 Ok(next) => shape = next,
                 Err(_) => return false,
             }
@@ -456,7 +473,7 @@ impl Geometry {
         false
     }
 
-    /// Whether members added for room alone give the other. Whether they come before rows or behind them
+    /// Whether members added for capacity alone give the other. Whether they come before parity rows or behind them
     /// makes no difference.
     fn widens_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();
@@ -472,7 +489,7 @@ impl Geometry {
     /// The same with one member more, which holds data and parity as all others do: wider stripes.
     ///
     /// # Errors
-    /// None inside when the level does not get room so.
+    /// None inside when the level gets no capacity so.
     pub fn with_member(&self) -> Result<Self, Option<GeometryError>> {
         let level = match self.level() {
             same @ (Level::Raid5 | Level::Raid6 | Level::Raid7_3) => same,

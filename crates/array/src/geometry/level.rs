@@ -52,15 +52,15 @@ pub enum Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// The default, and Linux md's for RAID 5 and 6: parity goes one member to the left from stripe
-    /// to stripe, further rows follow to its right, data begin behind the last row and wrap.
+    /// to stripe, further parity rows follow to its right, data begin behind the last of them and wrap.
     #[default]
     LeftSymmetric,
     /// Linux md's `left-symmetric-6`: the first parity rotates over all members but the last ones,
-    /// which hold the further rows. It is what a row added to a RAID 5 without moving data gives.
+    /// which hold the further parity rows. It is what a parity row added to a RAID 5 without moving data gives.
     LeftSymmetricFixedRows,
-    /// What rows added to an array of several parities, or of groups, give: so many parities as by
+    /// What parity rows added to an array of several parities, or of groups, give: so many parities as by
     /// [`LeftSymmetric`](Self::LeftSymmetric) over the members that were there first, and each further
-    /// row on members of its own, one for each group, behind all others.
+    /// parity row on members of its own, one for each group, behind all others.
     AddedRows {
         /// Parities that rotate, of each group.
         rotating: usize,
@@ -92,9 +92,11 @@ impl Layout {
     pub(crate) const fn check(self, shape: Shape) -> Result<(), GeometryError> {
         match self {
             Self::AddedRows { rotating }
-                if rotating == 0 || rotating >= shape.rows || shape.width == shape.rows + 1 =>
+                if rotating == 0
+                    || rotating >= shape.parities
+                    || shape.width == shape.parities + 1 =>
             {
-                Err(GeometryError::Layout { rotating, parity: shape.rows })
+                Err(GeometryError::Layout { rotating, parity: shape.parities })
             }
             _ => Ok(()),
         }
@@ -162,7 +164,7 @@ pub enum GeometryError {
 pub(crate) struct Shape {
     pub(crate) groups: usize,
     pub(crate) width: usize,
-    pub(crate) rows: usize,
+    pub(crate) parities: usize,
 }
 
 impl fmt::Display for Level {
@@ -190,10 +192,11 @@ impl Level {
 
     /// What the level takes, and the shape it has if the number of members suits it.
     fn shape_of(self, members: usize) -> (&'static str, Option<Shape>) {
-        let one = |rows| Shape { groups: 1, width: members, rows };
-        let grouped = |group: usize, rows| {
-            let fits = group >= rows + 2 && members >= 2 * group && members.is_multiple_of(group);
-            fits.then(|| Shape { groups: members / group, width: group, rows })
+        let one = |parities| Shape { groups: 1, width: members, parities };
+        let grouped = |group: usize, parities| {
+            let fits =
+                group >= parities + 2 && members >= 2 * group && members.is_multiple_of(group);
+            fits.then(|| Shape { groups: members / group, width: group, parities })
         };
         match self {
             Level::Raid0 => ("2 or more", (members >= 2).then(|| one(0))),
@@ -203,7 +206,7 @@ impl Level {
             }
             Level::Raid10 => {
                 let fits = members >= 4 && members.is_multiple_of(2);
-                let pairs = Shape { groups: members / 2, width: 2, rows: 1 };
+                let pairs = Shape { groups: members / 2, width: 2, parities: 1 };
                 ("an even number, 4 or more", fits.then_some(pairs))
             }
             Level::Raid5 => ("3 or more", (members >= 3).then(|| one(1))),
@@ -227,7 +230,7 @@ impl Level {
         }
         let (needed, shape) = self.shape_of(members);
         let shape = shape.ok_or(GeometryError::Members { level: self, members, needed })?;
-        let (data, parity) = (shape.width - shape.rows, shape.rows);
+        let (data, parity) = (shape.width - shape.parities, shape.parities);
         let most = Code::data_max(parity);
         if parity > 0 && data > most {
             return Err(GeometryError::Width { data, parity, most });

@@ -2,5 +2,6 @@
 
 pub(crate) mod chunks;
 pub(crate) mod level;
+pub(crate) mod numbers;
 pub(crate) mod plan;
 pub(crate) mod shapes;

@@ -15,6 +15,7 @@ use std::ops::Range;
 use voltier_block::{Lba, SectorRange};
 
 use crate::geometry::chunks::{Geometry, Part};
+use crate::geometry::numbers::Row;
 
 /// The shape from before and the one that comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +30,9 @@ pub(crate) struct Window {
     /// The position from which and to which.
     pub(crate) units: Range<u64>,
     /// Where they are in the old shape.
-    pub(crate) old_rows: Range<u64>,
+    pub(crate) old_rows: Range<Row>,
     /// And in the new one.
-    pub(crate) new_rows: Range<u64>,
+    pub(crate) new_rows: Range<Row>,
     /// What they are of the volume.
     pub(crate) range: SectorRange,
 }
@@ -74,22 +75,22 @@ impl Shapes {
     }
 
     /// Rows of the new shape: from the first one on.
-    pub(crate) fn new_rows(&self, position: u64) -> u64 {
+    pub(crate) fn new_rows(&self, position: u64) -> Row {
         let chunks = self.before.stripe_count() * self.unit_rows();
         let most = chunks.div_ceil(self.unit_rows() + 1);
-        position.saturating_mul(self.unit_rows()).min(most)
+        Row(position.saturating_mul(self.unit_rows()).min(most))
     }
 
     /// The first row of the old shape.
-    pub(crate) fn old_rows(&self, position: u64) -> u64 {
-        position.saturating_mul(self.unit_rows() + 1).min(self.before.stripe_count())
+    pub(crate) fn old_rows(&self, position: u64) -> Row {
+        Row(position.saturating_mul(self.unit_rows() + 1).min(self.before.stripe_count()))
     }
 
     /// The shape of a row; none if it holds nothing.
-    pub(crate) fn of_row(&self, position: u64, row: u64) -> Option<&Geometry> {
+    pub(crate) fn of_row(&self, position: u64, row: Row) -> Option<&Geometry> {
         if row < self.new_rows(position) {
             Some(&self.after)
-        } else if row >= self.old_rows(position) && row < self.before.stripe_count() {
+        } else if row >= self.old_rows(position) && row.0 < self.before.stripe_count() {
             Some(&self.before)
         } else {
             None
@@ -126,6 +127,7 @@ impl Shapes {
 mod tests {
     use super::*;
     use crate::geometry::level::{Layout, Level};
+    use crate::geometry::numbers::{count, each};
     use std::collections::BTreeMap;
 
     const CHUNK: u64 = 8;
@@ -180,11 +182,11 @@ mod tests {
     }
 
     /// Where every chunk of the volume is, member and row: moved unit by unit, one chunk after the other.
-    fn naive(shapes: &Shapes, position: u64) -> Vec<(usize, u64)> {
+    fn naive(shapes: &Shapes, position: u64) -> Vec<(usize, Row)> {
         let place = |geometry: &Geometry, chunk: u64| {
             let place = geometry.place_of(Lba(chunk * CHUNK));
             let slot = geometry.slot_of_column(place.stripe, place.column);
-            (geometry.member_of(place.stripe, slot), place.stripe.0)
+            (geometry.member_of(place.stripe, slot), geometry.row_of(place.stripe))
         };
         let data = shapes.before.data_chunks() as u64;
         let chunks = shapes.before.sectors() / CHUNK;
@@ -204,22 +206,22 @@ mod tests {
                 assert_eq!(parts.len(), expected.len());
                 let mut rows = BTreeMap::new();
                 for (part, (member, row)) in parts.iter().zip(&expected) {
-                    let shape = shapes.of_row(position, part.stripe.0).expect("it holds data");
+                    let shape = shapes.of_row(position, *row).expect("it holds data");
                     assert_eq!((part.span.start, part.span.end), (0, CHUNK));
-                    assert_eq!(part.stripe.0, *row);
+                    assert_eq!(shape.row_of(part.stripe), *row);
                     assert_eq!(shape.member_of(part.stripe, part.slot), *member);
                     let taken: &mut Vec<usize> = rows.entry(*row).or_default();
                     assert!(!taken.contains(member), "two chunks in one place");
                     taken.push(*member);
                 }
-                for row in 0..shapes.before.stripe_count() {
+                for row in each(Row(0)..Row(shapes.before.stripe_count())) {
                     let holds = shapes.of_row(position, row).is_some();
                     assert_eq!(holds, rows.contains_key(&row), "{shapes:?} {position} {row}");
                 }
             }
             let end = shapes.end();
             assert_eq!(shapes.border(end), shapes.before.sectors());
-            assert_eq!(shapes.old_rows(end), shapes.before.stripe_count());
+            assert_eq!(shapes.old_rows(end), Row(shapes.before.stripe_count()));
         }
     }
 
@@ -256,7 +258,7 @@ mod tests {
                 assert_eq!(window.range.start.0, shapes.border(position));
                 assert!(window.new_rows.end <= shapes.old_rows(next), "what is behind it stays");
                 let chunks = window.range.count / CHUNK;
-                let rows = |rows: &Range<u64>| rows.end - rows.start;
+                let rows = count::<Row>;
                 let wide = shapes.after.data_chunks() as u64;
                 assert_eq!(chunks, rows(&window.old_rows) * (wide - 1));
                 assert_eq!(chunks.div_ceil(wide), rows(&window.new_rows));

@@ -47,7 +47,7 @@ impl Transactions {
     }
 
     /// Every transaction so far is durable in place, or nothing of it is.
-    pub(super) fn settle_all(&mut self) {
+    pub(super) fn end_all(&mut self) {
         self.unrecorded.clear();
         self.open.clear();
         self.watermark = self.next_number;
@@ -146,7 +146,7 @@ impl Ledger {
         self.failed.get().map_or(Ok(()), Err)
     }
 
-    /// A change is neither in place nor given up: the next replay settles it, and until then nothing
+    /// A change is neither in place nor given up: the next replay decides which, and until then nothing
     /// is journalled that would need its room.
     pub(super) fn fail(&self, error: IoError) {
         if self.failed.get().is_none() {

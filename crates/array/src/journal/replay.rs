@@ -78,11 +78,11 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// What is below `settled_below` is in place, whatever the rings say.
-    fn of(found: &[Option<Found>], members: usize, settled_below: u64) -> Self {
+    /// What is below `redo_from` is in place, whatever the rings say.
+    fn of(found: &[Option<Found>], members: usize, redo_from: u64) -> Self {
         let rings = || found.iter().flatten();
         let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
-        let watermark = highest(|ring| ring.bounds.watermark).max(settled_below);
+        let watermark = highest(|ring| ring.bounds.watermark).max(redo_from);
         let mut transactions = BTreeMap::new();
         let mut next_number = watermark;
         for (member, ring) in found.iter().enumerate() {
@@ -175,7 +175,7 @@ pub(crate) struct Replay<D> {
     membership: Rc<Membership>,
     placement: Rc<Placement<D>>,
     /// Every transaction below this is in place, and may be for a shape that is gone.
-    settled_below: u64,
+    redo_from: u64,
 }
 
 impl<D: BlockDevice> Replay<D> {
@@ -185,7 +185,7 @@ impl<D: BlockDevice> Replay<D> {
         members: &Rc<MemberSet<D>>,
         membership: &Rc<Membership>,
         placement: &Rc<Placement<D>>,
-        settled_below: u64,
+        redo_from: u64,
     ) -> Rc<Self> {
         Rc::new(Self {
             handle: handle.clone(),
@@ -193,7 +193,7 @@ impl<D: BlockDevice> Replay<D> {
             members: members.clone(),
             membership: membership.clone(),
             placement: placement.clone(),
-            settled_below,
+            redo_from,
         })
     }
 
@@ -226,8 +226,8 @@ impl<D: BlockDevice> Replay<D> {
             self.lose_damaged_device()?;
         }
         // Older transactions may be for rows that have another shape by now.
-        let settled_below = self.settled_below;
-        let gathered = Gathered::of(&found, self.members.len(), settled_below);
+        let redo_from = self.redo_from;
+        let gathered = Gathered::of(&found, self.members.len(), redo_from);
         let damaged = gathered.damaged(self.present());
         for member in (0..self.members.len()).filter(|member| damaged >> member & 1 == 1) {
             found[member] = None;
@@ -269,7 +269,7 @@ impl<D: BlockDevice> Replay<D> {
         for (member, found) in found.iter().enumerate().take(self.members.len()) {
             if self.members[member].is_online() && found.is_none() {
                 self.members
-                    .settle_now(member, Err(IoError::Medium))
+                    .lose_on_error_now(member, Err(IoError::Medium))
                     .map_err(|_| ArrayError::JournalDamaged { member })?;
                 report.damaged.push(member);
             }
@@ -470,7 +470,7 @@ impl<D: BlockDevice> Replay<D> {
                 self.members.clone().write(member, at, data.into(), Durability::Cached).await
             }
             Err(error) if source == self.members.len() => Err(error),
-            Err(error) => self.members.settle(member, &device, Err(error)),
+            Err(error) => self.members.lose_on_error(member, &device, Err(error)),
         }
     }
 
@@ -555,7 +555,7 @@ impl<D: BlockDevice> Replay<D> {
             let label = Label::encode(options.owner(ring, place), Start { number, ..start });
             let at = place.label_lba(number);
             let written = device.write(at, Payload::One(label), Durability::Durable).await;
-            self.placement.settle_ring(ring, &device, written)?;
+            self.placement.lose_ring_on_error(ring, &device, written)?;
         }
         Ok(())
     }

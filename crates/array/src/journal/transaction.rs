@@ -234,7 +234,7 @@ impl<D: BlockDevice> Journal<D> {
             let Ok(device) = self.placement.device_of_ring(ring) else { continue };
             let start = journal.ring(ring).borrow_mut().free_below(candidate);
             let written = self.writer.write_label(ring, start).await;
-            self.placement.settle_ring(ring, &device, written)?;
+            self.placement.lose_ring_on_error(ring, &device, written)?;
         }
         self.membership.barrier().await
     }
@@ -338,10 +338,10 @@ impl<D: BlockDevice> Journal<D> {
                 journal.check()?;
                 self.members.flush().await?;
                 // Their labels must be true also if the news is never told, and the device is there at the
-                // next start: a member that is lost just now, and not on record, lacks what is settled here.
+                // next start: a member that is lost just now, and not on record, lacks what was flushed here.
                 let watermark = journal.transactions.borrow().watermark;
                 self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
-                journal.transactions.borrow_mut().settle_all();
+                journal.transactions.borrow_mut().end_all();
                 journal.epoch.set(journal.epoch.get() + 1);
             }
             // Before anything was redone only a stop in order leaves nothing on it.
@@ -366,7 +366,7 @@ impl<D: BlockDevice> Journal<D> {
         else {
             return Err(JournalError::NoJournal.into());
         };
-        self.membership.settled().await.map_err(ArrayError::Io)?;
+        self.membership.recorded().await.map_err(ArrayError::Io)?;
         let new = match new {
             Some((device, uuid)) => {
                 let label = label_for(&durable.record(), &device, uuid, block_bytes)?;
@@ -383,7 +383,7 @@ impl<D: BlockDevice> Journal<D> {
             }
             // The device before has failed meanwhile. That it is left, too, begins a life, and must not
             // take away what comes after it.
-            self.membership.settled().await.map_err(ArrayError::Io)?;
+            self.membership.recorded().await.map_err(ArrayError::Io)?;
         };
         let moved_to = new.as_ref().map(|(new, _)| new.uuid);
         if let Some(ring) = ring {
@@ -392,7 +392,7 @@ impl<D: BlockDevice> Journal<D> {
         journal.epoch.set(journal.epoch.get() + 1);
         let old = self.placement.replace_device(new.map(|(new, _)| new));
         durable.set_journal(moved_to);
-        self.membership.settled().await.map_err(ArrayError::Io)?;
+        self.membership.recorded().await.map_err(ArrayError::Io)?;
         if let Some(old) = old {
             // If that fails it is a stale one: nobody takes it for more.
             let _ = erase_label(&*old.device).await;

@@ -2,7 +2,7 @@
 //!
 //! Records go to the rings of the members, or all of them to that of a device of its own. The members' rings
 //! are there in either case, empty while a device takes the records. When the device is lost, what is in
-//! place is flushed, the members' rings are marked as the newest, and the members say durably that the
+//! place is flushed, the members' rings are labelled as the newest, and the members say durably that the
 //! device is out; only then is anything acknowledged or written in place again.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -148,14 +148,14 @@ impl<D: BlockDevice> Placement<D> {
     }
 
     /// What a failed write to a ring means: its member is lost, or the journal leaves its device.
-    pub(crate) fn settle_ring(
+    pub(crate) fn lose_ring_on_error(
         &self,
         ring: usize,
         device: &Rc<D>,
         result: IoResult<()>,
     ) -> IoResult<()> {
         if ring < self.members.len() {
-            return self.members.settle(ring, device, result);
+            return self.members.lose_on_error(ring, device, result);
         }
         if result.is_err() {
             self.lose_device(device);
@@ -265,8 +265,8 @@ impl<D: BlockDevice> JournalWriter<D> {
             if let Err(error) = self.write_batch(ring, &batch).await {
                 // Without its ring a member is of no use: it is lost, or the journal is.
                 if let (Ok(device), Ok(())) = (device, journal.check()) {
-                    let settled = self.placement.settle_ring(ring, &device, Err(error));
-                    settled.unwrap_or_else(|error| journal.fail(error));
+                    let left = self.placement.lose_ring_on_error(ring, &device, Err(error));
+                    left.unwrap_or_else(|error| journal.fail(error));
                 }
                 let waiting = journal.ring(ring).borrow_mut().close();
                 drop(waiting);
@@ -404,7 +404,7 @@ impl<D: BlockDevice> JournalWriter<D> {
             }
             let start = journal.rings[member].borrow_mut().begin_life(life, watermark);
             let written = self.write_label(member, start).await;
-            self.members.settle_now(member, written)?;
+            self.members.lose_on_error_now(member, written)?;
         }
         self.members.check_groups()
     }

@@ -189,7 +189,7 @@ impl Means {
         }
         let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self.0[other]).collect();
         means.sort_unstable();
-        // Of an even number the slower one: when in doubt, nobody is blamed.
+        // Of an even number the slower one: then fewer members are blamed.
         means.get(means.len() / 2).copied()
     }
 }

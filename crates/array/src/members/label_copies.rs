@@ -31,7 +31,7 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.
-pub(crate) async fn read_copies<D: BlockDevice, T: PartialEq>(
+pub(crate) async fn read_label_copies<D: BlockDevice, T: PartialEq>(
     device: &D,
     decode: impl Fn(&[u8], u32) -> Result<T, Rejected>,
     is_behind: impl Fn(&T, &T) -> bool,
@@ -70,7 +70,7 @@ pub(crate) async fn read_copies<D: BlockDevice, T: PartialEq>(
 }
 
 /// Writes two copies, each durable before the next begins.
-pub(crate) async fn write_copies<D: BlockDevice>(
+pub(crate) async fn write_label_copies<D: BlockDevice>(
     device: &D,
     encode: impl Fn(u32) -> [u8; SUPERBLOCK_BYTES as usize],
 ) -> IoResult<()> {
@@ -94,7 +94,7 @@ pub(crate) async fn read_superblock<D: BlockDevice>(
         let is_same = first.array.uuid == second.array.uuid && first.member == second.member;
         is_same && second.array.event > first.array.event
     };
-    let found = read_copies(device, Superblock::decode, is_behind).await?;
+    let found = read_label_copies(device, Superblock::decode, is_behind).await?;
     let Some((superblock, is_one_copy)) = found else { return Ok(None) };
     let (had, has) = (superblock.device_sectors, device.limits().sectors);
     if had > has {
@@ -108,7 +108,7 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
     device: &D,
     superblock: &Superblock,
 ) -> IoResult<()> {
-    write_copies(device, |copy| superblock.encode(copy)).await
+    write_label_copies(device, |copy| superblock.encode(copy)).await
 }
 
 /// Tells a device whose place another one has that it is out, beside what it says. By that nobody would be
@@ -132,7 +132,7 @@ pub(crate) async fn read_label<D: BlockDevice>(
     let is_behind = |first: &JournalLabel, second: &JournalLabel| {
         first.uuid == second.uuid && second.event > first.event
     };
-    let found = read_copies(device, JournalLabel::decode, is_behind).await?;
+    let found = read_label_copies(device, JournalLabel::decode, is_behind).await?;
     let (had, has) = match &found {
         Some((label, _)) => (label.device_sectors, device.limits().sectors),
         None => return Ok(None),
@@ -142,12 +142,12 @@ pub(crate) async fn read_label<D: BlockDevice>(
 
 /// Makes both copies say this.
 pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel) -> IoResult<()> {
-    write_copies(device, |copy| label.encode(copy)).await
+    write_label_copies(device, |copy| label.encode(copy)).await
 }
 
 /// Makes a plain device of it.
 pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
-    write_copies(device, |_| [0; BLOCK_BYTES]).await
+    write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }
 
 /// The label of a spare; none unless both copies are whole, the same, and of a device of this size:

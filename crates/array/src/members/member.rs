@@ -11,18 +11,19 @@ use voltier_block::{IoError, IoResult, Nanos};
 
 use crate::format::bits::Bits;
 use crate::format::superblock::MemberState;
+use crate::geometry::numbers::Region;
 use crate::geometry::plan::SlotState;
 use crate::members::latency::Samples;
 
 /// Regions that a device does not have yet, while it is filled.
 pub(crate) struct Missing {
-    pub(crate) regions: Bits,
+    pub(crate) regions: Bits<Region>,
     /// Those of them that are being filled: they are written, and not read.
-    pub(crate) under_way: BTreeSet<u64>,
+    pub(crate) under_way: BTreeSet<Region>,
 }
 
 impl Missing {
-    fn new(regions: Bits) -> Self {
+    fn new(regions: Bits<Region>) -> Self {
         Self { regions, under_way: BTreeSet::new() }
     }
 }
@@ -197,18 +198,18 @@ impl<D> Member<D> {
     }
 
     /// Whether a region can be read from it.
-    pub(crate) fn has_region(&self, region: u64) -> bool {
+    pub(crate) fn has_region(&self, region: Region) -> bool {
         let state = self.state.borrow();
         state.device().is_some() && state.missing().is_none_or(|it| !it.regions.has(region))
     }
 
     /// Whether it is being rebuilt and lacks a region.
-    pub(crate) fn lacks(&self, region: u64) -> bool {
+    pub(crate) fn lacks(&self, region: Region) -> bool {
         self.state.borrow().missing().is_some_and(|it| it.regions.has(region))
     }
 
     /// How a region of it can be used by requests.
-    pub(crate) fn slot_state(&self, region: u64) -> SlotState {
+    pub(crate) fn slot_state(&self, region: Region) -> SlotState {
         match &*self.state.borrow() {
             State::Lost => SlotState::Lost,
             State::Rebuilding { missing, .. } if missing.under_way.contains(&region) => {
@@ -263,7 +264,7 @@ impl<D> Member<D> {
     }
 
     /// A device to fill, in the place of one that is lost.
-    pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], lacking: Bits) {
+    pub(crate) fn join(&self, device: Rc<D>, uuid: [u8; 16], lacking: Bits<Region>) {
         self.step(Event::Joined { device, missing: Missing::new(lacking) });
         self.watch.forget();
         self.uuid.set(uuid);
@@ -276,7 +277,7 @@ impl<D> Member<D> {
     }
 
     /// A device to fill beside this one, which serves on until then.
-    pub(crate) fn begin_copy(&self, device: Rc<D>, uuid: [u8; 16], lacking: Bits) {
+    pub(crate) fn begin_copy(&self, device: Rc<D>, uuid: [u8; 16], lacking: Bits<Region>) {
         let missing = Missing::new(lacking);
         self.step(Event::CopyBegun(Successor { device, uuid, missing }));
     }

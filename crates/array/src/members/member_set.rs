@@ -16,9 +16,10 @@ use voltier_block::{
 use voltier_ring::{Handle, JoinHandle};
 
 use crate::canary::{self, Canary};
-use crate::format::region_map::region_sectors;
+use crate::format::region_map::RegionGrid;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, each};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
@@ -38,7 +39,7 @@ pub(crate) struct MemberSet<D> {
     members: Vec<Member<D>>,
     /// The first sector of the chunks on a member's device.
     data_start: u64,
-    region_sectors: u64,
+    regions: RegionGrid,
     counters: Rc<Counters>,
     health: HealthWatch,
     /// Grows with every member that comes or goes.
@@ -68,7 +69,7 @@ impl<D: BlockDevice> MemberSet<D> {
             geometry: geometry.clone(),
             members,
             data_start,
-            region_sectors: region_sectors(geometry.member_sectors()),
+            regions: RegionGrid::new(geometry.member_sectors()),
             counters: Rc::default(),
             health: HealthWatch::default(),
             changes: Cell::new(0),
@@ -121,18 +122,14 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// The region of a sector of a member.
-    pub(crate) fn region_at(&self, at: Lba) -> u64 {
-        at.0 / self.region_sectors
+    #[inline]
+    pub(crate) fn region_at(&self, at: Lba) -> Region {
+        self.regions.region_at(at)
     }
 
-    /// Regions of a member, the last of which may be short.
-    pub(crate) fn region_count(&self) -> u64 {
-        self.geometry.member_sectors().div_ceil(self.region_sectors)
-    }
-
-    /// Sectors of a region on a member.
-    pub(crate) fn region_sectors(&self) -> u64 {
-        self.region_sectors
+    /// How members are cut into regions.
+    pub(crate) fn regions(&self) -> RegionGrid {
+        self.regions
     }
 
     pub(crate) async fn read(self: Rc<Self>, member: usize, at: Lba, into: Buf) -> IoResult<Buf> {
@@ -162,7 +159,7 @@ impl<D: BlockDevice> MemberSet<D> {
         let device = self.members[member].device()?;
         let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
         let last = at.plus(bytes / SECTOR_BYTES - 1);
-        let mut regions = self.region_at(at)..=self.region_at(last);
+        let mut regions = each(self.region_at(at)..self.region_at(last) + 1);
         // Since it was chosen it may have made place for one that is to be filled.
         if !regions.all(|region| self.members[member].has_region(region)) {
             return Err(IoError::Gone);
@@ -199,7 +196,7 @@ impl<D: BlockDevice> MemberSet<D> {
             result = Box::pin(device.write(at, data, durability)).await;
         }
         self.finish_beside(member, beside).await;
-        self.settle(member, &device, result)
+        self.lose_on_error(member, &device, result)
     }
 
     pub(crate) async fn clear(
@@ -223,7 +220,7 @@ impl<D: BlockDevice> MemberSet<D> {
             result = Box::pin(clear_device(&*device, range, own)).await;
         }
         self.finish_beside(member, beside).await;
-        self.settle(member, &device, result)
+        self.lose_on_error(member, &device, result)
     }
 
     /// A discard goes into parity as zeroes: a device that came later and does not return them is
@@ -255,7 +252,7 @@ impl<D: BlockDevice> MemberSet<D> {
         let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
         let result = device.flush().await;
         self.finish_beside(member, beside).await;
-        self.settle(member, &device, result)
+        self.lose_on_error(member, &device, result)
     }
 
     /// A durable write of something that is not a chunk, at its sector of the device.
@@ -269,7 +266,7 @@ impl<D: BlockDevice> MemberSet<D> {
         self.counters.add(|counts| counts.metadata_writes += 1);
         let durability = Durability::Durable;
         let result = self.write_device(member, &device, at, data.into(), durability).await;
-        self.settle(member, &device, result)
+        self.lose_on_error(member, &device, result)
     }
 
     /// Does the same to the successor of a member, if it has one.
@@ -324,7 +321,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// What a change of a member means for the request: a member that did not take it is lost, if
     /// the others have all it held; then the change stands. The journal's end and the
     /// array's write await the membership's barrier before the change is acknowledged.
-    pub(crate) fn settle(
+    pub(crate) fn lose_on_error(
         &self,
         member: usize,
         device: &Rc<D>,
@@ -349,9 +346,9 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// The same for whatever is the device of a member.
-    pub(crate) fn settle_now(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
+    pub(crate) fn lose_on_error_now(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
-        self.settle(member, &device, result)
+        self.lose_on_error(member, &device, result)
     }
 
     /// Gives a member up: at once in memory, and on record before the next acknowledgement.

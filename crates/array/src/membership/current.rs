@@ -61,7 +61,7 @@ impl Membership {
             usage: Cell::new(usage),
             journal: Cell::new(own.and_then(|record| record.journal_device)),
             is_replay_due: Cell::new(usage == Usage::InUse),
-            needs_resync: own.is_some_and(|record| record.is_in_doubt),
+            needs_resync: own.is_some_and(|record| record.needs_resync),
             record: record.map(RefCell::new),
             changes: Cell::new(0),
             stored: Cell::new(0),
@@ -168,7 +168,7 @@ impl Membership {
     ///
     /// # Errors
     /// When a member does not take its superblock and cannot be left out; `Gone` when the array is gone.
-    pub(crate) async fn settled(&self) -> IoResult<()> {
+    pub(crate) async fn recorded(&self) -> IoResult<()> {
         if self.record.is_none() {
             return Ok(());
         }
@@ -193,12 +193,12 @@ impl Membership {
     /// far is durable when it returns.
     ///
     /// # Errors
-    /// As [`settled`](Self::settled), of which this is the form for requests: a canary can leave it out.
+    /// As [`recorded`](Self::recorded), of which this is the form for requests: a canary can leave it out.
     pub(crate) async fn barrier(&self) -> IoResult<()> {
         if canary::is(Canary::AnswerBeforeRecord) {
             return Ok(());
         }
-        self.settled().await
+        self.recorded().await
     }
 
     /// Has the news stored by a task, also when nobody waits for that; false if the array is gone.

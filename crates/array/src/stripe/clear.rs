@@ -9,7 +9,8 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::journal::ledger::{Content, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
@@ -63,7 +64,7 @@ impl<D: BlockDevice> Clearer<D> {
             let stripes = start..self.end_of_run(start).min(end);
             start = stripes.end;
             // What was never written reads as zeroes already.
-            if !self.bitmap.is_blank(Stripe(stripes.start)) {
+            if !self.bitmap.is_blank(StripeNumber(stripes.start)) {
                 // A task of its own: members are cleared together, whether somebody waits or not.
                 self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;
             }
@@ -90,7 +91,8 @@ impl<D: BlockDevice> Clearer<D> {
             return end;
         }
         let groups = self.geometry.group_count() as u64;
-        let in_region = self.members.region_sectors() / self.geometry.chunk_sectors() * groups;
+        let in_region =
+            self.members.regions().region_sectors() / self.geometry.chunk_sectors() * groups;
         end.min((start / in_region + 1) * in_region)
     }
 
@@ -141,12 +143,12 @@ impl<D: BlockDevice> Clearer<D> {
     /// The same span of some slots of a stripe.
     async fn clear_span(
         self: Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         slots: Range<usize>,
         span: Span,
         clear: Clear,
     ) -> IoResult<()> {
-        let _mark = self.bitmap.enter(stripe).await?;
+        let _entered = self.bitmap.enter(stripe).await?;
         let _guard = self.stripes.lock(stripe, span, Access::Exclusive).await;
         let group = self.geometry.group_of(stripe);
         self.members.check_group(group)?;
@@ -157,20 +159,20 @@ impl<D: BlockDevice> Clearer<D> {
 
     /// Whole stripes of one region: the rows of each group are one range of its members.
     async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
-        let _mark = self.bitmap.enter(Stripe(stripes.start)).await?;
+        let _entered = self.bitmap.enter(StripeNumber(stripes.start)).await?;
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
         // Ascending, and nobody else holds two: no two of these wait for each other.
         for stripe in stripes.clone() {
-            guards.push(self.stripes.lock(Stripe(stripe), chunk, Access::Exclusive).await);
+            guards.push(self.stripes.lock(StripeNumber(stripe), chunk, Access::Exclusive).await);
         }
         let groups = self.geometry.group_count() as u64;
         let mut clears = Vec::new();
         for first in stripes.clone().take(groups as usize) {
-            let group = self.geometry.group_of(Stripe(first));
+            let group = self.geometry.group_of(StripeNumber(first));
             self.members.check_group(group)?;
             let rows = (stripes.end - first).div_ceil(groups);
-            let start = self.geometry.member_lba(Stripe(first), 0);
+            let start = self.geometry.member_lba(StripeNumber(first), 0);
             let range = SectorRange::new(start, rows * chunk.end);
             let members = self.geometry.members_of(group).collect();
             let inner = self.clone();

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -35,17 +36,17 @@ impl<D: BlockDevice> Mender<D> {
     }
 
     /// A span of all slots of a stripe, of which some cannot be read: these are computed and written, to
-    /// `copies` also those that could be read. The stripe is locked.
+    /// `successors` also those that could be read. The stripe is locked.
     ///
     /// # Errors
     /// When a part of it cannot be computed: what could be is written.
     pub(crate) async fn mend_stripe(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         span: Span,
-        copies: &[(usize, Rc<D>)],
+        successors: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
-        match self.mend_span(stripe, span, copies).await {
+        match self.mend_span(stripe, span, successors).await {
             Err(IoError::Medium) => {}
             result => return result,
         }
@@ -54,7 +55,7 @@ impl<D: BlockDevice> Mender<D> {
         let mut result = Ok(());
         for start in (span.start..span.end).step_by(PIECE_SECTORS as usize) {
             let part = Span { start, end: (start + PIECE_SECTORS).min(span.end) };
-            match self.mend_span(stripe, part, copies).await {
+            match self.mend_span(stripe, part, successors).await {
                 Ok(pieces) => {
                     for (slot, piece) in slots.iter_mut().zip(pieces) {
                         slot[span.place_of(part)].copy_from_slice(&piece);
@@ -68,9 +69,9 @@ impl<D: BlockDevice> Mender<D> {
 
     async fn mend_span(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         span: Span,
-        copies: &[(usize, Rc<D>)],
+        successors: &[(usize, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
         let at = self.geometry.member_lba(stripe, span.start);
@@ -88,7 +89,7 @@ impl<D: BlockDevice> Mender<D> {
                     write.await?;
                 }
                 SlotState::Online => {
-                    for (_, device) in copies.iter().filter(|(copied, _)| *copied == member) {
+                    for (_, device) in successors.iter().filter(|(copied, _)| *copied == member) {
                         self.members.write_target(member, device, at, data()).await;
                     }
                 }
@@ -98,7 +99,7 @@ impl<D: BlockDevice> Mender<D> {
         Ok(bytes)
     }
 
-    async fn read_or_compute(&self, stripe: Stripe, span: Span) -> IoResult<Slots> {
+    async fn read_or_compute(&self, stripe: StripeNumber, span: Span) -> IoResult<Slots> {
         let mut unreadable = Vec::new();
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;

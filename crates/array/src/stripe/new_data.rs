@@ -2,7 +2,8 @@
 
 use voltier_block::{Bytes, Durability, SectorRange};
 
-use crate::geometry::chunks::{Span, Stripe};
+use crate::geometry::chunks::Span;
+use crate::geometry::numbers::StripeNumber;
 
 /// New data of a slot.
 pub(crate) struct NewData {
@@ -13,7 +14,7 @@ pub(crate) struct NewData {
 
 /// New data of one stripe, less than all of it.
 pub(crate) struct SmallWrite {
-    pub(crate) stripe: Stripe,
+    pub(crate) stripe: StripeNumber,
     /// Where in the volume.
     pub(crate) range: SectorRange,
     /// One part of each chunk.

@@ -7,7 +7,8 @@ use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, Sector
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Part, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
@@ -24,19 +25,19 @@ struct Wanted {
 }
 
 /// What is read at once.
-enum Unit {
+enum SubRead {
     /// Never written: nothing is read.
     Blank(Vec<Wanted>),
     /// Parts that lie behind one another on a member, which is online.
-    Direct(Vec<(Stripe, Wanted)>),
+    Direct(Vec<(StripeNumber, Wanted)>),
     /// Parts of one stripe that cannot all be had from their members.
-    Computed(Stripe, Vec<Wanted>),
+    Computed(StripeNumber, Vec<Wanted>),
 }
 
 /// The parts of a request that are read where they are.
 #[derive(Default)]
 struct Runs {
-    runs: Vec<Vec<(Stripe, Wanted)>>,
+    runs: Vec<Vec<(StripeNumber, Wanted)>>,
     /// For each member its last run, and what of the member that is.
     last: Vec<Option<(usize, SectorRange)>>,
 }
@@ -46,7 +47,7 @@ impl Runs {
     fn add(
         &mut self,
         (member, at): (usize, Lba),
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: Wanted,
         sectors_max: impl FnOnce() -> u64,
     ) {
@@ -116,7 +117,7 @@ impl<D: BlockDevice> Reader<D> {
         }
         let mut parts: Vec<Part> = self.stripes.parts(range);
         let mut rest = into;
-        let (mut units, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
+        let (mut sub_reads, mut runs, mut number) = (Vec::new(), Runs::default(), 0);
         for parts in parts.chunk_by_mut(|one, next| one.stripe == next.stripe) {
             let stripe = parts[0].stripe;
             if self.geometry.is_mirror() {
@@ -130,7 +131,7 @@ impl<D: BlockDevice> Reader<D> {
             });
             number += parts.len();
             if self.bitmap.is_blank(stripe) {
-                units.push(Unit::Blank(wanted.collect()));
+                sub_reads.push(SubRead::Blank(wanted.collect()));
             } else if parts.iter().all(|part| self.is_slot_read(stripe, part.slot)) {
                 for wanted in wanted {
                     let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
@@ -138,14 +139,14 @@ impl<D: BlockDevice> Reader<D> {
                     runs.add((member, at), stripe, wanted, || self.run_sectors_max(member));
                 }
             } else {
-                units.push(Unit::Computed(stripe, wanted.collect()));
+                sub_reads.push(SubRead::Computed(stripe, wanted.collect()));
             }
         }
-        units.extend(runs.runs.into_iter().map(Unit::Direct));
-        let reads = units.into_iter().map(|unit| self.clone().read_unit(unit));
+        sub_reads.extend(runs.runs.into_iter().map(SubRead::Direct));
+        let reads = sub_reads.into_iter().map(|sub_read| self.clone().do_sub_read(sub_read));
         let mut pieces = Vec::with_capacity(parts.len());
-        for unit in at_once(&self.handle, reads).await {
-            pieces.extend(unit?);
+        for sub_read in at_once(&self.handle, reads).await {
+            pieces.extend(sub_read?);
         }
         pieces.sort_unstable_by_key(|(number, _)| *number);
         Ok(Buf::put_together(pieces.into_iter().map(|(_, piece)| piece).collect()))
@@ -156,13 +157,13 @@ impl<D: BlockDevice> Reader<D> {
         if self.geometry.is_mirror() { 0 } else { self.members.longest_run(member..member + 1) }
     }
 
-    fn is_slot_online(&self, stripe: Stripe, slot: usize) -> bool {
+    fn is_slot_online(&self, stripe: StripeNumber, slot: usize) -> bool {
         self.members[self.stripes.shape(stripe).member_of(stripe, slot)]
             .has_region(self.bitmap.region_of(stripe))
     }
 
     /// Whether a slot is read where it is: its member has it, and is not avoided.
-    fn is_slot_read(&self, stripe: Stripe, slot: usize) -> bool {
+    fn is_slot_read(&self, stripe: StripeNumber, slot: usize) -> bool {
         let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
         // Which copy is read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
@@ -171,11 +172,11 @@ impl<D: BlockDevice> Reader<D> {
 
     /// The copy with the fewest reads under way; rows take turns where they are equal. While the
     /// copies may differ it is the one that the others will be made like.
-    fn copy_to_read(&self, stripe: Stripe) -> usize {
+    fn copy_to_read(&self, stripe: StripeNumber) -> usize {
         let width = self.geometry.width();
-        let row = self.geometry.row_of(stripe) as usize;
+        let row = self.geometry.row_of(stripe).0 as usize;
         let mut online = (0..width).filter(|&slot| self.is_slot_online(stripe, slot));
-        if self.bitmap.is_in_doubt(stripe) {
+        if self.bitmap.needs_resync(stripe) {
             return online.next().unwrap_or(0);
         }
         let load = |&slot: &usize| {
@@ -187,17 +188,17 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// What was read, with the numbers of the parts.
-    async fn read_unit(self: Rc<Self>, unit: Unit) -> IoResult<Vec<(usize, Buf)>> {
-        match unit {
-            Unit::Blank(wanted) => {
+    async fn do_sub_read(self: Rc<Self>, sub_read: SubRead) -> IoResult<Vec<(usize, Buf)>> {
+        match sub_read {
+            SubRead::Blank(wanted) => {
                 let zeroes = |mut part: Wanted| {
                     part.into.fill(0);
                     (part.number, part.into)
                 };
                 Ok(wanted.into_iter().map(zeroes).collect())
             }
-            Unit::Direct(run) => self.read_run(run).await,
-            Unit::Computed(stripe, wanted) => {
+            SubRead::Direct(run) => self.read_run(run).await,
+            SubRead::Computed(stripe, wanted) => {
                 let numbers: Vec<usize> = wanted.iter().map(|part| part.number).collect();
                 let computed = self.compute(stripe, wanted, Vec::new()).await?;
                 Ok(numbers.into_iter().zip(computed).collect())
@@ -208,7 +209,7 @@ impl<D: BlockDevice> Reader<D> {
     /// Parts that lie behind one another on a member, as one read; if that fails, each for itself.
     async fn read_run(
         self: &Rc<Self>,
-        mut run: Vec<(Stripe, Wanted)>,
+        mut run: Vec<(StripeNumber, Wanted)>,
     ) -> IoResult<Vec<(usize, Buf)>> {
         if run.len() > 1 {
             let (first, part) = &run[0];
@@ -231,7 +232,7 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// One part, from its member if that has it.
-    async fn read_part(self: &Rc<Self>, stripe: Stripe, mut wanted: Wanted) -> IoResult<Buf> {
+    async fn read_part(self: &Rc<Self>, stripe: StripeNumber, mut wanted: Wanted) -> IoResult<Buf> {
         let member = self.stripes.shape(stripe).member_of(stripe, wanted.slot);
         let mut unreadable = Vec::new();
         if self.is_slot_read(stripe, wanted.slot) {
@@ -258,7 +259,7 @@ impl<D: BlockDevice> Reader<D> {
 
     async fn compute(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: Vec<Wanted>,
         unreadable: Vec<usize>,
     ) -> IoResult<Vec<Buf>> {
@@ -272,7 +273,7 @@ impl<D: BlockDevice> Reader<D> {
     /// Reads parts of a stripe, some of which cannot be had from their members.
     async fn reconstruct(
         self: Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: Vec<Wanted>,
         mut unreadable: Vec<usize>,
     ) -> IoResult<Vec<Buf>> {
@@ -305,7 +306,7 @@ impl<D: BlockDevice> Reader<D> {
     /// One try: the slots that turned out to be unreadable, or all that is wanted.
     async fn read_chunks(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         wanted: &[Wanted],
         unreadable: &[usize],
         may_avoid: bool,
@@ -355,7 +356,7 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// Writes what was computed in place of medium errors where it belongs.
-    async fn repair(self: &Rc<Self>, stripe: Stripe, chunks: Chunks) {
+    async fn repair(self: &Rc<Self>, stripe: StripeNumber, chunks: Chunks) {
         let mut writes = Vec::new();
         for (slot, (state, known)) in chunks.states.into_iter().zip(chunks.known).enumerate() {
             let (SlotState::Unreadable, Some((span, buf))) = (state, known) else { continue };

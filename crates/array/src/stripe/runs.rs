@@ -4,12 +4,13 @@
 use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::StripeNumber;
 use crate::stripe::new_data::NewData;
 use crate::stripe::stripes::Stripes;
 
 /// A stripe and its new data, or several whole ones of one group and region, one row behind the other.
-pub(crate) type Run = Vec<(Stripe, Vec<NewData>)>;
+pub(crate) type Run = Vec<(StripeNumber, Vec<NewData>)>;
 
 /// One write of a member.
 pub(crate) struct MemberWrite {
@@ -60,7 +61,7 @@ pub(crate) fn runs_of<D: BlockDevice>(
     let mut runs: Vec<Run> = Vec::with_capacity(writes.len());
     for (stripe, new) in writes {
         // The last run of the group, if it ends with the row before.
-        let before = stripe.0.checked_sub(groups).map(Stripe);
+        let before = stripe.0.checked_sub(groups).map(StripeNumber);
         let is_before = |run: &&mut Run| run.last().map(|(last, _)| *last) == before;
         let may_join = rows_max > 1 && is_whole(stripes, geometry.chunk_sectors(), stripe, &new);
         let open = runs.iter_mut().rev().take(groups as usize).find(is_before);
@@ -83,7 +84,7 @@ pub(crate) fn runs_of<D: BlockDevice>(
 fn is_whole<D: BlockDevice>(
     stripes: &Stripes<D>,
     chunk_sectors: u64,
-    stripe: Stripe,
+    stripe: StripeNumber,
     new: &[NewData],
 ) -> bool {
     new.len() == stripes.shape(stripe).data_chunks()

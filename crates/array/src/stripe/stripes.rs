@@ -10,13 +10,14 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, SectorRange};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, SectorRange};
 use voltier_parity::{Code, Decoder};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Part, Span};
+use crate::geometry::numbers::{Row, StripeNumber, count, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
@@ -39,7 +40,7 @@ pub(crate) struct Stripes<D> {
     bitmap: Rc<Bitmap<D>>,
     locks: StripeLocks,
     /// Slots that failed a write and could not be given up: nothing is computed from what they hold.
-    half_written: RefCell<BTreeSet<(Stripe, usize)>>,
+    half_written: RefCell<BTreeSet<(StripeNumber, usize)>>,
     /// Set while stripes have two shapes: `geometry` is the one that comes.
     two_shapes: Option<Rc<TwoShapes>>,
     /// None without redundancy.
@@ -74,7 +75,12 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// Waits until no earlier request to these sectors is under way.
-    pub(crate) async fn lock(&self, stripe: Stripe, span: Span, access: Access) -> StripeGuard {
+    pub(crate) async fn lock(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        access: Access,
+    ) -> StripeGuard {
         self.locks.lock(stripe, span, access).await
     }
 
@@ -104,14 +110,14 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// A plan to compute these unusable slots of a stripe, ascending, from the others.
-    pub(crate) fn decoder(&self, stripe: Stripe, unusable: &[usize]) -> Rc<Decoder> {
+    pub(crate) fn decoder(&self, stripe: StripeNumber, unusable: &[usize]) -> Rc<Decoder> {
         self.decoder_of(stripe, unusable, unusable)
     }
 
     /// A plan to compute some of these unusable slots.
     pub(crate) fn decoder_of(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         unusable: &[usize],
         wanted: &[usize],
     ) -> Rc<Decoder> {
@@ -140,14 +146,15 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// The shape of a stripe: of one that holds nothing it does not matter.
-    pub(crate) fn shape(&self, stripe: Stripe) -> &Geometry {
+    pub(crate) fn shape(&self, stripe: StripeNumber) -> &Geometry {
         let Some(moving) = &self.two_shapes else { return &self.geometry };
-        let shape = moving.shapes().of_row(moving.position(), stripe.0);
+        let shape =
+            moving.shapes().of_row(moving.position(), moving.shapes().before.row_of(stripe));
         shape.unwrap_or(&moving.shapes().before)
     }
 
     /// The code of a stripe; asked only where there is redundancy.
-    pub(crate) fn code_of(&self, stripe: Stripe) -> &Code {
+    pub(crate) fn code_of(&self, stripe: StripeNumber) -> &Code {
         match &self.two_shapes {
             Some(moving) if std::ptr::eq(self.shape(stripe), &moving.shapes().before) => {
                 moving.code()
@@ -157,12 +164,14 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// Whether a stripe is none at this moment: its row holds nothing, or is between two shapes.
-    pub(crate) fn is_idle(&self, stripe: Stripe) -> bool {
-        self.two_shapes.as_ref().is_some_and(|moving| moving.is_idle_row(stripe.0))
+    pub(crate) fn is_idle(&self, stripe: StripeNumber) -> bool {
+        self.two_shapes
+            .as_ref()
+            .is_some_and(|moving| moving.is_idle_row(self.geometry.row_of(stripe)))
     }
 
     /// Whether some rows are between two shapes: nothing may be computed from them.
-    pub(crate) fn has_rows_between(&self, rows: &Range<u64>) -> bool {
+    pub(crate) fn has_rows_between(&self, rows: &Range<Row>) -> bool {
         let Some(moving) = &self.two_shapes else { return false };
         let unit = moving.shapes().window(moving.position(), 1);
         let between = unit.new_rows.start..unit.old_rows.end;
@@ -196,17 +205,17 @@ impl<D: BlockDevice> Stripes<D> {
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
             // Two shapes are of one group, whose stripes are its rows.
-            let row = Stripe(piece.start.0 / self.geometry.chunk_sectors());
-            if let Some(place) = self.shape(row).member_place(member, piece.start) {
+            let stripe = self.stripe_of(0, self.geometry.row_at(piece.start));
+            if let Some(place) = self.shape(stripe).member_place(member, piece.start) {
                 half_written.insert((place.stripe, place.slot));
             }
         }
     }
 
     /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
-    pub(crate) fn has_half_written(&self, group: usize, rows: std::ops::Range<u64>) -> bool {
+    pub(crate) fn has_half_written(&self, group: usize, rows: Range<Row>) -> bool {
         let half_written = self.half_written.borrow();
-        let is_in = |(stripe, _): &(Stripe, usize)| {
+        let is_in = |(stripe, _): &(StripeNumber, usize)| {
             self.geometry.group_of(*stripe) == group
                 && rows.contains(&self.geometry.row_of(*stripe))
         };
@@ -219,7 +228,7 @@ impl<D: BlockDevice> Stripes<D> {
     /// When more of them cannot be read than there are parities.
     pub(crate) fn slot_states(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         unreadable: &[usize],
     ) -> IoResult<Vec<SlotState>> {
         let region = self.bitmap.region_of(stripe);
@@ -246,7 +255,7 @@ impl<D: BlockDevice> Stripes<D> {
     /// Reads spans of slots, all at once. The slots that could not be read, if there are any.
     pub(crate) async fn read_slots(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         reads: &[(usize, Span)],
     ) -> Result<Vec<Buf>, Vec<usize>> {
         let read = |(slot, span): &(usize, Span)| {
@@ -267,8 +276,8 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// Has slots of slow members not read, as far as the others have all they hold.
-    pub(crate) fn avoid_slow(&self, stripe: Stripe, states: &mut [SlotState]) {
-        if self.bitmap.is_in_doubt(stripe) {
+    pub(crate) fn avoid_slow(&self, stripe: StripeNumber, states: &mut [SlotState]) {
+        if self.bitmap.needs_resync(stripe) {
             return;
         }
         let mut left = self.geometry.parity_chunks() - unusable(states).len();
@@ -283,21 +292,21 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// The stripe that is a row of a group's members.
-    pub(crate) fn stripe_of(&self, group: usize, row: u64) -> Stripe {
-        Stripe(row * self.geometry.group_count() as u64 + group as u64)
+    pub(crate) fn stripe_of(&self, group: usize, row: Row) -> StripeNumber {
+        self.geometry.stripe_of(group, row)
     }
 
     /// Locks whole stripes, which are rows of a group.
     pub(crate) async fn lock_rows(
         &self,
         group: usize,
-        rows: Range<u64>,
+        rows: Range<Row>,
         access: Access,
     ) -> Vec<StripeGuard> {
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        let mut guards = Vec::with_capacity((rows.end - rows.start) as usize);
+        let mut guards = Vec::with_capacity(count(&rows) as usize);
         // Ascending, as everybody does who holds several: no two wait for each other.
-        for row in rows {
+        for row in each(rows) {
             guards.push(self.locks.lock(self.stripe_of(group, row), whole, access).await);
         }
         guards
@@ -310,11 +319,11 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) async fn read_rows(
         &self,
         members: &[usize],
-        rows: &Range<u64>,
+        rows: &Range<Row>,
     ) -> IoResult<Vec<Buf>> {
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
-        let at = Lba(rows.start * chunk.end);
-        let bytes = (rows.end - rows.start) as usize * chunk.bytes();
+        let at = self.geometry.lba_of_row(rows.start);
+        let bytes = count(rows) as usize * chunk.bytes();
         let read = |member: &usize| self.members.clone().read(*member, at, Buf::new(bytes));
         let results = together(&self.handle, members.iter().map(read).collect()).await;
         results.into_iter().collect()
@@ -333,7 +342,7 @@ pub(crate) enum Access {
 /// A request that has its sectors, or waits for those before it.
 struct Claim {
     ticket: u64,
-    stripe: Stripe,
+    stripe: StripeNumber,
     span: Span,
     access: Access,
     waker: Option<Waker>,
@@ -357,7 +366,7 @@ struct Claims {
 }
 
 impl Claims {
-    fn list(&mut self, stripe: Stripe) -> &mut Vec<Claim> {
+    fn list(&mut self, stripe: StripeNumber) -> &mut Vec<Claim> {
         &mut self.lists[stripe.0 as usize % LISTS]
     }
 }
@@ -382,13 +391,18 @@ impl Default for StripeLocks {
 /// A claim, until dropped.
 pub(crate) struct StripeGuard {
     locks: StripeLocks,
-    stripe: Stripe,
+    stripe: StripeNumber,
     ticket: u64,
 }
 
 impl StripeLocks {
     /// Waits until no earlier request to these sectors is under way.
-    pub(crate) async fn lock(&self, stripe: Stripe, span: Span, access: Access) -> StripeGuard {
+    pub(crate) async fn lock(
+        &self,
+        stripe: StripeNumber,
+        span: Span,
+        access: Access,
+    ) -> StripeGuard {
         let ticket = {
             let mut claims = self.0.borrow_mut();
             let ticket = claims.next_ticket;
@@ -445,13 +459,13 @@ mod tests {
         let log = Rc::new(RefCell::new(Vec::new()));
         let (seen, same) = (log.clone(), locks.clone());
         executor.block_on(async move {
-            let first = locks.lock(Stripe(1), span(0, 8), Access::Shared).await;
+            let first = locks.lock(StripeNumber(1), span(0, 8), Access::Shared).await;
             let claims = [
-                ("writer", Stripe(1), span(4, 12), Access::Exclusive),
-                ("reader behind it", Stripe(1), span(8, 16), Access::Shared),
-                ("reader elsewhere", Stripe(1), span(16, 24), Access::Shared),
-                ("reader beside the first", Stripe(1), span(0, 4), Access::Shared),
-                ("another stripe", Stripe(2), span(0, 8), Access::Exclusive),
+                ("writer", StripeNumber(1), span(4, 12), Access::Exclusive),
+                ("reader behind it", StripeNumber(1), span(8, 16), Access::Shared),
+                ("reader elsewhere", StripeNumber(1), span(16, 24), Access::Shared),
+                ("reader beside the first", StripeNumber(1), span(0, 4), Access::Shared),
+                ("another stripe", StripeNumber(2), span(0, 8), Access::Exclusive),
             ];
             let tasks = claims.map(|(name, stripe, span, access)| {
                 let (locks, log) = (locks.clone(), log.clone());

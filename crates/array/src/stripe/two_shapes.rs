@@ -6,6 +6,7 @@ use std::rc::Rc;
 use voltier_parity::{Code, CodeError};
 
 use crate::format::reshape_record::ReshapeRecord;
+use crate::geometry::numbers::Row;
 use crate::geometry::shapes::Shapes;
 use crate::stripe::fence::Fence;
 
@@ -60,7 +61,7 @@ impl TwoShapes {
     }
 
     /// Whether a row holds nothing, or is of a unit that has neither shape.
-    pub(crate) fn is_idle_row(&self, row: u64) -> bool {
+    pub(crate) fn is_idle_row(&self, row: Row) -> bool {
         let position = self.position.get();
         let next = if self.record.get().is_between() { position + 1 } else { position };
         (self.shapes.new_rows(position)..self.shapes.old_rows(next)).contains(&row)

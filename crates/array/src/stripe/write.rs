@@ -13,7 +13,8 @@ use voltier_parity::{ROWS_MAX, Stores};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Part, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Part, Span};
+use crate::geometry::numbers::StripeNumber;
 use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::journal::ledger::{Content, Ledger, Piece};
 use crate::journal::transaction::Journal;
@@ -153,7 +154,7 @@ impl<D: BlockDevice> Writer<D> {
     /// A stripe once begun is finished also when nobody waits.
     async fn write_to_the_end(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
@@ -216,11 +217,11 @@ impl<D: BlockDevice> StripeWriter<D> {
 
     pub(crate) async fn write_stripe(
         self: Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {
-        let _mark = self.bitmap.enter(stripe).await?;
+        let _entered = self.bitmap.enter(stripe).await?;
         let hull = hull_of(&new);
         let must_lock = self.stripes.must_lock();
         let _guard = if must_lock {
@@ -242,7 +243,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         durability: Durability,
     ) -> IoResult<()> {
         let first = run[0].0;
-        let _mark = self.bitmap.enter(first).await?;
+        let _entered = self.bitmap.enter(first).await?;
         let must_lock = self.stripes.must_lock();
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
@@ -275,15 +276,15 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// Reads what the parity needs. What gives a medium error is planned around.
     async fn read_old(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: &[NewData],
         hull: Span,
     ) -> IoResult<OldData> {
         let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
         // What a replay writes again must match by itself: it may come after the parity was made anew, and
-        // nothing is in doubt then.
-        let may_mismatch = self.journal.is_in_service() && self.bitmap.is_in_doubt(stripe);
+        // nothing needs a resync then.
+        let may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
             let data_chunks = self.stripes.shape(stripe).data_chunks();
@@ -307,7 +308,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// New data and the parity that goes with them.
     fn with_parity(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         mut new: Vec<NewData>,
         hull: Span,
         old: OldData,
@@ -331,14 +332,16 @@ impl<D: BlockDevice> StripeWriter<D> {
         };
         let mut writes = Vec::with_capacity(new.len() + parities.len());
         writes.extend(new.into_iter().map(|part| write(part.slot, part.span, part.data)));
-        writes.extend(parities.into_iter().map(|row| write(row.slot, row.span, row.data)));
+        writes.extend(
+            parities.into_iter().map(|parity| write(parity.slot, parity.span, parity.data)),
+        );
         writes
     }
 
     /// The old parity, changed by what each part of the data changes.
     fn modified_parity(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: &[NewData],
         hull: Span,
         mut old: OldData,
@@ -350,12 +353,18 @@ impl<D: BlockDevice> StripeWriter<D> {
         let count = parities.len();
         for (part, before) in new.iter().zip(old_data) {
             let inside = hull.place_of(part.span);
-            let mut rows: [(usize, &mut [u8]); ROWS_MAX] = Default::default();
-            for ((row, slot), parity) in rows.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
+            let mut changed: [(usize, &mut [u8]); ROWS_MAX] = Default::default();
+            for ((one, slot), parity) in
+                changed.iter_mut().zip(slots.clone()).zip(parities.iter_mut())
             {
-                *row = (slot - data_chunks, &mut parity[inside.clone()]);
+                *one = (slot - data_chunks, &mut parity[inside.clone()]);
             }
-            self.stripes.code_of(stripe).update(part.slot, before, &part.data, &mut rows[..count]);
+            self.stripes.code_of(stripe).update(
+                part.slot,
+                before,
+                &part.data,
+                &mut changed[..count],
+            );
         }
         let parities = old.read.drain(new.len()..).map(Buf::freeze);
         slots.zip(parities).map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
@@ -364,7 +373,7 @@ impl<D: BlockDevice> StripeWriter<D> {
     /// Parity from all data of the stripe. Data that gave a medium error are written as well.
     fn parity_of_all(
         &self,
-        stripe: Stripe,
+        stripe: StripeNumber,
         new: &mut Vec<NewData>,
         hull: Span,
         old: OldData,
@@ -403,8 +412,8 @@ impl<D: BlockDevice> StripeWriter<D> {
         }
         let columns: Vec<Bytes> = columns.into_iter().flatten().collect();
         let data: Vec<&[u8]> = columns.iter().map(|column| &column[..]).collect();
-        let rows = self.geometry.parity_chunks();
-        let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(hull.bytes())).collect();
+        let parity_count = self.geometry.parity_chunks();
+        let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(hull.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let slots = data_chunks..self.stripes.shape(stripe).width();

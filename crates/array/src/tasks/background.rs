@@ -1,6 +1,6 @@
 //! Background tasks: what a rebuild and a scrub have in common.
 //!
-//! A task goes over *units*, a region of the members of one group, each in *runs* of some rows. Runs begin
+//! A task goes over *jobs*, a region of the members of one group, each in *runs* of some rows. Runs begin
 //! when the pace lets them (`pace`), several at once. Nothing keeps the task between two of them: a task
 //! ends with its array.
 
@@ -14,6 +14,7 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, Row, count, each};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
@@ -39,9 +40,9 @@ pub enum BackgroundTask {
 }
 
 /// A region of a group.
-pub(crate) struct Unit<D> {
+pub(crate) struct RegionJob<D> {
     pub(crate) group: usize,
-    pub(crate) region: u64,
+    pub(crate) region: Region,
     /// Members that are filled, and with which devices.
     pub(crate) targets: Vec<(usize, Rc<D>)>,
     /// What the members of the array were when it began.
@@ -50,11 +51,11 @@ pub(crate) struct Unit<D> {
     runs_left: Cell<usize>,
 }
 
-impl<D> Unit<D> {
-    /// A unit, which is begun by putting it in the queue of a task.
+impl<D> RegionJob<D> {
+    /// A job, which is begun by putting it in the queue of a task.
     pub(crate) fn new(
         group: usize,
-        region: u64,
+        region: Region,
         targets: Vec<(usize, Rc<D>)>,
         generation: u64,
     ) -> Self {
@@ -63,31 +64,31 @@ impl<D> Unit<D> {
     }
 }
 
-/// Some rows of a unit.
+/// Some rows of a job.
 pub(crate) struct Run<D> {
-    pub(crate) unit: Rc<Unit<D>>,
-    pub(crate) rows: Range<u64>,
+    pub(crate) job: Rc<RegionJob<D>>,
+    pub(crate) rows: Range<Row>,
 }
 
-/// The work of a task: which units there are, and what is done with their runs.
+/// The work of a task: which jobs there are, and what is done with their runs.
 pub(crate) trait Work<D> {
     /// Whether there is work; if so, what was stuck is tried again.
     fn prepare(&self) -> bool;
 
-    /// Takes the next unit; none when all were tried.
-    fn next_unit(&self) -> Option<Unit<D>>;
+    /// Takes the next job; none when all were tried.
+    fn next_job(&self) -> Option<RegionJob<D>>;
 
     /// Does a run.
     ///
     /// # Errors
-    /// When the unit fails by that.
+    /// When the job fails by that.
     async fn run(&self, run: &Run<D>) -> IoResult<()>;
 
     /// How many members a run works on.
     fn members_of(&self, run: &Run<D>) -> usize;
 
-    /// All runs of a unit have ended.
-    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool);
+    /// All runs of a job have ended.
+    fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool);
 
     /// Makes the position durable if that is due; whether it was.
     async fn store_if_due(&self, now: Nanos) -> bool;
@@ -95,7 +96,7 @@ pub(crate) trait Work<D> {
     /// The task is cancelled, and nothing of it is under way.
     async fn pause(&self);
 
-    /// All units were tried; whether there is more to do.
+    /// All jobs were tried; whether there is more to do.
     async fn finish(&self) -> bool;
 }
 
@@ -269,27 +270,26 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
         Step::End
     }
 
-    /// Puts the runs of the next unit in the queue; whether there was one.
+    /// Puts the runs of the next job in the queue; whether there was one.
     fn enqueue(&self) -> bool {
-        let Some(unit) = self.work.next_unit().map(Rc::new) else { return false };
-        let chunk_sectors = self.geometry.chunk_sectors();
-        let range = self.bitmap.region_range(unit.region);
-        let (start, end) = (range.start.0 / chunk_sectors, range.end().0 / chunk_sectors);
-        let mut run_bytes = run_bytes_max(&self.geometry, &self.members, unit.group);
+        let Some(job) = self.work.next_job().map(Rc::new) else { return false };
+        let range = self.bitmap.regions().sectors_of(job.region);
+        let (start, end) = (self.geometry.row_at(range.start), self.geometry.row_at(range.end()));
+        let mut run_bytes = run_bytes_max(&self.geometry, &self.members, job.group);
         if self.pacer.wants_short_runs() {
             run_bytes = run_bytes.min(SHORT_RUN_BYTES);
         }
-        let step = (run_bytes / SECTOR_BYTES / chunk_sectors).max(1);
+        let step = (run_bytes / SECTOR_BYTES / self.geometry.chunk_sectors()).max(1);
         let mut queue = self.queue.borrow_mut();
-        for row in (start..end).step_by(step as usize) {
-            queue.push_back(Run { unit: unit.clone(), rows: row..(row + step).min(end) });
+        for row in each(start..end).step_by(step as usize) {
+            queue.push_back(Run { job: job.clone(), rows: row..(row + step).min(end) });
         }
-        unit.runs_left.set(queue.len());
+        job.runs_left.set(queue.len());
         true
     }
 
     fn run_bytes(&self, run: &Run<D>) -> u64 {
-        (run.rows.end - run.rows.start) * self.geometry.chunk_sectors() * SECTOR_BYTES
+        count(&run.rows) * self.geometry.chunk_sectors() * SECTOR_BYTES
     }
 
     async fn do_run(self: Rc<Self>, run: Run<D>) {
@@ -302,13 +302,13 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
     }
 
     fn end_run(&self, run: &Run<D>, result: IoResult<()>) {
-        let unit = &run.unit;
+        let job = &run.job;
         if let Err(error) = result {
-            unit.error.set(Some(error));
+            job.error.set(Some(error));
         }
-        unit.runs_left.set(unit.runs_left.get() - 1);
-        if unit.runs_left.get() == 0 {
-            self.work.end_unit(unit, self.is_ending());
+        job.runs_left.set(job.runs_left.get() - 1);
+        if job.runs_left.get() == 0 {
+            self.work.end_job(job, self.is_ending());
         }
     }
 }

@@ -13,13 +13,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, IoResult, Lba, Nanos};
+use voltier_block::{BlockDevice, Buf, IoError, IoResult, Nanos};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Region, count, each};
 use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
@@ -27,7 +28,7 @@ use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
 use crate::stripe::stripes::{Access, Stripes};
-use crate::tasks::background::{Run, Runner, Unit, Work};
+use crate::tasks::background::{RegionJob, Run, Runner, Work};
 use crate::tasks::pace::Progress;
 
 /// Between two moments at which the position is made durable.
@@ -44,11 +45,11 @@ pub(crate) struct Rebuild<D> {
     stripes: Rc<Stripes<D>>,
     mender: Rc<Mender<D>>,
     /// For an exposure and a group the region where to go on looking.
-    cursors: RefCell<BTreeMap<(usize, usize), u64>>,
+    cursors: RefCell<BTreeMap<(usize, usize), Region>>,
     /// The members for which these are right.
     generation: Cell<u64>,
     /// Groups and regions that could not be computed.
-    stuck: RefCell<BTreeSet<(usize, u64)>>,
+    stuck: RefCell<BTreeSet<(usize, Region)>>,
     last_error: Cell<Option<IoError>>,
     stored_at_ns: Cell<Nanos>,
     rebuilt_members: Cell<u64>,
@@ -84,7 +85,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
     }
 
     /// The next region to fill: of those that the most members of a group lack.
-    fn next_unit(&self) -> Option<Unit<D>> {
+    fn next_job(&self) -> Option<RegionJob<D>> {
         let generation = self.members.changes();
         let mut cursors = self.cursors.borrow_mut();
         if self.generation.replace(generation) != generation {
@@ -92,15 +93,15 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         }
         for exposure in (0..=self.geometry.parity_chunks()).rev() {
             for group in 0..self.geometry.group_count() {
-                let cursor = cursors.entry((exposure, group)).or_insert(0);
+                let cursor = cursors.entry((exposure, group)).or_insert(Region(0));
                 while let Some(region) = self.next_lacking(group, *cursor) {
                     *cursor = region + 1;
                     let is_stuck = self.stuck.borrow().contains(&(group, region));
                     if self.exposure(group, region) == exposure && !is_stuck {
-                        return Some(self.begin_unit(group, region));
+                        return Some(self.begin_job(group, region));
                     }
                 }
-                *cursor = self.bitmap.region_count();
+                *cursor = Region(self.bitmap.regions().count());
             }
         }
         None
@@ -108,55 +109,56 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
 
     /// Fills some rows of a region.
     async fn run(&self, run: &Run<D>) -> IoResult<()> {
-        let unit = &run.unit;
+        let job = &run.job;
         // Degraded readers may go on: nobody reads what is written here.
-        let _guards = self.stripes.lock_rows(unit.group, run.rows.clone(), Access::Shared).await;
-        // Stripe by stripe the data come first, of which a parity in doubt is made anew.
-        let is_in_doubt =
-            self.bitmap.is_in_doubt(self.stripes.stripe_of(unit.group, run.rows.start));
-        let is_whole = !is_in_doubt
-            && !self.stripes.has_half_written(unit.group, run.rows.clone())
+        let _guards = self.stripes.lock_rows(job.group, run.rows.clone(), Access::Shared).await;
+        // Stripe by stripe the data come first, of which a parity that may not match is made anew.
+        let needs_resync =
+            self.bitmap.needs_resync(self.stripes.stripe_of(job.group, run.rows.start));
+        let is_whole = !needs_resync
+            && !self.stripes.has_half_written(job.group, run.rows.clone())
             && self.stripes.two_shapes().is_none();
         if is_whole && self.fill_rows(run).await.is_ok() {
             return Ok(());
         }
-        self.members.check_group(unit.group)?;
-        let copies: Vec<_> = unit.targets.iter().filter(|it| self.is_copy(it)).cloned().collect();
+        self.members.check_group(job.group)?;
+        let successors: Vec<_> =
+            job.targets.iter().filter(|it| self.is_successor(it)).cloned().collect();
         if self.stripes.has_rows_between(&run.rows) {
             return Err(IoError::Medium);
         }
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut result = Ok(());
-        for row in run.rows.clone() {
-            let stripe = self.stripes.stripe_of(unit.group, row);
+        for row in each(run.rows.clone()) {
+            let stripe = self.stripes.stripe_of(job.group, row);
             if self.stripes.is_idle(stripe) {
                 continue;
             }
-            let mended = self.mender.mend_stripe(stripe, whole, &copies).await;
+            let mended = self.mender.mend_stripe(stripe, whole, &successors).await;
             result = result.and(mended.map(drop));
         }
         result
     }
 
     fn members_of(&self, run: &Run<D>) -> usize {
-        run.unit.targets.len()
+        run.job.targets.len()
     }
 
-    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
-        let error = unit.error.get();
-        for (member, device) in &unit.targets {
+    fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool) {
+        let error = job.error.get();
+        for (member, device) in &job.targets {
             self.members[*member].with_missing(device, |missing| {
-                missing.under_way.remove(&unit.region);
+                missing.under_way.remove(&job.region);
                 if error.is_none() {
-                    missing.regions.put(unit.region, false);
+                    missing.regions.put(job.region, false);
                 }
             });
         }
         if error.is_none() {
-            self.bitmap.note_filled(unit.region);
-        } else if unit.generation == self.members.changes() && !is_cancelled {
+            self.bitmap.note_filled(job.region);
+        } else if job.generation == self.members.changes() && !is_cancelled {
             self.last_error.set(error);
-            self.stuck.borrow_mut().insert((unit.group, unit.region));
+            self.stuck.borrow_mut().insert((job.group, job.region));
         }
     }
 
@@ -183,7 +185,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         self.cursors.borrow_mut().clear();
         let stuck = self.stuck.borrow();
         (0..self.geometry.group_count()).any(|group| {
-            let mut from = 0;
+            let mut from = Region(0);
             while let Some(region) = self.next_lacking(group, from) {
                 if !stuck.contains(&(group, region)) {
                     return true;
@@ -226,7 +228,7 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// The first region not below `from` that a member of a group lacks which is being filled.
-    fn next_lacking(&self, group: usize, from: u64) -> Option<u64> {
+    fn next_lacking(&self, group: usize, from: Region) -> Option<Region> {
         let next = |missing: &Missing| {
             let mut from = from;
             loop {
@@ -244,12 +246,12 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// Members of a group that do not have a region.
-    fn exposure(&self, group: usize, region: u64) -> usize {
+    fn exposure(&self, group: usize, region: Region) -> usize {
         let members = self.geometry.members_of(group).map(|member| &self.members[member]);
         members.filter(|member| !member.has_region(region)).count()
     }
 
-    fn begin_unit(&self, group: usize, region: u64) -> Unit<D> {
+    fn begin_job(&self, group: usize, region: Region) -> RegionJob<D> {
         let target = |member: usize| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
                 let is_free = !missing.under_way.contains(&region);
@@ -261,11 +263,11 @@ impl<D: BlockDevice> Rebuild<D> {
         for (member, device) in &targets {
             self.members[*member].with_missing(device, |it| it.under_way.insert(region));
         }
-        Unit::new(group, region, targets, self.members.changes())
+        RegionJob::new(group, region, targets, self.members.changes())
     }
 
     /// Whether a device is filled beside a member in service.
-    fn is_copy(&self, (member, device): &(usize, Rc<D>)) -> bool {
+    fn is_successor(&self, (member, device): &(usize, Rc<D>)) -> bool {
         self.members[*member].succeeding().is_some_and(|own| Rc::ptr_eq(&own, device))
     }
 
@@ -275,15 +277,15 @@ impl<D: BlockDevice> Rebuild<D> {
         if !is_computed {
             return Ok(copied.to_vec());
         }
-        let unit = &run.unit;
-        let members = self.geometry.members_of(unit.group);
+        let job = &run.job;
+        let members = self.geometry.members_of(job.group);
         let mut usable: Vec<usize> =
-            members.filter(|member| self.members[*member].has_region(unit.region)).collect();
+            members.filter(|member| self.members[*member].has_region(job.region)).collect();
         let needed = self.geometry.data_chunks();
         if usable.len() < needed {
             return Err(IoError::Gone);
         }
-        let turn = run.rows.start / (run.rows.end - run.rows.start) % usable.len() as u64;
+        let turn = run.rows.start.0 / count(&run.rows) % usable.len() as u64;
         usable.rotate_left(turn as usize);
         usable.sort_by_key(|member| !copied.contains(member));
         usable.truncate(needed.max(copied.len()));
@@ -294,11 +296,11 @@ impl<D: BlockDevice> Rebuild<D> {
     async fn fill_rows(&self, run: &Run<D>) -> IoResult<()> {
         // One that came back may have turned out to have the region.
         let lacks = |(member, device): &(usize, Rc<D>)| {
-            let region = run.unit.region;
+            let region = run.job.region;
             self.members[*member].with_missing(device, |it| it.regions.has(region)).unwrap_or(false)
         };
-        let targets: Vec<_> = run.unit.targets.iter().filter(|it| lacks(it)).cloned().collect();
-        let is_copied = |it: &&(usize, Rc<D>)| self.is_copy(it);
+        let targets: Vec<_> = run.job.targets.iter().filter(|it| lacks(it)).cloned().collect();
+        let is_copied = |it: &&(usize, Rc<D>)| self.is_successor(it);
         let copied: Vec<usize> = targets.iter().filter(is_copied).map(|it| it.0).collect();
         let computed: Vec<usize> =
             targets.iter().filter(|it| !is_copied(it)).map(|it| it.0).collect();
@@ -306,7 +308,7 @@ impl<D: BlockDevice> Rebuild<D> {
         let bufs = self.stripes.read_rows(&reads, &run.rows).await?;
         let known: BTreeMap<usize, Buf> = reads.iter().copied().zip(bufs).collect();
         let mut filled = self.compute_rows(run, &known, &computed);
-        let at = Lba(run.rows.start * self.geometry.chunk_sectors());
+        let at = self.geometry.lba_of_row(run.rows.start);
         for (member, bytes) in known.into_iter().filter(|(member, _)| copied.contains(member)) {
             filled.insert(member, bytes);
         }
@@ -334,12 +336,12 @@ impl<D: BlockDevice> Rebuild<D> {
         if computed.is_empty() {
             return BTreeMap::new();
         }
-        let group = run.unit.group;
+        let group = run.job.group;
         let chunk_bytes = (self.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as usize;
-        let count = (run.rows.end - run.rows.start) as usize;
+        let count = count(&run.rows) as usize;
         let new = |member: &usize| (*member, Buf::new(count * chunk_bytes));
         let mut filled: BTreeMap<usize, Buf> = computed.iter().map(new).collect();
-        for (index, row) in run.rows.clone().enumerate() {
+        for (index, row) in each(run.rows.clone()).enumerate() {
             let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
             let slot = |member| self.geometry.slot_of(stripe, member).expect("of its group");
@@ -371,7 +373,7 @@ impl<D: BlockDevice> Rebuild<D> {
         if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.members.give_successor_up(member, &device);
         }
-        // A journal that has failed puts nothing in service: the next start settles it.
+        // A journal that has failed puts nothing in service: the next start replays it.
         let Ok(_pause) = self.journal.pause().await else { return };
         if self.journal.make_ring(member, &device).await.is_err() {
             return self.members.give_successor_up(member, &device);
@@ -393,15 +395,15 @@ impl<D: BlockDevice> Rebuild<D> {
         self.members.change();
         self.membership.note_change();
         // A member that does not take the news is lost, or the array is; requests will tell.
-        let _ = self.membership.settled().await;
+        let _ = self.membership.recorded().await;
         self.bitmap.begin_rounds();
     }
 
     /// Bytes done and in all: what a member has, from wherever, is done.
     fn bytes(&self) -> (u64, u64) {
-        let bytes_of = |lacking: &Bits| {
-            let has_last = lacking.has(self.bitmap.region_count() - 1);
-            self.bitmap.bytes_of_regions(lacking.count(), has_last)
+        let bytes_of = |lacking: &Bits<Region>| {
+            let has_last = lacking.has(self.bitmap.regions().last());
+            self.bitmap.regions().bytes_of(lacking.count(), has_last)
         };
         let lacks = |member: &Member<D>| member.filling(|_, it| bytes_of(&it.regions));
         let lacking: Vec<u64> = self.members.iter().filter_map(lacks).collect();

@@ -135,7 +135,7 @@ impl<D: BlockDevice> Replacements<D> {
     }
 
     /// The uuid of a device that is this member, given up by the others and not used since: it lacks
-    /// what is marked and nothing else.
+    /// what is dirty and nothing else.
     async fn returning(&self, member: usize, device: &D) -> Option<[u8; 16]> {
         let record = self.membership.durable()?.record();
         let found = read_superblock(device).await.ok()??.superblock;
@@ -188,8 +188,8 @@ impl<D: BlockDevice> Replacements<D> {
         device: &D,
     ) -> Result<Option<[u8; 16]>, ArrayError> {
         self.check_place(member)?;
-        // A loss that is under way is on record first: then all that was changed since is marked.
-        self.membership.settled().await.map_err(ArrayError::Io)?;
+        // A loss that is under way is on record first: then all that was changed since is dirty.
+        self.membership.recorded().await.map_err(ArrayError::Io)?;
         Ok(self.returning(member, device).await)
     }
 
@@ -205,7 +205,7 @@ impl<D: BlockDevice> Replacements<D> {
         self.check_place(member)?;
         self.check_device(&device, &uuid)?;
         let own = &self.members[member];
-        let all = Bits::all(self.bitmap.region_count());
+        let all = Bits::all(self.bitmap.regions().count());
         let is_copy = own.has_device();
         if is_copy {
             self.stripes.set_copying(true);
@@ -222,7 +222,7 @@ impl<D: BlockDevice> Replacements<D> {
         self.narrow(member, &device, !is_copy && returning.is_some());
         if !is_copy && let Some(durable) = self.membership.durable() {
             durable.note_change();
-            self.membership.settled().await.map_err(ArrayError::Io)?;
+            self.membership.recorded().await.map_err(ArrayError::Io)?;
         }
         let is_there = own.succeeding().into_iter().chain(own.device().ok());
         if !is_there.into_iter().any(|it| Rc::ptr_eq(&it, &device)) {

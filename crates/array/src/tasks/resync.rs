@@ -2,8 +2,8 @@
 //!
 //! The array serves meanwhile. Waiting for it would cost minutes for every power cut, and hours without
 //! a bitmap, and would not make the data safer: until it is through, a member that is lost takes along
-//! what its stripes in doubt held, whether somebody reads them or not. A stripe is made right under
-//! its lock; its region stays marked until it is through, so a restart goes on.
+//! what its stripes that need a resync held, whether somebody reads them or not. A stripe is made right under
+//! its lock; its region stays dirty until it is through, so a restart goes on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,7 +13,8 @@ use voltier_parity::Stores;
 use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Region, StripeNumber, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
@@ -52,14 +53,14 @@ impl<D: BlockDevice> Resync<D> {
         self.ended.until(|| !self.is_running.get()).await;
     }
 
-    /// Starts the task, if something is in doubt.
+    /// Starts the task, if a region needs a resync.
     pub(crate) fn begin(self: &Rc<Self>) {
-        if self.bitmap.next_in_doubt(0).is_none() || self.is_running.replace(true) {
+        if self.bitmap.next_to_resync(Region(0)).is_none() || self.is_running.replace(true) {
             return;
         }
         let resync = Rc::downgrade(self);
         drop(self.handle.spawn(async move {
-            let mut from = 0;
+            let mut from = Region(0);
             let in_service = || resync.upgrade().filter(|resync| !resync.members.is_superseded());
             // Between two regions nothing keeps the task.
             while let Some(resync) = in_service() {
@@ -77,29 +78,29 @@ impl<D: BlockDevice> Resync<D> {
     }
 
     /// Makes the next region right; where to go on, if there is more.
-    async fn resync_next(self: &Rc<Self>, from: u64) -> Option<u64> {
-        let region = self.bitmap.next_in_doubt(from)?;
+    async fn resync_next(self: &Rc<Self>, from: Region) -> Option<Region> {
+        let region = self.bitmap.next_to_resync(from)?;
         if self.membership.is_closed() {
             return None;
         }
-        // What cannot be read cannot be made right: it stays in doubt, the others go on.
+        // What cannot be read cannot be made right: such a region still needs a resync, and the others go on.
         if self.resync_region(region).await.is_ok() {
-            self.bitmap.end_doubt(region);
+            self.bitmap.note_resynced(region);
             self.bitmap.begin_rounds();
         }
         Some(region + 1)
     }
 
-    async fn resync_region(self: &Rc<Self>, region: u64) -> IoResult<()> {
-        let sectors = self.bitmap.region_range(region);
-        let groups = self.geometry.group_count() as u64;
-        let row = |sector: u64| sector / self.geometry.chunk_sectors() * groups;
-        let stripes: Vec<u64> = (row(sectors.start.0)..row(sectors.end().0)).collect();
+    async fn resync_region(self: &Rc<Self>, region: Region) -> IoResult<()> {
+        let sectors = self.bitmap.regions().sectors_of(region);
+        let first_of = |at| self.geometry.stripe_of(0, self.geometry.row_at(at));
+        let stripes: Vec<StripeNumber> =
+            each(first_of(sectors.start)..first_of(sectors.end())).collect();
         for stripes in stripes.chunks(STRIPES_AT_ONCE) {
             if self.membership.is_closed() {
                 return Err(IoError::Gone);
             }
-            let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(Stripe(*stripe)));
+            let tasks = stripes.iter().map(|stripe| self.clone().resync_stripe(*stripe));
             let results = together(&self.handle, tasks.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
         }
@@ -107,7 +108,7 @@ impl<D: BlockDevice> Resync<D> {
     }
 
     /// Makes the parity of a stripe match its data. Data that are lost are what parity says.
-    async fn resync_stripe(self: Rc<Self>, stripe: Stripe) -> IoResult<()> {
+    async fn resync_stripe(self: Rc<Self>, stripe: StripeNumber) -> IoResult<()> {
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
         let _guard = self.stripes.lock(stripe, whole, Access::Exclusive).await;
         if self.stripes.is_idle(stripe) {
@@ -136,13 +137,13 @@ impl<D: BlockDevice> Resync<D> {
         }
         let data = chunks[..data_chunks].iter().flatten().map(|buf| &buf[..]);
         let data: Vec<&[u8]> = data.collect();
-        let rows = self.geometry.parity_chunks();
-        let mut parities: Vec<Buf> = (0..rows).map(|_| Buf::new(whole.bytes())).collect();
+        let parity_count = self.geometry.parity_chunks();
+        let mut parities: Vec<Buf> = (0..parity_count).map(|_| Buf::new(whole.bytes())).collect();
         let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code_of(stripe).encode(&data, &mut slices, Stores::Cached);
         let mut writes = Vec::new();
-        for (row, parity) in parities.into_iter().enumerate() {
-            let slot = data_chunks + row;
+        for (index, parity) in parities.into_iter().enumerate() {
+            let slot = data_chunks + index;
             let is_right = chunks[slot].as_ref().is_some_and(|before| before[..] == parity[..]);
             if states[slot] == SlotState::Online && !is_right {
                 self.members.counters().add(|counts| counts.resynced_chunks += 1);

@@ -26,12 +26,13 @@ use voltier_parity::{Stores, Verdict};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Region, StripeNumber, each};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
 use crate::stripe::stripes::{Access, Stripes};
-use crate::tasks::background::{Run, Runner, Unit, Work};
+use crate::tasks::background::{RegionJob, Run, Runner, Work};
 use crate::tasks::pace::Progress;
 
 /// Findings that are kept for show.
@@ -87,7 +88,7 @@ pub struct ScrubStatus {
     pub unreadable_stripes: u64,
     /// Those of them that could not be computed either.
     pub lost_stripes: u64,
-    /// Bytes of members that were left out: in doubt, or of a group that lacks a member.
+    /// Bytes of members that were left out: in need of a resync, or of a group that lacks a member.
     pub skipped_bytes: u64,
     /// For each member the blocks that were wrong on it.
     pub blocks_by_member: Vec<u64>,
@@ -119,14 +120,14 @@ pub(crate) struct Scrub<D> {
     stripes: Rc<Stripes<D>>,
     mender: Rc<Mender<D>>,
     repair: Cell<ScrubRepair>,
-    /// The next unit: group by group in each region.
+    /// The next job: group by group in each region.
     cursor: Cell<u64>,
     found: RefCell<Found>,
 }
 
 /// A block of a stripe that does not match.
 struct Mismatch<'a> {
-    stripe: Stripe,
+    stripe: StripeNumber,
     slots: &'a [&'a [u8]],
     /// Where in the chunk, in bytes.
     place: Range<usize>,
@@ -151,28 +152,29 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
     }
 
     /// The next region of a group that was written.
-    fn next_unit(&self) -> Option<Unit<D>> {
+    fn next_job(&self) -> Option<RegionJob<D>> {
         let groups = self.geometry.group_count() as u64;
         let mut cursor = self.cursor.get();
-        let end = self.bitmap.region_count() * groups;
-        while cursor < end && !self.bitmap.is_written(cursor / groups) {
+        let end = self.bitmap.regions().count() * groups;
+        while cursor < end && !self.bitmap.is_written(Region(cursor / groups)) {
             cursor = (cursor / groups + 1) * groups;
         }
         self.cursor.set(cursor + 1);
-        let (group, region) = ((cursor % groups) as usize, cursor / groups);
+        let (group, region) = ((cursor % groups) as usize, Region(cursor / groups));
         if cursor < end {
             self.bitmap.begin_check(group, region);
         }
-        (cursor < end).then(|| Unit::new(group, region, Vec::new(), self.members.changes()))
+        (cursor < end).then(|| RegionJob::new(group, region, Vec::new(), self.members.changes()))
     }
 
-    fn end_unit(&self, unit: &Unit<D>, is_cancelled: bool) {
-        let is_whole = unit.error.get().is_none() && !is_cancelled;
-        self.bitmap.end_check(unit.group, unit.region, is_whole);
-        let bytes = self.bitmap.region_range(unit.region).bytes() * self.geometry.width() as u64;
+    fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool) {
+        let is_whole = job.error.get().is_none() && !is_cancelled;
+        self.bitmap.end_check(job.group, job.region, is_whole);
+        let bytes =
+            self.bitmap.regions().sectors_of(job.region).bytes() * self.geometry.width() as u64;
         let mut found = self.found.borrow_mut();
         found.checked_bytes += bytes;
-        if unit.error.get().is_some() {
+        if job.error.get().is_some() {
             found.skipped_bytes += bytes;
         }
     }
@@ -195,12 +197,12 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
 
     /// Checks some rows of a group.
     async fn run(&self, run: &Run<D>) -> IoResult<()> {
-        let (group, region) = (run.unit.group, run.unit.region);
+        let (group, region) = (run.job.group, run.job.region);
         let _guards = self.stripes.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
         let members: Vec<usize> = self.geometry.members_of(group).collect();
         let is_whole = members.iter().all(|member| self.members[*member].has_region(region));
-        let is_in_doubt = self.bitmap.is_in_doubt(self.stripes.stripe_of(group, run.rows.start));
-        if !is_whole || is_in_doubt {
+        let needs_resync = self.bitmap.needs_resync(self.stripes.stripe_of(group, run.rows.start));
+        if !is_whole || needs_resync {
             return Err(IoError::Unsupported);
         }
         if self.stripes.has_half_written(group, run.rows.clone()) {
@@ -210,10 +212,10 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
             return self.scrub_rows(run).await;
         };
         let chunk_bytes = (self.geometry.chunk_sectors() * SECTOR_BYTES) as usize;
-        for (index, row) in run.rows.clone().enumerate() {
+        for (index, row) in each(run.rows.clone()).enumerate() {
             let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
-            // Members that came with a further row do not follow the others of their group.
+            // Members that came with a further parity row do not follow the others of their group.
             let buf_of = |slot| {
                 let own = self.geometry.member_of(stripe, slot);
                 members.iter().position(|member| *member == own).map(|at| &bufs[at])
@@ -274,9 +276,9 @@ impl<D: BlockDevice> Scrub<D> {
 
     /// The same, stripe by stripe: something cannot be read.
     async fn scrub_rows(&self, run: &Run<D>) -> IoResult<()> {
-        let group = run.unit.group;
+        let group = run.job.group;
         let whole = Span { start: 0, end: self.geometry.chunk_sectors() };
-        for row in run.rows.clone() {
+        for row in each(run.rows.clone()) {
             let stripe = self.stripes.stripe_of(group, row);
             let repairs = self.members.counters().get().repairs;
             self.members.check_group(group)?;
@@ -302,7 +304,7 @@ impl<D: BlockDevice> Scrub<D> {
         Ok(())
     }
 
-    async fn scrub_stripe(&self, stripe: Stripe, slots: &[&[u8]]) -> IoResult<()> {
+    async fn scrub_stripe(&self, stripe: StripeNumber, slots: &[&[u8]]) -> IoResult<()> {
         if self.geometry.parity_chunks() == 0 {
             return Ok(());
         }
@@ -325,7 +327,7 @@ impl<D: BlockDevice> Scrub<D> {
     }
 
     /// Whether a located block may be rewritten from the others.
-    fn may_rewrite(&self, stripe: Stripe, slot: usize) -> bool {
+    fn may_rewrite(&self, stripe: StripeNumber, slot: usize) -> bool {
         let is_data = slot < self.geometry.data_chunks() && !self.geometry.is_mirror();
         match self.repair.get() {
             ScrubRepair::Nothing => false,
@@ -378,10 +380,10 @@ impl<D: BlockDevice> Scrub<D> {
         let mut right: Vec<Buf> = parity.iter().map(|_| Buf::new(mismatch.place.len())).collect();
         let mut slices: Vec<&mut [u8]> = right.iter_mut().map(|buf| &mut buf[..]).collect();
         self.stripes.code().encode(data, &mut slices, Stores::Cached);
-        let wrong = right.into_iter().enumerate().filter(|(row, buf)| parity[*row] != &buf[..]);
+        let wrong = right.into_iter().enumerate().filter(|(index, buf)| parity[*index] != &buf[..]);
         let wrong: Vec<(usize, Buf)> = wrong.collect();
-        for (row, buf) in wrong {
-            self.rewrite(mismatch, data.len() + row, buf.freeze()).await?;
+        for (index, buf) in wrong {
+            self.rewrite(mismatch, data.len() + index, buf.freeze()).await?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_array::{Geometry, Layout, Level, Stripe};
+use voltier_array::{Geometry, Layout, Level, StripeNumber};
 use voltier_block::{BlockDevice, Buf, Durability, Lba};
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -137,7 +137,7 @@ fn a_medium_error_in_a_long_read_costs_what_is_bad_alone() {
         let data = Buf::copy_of(&vec![7; 3 * stripe as usize * 512]);
         world.array.write(Lba(3 * stripe), data.into(), Durability::Cached).await.expect("write");
         // A sector of the second of three chunks of one run.
-        let at = world.array.geometry().member_lba(Stripe(4), 3);
+        let at = world.array.geometry().member_lba(StripeNumber(4), 3);
         world.watches[0].bad.borrow_mut().insert(at.0);
         let buf = Buf::new(3 * stripe as usize * 512);
         let read = world.array.read(Lba(3 * stripe), buf).await.expect("read");

@@ -115,7 +115,7 @@ fn in_place_writes_and_flushes_of_clients_leave_durability_to_the_journal() {
         let after: u64 = world.watches.iter().map(|watch| watch.durable_writes.get()).sum();
         assert_eq!(after - before, 2, "the two records");
         assert!(world.watches.iter().all(|watch| watch.flushes.get() == 0));
-        world.array.settle().await.expect("settled");
+        world.array.empty_journal().await.expect("emptied");
         assert!(world.watches.iter().all(|watch| watch.flushes.get() == 1));
     });
 }
@@ -156,7 +156,7 @@ fn a_ring_that_fails_loses_its_member_and_the_last_one_ends_the_journal() {
         assert!(!world.array.is_online(members[0]));
         let at = Lba(geometry.chunk_sectors());
         assert_eq!(world.array.write(at, data(2), Durability::Cached).await, Ok(()));
-        // No redundancy is left. What fails now is settled by the next replay, and nothing else is begun.
+        // No redundancy is left. The next replay decides what fails now, and nothing else is begun.
         world.watches[members[1]].refuses_writes.set(true);
         assert_eq!(world.array.write(at, data(3), Durability::Cached).await, Err(IoError::Medium));
         world.watches[members[1]].refuses_writes.set(false);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, Consistency, CreateOptions, Geometry, Layout, Level, SUPERBLOCK_BYTES, Stripe,
+    Array, Consistency, CreateOptions, Geometry, Layout, Level, SUPERBLOCK_BYTES, StripeNumber,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
@@ -207,7 +207,7 @@ impl World {
         assert_eq!(*array.geometry(), geometry);
         let first = Buf::zeroed(SECTOR_BYTES as usize);
         array.write(Lba(0), first.into(), Durability::Cached).await.expect("write");
-        array.settle().await.expect("settled");
+        array.empty_journal().await.expect("emptied");
         for watch in &watches {
             watch.writes.set(0);
             watch.durable_writes.set(0);
@@ -223,7 +223,7 @@ impl World {
         let geometry = self.array.geometry();
         let chunk_bytes = (geometry.chunk_sectors() * SECTOR_BYTES) as usize;
         let data_chunks = geometry.data_chunks();
-        for stripe in (0..geometry.stripe_count()).map(Stripe) {
+        for stripe in (0..geometry.stripe_count()).map(StripeNumber) {
             let start = stripe.0 as usize * data_chunks * chunk_bytes;
             let columns: Vec<&[u8]> =
                 volume[start..start + data_chunks * chunk_bytes].chunks(chunk_bytes).collect();

@@ -49,7 +49,7 @@ fn the_members_make_the_array_in_every_order() {
                 assert!(
                     report.was_clean && report.left_out.is_empty() && report.now_lost.is_empty()
                 );
-                assert!(report.copies_mended.is_empty() && report.regions_in_doubt == 0);
+                assert!(report.label_copies_mended.is_empty() && report.regions_to_resync == 0);
                 assert_eq!(report.array.usage, Usage::InUse);
                 assert_eq!(array.geometry().level(), level);
                 for block in 0..40 {
@@ -142,7 +142,7 @@ fn an_old_half_is_not_started_unasked_and_two_halves_are_never_joined() {
 }
 
 #[test]
-fn in_doubt_and_degraded_takes_a_choice() {
+fn needing_a_resync_and_degraded_takes_a_choice() {
     let media = on_media(vec![Medium::default(); 4], |world| async move {
         let array = world.create(&options(Level::Raid5, 4, Consistency::Bitmap)).await;
         write(&array, 0, 1).await.expect("write");
@@ -171,7 +171,7 @@ fn a_truncated_member_is_refused_and_a_grown_one_is_not() {
         assert_eq!(small.err(), Some(ArrayError::Metadata(expected)));
         let grown = Array::assemble(&world.handle, with(resized(DRIVE_BYTES + 8192)), PLAIN).await;
         let (array, report) = grown.unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(report.copies_mended, [1]);
+        assert_eq!(report.label_copies_mended, [1]);
         assert_eq!(read(&array, 7).await, Ok(2));
     });
 }
@@ -210,11 +210,11 @@ fn a_wiped_start_or_end_is_mended() {
         on_media(stopped(Level::Raid5, 3), move |world| async move {
             world.drives[1].medium.borrow_mut().overwrite(wiped, &[0; 4096]);
             let (array, report) = world.assemble(&[0, 1, 2], PLAIN).await.expect("all are there");
-            assert_eq!(report.copies_mended, [1]);
+            assert_eq!(report.label_copies_mended, [1]);
             array.stop().await.expect("stop");
             drop(array);
             let (_, report) = world.assemble(&[0, 1, 2], PLAIN).await.expect("all are there");
-            assert!(report.copies_mended.is_empty());
+            assert!(report.label_copies_mended.is_empty());
         });
     }
 }

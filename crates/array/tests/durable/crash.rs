@@ -27,7 +27,7 @@ pub(crate) struct Story {
     /// So was its stop.
     pub(crate) is_stopped: Rc<Cell<bool>>,
     /// A start may be refused: not stopped, and members missing.
-    pub(crate) may_be_in_doubt: Rc<Cell<bool>>,
+    pub(crate) may_need_resync: Rc<Cell<bool>>,
 }
 
 impl Story {
@@ -118,9 +118,9 @@ pub(crate) fn check(media: Vec<Medium>, story: &Story, when: &str) {
         let turn = when.len() % order.len();
         order.rotate_left(turn);
         let mut assembled = world.assemble(&order, AssembleOptions::default()).await;
-        let is_in_doubt =
+        let needs_resync =
             matches!(assembled, Err(ArrayError::Metadata(MetadataError::DirtyDegraded { .. })));
-        if is_in_doubt && story.may_be_in_doubt.get() {
+        if needs_resync && story.may_need_resync.get() {
             let force = AssembleOptions { force: true, degraded: false };
             assembled = world.assemble(&order, force).await;
         }
@@ -130,11 +130,11 @@ pub(crate) fn check(media: Vec<Medium>, story: &Story, when: &str) {
             Err(error) => panic!("{when}: {error}"),
         };
         if story.is_stopped.get() {
-            assert!(report.was_clean && report.regions_in_doubt == 0, "{when}");
+            assert!(report.was_clean && report.regions_to_resync == 0, "{when}");
         }
         let model = story.model.borrow().clone();
         let first = model.check(&array, &when).await;
-        while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+        while array.status().is_some_and(|status| status.regions_to_resync > 0) {
             world.handle.sleep(SECOND_NS / 100).await;
         }
         assert_eq!(model.check(&array, &when).await, first, "{when}: after the resync");
@@ -243,7 +243,7 @@ fn a_cut_while_it_serves_loses_nothing_that_was_acknowledged() {
             let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
             story.write(&array, 1, 1).await;
             story.write(&array, 40, 2).await;
-            // Another region, while the marks of the first are taken back.
+            // Another region, while the first is cleared.
             world.handle.sleep(11 * SECOND_NS).await;
             story.write(&array, 600, 3).await;
             story.write(&array, 1, 4).await;
@@ -253,7 +253,7 @@ fn a_cut_while_it_serves_loses_nothing_that_was_acknowledged() {
 }
 
 #[test]
-fn a_cut_while_it_is_stopped_leaves_it_clean_or_marked() {
+fn a_cut_while_it_is_stopped_leaves_it_clean_or_dirty() {
     for (level, members, consistency) in cases() {
         let media = made(level, members, consistency);
         at_every_step("stop", &media, made_story, move |world, story| async move {
@@ -279,7 +279,7 @@ fn a_lost_member_that_comes_back_is_not_believed() {
         let media = made(level, members, consistency);
         let before = || {
             let story = made_story();
-            story.may_be_in_doubt.set(consistency != Consistency::Journal);
+            story.may_need_resync.set(consistency != Consistency::Journal);
             story
         };
         let after = at_every_step("loss", &media, before, move |world, story| async move {
@@ -343,9 +343,9 @@ fn a_cut_while_parity_is_made_anew_is_gone_on_from() {
     at_every_step("resync", &torn, before, move |world, story| async move {
         let (array, report) =
             world.assemble(&order, AssembleOptions::default()).await.expect("all");
-        assert!(report.regions_in_doubt > 0 && !report.was_clean);
+        assert!(report.regions_to_resync > 0 && !report.was_clean);
         story.write(&array, 200, 9).await;
-        while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+        while array.status().is_some_and(|status| status.regions_to_resync > 0) {
             world.handle.sleep(SECOND_NS / 100).await;
         }
         world.handle.sleep(21 * SECOND_NS).await;

@@ -291,7 +291,7 @@ fn it_is_known_in_every_place_and_never_taken_for_a_member() {
 fn a_missing_device_is_missed_only_after_a_start_that_was_not_stopped() {
     on_media(made(Level::Raid6, 4), |world| async move {
         let (array, report) = world.assemble(&[1, 0, 3, 2], PLAIN).await.expect("not needed");
-        assert!(report.was_clean && report.is_journal_lost && report.regions_in_doubt == 0);
+        assert!(report.was_clean && report.is_journal_lost && report.regions_to_resync == 0);
         assert_eq!(state(&array), Some(JournalState::Lost));
         write(&array, 3, 7).await.expect("write");
         drop(array);
@@ -306,18 +306,18 @@ fn a_missing_device_is_missed_only_after_a_start_that_was_not_stopped() {
         let degraded = AssembleOptions { degraded: true, ..PLAIN };
         assert_eq!(refused(&world, &[0, 1, 2, 3], degraded).await, MetadataError::JournalMissing);
         let (array, report) = world.assemble(&[0, 1, 2, 3], FORCE).await.expect("by choice");
-        assert!(report.is_journal_lost && report.regions_in_doubt > 0);
+        assert!(report.is_journal_lost && report.regions_to_resync > 0);
         drop(array);
-        // The choice is kept: all that was written stays in doubt until it was made to match.
+        // The choice is kept: all that was written needs a resync until it was made to match.
         let (array, report) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("by choice");
-        assert!(report.regions_in_doubt > 0);
-        while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+        assert!(report.regions_to_resync > 0);
+        while array.status().is_some_and(|status| status.regions_to_resync > 0) {
             world.handle.sleep(10_000_000).await;
         }
         array.stop().await.expect("stop");
         drop(array);
         let (_, report) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
-        assert!(report.was_clean && report.regions_in_doubt == 0);
+        assert!(report.was_clean && report.regions_to_resync == 0);
     });
 }
 

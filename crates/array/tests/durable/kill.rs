@@ -31,7 +31,7 @@ async fn serve(world: World, story: Story, byte: u8) {
 }
 
 #[test]
-fn marks_that_were_on_their_way_when_the_process_died_do_not_go_with_the_power_later() {
+fn dirty_regions_that_were_on_their_way_when_the_process_died_do_not_go_with_the_power_later() {
     for (level, members, consistency) in CASES {
         let media = made(level, members, consistency);
         let (mut kill, mut is_through) = (0, false);

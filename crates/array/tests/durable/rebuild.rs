@@ -65,7 +65,7 @@ fn a_replaced_member_is_on_record_as_rebuilding_then_in_service_and_the_old_one_
                 assert_eq!(on_record(&world, drive, 1).await, (MemberState::InService, NEW));
             }
             assert!(!array.status().expect("it has one").is_degraded);
-            // Marks go again.
+            // Dirty regions are cleared again.
             world.handle.sleep(30 * SECOND_NS).await;
             assert_eq!(array.status().expect("it has one").regions_dirty, 0);
             array.stop().await.expect("stop");
@@ -91,7 +91,7 @@ fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
             for block in blocks {
                 write(&array, block, 2).await.expect("write");
             }
-            // Nothing is marked any more.
+            // Nothing is dirty any more.
             world.handle.sleep(30 * SECOND_NS).await;
             array.fail(1).expect("one may go");
             write(&array, 0, 3).await.expect("write");

@@ -1,4 +1,4 @@
-//! A member for room, added while the array serves: power cuts at every step with requests beside it, members
+//! A member for capacity, added while the array serves: power cuts at every step with requests beside it, members
 //! that are lost before, in the middle and behind it, and what is refused.
 
 use std::cell::RefCell;
@@ -237,7 +237,7 @@ fn what_cannot_be_given_room_is_refused_in_one_line_and_nothing_changes() {
         array.set_pace(BackgroundTask::Rebuild, SLOW);
         array.grow_capacity(all[4].clone(), uuid(4)).await.expect("it can");
         let line = refused(&all[6], uuid(6)).await;
-        assert!(line.starts_with("the array is being given a member for room"), "{line}");
+        assert!(line.starts_with("the array is being given a member for capacity"), "{line}");
         let row = array.grow(vec![all[6].clone()], &[uuid(6)]).await;
         assert_eq!(row, Err(GrowError::Reshaping.into()));
         assert_eq!(array.scrub(ScrubRepair::Nothing), Err(GrowError::Reshaping.into()));
@@ -249,7 +249,7 @@ fn what_cannot_be_given_room_is_refused_in_one_line_and_nothing_changes() {
         with_drives(members + 1, move |world| async move {
             let array = made(&world, level, members, Consistency::None).await;
             let error = grow(&world, &array).await.expect_err("refused").to_string();
-            assert!(error.contains("cannot be given a member for room"), "{error}");
+            assert!(error.contains("cannot be given a member for capacity"), "{error}");
         });
     }
     // 48 chunks of 7 and of 6: 7 x 6 are needed, and 8 x 7.
@@ -380,7 +380,7 @@ fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usi
         let first = model.check(&array, &when).await;
         if lost.is_none() && when.len().is_multiple_of(2) {
             // A stop in order in the middle, and any one goes missing.
-            while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+            while array.status().is_some_and(|status| status.regions_to_resync > 0) {
                 world.handle.sleep(10_000_000).await;
             }
             array.stop().await.unwrap_or_else(|error| panic!("{when}: {error}"));

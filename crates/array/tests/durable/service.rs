@@ -94,7 +94,7 @@ fn a_loss_is_on_record_before_the_write_is_acknowledged_and_once_for_all() {
 }
 
 #[test]
-fn marks_are_taken_back_when_writers_rest_but_not_while_a_member_is_out() {
+fn dirty_regions_are_cleared_when_writers_rest_but_not_while_a_member_is_out() {
     with_drives(3, |world| async move {
         let array = world.create(&options(Level::Raid5, 3, Consistency::Bitmap)).await;
         let dirty = || array.status().expect("it has one").regions_dirty;
@@ -116,7 +116,7 @@ fn marks_are_taken_back_when_writers_rest_but_not_while_a_member_is_out() {
 }
 
 #[test]
-fn a_journal_marks_what_a_lost_member_may_not_have_and_nothing_before() {
+fn a_journal_calls_dirty_what_a_lost_member_may_not_have_and_nothing_before() {
     with_drives(3, |world| async move {
         let array = world.create(&options(Level::Raid5, 3, Consistency::Journal)).await;
         let dirty = || array.status().expect("it has one").regions_dirty;

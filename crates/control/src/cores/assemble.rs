@@ -134,7 +134,7 @@ pub(super) async fn assemble(
     for ((at, place), known) in places.into_iter().enumerate().zip(known) {
         // Of two devices that were the same member, one after the other, one has the place.
         let is_replaced = report.left_out.iter().any(|left| left.device == at && left.is_replaced);
-        // One that was to be a further row, and never was, has none.
+        // One that was to have a further parity row, and never was, has none.
         if let Some(device) = devices.get_mut(place)
             && (device.is_none() || !is_replaced)
         {
@@ -189,7 +189,7 @@ fn stale(left: &LeftOut, given: &[DeviceSpec]) -> String {
 
 /// News for the user about a start.
 fn news(report: &AssembleReport) -> Option<String> {
-    let regions = report.regions_in_doubt;
+    let regions = report.regions_to_resync;
     (regions > 0).then(|| {
         format!(
             "it was not stopped cleanly: the parity of {regions} regions is being made anew in \

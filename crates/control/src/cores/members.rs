@@ -90,7 +90,7 @@ pub(super) async fn take_back(
     Ok(is_back)
 }
 
-/// Adds a row of redundancy on these devices, or one of them for capacity.
+/// Adds a parity row on these devices, or one of them for capacity.
 pub(super) async fn grow(
     handle: Handle,
     name: ArrayName,

@@ -272,7 +272,7 @@ pub trait ArrayEngine {
     /// Why it does not.
     fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
-    /// Adds a row of redundancy on these devices, one for each group, and begins to fill it; or a member
+    /// Adds a parity row on these devices, one for each group, and begins to fill it; or a member
     /// for capacity, and begins to move the data.
     ///
     /// # Errors

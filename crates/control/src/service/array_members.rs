@@ -53,7 +53,7 @@ impl<E: Engine> Service<E> {
         Ok(self.array_response(name, vec![how]))
     }
 
-    /// Adds a row of parity, a copy, or a member for capacity.
+    /// Adds a parity row, a copy, or a member for capacity.
     pub(super) fn grow_array(
         &mut self,
         name: &ArrayName,

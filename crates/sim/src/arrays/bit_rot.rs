@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use voltier_array::Stripe;
+use voltier_array::StripeNumber;
 
 use crate::arrays::setup::Setup;
 use crate::medium::Medium;
@@ -13,7 +13,7 @@ pub(crate) struct BitRot {
     pub(crate) drive: usize,
     pub(super) member: usize,
     pub(super) slot: usize,
-    pub(crate) stripe: Stripe,
+    pub(crate) stripe: StripeNumber,
     /// First byte of the drive.
     pub(super) at: u64,
     pub(super) right: Vec<u8>,
@@ -41,7 +41,7 @@ impl BitRot {
 pub(crate) struct BitRotState {
     pub(crate) block: RefCell<Option<BitRot>>,
     /// A stripe that clients keep out of.
-    pub(crate) closed: Cell<Option<Stripe>>,
+    pub(crate) closed: Cell<Option<StripeNumber>>,
     /// Whether something else is in that stripe than was written.
     pub(crate) is_there: Cell<bool>,
     /// Whether something was put on a member in this life that a scrub is to find.
@@ -64,7 +64,7 @@ impl BitRotState {
     }
 
     /// The stripe that is not as it was written.
-    pub(crate) fn stripe(&self) -> Option<Stripe> {
+    pub(crate) fn stripe(&self) -> Option<StripeNumber> {
         self.closed.get().filter(|_| self.is_there.get())
     }
 

@@ -1,6 +1,6 @@
 //! Holds an array to the model and to parity.
 
-use voltier_array::{ArrayError, ReplaceError, ReshapeRecord, Stripe};
+use voltier_array::{ArrayError, ReplaceError, ReshapeRecord, StripeNumber};
 use voltier_block::{BlockDevice, Buf, Lba, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
@@ -180,7 +180,7 @@ fn check_rows(fixture: &ArrayFixture, volume: &[u8], end: u64, when: &str) {
         for (row, shape, bytes) in
             region.iter().filter_map(|row| content(*row).map(|(shape, it)| (row, shape, it)))
         {
-            parity::check(shape, Stripe(*row), bytes, when, &stored);
+            parity::check(shape, StripeNumber(*row), bytes, when, &stored);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_array::Stripe;
+use voltier_array::StripeNumber;
 use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
@@ -180,7 +180,7 @@ impl Client {
         let stripe = self.fixture.setup.geometry.stripe_sectors();
         let mut written = self.fixture.written.borrow_mut();
         for first in range.split_at_multiples(stripe) {
-            written.insert(self.fixture.setup.region_of(Stripe(first.start.0 / stripe)));
+            written.insert(self.fixture.setup.region_of(StripeNumber(first.start.0 / stripe)));
         }
     }
 
@@ -219,10 +219,10 @@ fn expect(result: IoResult<()>, what: &str, range: SectorRange) {
 
 /// Flushes the volume.
 pub(crate) async fn flush(fixture: &ArrayFixture) {
-    let is_settled = !fixture.needs_resync();
+    let is_resynced = !fixture.needs_resync();
     let flush = fixture.model.borrow_mut().begin_flush();
     let open = fixture.uncovered.borrow_mut().begin_flush();
     expect(fixture.array().flush().await, "flush of", SectorRange::default());
     fixture.model.borrow_mut().end_flush(flush);
-    fixture.uncovered.borrow_mut().end_flush(open, is_settled);
+    fixture.uncovered.borrow_mut().end_flush(open, is_resynced);
 }

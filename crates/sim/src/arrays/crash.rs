@@ -245,7 +245,7 @@ async fn recover(fixture: Rc<ArrayFixture>, mut trial: Trial, was_stopped: bool,
     }
     assert!(report.journal.damaged.is_empty(), "a ring is damaged: {:?}", report.journal);
     if was_stopped {
-        assert!(report.was_clean && report.regions_in_doubt == 0, "what was stopped is not clean");
+        assert!(report.was_clean && report.regions_to_resync == 0, "what was stopped is not clean");
     }
     check_members(&fixture, trial.usable);
     check_all(&fixture, "after the crash").await;

@@ -125,7 +125,7 @@ fn with_what_came_later(mut setup: Setup, seed: u64) -> Setup {
             setup.drives.push(Drive { bytes, block_bytes });
         }
     }
-    if setup.geometry.with_row().is_ok() && prng.one_in(GROWS_ONE_IN) {
+    if setup.geometry.with_parity().is_ok() && prng.one_in(GROWS_ONE_IN) {
         (setup.grows, setup.care) = (true, Care::Members);
     }
     setup

@@ -18,7 +18,7 @@ fn check_not_expanded(fixture: &ArrayFixture, drive: usize, error: &ArrayError) 
     match error {
         ArrayError::Grow(
             GrowError::Degraded
-            | GrowError::InDoubt { .. }
+            | GrowError::NeedsResync { .. }
             | GrowError::Growing
             | GrowError::Reshaping
             // An operator took the drive out again.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, AssembleReport, Geometry, JournalLabel, JournalState,
-    MemberState, MemberStatus, Stripe,
+    MemberState, MemberStatus, StripeNumber,
 };
 use voltier_block::{BlockDevice, Lba, Limits, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
@@ -43,7 +43,7 @@ pub(crate) struct ArrayFixture {
     pub(crate) members: MemberMap,
     /// Runs of stripes that are used; see [`Self::windows`].
     runs: Vec<SectorRange>,
-    pub(crate) stripes: Vec<Stripe>,
+    pub(crate) stripes: Vec<StripeNumber>,
     life: u64,
     lives: RefCell<Vec<u64>>,
     /// While a start is looking at what it was given: that, and the changes of all drives until then.
@@ -66,9 +66,9 @@ pub(crate) struct ArrayFixture {
 }
 
 /// Runs of neighbouring stripes, as sectors of the volume.
-fn windows(setup: &Setup, stripes: &[Stripe]) -> Vec<SectorRange> {
+fn windows(setup: &Setup, stripes: &[StripeNumber]) -> Vec<SectorRange> {
     let runs = stripes.chunk_by(|one, next| one.0 + 1 == next.0);
-    let window = |run: &[Stripe]| {
+    let window = |run: &[StripeNumber]| {
         let first = setup.sectors_of(run[0]);
         SectorRange::new(first.start, first.count * run.len() as u64)
     };
@@ -325,7 +325,7 @@ impl ArrayFixture {
 
     /// Whether regions may not match.
     pub(crate) fn needs_resync(&self) -> bool {
-        self.array().status().is_some_and(|status| status.regions_in_doubt > 0)
+        self.array().status().is_some_and(|status| status.regions_to_resync > 0)
     }
 
     /// Waits until something holds.

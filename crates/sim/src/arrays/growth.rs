@@ -15,7 +15,7 @@ fn can_grow(fixture: &ArrayFixture) -> bool {
     let array = fixture.array();
     let members = array.geometry().member_count();
     let in_service = MemberMap::members(&array, MemberState::InService).len();
-    let is_possible = array.geometry().with_row().is_ok();
+    let is_possible = array.geometry().with_parity().is_ok();
     is_possible
         && in_service == members
         && !array.rebuild_status().progress.is_running
@@ -28,7 +28,7 @@ fn check_not_grown(fixture: &ArrayFixture, drives: &[usize], error: &ArrayError)
     match error {
         ArrayError::Grow(
             GrowError::Degraded
-            | GrowError::InDoubt { .. }
+            | GrowError::NeedsResync { .. }
             | GrowError::JournalDevice
             | GrowError::Growing
             | GrowError::Reshaping
@@ -43,7 +43,7 @@ fn check_not_grown(fixture: &ArrayFixture, drives: &[usize], error: &ArrayError)
     }
 }
 
-/// Adds a row of parity, or a copy: the task that waits for it, if it is possible.
+/// Adds a parity row, or a copy: the task that waits for it, if it is possible.
 pub(crate) fn grow(fixture: &Rc<ArrayFixture>, dice: &mut Prng) -> Option<JoinHandle<()>> {
     let mut free = fixture.members.free(&fixture.setup);
     let count = fixture.setup.geometry.group_count();

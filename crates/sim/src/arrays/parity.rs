@@ -1,7 +1,7 @@
 //! Holds every stripe to what is read of the volume, with an arithmetic of its own: products in
 //! GF(2^8) bit by bit.
 
-use voltier_array::{Geometry, Stripe};
+use voltier_array::{Geometry, StripeNumber};
 use voltier_block::SECTOR_BYTES;
 
 /// The product modulo 0x11d.
@@ -83,7 +83,7 @@ pub fn parity(row: usize, data: &[&[u8]]) -> Vec<u8> {
 /// At the first that differs.
 pub(crate) fn check(
     geometry: &Geometry,
-    stripe: Stripe,
+    stripe: StripeNumber,
     content: &[u8],
     when: &str,
     stored: impl Fn(usize, u64) -> Option<Vec<u8>>,

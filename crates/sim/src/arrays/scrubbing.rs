@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_array::{BackgroundTask, ScrubFinding, ScrubRepair, Stripe};
+use voltier_array::{BackgroundTask, ScrubFinding, ScrubRepair, StripeNumber};
 use voltier_block::{Lba, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bit_rot::{BitRot, is_locatable};
@@ -28,9 +28,11 @@ fn finding(bit_rot: &BitRot, fixture: &ArrayFixture, is_repaired: bool) -> Scrub
 /// Closes a stripe that was written, and has a member return something else for one of its blocks.
 async fn inject_bit_rot(fixture: &ArrayFixture, dice: &mut Prng) -> Option<BitRot> {
     let geometry = &fixture.setup.geometry;
-    let is_written =
-        |stripe: &Stripe| fixture.written.borrow().contains(&fixture.setup.region_of(*stripe));
-    let stripes: Vec<Stripe> = fixture.setup.stripes().into_iter().filter(is_written).collect();
+    let is_written = |stripe: &StripeNumber| {
+        fixture.written.borrow().contains(&fixture.setup.region_of(*stripe))
+    };
+    let stripes: Vec<StripeNumber> =
+        fixture.setup.stripes().into_iter().filter(is_written).collect();
     if stripes.is_empty() || geometry.parity_chunks() == 0 {
         return None;
     }

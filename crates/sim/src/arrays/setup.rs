@@ -3,7 +3,7 @@
 use std::iter::successors;
 
 use voltier_array::{
-    Consistency, CreateOptions, Geometry, MemberLayout, MergeMode, MergePolicy, Stripe,
+    Consistency, CreateOptions, Geometry, MemberLayout, MergeMode, MergePolicy, StripeNumber,
 };
 use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
@@ -155,8 +155,9 @@ impl Setup {
 
     /// The shape that this one comes from while it moves: with rows that were added before.
     pub(crate) fn shape_before(&self, after: &Geometry) -> Geometry {
-        let with_rows = |shape| successors(Some(shape), |it: &Geometry| it.with_row().ok()).take(8);
-        let mut shapes = self.shapes().into_iter().flat_map(with_rows);
+        let with_parities =
+            |shape| successors(Some(shape), |it: &Geometry| it.with_parity().ok()).take(8);
+        let mut shapes = self.shapes().into_iter().flat_map(with_parities);
         let found = shapes.find(|shape| shape.with_member().as_ref() == Ok(after));
         found.expect("it came from somewhere")
     }
@@ -167,25 +168,26 @@ impl Setup {
     }
 
     /// The region of a stripe.
-    pub(crate) fn region_of(&self, stripe: Stripe) -> u64 {
+    pub(crate) fn region_of(&self, stripe: StripeNumber) -> u64 {
         self.geometry.member_lba(stripe, 0).bytes() / REGION_BYTES
     }
 
     /// The stripes that are used: some at the start of each region, all of the last one; where they move,
     /// all.
-    pub(crate) fn stripes(&self) -> Vec<Stripe> {
-        let last = self.region_of(Stripe(self.geometry.stripe_count() - 1));
+    pub(crate) fn stripes(&self) -> Vec<StripeNumber> {
+        let last = self.region_of(StripeNumber(self.geometry.stripe_count() - 1));
         let rows = 3 * self.geometry.group_count() as u64;
-        let is_used = |stripe: &Stripe| {
+        let is_used = |stripe: &StripeNumber| {
             let region = self.region_of(*stripe);
-            let before = stripe.0.checked_sub(rows).map(|before| self.region_of(Stripe(before)));
+            let before =
+                stripe.0.checked_sub(rows).map(|before| self.region_of(StripeNumber(before)));
             self.expands() || region == last || before != Some(region)
         };
-        (0..self.geometry.stripe_count()).map(Stripe).filter(is_used).collect()
+        (0..self.geometry.stripe_count()).map(StripeNumber).filter(is_used).collect()
     }
 
     /// The sectors of a stripe.
-    pub(crate) fn sectors_of(&self, stripe: Stripe) -> SectorRange {
+    pub(crate) fn sectors_of(&self, stripe: StripeNumber) -> SectorRange {
         let sectors = self.geometry.stripe_sectors();
         SectorRange::new(Lba(stripe.0 * sectors), sectors)
     }

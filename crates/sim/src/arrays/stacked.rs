@@ -310,10 +310,10 @@ impl StackFixture {
         let is_online = |other: &usize| array.is_online(*other) && !disks[*other].is_gone();
         let group = |other: &usize| shape.group_of(*other) == shape.group_of(member);
         let lost = (0..shape.members).filter(group).filter(|it| !is_online(it)).count();
-        let is_settled = array.status().is_some_and(|status| status.regions_in_doubt == 0);
+        let is_resynced = array.status().is_some_and(|status| status.regions_to_resync == 0);
         // Without a journal what is being written goes with any member.
         let has_journal = shape.consistency == Consistency::Journal;
-        if lost >= shape.parities || !is_online(&member) || !is_settled || !has_journal {
+        if lost >= shape.parities || !is_online(&member) || !is_resynced || !has_journal {
             return;
         }
         self.world.tell(|| format!("care: member {member} of the {side:?} goes"));
@@ -498,7 +498,7 @@ async fn check_origin(fixture: &Rc<StackFixture>) {
         let array = fixture.array(side);
         let fast = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
         array.set_pace(BackgroundTask::Scrub, fast);
-        while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+        while array.status().is_some_and(|status| status.regions_to_resync > 0) {
             fixture.world.handle().sleep(2_000_000).await;
         }
         array.scrub(ScrubRepair::Nothing).expect("none is running");

@@ -124,8 +124,8 @@ pub(crate) async fn start_again(fixture: &Rc<ArrayFixture>, mut dice: Prng) {
     let given = all - (0..fixture.disks.len()).filter(is_gone).collect();
     let mut trial = Trial::of(&fixture.setup, &fixture.lives(), &known, given);
     let report = start(fixture, &mut trial, &mut dice).await.expect("what was stopped comes back");
-    assert!(report.was_clean && report.regions_in_doubt == 0, "what was stopped is not clean");
-    assert_eq!(report.journal.transactions, 0, "a journal that was settled is empty");
+    assert!(report.was_clean && report.regions_to_resync == 0, "what was stopped is not clean");
+    assert_eq!(report.journal.transactions, 0, "the journal of an array that was stopped is empty");
     check_members(fixture, trial.usable);
     check_all(fixture, "after a stop").await;
 }

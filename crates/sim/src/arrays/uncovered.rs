@@ -46,10 +46,10 @@ impl Uncovered {
     }
 
     /// The flush ends; whether nothing needed a resync when it began.
-    pub(crate) fn end_flush(&mut self, flush: u64, is_settled: bool) {
+    pub(crate) fn end_flush(&mut self, flush: u64, is_resynced: bool) {
         self.changes.retain(|change| {
             let is_covered = change.ended.is_some_and(|ended| ended < flush);
-            !is_covered || (change.is_old && !is_settled)
+            !is_covered || (change.is_old && !is_resynced)
         });
     }
 

@@ -23,7 +23,7 @@ fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
         usage: Usage::InUse,
         members: (0..members).map(member).collect(),
         journal_device: None,
-        is_in_doubt: false,
+        needs_resync: false,
         reshape: None,
     };
     Superblock { array, member: members - 1, device_sectors }
@@ -62,11 +62,11 @@ fn a_superblock_of_every_level_is_read_as_it_was_written() {
 #[test]
 fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
     for state in JournalState::ALL {
-        for is_in_doubt in [false, true] {
+        for needs_resync in [false, true] {
             let mut superblock = superblock(Level::Raid6, 5, 16 << 10);
             let device = JournalRecord { uuid: [9; 16], state, since_event: 70 };
             superblock.array.journal_device = Some(device);
-            superblock.array.is_in_doubt = is_in_doubt;
+            superblock.array.needs_resync = needs_resync;
             let mut block = superblock.encode(1);
             assert_eq!(block[8], 2);
             assert_eq!(Superblock::decode(&block, 1), Ok(superblock));
@@ -85,8 +85,8 @@ fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
     for (moved_sectors, staged_sectors, position) in [(0, 0, 0), (8, 120, 2), (0, 8, 1), (0, 0, 9)]
     {
         let mut superblock = superblock(Level::Raid6, 6, 64 << 10);
-        let settled_below = 1000;
-        let record = ReshapeRecord { position, moved_sectors, staged_sectors, settled_below };
+        let redo_from = 1000;
+        let record = ReshapeRecord { position, moved_sectors, staged_sectors, redo_from };
         superblock.array.reshape = Some(record);
         let good = superblock.encode(0);
         assert_eq!(good[8], 3);

@@ -6,7 +6,8 @@ use voltier_block::{Buf, Durability, IoResult, Nanos, SECTOR_BYTES, SectorRange}
 use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Span, Stripe};
+use crate::geometry::chunks::Span;
+use crate::geometry::numbers::StripeNumber;
 use crate::stripe::new_data::{NewData, SmallWrite};
 
 /// Parts of neighbouring chunks share one change of parity up to this distance between their
@@ -40,7 +41,7 @@ pub(crate) struct Taken {
 /// Writes that wait for the same stripe.
 pub(crate) struct MergeBatch {
     pub(crate) stream: usize,
-    pub(crate) stripe: Stripe,
+    pub(crate) stripe: StripeNumber,
     /// The sectors of the stripe in the volume.
     sectors: SectorRange,
     pub(crate) opened_ns: Nanos,

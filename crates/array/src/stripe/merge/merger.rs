@@ -17,7 +17,8 @@ use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::Handle;
 
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::StripeNumber;
 use crate::members::at_once::at_once;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -136,7 +137,7 @@ impl<D: BlockDevice> Merger<D> {
     /// Parts of a stripe in any order, over each other: later ones count.
     async fn write_batches(
         self: &Rc<Self>,
-        stripe: Stripe,
+        stripe: StripeNumber,
         parts: Vec<NewData>,
         durability: Durability,
     ) -> IoResult<()> {

@@ -14,6 +14,7 @@ use crate::format::checksum::{crc_without, seal};
 use crate::format::member_layout::BACKUP_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Row, count};
 use crate::members::at_once::together;
 use crate::members::long_transfer::{read_long, write_long};
 use crate::members::member_set::MemberSet;
@@ -112,7 +113,7 @@ impl<D: BlockDevice> BackupArea<D> {
     /// # Errors
     /// When a member does not take it that cannot be lost.
     pub(super) async fn stage(self: &Rc<Self>, position: u64, filled: &Filled) -> IoResult<()> {
-        let rows = filled.rows.end - filled.rows.start;
+        let rows = count(&filled.rows);
         let write = |(member, data): (usize, &Bytes)| {
             let whole = encode(self.backup_owner(member), position, filled.span, rows, data);
             self.clone().write_backup(member, whole)
@@ -134,7 +135,7 @@ impl<D: BlockDevice> BackupArea<D> {
         {
             result = write_long(&*device, at, payload(), Durability::Durable).await;
         }
-        self.members.settle(member, &device, result)
+        self.members.lose_on_error(member, &device, result)
     }
 
     /// Puts in place what members keep, after a crash. What one that is not in service yet has of it is
@@ -158,18 +159,18 @@ impl<D: BlockDevice> BackupArea<D> {
                 if !area.members[member].is_online() {
                     return Ok(());
                 }
-                let bytes = HEAD_BYTES + (rows.end - rows.start) as usize * span.bytes();
+                let count = count(&rows);
+                let bytes = HEAD_BYTES + count as usize * span.bytes();
                 let at = Lba::from_bytes(BACKUP_START_BYTES);
                 let whole = read_long(&*device, at, bytes).await;
                 let owner = area.backup_owner(member);
-                let count = rows.end - rows.start;
                 let kept = whole.and_then(|whole| {
                     let kept = decode(whole.freeze(), owner, record.position, span, count);
                     kept.ok_or(IoError::Medium)
                 });
                 match kept {
                     Ok(data) => area.restore_rows(member, rows.start, span, data).await,
-                    Err(error) => area.members.settle(member, &device, Err(error)),
+                    Err(error) => area.members.lose_on_error(member, &device, Err(error)),
                 }
             }
         };
@@ -181,12 +182,12 @@ impl<D: BlockDevice> BackupArea<D> {
     async fn restore_rows(
         self: &Rc<Self>,
         member: usize,
-        first_row: u64,
+        first_row: Row,
         span: Span,
         data: Bytes,
     ) -> IoResult<()> {
-        for (start, row) in (0..data.len()).step_by(span.bytes()).zip(first_row..) {
-            let at = Lba(row * self.geometry.chunk_sectors() + span.start);
+        for (index, start) in (0..data.len()).step_by(span.bytes()).enumerate() {
+            let at = self.geometry.lba_of_row(first_row + index as u64).plus(span.start);
             let piece = data.slice(start..start + span.bytes());
             self.members.clone().write(member, at, piece.into(), Durability::Cached).await?;
         }

@@ -34,7 +34,7 @@ pub enum ReshapeWait {
     Members,
     /// Parity is being made anew after a crash.
     Resync,
-    /// Writes have failed that are not settled.
+    /// Writes have failed, and stripes are half written.
     FailedWrites,
 }
 

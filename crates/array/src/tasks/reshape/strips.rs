@@ -11,7 +11,8 @@ use voltier_parity::Stores;
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
-use crate::geometry::chunks::{Geometry, Span, Stripe};
+use crate::geometry::chunks::{Geometry, Span};
+use crate::geometry::numbers::{Row, count, each};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -34,7 +35,7 @@ pub(crate) struct Strip {
 
 /// What members will have: of each the rows of a strip, one behind the other.
 pub(crate) struct Filled {
-    pub(crate) rows: Range<u64>,
+    pub(crate) rows: Range<Row>,
     pub(crate) span: Span,
     pub(crate) members: Vec<Bytes>,
 }
@@ -104,7 +105,7 @@ impl<D: BlockDevice> Restriper<D> {
     pub(super) async fn old_chunks(
         self: &Rc<Self>,
         before: &Geometry,
-        rows: Range<u64>,
+        rows: Range<Row>,
         span: Span,
     ) -> IoResult<Vec<Bytes>> {
         if self.is_plain(&rows, span)
@@ -112,7 +113,7 @@ impl<D: BlockDevice> Restriper<D> {
         {
             return Ok(chunks);
         }
-        let reads = rows.map(|row| {
+        let reads = each(rows).map(|row| {
             let (inner, before) = (self.clone(), before.clone());
             async move { inner.row_chunks(&before, row, span).await }
         });
@@ -124,25 +125,25 @@ impl<D: BlockDevice> Restriper<D> {
     }
 
     /// Whether whole rows of all members can be read as they are.
-    fn is_plain(&self, rows: &Range<u64>, span: Span) -> bool {
-        let is_settled =
+    fn is_plain(&self, rows: &Range<Row>, span: Span) -> bool {
+        let are_read =
             self.members.iter().all(|member| member.is_online() && !member.watch().is_avoided());
         let is_whole = span.count() == self.geometry.chunk_sectors();
-        is_whole && is_settled && !self.stripes.has_half_written(0, rows.clone())
+        is_whole && are_read && !self.stripes.has_half_written(0, rows.clone())
     }
 
     /// Whole rows, in long runs of each member.
     async fn long_chunks(
         self: &Rc<Self>,
         before: &Geometry,
-        rows: &Range<u64>,
+        rows: &Range<Row>,
     ) -> IoResult<Vec<Bytes>> {
         let chunk_bytes = (before.chunk_sectors() * SECTOR_BYTES) as usize;
         let at_once = (self.run_bytes_max() / chunk_bytes as u64).max(1);
-        let runs = rows.clone().step_by(at_once as usize);
+        let runs = each(rows.clone()).step_by(at_once as usize);
         let runs: Vec<_> = runs.map(|start| start..(start + at_once).min(rows.end)).collect();
         let members: Vec<usize> = (0..before.member_count()).collect();
-        let read = |rows: &Range<u64>| {
+        let read = |rows: &Range<Row>| {
             let (inner, members, rows) = (self.clone(), members.clone(), rows.clone());
             async move { inner.stripes.read_rows(&members, &rows).await }
         };
@@ -151,22 +152,22 @@ impl<D: BlockDevice> Restriper<D> {
         for (rows, read) in runs.iter().zip(results) {
             for (member, bytes) in read?.into_iter().enumerate() {
                 let bytes = bytes.freeze();
-                for (index, row) in rows.clone().enumerate() {
+                for (index, row) in each(rows.clone()).enumerate() {
                     let chunk = bytes.slice(index * chunk_bytes..(index + 1) * chunk_bytes);
                     known.insert((row, member), chunk);
                 }
             }
         }
         let zeroes = Buf::zeroed(chunk_bytes).freeze();
-        let chunk = |(row, column): (u64, usize)| {
-            let stripe = Stripe(row);
+        let chunk = |(row, column): (Row, usize)| {
+            let stripe = before.stripe_of(0, row);
             let member = before.member_of(stripe, before.slot_of_column(stripe, column));
             // What was never written is not what members hold.
             let is_blank = self.bitmap.is_blank(stripe);
             if is_blank { zeroes.clone() } else { known[&(row, member)].clone() }
         };
         let columns = before.data_chunks();
-        let all = rows.clone().flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let all = each(rows.clone()).flat_map(|row| (0..columns).map(move |column| (row, column)));
         Ok(all.map(chunk).collect())
     }
 
@@ -174,10 +175,10 @@ impl<D: BlockDevice> Restriper<D> {
     async fn row_chunks(
         self: &Rc<Self>,
         before: &Geometry,
-        row: u64,
+        row: Row,
         span: Span,
     ) -> IoResult<Vec<Bytes>> {
-        let (stripe, columns) = (Stripe(row), before.data_chunks());
+        let (stripe, columns) = (before.stripe_of(0, row), before.data_chunks());
         if self.bitmap.is_blank(stripe) {
             return Ok(vec![Buf::zeroed(span.bytes()).freeze(); columns]);
         }
@@ -191,18 +192,18 @@ impl<D: BlockDevice> Restriper<D> {
     fn new_rows(
         &self,
         after: &Geometry,
-        rows: Range<u64>,
+        rows: Range<Row>,
         span: Span,
         chunks: Vec<Bytes>,
     ) -> Filled {
         let (data_chunks, bytes) = (after.data_chunks(), span.bytes());
-        let count = (rows.end - rows.start) as usize;
+        let count = count(&rows) as usize;
         let new = |_| Buf::zeroed(count * bytes);
         let mut members: Vec<Buf> = (0..after.member_count()).map(new).collect();
         let zeroes = Buf::zeroed(bytes).freeze();
         let mut chunks = chunks.into_iter();
-        for (index, row) in rows.clone().enumerate() {
-            let stripe = Stripe(row);
+        for (index, row) in each(rows.clone()).enumerate() {
+            let stripe = after.stripe_of(0, row);
             let mut data = vec![zeroes.clone(); data_chunks];
             for column in 0..data_chunks {
                 let Some(chunk) = chunks.next() else { break };
@@ -251,7 +252,7 @@ impl<D: BlockDevice> Restriper<D> {
         let pieces = (0..bytes.len()).step_by(piece_bytes);
         let piece = |start: usize| {
             let row = rows.start + (start / span.bytes()) as u64;
-            let at = Lba(row * chunk_sectors + span.start);
+            let at = self.geometry.lba_of_row(row).plus(span.start);
             (at, bytes.slice(start..(start + piece_bytes).min(bytes.len())))
         };
         pieces.map(piece).collect()

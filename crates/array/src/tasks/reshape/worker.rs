@@ -8,13 +8,14 @@
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SECTOR_BYTES, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoResult, Nanos, SECTOR_BYTES, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::{Bitmap, RegionGuard};
 use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
-use crate::geometry::chunks::{Geometry, Stripe};
+use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::{Region, Row};
 use crate::geometry::shapes::Window;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
@@ -56,8 +57,8 @@ fn units_at_once(two: &TwoShapes) -> u64 {
     (WINDOW_BYTES / unit_bytes).min(apart).max(1)
 }
 
-fn checkpoint(position: u64, settled_below: u64) -> ReshapeRecord {
-    ReshapeRecord { position, settled_below, ..ReshapeRecord::default() }
+fn checkpoint(position: u64, redo_from: u64) -> ReshapeRecord {
+    ReshapeRecord { position, redo_from, ..ReshapeRecord::default() }
 }
 
 /// The worker of a capacity expansion.
@@ -182,7 +183,7 @@ impl<D: BlockDevice> Reshape<D> {
         if !is_whole || self.rebuild.is_running() {
             return Some(ReshapeWait::Members);
         }
-        if self.bitmap.next_in_doubt(0).is_some() || self.resync.is_running() {
+        if self.bitmap.next_to_resync(Region(0)).is_some() || self.resync.is_running() {
             return Some(ReshapeWait::Resync);
         }
         let has_failed = self.journal.check().is_err();
@@ -201,9 +202,10 @@ impl<D: BlockDevice> Reshape<D> {
     fn blank_units(&self, moving: &Moving) -> u64 {
         let (shapes, position) = (moving.shapes(), moving.position());
         let row_of =
-            |region: u64| self.bitmap.region_range(region).start.0 / self.geometry.chunk_sectors();
-        let next_written = |row: u64| {
-            let region = self.bitmap.region_of(Stripe(row.min(shapes.before.stripe_count() - 1)));
+            |region: Region| self.geometry.row_at(self.bitmap.regions().sectors_of(region).start);
+        let last = Row(shapes.before.stripe_count() - 1);
+        let next_written = |row: Row| {
+            let region = self.bitmap.region_of(self.geometry.stripe_of(0, row.min(last)));
             self.bitmap.next_written(region).map(row_of)
         };
         let first = shapes.window(position, 1);
@@ -213,11 +215,11 @@ impl<D: BlockDevice> Reshape<D> {
             let Some(new) = next_written(first.new_rows.start) else {
                 return shapes.end() - position;
             };
-            return new.saturating_sub(first.new_rows.start) / shapes.unit_rows();
+            return new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
         };
         let new = next_written(first.new_rows.start).unwrap_or(old);
-        let room = new.saturating_sub(first.new_rows.start) / shapes.unit_rows();
-        room.min(old.saturating_sub(behind) / (shapes.unit_rows() + 1))
+        let room = new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
+        room.min(old.0.saturating_sub(behind.0) / (shapes.unit_rows() + 1))
     }
 
     /// Moves the next units; the bytes of the volume that were written.
@@ -240,9 +242,9 @@ impl<D: BlockDevice> Reshape<D> {
             // Somebody was faster.
             return Ok(0);
         }
-        let (mut _marks, mut _locks) = (Vec::new(), Vec::new());
+        let (mut _entered, mut _locks) = (Vec::new(), Vec::new());
         if !is_blank {
-            _marks = self.mark_rows(window.new_rows.clone()).await?;
+            _entered = self.enter_rows(window.new_rows.clone()).await?;
             _locks = self.lock_moved(window).await;
         }
         let drained = self.journal.drain().await?;
@@ -250,10 +252,10 @@ impl<D: BlockDevice> Reshape<D> {
             // Since it was asked a member went, or a copy began, which would not have what is staged.
             return Ok(0);
         }
-        let settled_below = if canary::is(Canary::MovedRedone) { 0 } else { drained };
-        let next = checkpoint(window.units.end, settled_below);
+        let redo_from = if canary::is(Canary::MovedRedone) { 0 } else { drained };
+        let next = checkpoint(window.units.end, redo_from);
         if !is_blank && window.overlaps_itself() {
-            self.move_over_itself(moving, window, settled_below).await?;
+            self.move_over_itself(moving, window, redo_from).await?;
         } else {
             if !is_blank {
                 for strip in strips(moving, window.units.clone()) {
@@ -264,7 +266,7 @@ impl<D: BlockDevice> Reshape<D> {
             if !canary::is(Canary::MovedBeforeFlush) {
                 self.membership.flush(&self.members).await?;
             }
-            self.journal.note_flushed(settled_below);
+            self.journal.note_flushed(redo_from);
             self.say_moved(moving, next).await?;
         }
         moving.set_position(window.units.end);
@@ -272,15 +274,16 @@ impl<D: BlockDevice> Reshape<D> {
     }
 
     /// Has all regions of some rows called written, and kept so: they are zero where they were not.
-    async fn mark_rows(&self, rows: Range<u64>) -> IoResult<Vec<RegionGuard>> {
-        let mut marks = Vec::new();
+    async fn enter_rows(&self, rows: Range<Row>) -> IoResult<Vec<RegionGuard>> {
+        let mut entered = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
-            marks.push(self.bitmap.enter(Stripe(next)).await?);
-            let end = self.bitmap.region_range(self.bitmap.region_of(Stripe(next))).end();
-            next = end.0 / self.geometry.chunk_sectors();
+            let stripe = self.geometry.stripe_of(0, next);
+            entered.push(self.bitmap.enter(stripe).await?);
+            let end = self.bitmap.regions().sectors_of(self.bitmap.region_of(stripe)).end();
+            next = self.geometry.row_at(end);
         }
-        Ok(marks)
+        Ok(entered)
     }
 
     /// Keeps everybody else out of the rows of a window: who makes parity anew, or fills a member.
@@ -301,7 +304,7 @@ impl<D: BlockDevice> Reshape<D> {
     async fn say_moved(&self, moving: &Moving, record: ReshapeRecord) -> IoResult<()> {
         moving.set_record(record);
         self.membership.note_change();
-        self.membership.settled().await
+        self.membership.recorded().await
     }
 
     /// One unit, a part of all its chunks after the other. What was begun before a crash is gone on with.
@@ -309,15 +312,15 @@ impl<D: BlockDevice> Reshape<D> {
         &self,
         moving: &Moving,
         window: &Window,
-        settled_below: u64,
+        redo_from: u64,
     ) -> IoResult<()> {
-        // What is read from now on is not in doubt after a crash, and nothing is redone over it.
+        // What is read from now on needs no resync after a crash, and nothing is redone over it.
         self.membership.flush(&self.members).await?;
-        self.journal.note_flushed(settled_below);
+        self.journal.note_flushed(redo_from);
         let begun = moving.record();
         let from = begun.moved_sectors + begun.staged_sectors;
         let position = window.units.start;
-        let record = checkpoint(position, settled_below);
+        let record = checkpoint(position, redo_from);
         if !begun.is_between() {
             self.restriper.check_readable(moving, window.units.clone()).await?;
         }
@@ -369,15 +372,15 @@ impl<D: BlockDevice> Reshape<D> {
     /// regions by being called never written.
     pub(crate) async fn clear_behind(&self) -> IoResult<()> {
         let row = self.moving.shapes().new_rows(self.moving.shapes().end());
-        let start = Lba(row * self.geometry.chunk_sectors());
+        let (start, stripe) = (self.geometry.lba_of_row(row), self.geometry.stripe_of(0, row));
         if start.0 >= self.geometry.member_sectors() {
             return Ok(());
         }
-        let region = self.bitmap.region_of(Stripe(row));
-        let range = self.bitmap.region_range(region);
+        let region = self.bitmap.region_of(stripe);
+        let range = self.bitmap.regions().sectors_of(region);
         let is_cut = range.start < start;
         if is_cut && self.bitmap.is_written(region) {
-            let _mark = self.bitmap.enter(Stripe(row)).await?;
+            let _entered = self.bitmap.enter(stripe).await?;
             let rest = SectorRange::new(start, range.end().0 - start.0);
             let clear = Clear::Zeroes(Durability::Cached);
             let members = 0..self.members.len();

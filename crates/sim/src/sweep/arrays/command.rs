@@ -60,7 +60,7 @@ pub enum ArrayCommand {
     ReplaceOnline,
     /// A spare is added.
     AddSpare,
-    /// A row of parity, or a copy, is added.
+    /// A parity row, or a copy, is added.
     Grow,
     /// A member is added for capacity.
     GrowCapacity,

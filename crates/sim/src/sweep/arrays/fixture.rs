@@ -140,7 +140,7 @@ impl ArrayDaemonFixture {
             let fast = Pace { priority: Priority::High, floor_bytes_per_second: 0 };
             array.set_pace(BackgroundTask::Rebuild, fast);
             array.set_pace(BackgroundTask::Scrub, fast);
-            while array.status().is_some_and(|status| status.regions_in_doubt > 0) {
+            while array.status().is_some_and(|status| status.regions_to_resync > 0) {
                 handle.sleep(2_000_000).await;
             }
             array.ended(BackgroundTask::Rebuild).await;

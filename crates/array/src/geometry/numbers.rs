@@ -1,0 +1,81 @@
+//! The numbers that the parts of an array hand to each other, each a type of its own.
+
+use std::fmt;
+use std::ops::{Add, Range, Sub};
+
+/// A number that counts from 0.
+pub(crate) trait Number: Copy {
+    fn of(number: u64) -> Self;
+
+    fn number(self) -> u64;
+}
+
+/// The numbers of a range, in order.
+#[inline]
+pub(crate) fn each<N: Number>(range: Range<N>) -> impl DoubleEndedIterator<Item = N> + Clone {
+    (range.start.number()..range.end.number()).map(N::of)
+}
+
+/// How many numbers are in a range.
+#[inline]
+pub(crate) fn count<N: Number>(range: &Range<N>) -> u64 {
+    range.end.number() - range.start.number()
+}
+
+macro_rules! counted {
+    ($($name:ident)*) => { $(
+        impl Number for $name {
+            #[inline]
+            fn of(number: u64) -> Self {
+                Self(number)
+            }
+
+            #[inline]
+            fn number(self) -> u64 {
+                self.0
+            }
+        }
+
+        impl Add<u64> for $name {
+            type Output = Self;
+
+            #[inline]
+            fn add(self, count: u64) -> Self {
+                Self(self.0 + count)
+            }
+        }
+
+        /// The distance of two of them.
+        impl Sub for $name {
+            type Output = u64;
+
+            #[inline]
+            fn sub(self, earlier: Self) -> u64 {
+                self.0 - earlier.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(out)
+            }
+        }
+    )* };
+}
+
+counted! { StripeNumber Row Region }
+
+/// The number of a stripe, in the order of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct StripeNumber(pub u64);
+
+/// The number of a stripe row: the chunks of all members at the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Row(pub u64);
+
+/// The number of a region: a run of stripe rows of all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub(crate) struct Region(pub(crate) u64);
