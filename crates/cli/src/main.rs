@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use voltier_cli::usage;
 use voltier_control::{ControlResult, DaemonOptions, StateDir};
+use voltier_cores::CoreEngine;
 
 use crate::args::{Cli, Daemon, Verb};
 use crate::session::Session;
@@ -57,5 +58,5 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         cores: args.cores.map(usize::from),
         background: args.background,
     };
-    voltier_control::serve(&options)
+    voltier_control::run_daemon(&options, CoreEngine::start)
 }

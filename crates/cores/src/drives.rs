@@ -2,15 +2,14 @@
 
 use voltier_array::{Array, MemberLayout};
 use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_control::{
+    ArrayLevel, ControlError, ControlResult, DeviceSpec, Identity, ModelBacking,
+};
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
 use voltier_volume::{DriveSpec, Leaf};
 
-use crate::array_spec::ArrayLevel;
-use crate::engine::{JournalDeviceLabel, MemberLabel};
-use crate::error::{ControlError, ControlResult};
-use crate::records::Identity;
-use crate::spec::{DeviceSpec, ModelBacking};
+use voltier_control::engine::{JournalDeviceLabel, MemberLabel};
 
 /// A device of an array.
 #[derive(Clone)]
