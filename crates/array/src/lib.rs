@@ -100,6 +100,7 @@ pub use format::member_layout::{
     SUPERBLOCK_BYTES,
 };
 pub use format::reshape_record::ReshapeRecord;
+pub use format::spare_label::{SPARE_MAGIC, SpareLabel};
 pub use format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
@@ -109,6 +110,7 @@ pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layou
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
+pub use members::label_copies::{read_spare_label, write_spare_label};
 pub use members::latency::Latency;
 pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};

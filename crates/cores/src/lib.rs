@@ -28,7 +28,7 @@ use std::thread;
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -394,6 +394,23 @@ impl ArrayEngine for CoreEngine {
     ) -> ControlResult<Option<JournalDeviceLabel>> {
         let device = device.clone();
         call(&self.cores[0].remote(), move |handle| drives::journal_label_of(handle, device))
+    }
+
+    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| drives::spare_label_of(handle, device))
+    }
+
+    fn label_spare(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        wipe: bool,
+    ) -> ControlResult<()> {
+        let (device, label) = (device.clone(), label.clone());
+        call(&self.cores[0].remote(), move |handle| {
+            drives::label_spare(handle, device, label, wipe)
+        })
     }
 
     fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {

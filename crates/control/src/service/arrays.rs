@@ -2,9 +2,9 @@
 
 use voltier_array::Consistency;
 
-use super::Service;
 use super::admit::Beside;
 use super::live::LiveArray;
+use super::{Service, spare_labels};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -96,7 +96,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.create_array(&record)?;
         self.keep_array(record, opened, Vec::new())?;
         for spare in spares {
-            self.take_spare(&name, spare)?;
+            self.take_spare(&name, spare, force)?;
         }
         Ok(self.array_response(&name, notes))
     }
@@ -295,7 +295,10 @@ impl<E: Engine> Service<E> {
             Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
             Ok(None) => match self.engine.journal_label_of(member) {
                 Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
-                _ => Ok(()),
+                _ => {
+                    spare_labels::erase(&mut self.engine, member, Some(record.uuid));
+                    Ok(())
+                }
             },
             _ => Ok(()),
         }

@@ -188,7 +188,7 @@ fn an_origin_that_cannot_be_opened_is_not_taken_and_the_record_keeps_the_old_one
     std::fs::copy(away(&fixture), fixture.path("copy")).unwrap();
     fixture.restart(false);
     let before = fixture.registry().volumes().to_vec();
-    let mut take = |fixture: &mut Fixture, device: DeviceSpec| {
+    let take = |fixture: &mut Fixture, device: DeviceSpec| {
         fixture.error(Request::Set {
             name: name(),
             changes: vec![("hdd".to_owned(), device.to_string())],
