@@ -306,6 +306,7 @@ impl Geometry {
     }
 
     /// The place of the first parity in the group.
+    #[inline]
     fn first_parity(&self, stripe: StripeNumber) -> usize {
         let rotating = self.rotating();
         rotating - 1 - (self.row_of(stripe).0 % rotating as u64) as usize
@@ -340,6 +341,7 @@ impl Geometry {
     }
 
     /// The place in the group of a slot of a stripe.
+    #[inline]
     fn index_of(&self, stripe: StripeNumber, slot: usize) -> usize {
         let rotating = self.rotating();
         if rotating == 1 {
@@ -401,6 +403,7 @@ impl Geometry {
     }
 
     /// The range as a part of a chunk, if it is in one chunk alone and not empty.
+    #[inline]
     pub fn only_part(&self, range: SectorRange) -> Option<Part> {
         let place = self.place_of(range.start);
         let is_in_one = (1..=self.chunk_sectors - place.offset).contains(&range.count);
