@@ -158,7 +158,7 @@ pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
 pub async fn read_spare_label<D: BlockDevice>(
     device: &D,
 ) -> Result<Option<SpareLabel>, DeviceError> {
-    let found = read_copies(device, SpareLabel::decode, |_, _| false).await?;
+    let found = read_label_copies(device, SpareLabel::decode, |_, _| false).await?;
     let size = device.limits().sectors;
     let is_whole = |(label, is_one): &(SpareLabel, bool)| !is_one && label.device_sectors == size;
     Ok(found.filter(is_whole).map(|(label, _)| label))
@@ -186,5 +186,5 @@ pub async fn write_spare_label<D: BlockDevice>(
         }
     }
     let label = SpareLabel { device_sectors: sectors, ..label };
-    write_copies(device, |copy| label.encode(copy)).await
+    write_label_copies(device, |copy| label.encode(copy)).await
 }
