@@ -427,9 +427,9 @@ impl Geometry {
 
 /// Shapes of the same array with further members.
 ///
-/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing else:
-/// a member of its own, for each group, behind all members there are. The name of the level follows from
-/// the count.
+/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing
+/// else: a member of its own, for each group, behind all members there are. The name of the level follows
+/// from the count.
 impl Geometry {
     /// The same with one more parity, or copy. It has one member more for each group.
     ///
@@ -476,8 +476,8 @@ impl Geometry {
         false
     }
 
-    /// Whether members added for capacity alone give the other. Whether they come before parity rows or behind them
-    /// makes no difference.
+    /// Whether members added for capacity alone give the other. Whether they come before parity rows or
+    /// behind them makes no difference.
     fn widens_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();
         while shape.member_count() < other.member_count() {

@@ -16,7 +16,7 @@ use crate::format::spare_label::SpareLabel;
 use crate::format::superblock::{MemberRecord, MemberState, Superblock};
 use crate::members::clear::{Clear, clear_device};
 
-/// Sectors at either end of a spare that lose what they held: marks of file systems and others are there.
+/// Sectors at either end of a spare that lose what they held: file systems have their signatures there.
 const WIPED_SECTORS: u64 = MIB / SECTOR_BYTES;
 
 /// A superblock that was read.
