@@ -246,9 +246,17 @@ impl<D: BlockDevice> Volume<D> {
         let ends = cache.settings().mode.writes_back() && !settings.mode.writes_back();
         cache.configure(settings)?;
         if ends && self.0.quiesced.borrow().is_none() {
-            drop(self.0.gate.close().await);
+            drop(self.close_now().await);
         }
         Ok(())
+    }
+
+    /// Closes the gate, and waits until all requests have ended. Those that wait for the evacuation of an SSD
+    /// would wait for ever where the control plane waits for this: they end with an error.
+    async fn close_now(&self) -> Closed {
+        let cache = self.cache();
+        let _released = cache.as_ref().map(|cache| cache.release_waits());
+        self.0.gate.close().await
     }
 
     /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes.
@@ -303,7 +311,7 @@ impl<D: BlockDevice> Volume<D> {
             cache.drain().await?;
         }
         // Writes under way when the mode changed may be dirty still, or only now.
-        let closed = self.0.gate.close().await;
+        let closed = self.close_now().await;
         if cache.status().lines_dirty > 0 {
             cache.drain().await?;
         }
@@ -336,7 +344,7 @@ impl<D: BlockDevice> Volume<D> {
         let quiesced = self.0.quiesced.take();
         match quiesced {
             Some(closed) => closed,
-            None => self.0.gate.close().await,
+            None => self.close_now().await,
         }
     }
 

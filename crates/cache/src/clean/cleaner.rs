@@ -39,8 +39,11 @@ const REST_NS_MAX: u64 = 1_000_000_000;
 /// Rest after the origin failed, before it is tried again.
 const ERROR_REST_NS: u64 = 1_000_000_000;
 
-/// Sweeps of an evacuation that bring nothing, after which the lines left are lost.
-const IDLE_SWEEPS_MAX: u32 = 2;
+/// Sweeps of an evacuation that bring nothing, after which the lines left are lost: with the rests between
+/// them three quarters of a minute, in which a path is switched over or a controller has restarted.
+const IDLE_SWEEPS_MAX: u32 = 7;
+/// Rest after the first sweep that brought nothing; doubled after each further one.
+const IDLE_REST_NS: u64 = 750_000_000;
 
 /// The cleaner of one cache.
 pub(crate) struct Cleaner<S, O> {
@@ -91,7 +94,13 @@ impl Evacuation {
         (self.sweeps, self.errors, self.dirty) = (sweeps, errors, dirty);
         // A line that could not be read may be readable in the next sweep.
         cleaner.damage.clear();
+        cleaner.ssd.forget_read_errors();
         self.idle_sweeps >= IDLE_SWEEPS_MAX
+    }
+
+    /// The rest before the next sweep: what cannot be read now may be readable later.
+    fn rest_ns(&self) -> Option<u64> {
+        self.idle_sweeps.checked_sub(1).map(|doublings| IDLE_REST_NS << doublings)
     }
 }
 
@@ -123,9 +132,18 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             if self.ssd.failed() || self.lifecycle.is_stopping() {
                 return;
             }
-            if self.health.is_evacuating() && self.evacuation.borrow_mut().is_over(&self) {
-                self.health.give_up();
-                continue;
+            if self.health.is_evacuating() {
+                let sweeps = self.evacuation.borrow().sweeps;
+                if self.evacuation.borrow_mut().is_over(&self) {
+                    self.health.give_up();
+                    continue;
+                }
+                let has_swept = self.evacuation.borrow().sweeps != sweeps;
+                let rest_ns = self.evacuation.borrow().rest_ns().filter(|_| has_swept);
+                if let Some(rest_ns) = rest_ns {
+                    self.rest_until(self.handle.now() + rest_ns, false).await;
+                    continue;
+                }
             }
             let share = match self.pace() {
                 Pace::Work(share) => share,
@@ -138,13 +156,11 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                     continue;
                 }
             };
-            let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
+            let begun = self.handle.now();
             let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
             if cleaned.is_err() {
                 self.destage_errors.set(self.destage_errors.get() + 1);
-                if evacuates {
-                    self.health.note_failed_batch();
-                }
+                self.health.note_failed_batch();
             }
             self.pressure.notify_dirty();
             let now = self.handle.now();

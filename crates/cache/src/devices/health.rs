@@ -90,8 +90,19 @@ pub(crate) struct SsdHealth {
     unflushed_loss: Cell<bool>,
     /// The origin did not take what was to be evacuated, so many times.
     failed_batches: Cell<u64>,
-    /// The loss is on record, or a batch of an evacuation failed.
+    /// Callers that wait for requests to end, and so have none wait here.
+    releases: Cell<u32>,
+    /// The loss is on record, a batch of an evacuation failed, or requests are to end.
     news: Signal,
+}
+
+/// While this is kept, no request waits for an evacuation or the record of a loss.
+pub(crate) struct ReleasedWaits(Rc<SsdHealth>);
+
+impl Drop for ReleasedWaits {
+    fn drop(&mut self) {
+        self.0.releases.set(self.0.releases.get() - 1);
+    }
 }
 
 impl SsdHealth {
@@ -103,6 +114,7 @@ impl SsdHealth {
             gate: RefCell::new(None),
             unflushed_loss: Cell::new(false),
             failed_batches: Cell::new(0),
+            releases: Cell::new(0),
             news: Signal::new(),
         })
     }
@@ -187,21 +199,33 @@ impl SsdHealth {
         }
     }
 
-    /// The origin did not take a batch of what is evacuated.
+    /// The origin did not take a batch of what is evacuated. An SSD that was lost in it says nothing of that.
     pub(crate) fn note_failed_batch(&self) {
-        self.failed_batches.set(self.failed_batches.get() + 1);
+        if self.is_evacuating() {
+            self.failed_batches.set(self.failed_batches.get() + 1);
+            self.news.notify();
+        }
+    }
+
+    /// Has requests that wait for an evacuation, or for the record of a loss, end with an error: somebody
+    /// waits for all requests to end, and the record may wait for him.
+    pub(crate) fn release_waits(self: &Rc<Self>) -> ReleasedWaits {
+        self.releases.set(self.releases.get() + 1);
         self.news.notify();
+        ReleasedWaits(self.clone())
     }
 
     /// Waits until the origin may be changed past the SSD: all that is dirty has been evacuated or is lost,
     /// and that is on record.
     ///
     /// # Errors
-    /// `Medium` when the origin does not take what is evacuated: it would not take more.
+    /// `Medium` when the origin does not take what is evacuated, as it would not take more; and when
+    /// requests are to end.
     pub(crate) async fn past_gate(&self) -> IoResult<()> {
         let failed_batches = self.failed_batches.get();
         let waits = || matches!(self.state.get(), SsdState::Evacuating | SsdState::LossUnrecorded);
-        self.news.until(|| !waits() || self.failed_batches.get() != failed_batches).await;
+        let is_refused = || self.is_evacuating() && self.failed_batches.get() != failed_batches;
+        self.news.until(|| !waits() || is_refused() || self.releases.get() > 0).await;
         if waits() { Err(IoError::Medium) } else { Ok(()) }
     }
 }
@@ -279,6 +303,31 @@ mod tests {
         });
         let order = ["log ends", "all wake", "abandoned", "all wake", "recorded", "passed"];
         assert_eq!(*seen.borrow(), order);
+    }
+
+    #[test]
+    fn whoever_waits_for_requests_to_end_has_none_wait_for_an_evacuation() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let health = SsdHealth::new(handle.clone());
+            health.set_gate(Box::new(|| Box::pin(std::future::pending())));
+            health.refuse_writes();
+            let waiting = health.clone();
+            let waiter = handle.spawn(async move { waiting.past_gate().await });
+            handle.sleep(1).await;
+            let released = health.release_waits();
+            assert_eq!(waiter.await, Err(IoError::Medium));
+            // A loss that nobody can put on record holds nobody either.
+            health.give_up();
+            health.note_failed_batch();
+            assert_eq!(health.past_gate().await, Err(IoError::Medium));
+            drop(released);
+            let waiting = health.clone();
+            let waiter = handle.spawn(async move { waiting.past_gate().await });
+            handle.sleep(1).await;
+            assert!(!waiter.is_finished(), "a failed batch of a lost SSD releases nobody");
+        });
     }
 
     #[test]

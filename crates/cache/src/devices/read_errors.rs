@@ -32,10 +32,19 @@ impl ReadErrors {
         self.places.range(range.start..range.end()).next().is_some()
     }
 
+    /// Forgets all places.
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+    }
+
     /// Takes note of a place that could not be read; whether there are too many now.
     pub(crate) fn note(&mut self, place: Lba, now_ns: Nanos) -> bool {
         if self.places.contains_key(&place) {
             return false;
+        }
+        if self.places.len() > self.places_max {
+            // The SSD is out of service by now: nobody counts on.
+            return true;
         }
         self.places.retain(|_, found_ns| now_ns - *found_ns < WINDOW_NS);
         self.places.insert(place, now_ns);

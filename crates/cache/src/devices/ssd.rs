@@ -174,6 +174,11 @@ impl<S: BlockDevice> Ssd<S> {
         last != IoError::Gone && self.handle.now() < until_ns
     }
 
+    /// Places that could not be read are tried again from now on, with rests.
+    pub(crate) fn forget_read_errors(&self) {
+        self.read_errors.borrow_mut().clear();
+    }
+
     /// Makes durable what was written before.
     ///
     /// # Errors

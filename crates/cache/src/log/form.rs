@@ -4,7 +4,7 @@
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -456,10 +456,19 @@ impl LogState {
         }
     }
 
-    /// Slots whose data a power cut may take, although their records are acknowledged.
+    /// Slots whose data a power cut may take, although their records are acknowledged, where nothing that a
+    /// replay would find dirty was replaced. Others may go to the origin: after a power cut the older copy
+    /// follows them, and sectors that a flush covered are in both.
     pub(super) fn slots_not_durable(&self) -> BTreeSet<Slot> {
-        let effects = self.not_durable.iter().flat_map(|(_, effects)| effects);
-        effects.filter_map(|effect| effect.placed).collect()
+        let mut has_older: BTreeMap<Line, bool> = BTreeMap::new();
+        let mut slots = BTreeSet::new();
+        for effect in self.not_durable.iter().flat_map(|(_, effects)| effects) {
+            // The oldest effect on a line says what a replay without all of them finds.
+            if !*has_older.entry(effect.line).or_insert(effect.replaced.is_some()) {
+                slots.extend(effect.placed);
+            }
+        }
+        slots
     }
 
     /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the

@@ -15,6 +15,7 @@ use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::Role;
 use crate::settings::{ORIGIN_KEY, Settings};
 use crate::spec::DeviceSpec;
+use crate::status::DeviceState;
 
 impl<E: Engine> Service<E> {
     pub(super) fn create(
@@ -76,6 +77,7 @@ impl<E: Engine> Service<E> {
         }
         let mut record = self.open_record(name)?;
         self.not_leaving(name)?;
+        self.not_evacuating(&record)?;
         let before = record.clone();
         let cache = live_cache(&mut record)?;
         for (key, value) in changes {
@@ -140,6 +142,7 @@ impl<E: Engine> Service<E> {
             return Err(ControlError::failed(format!("{name} has no cache to detach")));
         };
         let is_open = self.is_open(name);
+        self.not_evacuating(&record)?;
         if !is_open || cache.failed.is_some() {
             self.may_lose(name, &cache, flush)?;
             return self.finish_now(name, Purpose::Detach, false);
@@ -164,6 +167,7 @@ impl<E: Engine> Service<E> {
             _ => self.not_leaving(name)?,
         }
         self.no_clients(&record)?;
+        self.not_evacuating(&record)?;
         let is_open = self.is_open(name);
         let drains = match &record.cache {
             Some(cache) if !is_open || cache.failed.is_some() => {
@@ -182,6 +186,20 @@ impl<E: Engine> Service<E> {
         } else {
             self.finish_now(name, Purpose::Delete, false)
         }
+    }
+
+    /// Refuses changes of a cache whose SSD takes no writes: its dirty lines reach the origin first.
+    fn not_evacuating(&mut self, record: &VolumeRecord) -> ControlResult<()> {
+        let status = self.status(record);
+        if status.ssd.state != DeviceState::Evacuating {
+            return Ok(());
+        }
+        let (name, lines) = (&record.name, status.lines.dirty);
+        Err(ControlError::failed(format!(
+            "the SSD of {name} takes no writes, and {lines} dirty lines of it are being written to {}; wait \
+             until `voltier show {name}` says that nothing is lost",
+            record.origin
+        )))
     }
 
     /// Sends a volume on its way out: no new dirty lines, the old ones drained as a job.

@@ -68,6 +68,11 @@ impl FileDevice {
         self.facts.as_ref()
     }
 
+    /// Whether writes go through the kernel's page cache.
+    fn is_buffered(&self) -> bool {
+        self.facts.as_ref().is_some_and(|facts| !facts.direct_io)
+    }
+
     /// Whether the kernel takes this memory as it is; the page cache takes any.
     fn is_aligned(&self, bytes: &[u8]) -> bool {
         self.memory_align_bytes == 1
@@ -111,7 +116,13 @@ impl FileDevice {
         loop {
             let wanted = data.len();
             let result = self.handle.write_at(&self.fd, offset, data.clone(), durable).await;
-            let written = self.whole_blocks(result)?;
+            let written = self.whole_blocks(result).inspect_err(|error| {
+                // Its flush took the page cache's error with it, which may be that of other writes.
+                let was_flushed = durable && !matches!(error, IoError::NoSpace | IoError::ReadOnly);
+                if was_flushed && self.is_buffered() {
+                    self.flush_failed.set(true);
+                }
+            })?;
             if written >= wanted {
                 return Ok(());
             }
