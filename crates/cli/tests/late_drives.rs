@@ -107,7 +107,7 @@ fn a_member_that_comes_after_the_hold_off_returns_with_what_it_missed() {
     assert_eq!(found["left_out"], serde_json::json!([]));
     let log = fs::read_to_string(instance.state().join("daemon.log")).unwrap();
     assert!(log.contains("is back as member 1; what changed since is computed"), "{log}");
-    // What it missed is on it: the array serves without another one.
+    // The member has what it missed: the array serves without another one.
     instance.run(&["array", "fail", "a", &members[0]]).ok();
     holds(&mut client(&instance), 2);
 }

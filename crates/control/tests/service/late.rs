@@ -246,7 +246,7 @@ fn an_array_that_keeps_redundancy_waits_less_and_one_waits_for_no_member_it_gave
     fixture.steer(|books| books.labels.values_mut().for_each(give_up));
     fixture.restart_and_wait(true, WAIT);
     assert_eq!(fixture.array().state, ArrayState::Degraded, "at once");
-    // It returns by a command only: why it was given up is not known.
+    // The member returns by a command only: why it was given up is not known.
     fixture.calls();
     fixture.bring_back("d2");
     assert_eq!(fixture.look(begun, 100), None);
