@@ -135,7 +135,7 @@ pub(super) fn survey<E: Engine>(
             Ok(()) => present.push(device.clone()),
             Err(error) => {
                 left_out.push(error.message.clone());
-                missing.push(missing(service, device, part, None, error.message));
+                missing.push(missing_as(service, device, part, None, error.message));
             }
         }
     }
@@ -147,7 +147,7 @@ pub(super) fn survey<E: Engine>(
         for spare in free {
             if is_absent(service, &spare, None) {
                 let why = format!("{spare} is not there");
-                missing.push(missing(service, &spare, "spare", None, why));
+                missing.push(missing_as(service, &spare, "spare", None, why));
             }
         }
     }
@@ -175,7 +175,7 @@ fn newest_label<E: Engine>(
             Ok(_) => format!("{device} is another device: no member of {}", record.name),
             Err(error) => error.message,
         };
-        missing.push(missing(service, device, "member", None, why));
+        missing.push(missing_as(service, device, "member", None, why));
     }
     newest
 }
@@ -194,13 +194,13 @@ pub(super) fn missing_drives<E: Engine>(
             |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
         if device.array().is_some_and(is_waiting) || is_absent(service, device, identity) {
             let why = format!("{device} is not there");
-            missing.push(missing(service, device, part, identity, why));
+            missing.push(missing_as(service, device, part, identity, why));
         }
     }
     missing
 }
 
-fn missing<E: Engine>(
+fn missing_as<E: Engine>(
     service: &mut Service<E>,
     device: &DeviceSpec,
     part: &'static str,
@@ -218,7 +218,7 @@ fn is_absent<E: Engine>(
     identity: Option<&DriveIdentity>,
 ) -> bool {
     let Some(path) = device.path() else { return false };
-    let Self { engine, machine, .. } = service;
+    let Service { engine, machine, .. } = service;
     match identity.filter(|identity| identity.is_known()) {
         Some(known) if engine.drive_identity(machine, path).as_ref() == Some(known) => false,
         Some(known) => engine.find_drive(machine, known, path).is_none(),
