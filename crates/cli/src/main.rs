@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use voltier_cli::usage;
 use voltier_control::{ControlResult, DaemonOptions, StateDir};
+use voltier_cores::CoreEngine;
 
 use crate::args::{Cli, Daemon, Verb};
 use crate::session::Session;
@@ -60,5 +61,5 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         device_wait: Duration::from_secs(args.device_wait.into()),
         background: args.background,
     };
-    voltier_control::serve(&options)
+    voltier_control::run_daemon(&options, CoreEngine::start)
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::cores::{CORE_THREAD, CoreEngine};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::registry::Registry;
@@ -52,7 +51,6 @@ pub fn run_daemon<E: Engine + Send>(
     if options.background {
         leave_the_terminal();
     }
-    end_with_a_core();
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;
@@ -83,14 +81,6 @@ pub fn run_daemon<E: Engine + Send>(
     Ok(())
 }
 
-/// [`run_daemon`] over the real data path.
-///
-/// # Errors
-/// As [`run_daemon`].
-pub fn serve(options: &DaemonOptions) -> ControlResult<()> {
-    run_daemon(options, CoreEngine::start)
-}
-
 fn spawn<E: Engine + Send>(
     name: &str,
     shared: &Arc<Shared<E>>,
@@ -115,19 +105,6 @@ fn bound_the_stop(signals: &mut Signals) {
     }
     eprintln!("voltier: not at rest after {} s; ending as after a crash", waited.as_secs());
     std::process::exit(1);
-}
-
-/// A core that panicked answers nothing more, and whoever asks it would wait for ever. Then the
-/// process ends: the next daemon starts as after a crash, and nothing acknowledged is lost.
-fn end_with_a_core() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        if thread::current().name().is_some_and(|name| name.starts_with(CORE_THREAD)) {
-            eprintln!("voltier: a core has failed; ending as after a crash");
-            std::process::abort();
-        }
-    }));
 }
 
 fn machine_cores() -> usize {

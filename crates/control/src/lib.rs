@@ -13,7 +13,6 @@ mod array_settings;
 mod array_spec;
 mod array_status;
 mod client;
-mod cores;
 mod daemon;
 pub mod engine;
 mod error;
@@ -43,7 +42,7 @@ pub use array_status::{
     MemberStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,
 };
 pub use client::Client;
-pub use daemon::{DaemonOptions, run_daemon, serve};
+pub use daemon::{DaemonOptions, run_daemon};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front};

@@ -289,6 +289,7 @@ impl Geometry {
     }
 
     /// The place of the first parity in the group.
+    #[inline]
     fn first_parity(&self, stripe: Stripe) -> usize {
         let rotating = self.rotating();
         rotating - 1 - (self.row_of(stripe) % rotating as u64) as usize
@@ -317,11 +318,13 @@ impl Geometry {
     }
 
     /// The member, of all, that has a slot of a stripe.
+    #[inline]
     pub fn member_of(&self, stripe: Stripe, slot: usize) -> usize {
         self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
     }
 
     /// The place in the group of a slot of a stripe.
+    #[inline]
     fn index_of(&self, stripe: Stripe, slot: usize) -> usize {
         let rotating = self.rotating();
         if rotating == 1 {
@@ -384,6 +387,7 @@ impl Geometry {
     }
 
     /// The range as a part of a chunk, if it is in one chunk alone and not empty.
+    #[inline]
     pub fn only_part(&self, range: SectorRange) -> Option<Part> {
         let place = self.place_of(range.start);
         let is_in_one = (1..=self.chunk_sectors - place.offset).contains(&range.count);

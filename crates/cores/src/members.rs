@@ -2,19 +2,16 @@
 
 use voltier_array::{BackgroundTask, Replacement};
 use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_control::{
+    ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity,
+};
 use voltier_ring::Handle;
 
-use super::drives::{KnownDevice, open_all, open_leaf};
-use super::table::{self, PendingMember};
-use crate::array_settings::ArraySettings;
-use crate::array_spec::ArrayLevel;
-use crate::engine::{ArrayDevices, Replaced, Waker};
-use crate::error::{ControlError, ControlResult};
-use crate::name::ArrayName;
-use crate::protocol::{Growth, Repair};
-use crate::records::Identity;
-use crate::safety::HEAD_BYTES;
-use crate::spec::DeviceSpec;
+use crate::drives::{KnownDevice, open_all, open_leaf};
+use crate::table::{self, PendingMember};
+use voltier_control::engine::{ArrayDevices, Replaced, Waker};
+use voltier_control::protocol::{Growth, Repair};
+use voltier_control::safety::HEAD_BYTES;
 
 /// The first bytes of an array.
 pub(super) async fn head(name: ArrayName) -> ControlResult<Vec<u8>> {
