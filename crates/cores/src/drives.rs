@@ -2,14 +2,11 @@
 
 use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability};
-use voltier_control::{
-    ArrayLevel, ControlError, ControlResult, DeviceSpec, Identity, ModelBacking,
-};
+use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
+use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
 use voltier_volume::{DriveSpec, Leaf};
-
-use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
 
 /// A device of an array.
 #[derive(Clone)]
