@@ -111,121 +111,130 @@ impl Survey {
     }
 }
 
-impl<E: Engine> Service<E> {
-    /// Looks at the recorded devices of an array; nothing is written. With `labels`, a member counts as there
-    /// when it says that it is one.
-    pub(super) fn survey(&mut self, record: &RegisteredArray, labels: bool) -> Survey {
-        let (mut present, mut left_out, mut missing) = (Vec::new(), Vec::new(), Vec::new());
-        // A spare that has the array's label was taken before a crash.
-        let spares: Vec<DeviceSpec> = record.spares.clone();
-        let (taken, free): (Vec<_>, Vec<_>) =
-            spares.into_iter().partition(|spare| self.is_labelled(spare, record.uuid));
-        let members = record.members.iter().flatten().map(|device| (device, "member"));
-        let ours = members.chain(record.incoming.iter().map(|device| (device, "newcomer")));
-        let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
-        for (device, part) in ours.chain(taken.iter().map(|device| (device, "spare"))) {
-            if device.is_volatile() {
-                left_out.push(format!("{device} ended with the daemon before"));
+/// Looks at the recorded devices of an array; nothing is written. With `labels`, a member counts as there
+/// when it says that it is one.
+pub(super) fn survey<E: Engine>(
+    service: &mut Service<E>,
+    record: &RegisteredArray,
+    labels: bool,
+) -> Survey {
+    let (mut present, mut left_out, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    // A spare that has the array's label was taken before a crash.
+    let spares: Vec<DeviceSpec> = record.spares.clone();
+    let (taken, free): (Vec<_>, Vec<_>) =
+        spares.into_iter().partition(|spare| service.is_labelled(spare, record.uuid));
+    let members = record.members.iter().flatten().map(|device| (device, "member"));
+    let ours = members.chain(record.incoming.iter().map(|device| (device, "newcomer")));
+    let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
+    for (device, part) in ours.chain(taken.iter().map(|device| (device, "spare"))) {
+        if device.is_volatile() {
+            left_out.push(format!("{device} ended with the daemon before"));
+            continue;
+        }
+        match service.look_at(device, 0, "member") {
+            Ok(()) => present.push(device.clone()),
+            Err(error) => {
+                left_out.push(error.message.clone());
+                missing.push(missing_as(service, device, part, None, error.message));
+            }
+        }
+    }
+    let mut newest = None;
+    if labels || !missing.is_empty() {
+        newest = newest_label(service, record, &present, &mut missing);
+    }
+    if labels {
+        for spare in free {
+            if is_absent(service, &spare, None) {
+                let why = format!("{spare} is not there");
+                missing.push(missing_as(service, &spare, "spare", None, why));
+            }
+        }
+    }
+    missing.retain(|missing| is_awaited(record, newest.as_ref(), missing));
+    let is_exposed = is_exposed(record, newest.as_ref(), &missing);
+    Survey { present, left_out, missing, is_exposed }
+}
+
+/// The newest label of the members that are there. Those that have none of the array are missing.
+fn newest_label<E: Engine>(
+    service: &mut Service<E>,
+    record: &RegisteredArray,
+    present: &[DeviceSpec],
+    missing: &mut Vec<Missing>,
+) -> Option<MemberLabel> {
+    let mut newest: Option<MemberLabel> = None;
+    for device in record.members.iter().flatten().filter(|it| present.contains(*it)) {
+        let why = match service.engine.label_of(device) {
+            Ok(Some(label)) if label.array == record.uuid => {
+                if newest.as_ref().is_none_or(|known| known.event < label.event) {
+                    newest = Some(label);
+                }
                 continue;
             }
-            match self.look_at(device, 0, "member") {
-                Ok(()) => present.push(device.clone()),
-                Err(error) => {
-                    left_out.push(error.message.clone());
-                    missing.push(self.missing(device, part, None, error.message));
-                }
-            }
-        }
-        let mut newest = None;
-        if labels || !missing.is_empty() {
-            newest = self.newest_label(record, &present, &mut missing);
-        }
-        if labels {
-            for spare in free {
-                if self.is_absent(&spare, None) {
-                    let why = format!("{spare} is not there");
-                    missing.push(self.missing(&spare, "spare", None, why));
-                }
-            }
-        }
-        missing.retain(|missing| is_awaited(record, newest.as_ref(), missing));
-        let is_exposed = is_exposed(record, newest.as_ref(), &missing);
-        Survey { present, left_out, missing, is_exposed }
+            Ok(_) => format!("{device} is another device: no member of {}", record.name),
+            Err(error) => error.message,
+        };
+        missing.push(missing_as(service, device, "member", None, why));
     }
+    newest
+}
 
-    /// The newest label of the members that are there. Those that have none of the array are missing.
-    fn newest_label(
-        &mut self,
-        record: &RegisteredArray,
-        present: &[DeviceSpec],
-        missing: &mut Vec<Missing>,
-    ) -> Option<MemberLabel> {
-        let mut newest: Option<MemberLabel> = None;
-        for device in record.members.iter().flatten().filter(|it| present.contains(*it)) {
-            let why = match self.engine.label_of(device) {
-                Ok(Some(label)) if label.array == record.uuid => {
-                    if newest.as_ref().is_none_or(|known| known.event < label.event) {
-                        newest = Some(label);
-                    }
-                    continue;
-                }
-                Ok(_) => format!("{device} is another device: no member of {}", record.name),
-                Err(error) => error.message,
-            };
-            missing.push(self.missing(device, "member", None, why));
-        }
-        newest
-    }
-
-    /// The recorded drives that a volume needs and that are not there.
-    pub(super) fn missing_drives(&mut self, record: &VolumeRecord) -> Vec<Missing> {
-        let origin = (&record.origin, "origin", record.origin_identity.as_ref());
-        let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
-        let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
-        let mut missing = Vec::new();
-        for (device, part, identity) in [origin].into_iter().chain(ssd) {
-            let is_waiting =
-                |name| self.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
-            if device.array().is_some_and(is_waiting) || self.is_absent(device, identity) {
-                let why = format!("{device} is not there");
-                missing.push(self.missing(device, part, identity, why));
-            }
-        }
-        missing
-    }
-
-    fn missing(
-        &mut self,
-        device: &DeviceSpec,
-        part: &'static str,
-        identity: Option<&DriveIdentity>,
-        why: String,
-    ) -> Missing {
-        let seen = device.path().and_then(|path| self.id_of(path));
-        Missing { device: device.clone(), part, identity: identity.cloned(), seen, why }
-    }
-
-    /// Whether a drive is nowhere: nothing under its path, or another drive, and its mark on no other.
-    fn is_absent(&mut self, device: &DeviceSpec, identity: Option<&DriveIdentity>) -> bool {
-        let Some(path) = device.path() else { return false };
-        let Self { engine, machine, .. } = self;
-        match identity.filter(|identity| identity.is_known()) {
-            Some(known) if engine.drive_identity(machine, path).as_ref() == Some(known) => false,
-            Some(known) => engine.find_drive(machine, known, path).is_none(),
-            None => engine.id_of(machine, path).is_none(),
+/// The recorded drives that a volume needs and that are not there.
+pub(super) fn missing_drives<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+) -> Vec<Missing> {
+    let origin = (&record.origin, "origin", record.origin_identity.as_ref());
+    let ssd = record.cache.as_ref().filter(|cache| is_needed(cache));
+    let ssd = ssd.map(|cache| (&cache.device, "SSD", cache.identity.as_ref()));
+    let mut missing = Vec::new();
+    for (device, part, identity) in [origin].into_iter().chain(ssd) {
+        let is_waiting =
+            |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
+        if device.array().is_some_and(is_waiting) || is_absent(service, device, identity) {
+            let why = format!("{device} is not there");
+            missing.push(missing_as(service, device, part, identity, why));
         }
     }
+    missing
+}
 
-    /// Whether a device may have come since it was looked for.
-    pub(super) fn has_come(&mut self, missing: &Missing) -> bool {
-        let Missing { device, identity, seen, .. } = missing;
-        let Some(path) = device.path() else { return false };
-        if identity.as_ref().is_some_and(DriveIdentity::is_known) {
-            return !self.is_absent(device, identity.as_ref());
-        }
-        let here = self.id_of(path);
-        here.is_some() && here != *seen
+fn missing_as<E: Engine>(
+    service: &mut Service<E>,
+    device: &DeviceSpec,
+    part: &'static str,
+    identity: Option<&DriveIdentity>,
+    why: String,
+) -> Missing {
+    let seen = device.path().and_then(|path| service.id_of(path));
+    Missing { device: device.clone(), part, identity: identity.cloned(), seen, why }
+}
+
+/// Whether a drive is nowhere: nothing under its path, or another drive, and its mark on no other.
+fn is_absent<E: Engine>(
+    service: &mut Service<E>,
+    device: &DeviceSpec,
+    identity: Option<&DriveIdentity>,
+) -> bool {
+    let Some(path) = device.path() else { return false };
+    let Service { engine, machine, .. } = service;
+    match identity.filter(|identity| identity.is_known()) {
+        Some(known) if engine.drive_identity(machine, path).as_ref() == Some(known) => false,
+        Some(known) => engine.find_drive(machine, known, path).is_none(),
+        None => engine.id_of(machine, path).is_none(),
     }
+}
+
+/// Whether a device may have come since it was looked for.
+pub(super) fn has_come<E: Engine>(service: &mut Service<E>, missing: &Missing) -> bool {
+    let Missing { device, identity, seen, .. } = missing;
+    let Some(path) = device.path() else { return false };
+    if identity.as_ref().is_some_and(DriveIdentity::is_known) {
+        return !is_absent(service, device, identity.as_ref());
+    }
+    let here = service.id_of(path);
+    here.is_some() && here != *seen
 }
 
 /// Whether a volume is not opened as it was without the SSD of this cache.

@@ -7,7 +7,7 @@ use voltier_array::Consistency;
 use super::absence::{Missing, Survey};
 use super::admit::Beside;
 use super::live::{LiveArray, now};
-use super::{Service, spare_labels};
+use super::{Service, late, spare_labels};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -34,7 +34,7 @@ impl<E: Engine> Service<E> {
                 Ok(Response::Arrays { arrays })
             }
             ArrayRequest::Assemble { devices, force } => self.assemble(devices, force),
-            ArrayRequest::Start { name } => self.start_array(&name),
+            ArrayRequest::Start { name } => late::start_array(self, &name),
             ArrayRequest::Fail { name, member } => self.fail_member(&name, &member),
             ArrayRequest::Delete { name, erase } => self.delete_array(&name, erase),
             ArrayRequest::Replace { name, old, new, force } => {
@@ -174,7 +174,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
         self.keep_array(record, opened, left_out.clone())?;
-        self.serve_again(&name, now());
+        late::serve_again(self, &name, now());
         Ok(self.array_response(&name, left_out))
     }
 
@@ -307,7 +307,7 @@ impl<E: Engine> Service<E> {
     pub(super) fn start_arrays(&mut self, now: Instant) {
         self.reconcile_pools();
         for record in self.registry.arrays().to_vec() {
-            self.try_array(record, Some(now), now);
+            late::try_array(self, record, Some(now), now);
         }
     }
 

@@ -21,7 +21,7 @@ mod start;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
@@ -103,7 +103,7 @@ impl<E: Engine> Service<E> {
             Request::Delete { name, flush } => self.delete(&name, flush),
             Request::Show { name: Some(name) } => self.show(&name),
             Request::Show { name: None } => Ok(self.show_all()),
-            Request::Start { name } => self.start_volume(&name),
+            Request::Start { name } => late::start_volume(self, &name),
             Request::Set { name, changes } => self.set(&name, &changes),
             Request::Flush { name } => self.flush(&name),
             Request::Attach { name, cache } => self.attach(&name, cache),
@@ -113,6 +113,12 @@ impl<E: Engine> Service<E> {
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }
+    }
+
+    /// Looks for missing devices, and tries what waits for them. Returns how soon to look again, if there is
+    /// anything to look for.
+    pub fn look_for_devices(&mut self, now: Instant) -> Option<Duration> {
+        late::look_for_devices(self, now)
     }
 
     /// The record of a volume.

@@ -6,6 +6,7 @@ use super::Service;
 use super::admit::Beside;
 use super::drives;
 use super::jobs::Purpose;
+use super::late;
 use super::live::{Live, now};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
@@ -36,7 +37,7 @@ impl<E: Engine> Service<E> {
         let now = now();
         self.start_arrays(now);
         for record in self.registry.volumes().to_vec() {
-            self.try_volume(&record, Some(now), now);
+            late::try_volume(self, &record, Some(now), now);
         }
         self.busy_tries = 1;
     }
@@ -121,11 +122,11 @@ impl<E: Engine> Service<E> {
         let origin_identity = drives::identity_of(&mut self.engine, &self.machine, &device);
         let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
         self.registry.put(taken.clone())?;
-        self.bring_up(&taken);
+        late::bring_up(self, &taken);
         let refused = self.live.get(name).filter(|live| !live.is_open);
         if let Some(error) = refused.map(|live| live.error.clone()) {
             self.registry.put(record.clone())?;
-            self.bring_up(&record);
+            late::bring_up(self, &record);
             return Err(ControlError::failed(error));
         }
         self.log(name, &format!("its origin is {} now, as its user says", taken.origin));

@@ -4,6 +4,7 @@ use super::Service;
 use super::admit::Beside;
 use super::drives;
 use super::jobs::Purpose;
+use super::late;
 use super::live::Live;
 use voltier_cache::Mode;
 
@@ -237,7 +238,7 @@ impl<E: Engine> Service<E> {
         let was = plain.cache.take();
         if !self.is_open(name) {
             self.registry.put(plain.clone())?;
-            self.bring_up(&plain);
+            late::bring_up(self, &plain);
             return Ok(());
         }
         let detached = self.forget_cache(plain, write_back)?;
