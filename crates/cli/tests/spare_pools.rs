@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use serde_json::Value;
 use support::Instance;
@@ -181,6 +182,22 @@ fn a_slow_copy_is_found_and_the_other_one_is_read() {
     assert!(text.contains("is slower than the others"), "{text}");
 }
 
+/// A superblock of md, version 1.0, for a place on the drive in bytes: as much of it as `blkid` checks.
+fn md_superblock(at: u64) -> [u8; 256] {
+    let mut block = [0; 256];
+    let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &0xa92b_4efc_u32.to_le_bytes());
+    put(4, &1_u32.to_le_bytes());
+    put(16, &[7; 16]);
+    put(144, &(at / 512).to_le_bytes());
+    let words =
+        block.chunks_exact(4).map(|word| u64::from(u32::from_le_bytes(word.try_into().unwrap())));
+    let sum: u64 = words.sum();
+    let sum = ((sum & 0xffff_ffff) + (sum >> 32)) as u32;
+    block[216..220].copy_from_slice(&sum.to_le_bytes());
+    block
+}
+
 #[test]
 fn a_disk_that_takes_the_name_of_a_forced_spare_is_not_overwritten() {
     let instance = Instance::new();
@@ -205,6 +222,18 @@ fn a_disk_that_takes_the_name_of_a_forced_spare_is_not_overwritten() {
     let table = instance.run(&["array", "spare-pool", "show", "p"]).ok().out;
     assert!(table.contains("not taken by a: ") && table.contains(why), "{table}");
     assert!(fs::read(&spare).unwrap() == other, "the other disk was written");
+    // Something that leaves the label whole: the superblock of md 1.0 near the end of the drive.
+    let spare2 = instance.drive("spare2", 32 * MIB);
+    instance.run(&["array", "spare-pool", "add", "q", &spare2]).ok();
+    let file = fs::File::options().write(true).open(&spare2).unwrap();
+    let superblock = md_superblock(32 * MIB - 8192);
+    file.write_all_at(&superblock, 32 * MIB - 8192).unwrap();
+    instance.run(&["array", "set", "a", "spare_pool=q"]).ok();
+    assert_eq!(array_called(&instance, "a")["state"], "degraded");
+    let shown = instance.run(&["array", "spare-pool", "show", "q", "--json"]).json();
+    let why = shown[0]["left_out"][0].as_str().unwrap();
+    assert!(why.contains("linux_raid_member"), "{why}");
+    instance.run(&["array", "set", "a", "spare_pool=p"]).ok();
     // The user takes it, and says so.
     instance.run(&["array", "spare-pool", "remove", "p", &spare]).ok();
     assert!(fs::read(&spare).unwrap() == other, "the other disk was written");

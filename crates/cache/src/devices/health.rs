@@ -320,13 +320,18 @@ mod tests {
             assert_eq!(waiter.await, Err(IoError::Medium));
             // A loss that nobody can put on record holds nobody either.
             health.give_up();
-            health.note_failed_batch();
             assert_eq!(health.past_gate().await, Err(IoError::Medium));
             drop(released);
-            let waiting = health.clone();
-            let waiter = handle.spawn(async move { waiting.past_gate().await });
+            let (waiting, passed) = (health.clone(), Rc::new(Cell::new(false)));
+            let seen = passed.clone();
+            drop(handle.spawn(async move {
+                let _ = waiting.past_gate().await;
+                seen.set(true);
+            }));
             handle.sleep(1).await;
-            assert!(!waiter.is_finished(), "a failed batch of a lost SSD releases nobody");
+            health.note_failed_batch();
+            handle.sleep(1).await;
+            assert!(!passed.get(), "a failed batch of a lost SSD releases nobody");
         });
     }
 

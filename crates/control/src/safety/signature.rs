@@ -66,7 +66,8 @@ pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>
     if found.is_empty() {
         found.extend(last_copy(file)?);
     }
-    if found.is_empty() {
+    // The label of a spare says nothing of what was put behind it since.
+    if found.iter().all(|content| content.is_spare) {
         found.extend(blkid(path));
     }
     Ok(found)

@@ -149,6 +149,7 @@ impl<E: Engine> Service<E> {
         spare: DeviceSpec,
         wipe: bool,
     ) -> ControlResult<()> {
+        self.engine.check_spare(name, &spare)?;
         let before = self.array_record(name)?;
         // A lost member that comes back as a spare keeps what it knows.
         if !self.is_labelled(&spare, before.uuid) {

@@ -214,8 +214,9 @@ fn member_has_come<E: Engine>(service: &mut Service<E>, name: &ArrayName, missin
             Some(format!("{device} is back as member {place}; what changed since is computed"))
         }
         Ok(Comeback::Refused(place)) => Some(format!(
-            "{device} is back, and is not taken as it is: \
-             `voltier array replace {name} {place} {device}` fills it anew"
+            "{device} is back, and is not taken as it is: another device has its place, or it was in use \
+             without the others; if nothing on it is newer, `voltier array replace {name} {place} {device}` \
+             fills it anew"
         )),
         Err(error) => Some(format!("{device} is back, and not in service: {error}")),
     };

@@ -117,7 +117,7 @@ impl FileDevice {
             let wanted = data.len();
             let result = self.handle.write_at(&self.fd, offset, data.clone(), durable).await;
             let written = self.whole_blocks(result).inspect_err(|error| {
-                // Its flush took the page cache's error with it, which may be that of other writes.
+                // A flush in it took the page cache's error along, which may be that of other writes.
                 let was_flushed = durable && !matches!(error, IoError::NoSpace | IoError::ReadOnly);
                 if was_flushed && self.is_buffered() {
                     self.flush_failed.set(true);
