@@ -5,6 +5,7 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use support::nbd::NbdClient;
 use support::{Instance, fio_is_content};
@@ -309,6 +310,10 @@ fn what_was_lost_with_an_ssd_is_listed_also_by_the_next_daemon() {
     File::options().write(true).open(&ssd).unwrap().set_len(0).unwrap();
     for block in 0..200_u64 {
         assert!(nbd.read(block << 16, 4096).is_err(), "never other data");
+    }
+    // What cannot be read is tried again for three quarters of a minute.
+    while instance.show("v")["ssd"]["state"] == "evacuating" {
+        std::thread::park_timeout(Duration::from_millis(100));
     }
     for daemon in ["first", "second"] {
         let shown = instance.show("v");

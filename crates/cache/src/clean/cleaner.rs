@@ -156,11 +156,13 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                     continue;
                 }
             };
-            let begun = self.handle.now();
+            let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
             let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
             if cleaned.is_err() {
                 self.destage_errors.set(self.destage_errors.get() + 1);
-                self.health.note_failed_batch();
+                if evacuates {
+                    self.health.note_failed_batch();
+                }
             }
             self.pressure.notify_dirty();
             let now = self.handle.now();
