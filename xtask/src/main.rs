@@ -31,11 +31,5 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("xtask: {failure}");
-            ExitCode::FAILURE
-        }
-    }
+    xtask::exit_code(result)
 }

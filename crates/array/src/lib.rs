@@ -100,6 +100,7 @@ pub use format::member_layout::{
     SUPERBLOCK_BYTES,
 };
 pub use format::reshape_record::ReshapeRecord;
+pub use format::spare_label::{SPARE_MAGIC, SpareLabel};
 pub use format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
@@ -110,6 +111,7 @@ pub use geometry::numbers::{Row, StripeNumber};
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};
+pub use members::label_copies::{read_spare_label, write_spare_label};
 pub use members::latency::Latency;
 pub use status::{ArrayStatus, MemberStatus};
 pub use stripe::merge::policy::{MergeMode, MergePolicy};

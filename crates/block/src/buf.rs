@@ -35,9 +35,15 @@ const POOL_BYTES_MAX: usize = 128 << 20;
 struct Block {
     references: AtomicUsize,
     memory: NonNull<u8>,
+    /// The size is a power of two.
     layout: Layout,
+}
+
+impl Block {
     /// The list of the pool that takes the block; [`CLASS_COUNT`] and more for none.
-    class: usize,
+    fn class(&self) -> usize {
+        (self.layout.size().trailing_zeros() - CLASS_MIN_LOG2) as usize
+    }
 }
 
 struct Pool {
@@ -104,12 +110,12 @@ fn take_block(bytes: usize) -> NonNull<Block> {
             return block;
         }
     }
-    allocate_block(bytes, class)
+    allocate_block(bytes)
 }
 
 /// Memory of the system, for a buffer that the pool has no block for.
 #[cold]
-fn allocate_block(bytes: usize, class: usize) -> NonNull<Block> {
+fn allocate_block(bytes: usize) -> NonNull<Block> {
     let capacity = bytes.next_power_of_two().max(1 << CLASS_MIN_LOG2);
     let align = if capacity >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BUF_ALIGN_BYTES };
     let layout = Layout::from_size_align(capacity, align).expect("size fits an isize");
@@ -120,7 +126,7 @@ fn allocate_block(bytes: usize, class: usize) -> NonNull<Block> {
         NonNull::new(unsafe { alloc_zeroed(layout) })
     };
     let Some(memory) = memory else { handle_alloc_error(layout) };
-    let block = Block { references: AtomicUsize::new(1), memory, layout, class };
+    let block = Block { references: AtomicUsize::new(1), memory, layout };
     NonNull::from(Box::leak(Box::new(block)))
 }
 
@@ -184,7 +190,7 @@ fn give_back(block: NonNull<Block>) {
 fn retire_block(block: NonNull<Block>) {
     BLOCKS_OUT.set(BLOCKS_OUT.get() - 1);
     // SAFETY: the caller was the last owner, so the block is alive and nobody else reads it.
-    let class = unsafe { block.as_ref() }.class;
+    let class = unsafe { block.as_ref() }.class();
     let pooled = class < CLASS_COUNT
         && POOL.try_with(|pool| pool.borrow_mut().keep(class, block)).unwrap_or(false);
     if !pooled {

@@ -42,14 +42,29 @@ impl IoError {
     }
 
     /// Total mapping from a Linux error number; what has no name of its own is a medium error.
+    /// `ETIMEDOUT` is one too: a device that was late once may answer the next request.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             22 => IoError::OutOfRange,
             1 | 13 | 30 => IoError::ReadOnly,
             27 | 28 | 122 => IoError::NoSpace,
-            6 | 19 | 32 | 103 | 104 | 107 | 110 => IoError::Gone,
+            6 | 19 | 32 | 103 | 104 | 107 => IoError::Gone,
             25 | 38 | 95 => IoError::Unsupported,
             _ => IoError::Medium,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_late_is_not_gone() {
+        let (etimedout, eio, enodev, enxio) = (110, 5, 19, 6);
+        assert_eq!(IoError::from_errno(etimedout), IoError::Medium);
+        assert_eq!(IoError::from_errno(eio), IoError::Medium);
+        assert_eq!(IoError::from_errno(enodev), IoError::Gone);
+        assert_eq!(IoError::from_errno(enxio), IoError::Gone);
     }
 }

@@ -59,7 +59,7 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
         let (settings, counters) = (Rc::new(RefCell::new(settings)), Rc::new(Counters::default()));
         let health = SsdHealth::new(handle.clone());
         let map = Map::new(map);
-        let ssd = Ssd::new(ssd, map.clone(), health.clone(), counters.clone());
+        let ssd = Ssd::new(handle.clone(), ssd, map.clone(), health.clone(), counters.clone());
         let log = Log::new(log, map.clone(), ssd.clone());
         let origin = Origin::new(origin, counters.clone());
         let intents = Rc::new(intents);

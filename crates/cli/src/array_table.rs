@@ -252,7 +252,7 @@ fn window(seconds: u64) -> String {
     whole.map_or_else(|| format!("{seconds}s"), |(unit, word)| format!("{}{word}", seconds / unit))
 }
 
-/// One row per pool of spares.
+/// One row per pool of spares, and a line for each spare that was not taken.
 pub(crate) fn pools(pools: &[PoolStatus]) -> String {
     let mut rows = vec![["POOL", "SPARES", "ARRAYS"].map(str::to_owned)];
     let joined = |items: Vec<String>| match items.len() {
@@ -263,7 +263,8 @@ pub(crate) fn pools(pools: &[PoolStatus]) -> String {
         let arrays = pool.arrays.iter().map(ToString::to_string).collect();
         [pool.name.to_string(), joined(pool.spares.clone()), joined(arrays)]
     }));
-    columns(&rows)
+    let left_out = pools.iter().flat_map(|pool| &pool.left_out);
+    left_out.fold(columns(&rows), |text, line| text + line + "\n")
 }
 
 fn level(array: &ArrayDetail) -> String {

@@ -3,6 +3,7 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::fs;
 
 use serde_json::Value;
 use support::Instance;
@@ -178,4 +179,35 @@ fn a_slow_copy_is_found_and_the_other_one_is_read() {
     assert!(p50_us(1) > p50_us(0));
     let text = instance.run(&["array", "show", "m"]).ok().out;
     assert!(text.contains("is slower than the others"), "{text}");
+}
+
+#[test]
+fn a_disk_that_takes_the_name_of_a_forced_spare_is_not_overwritten() {
+    let instance = Instance::new();
+    let members = make(&instance, "a");
+    let spare = instance.drive("spare", 32 * MIB);
+    let mut old = vec![0; 32 * MIB as usize];
+    old[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    fs::write(&spare, old).unwrap();
+    instance.run(&["array", "spare-pool", "add", "p", &spare]).refused(1, "ext2/3/4");
+    instance.run(&["array", "spare-pool", "add", "-f", "p", &spare]).ok();
+    instance.run(&["array", "set", "a", "spare_pool=p"]).ok();
+    instance.kill();
+    // Data without a mark that anybody knows.
+    fs::remove_file(&spare).unwrap();
+    let other = vec![9; 32 * MIB as usize];
+    fs::write(&spare, &other).unwrap();
+    instance.run(&["array", "fail", "a", &members[1]]).ok();
+    assert_eq!(array_called(&instance, "a")["state"], "degraded");
+    let shown = instance.run(&["array", "spare-pool", "show", "p", "--json"]).json();
+    let why = shown[0]["left_out"][0].as_str().unwrap();
+    assert!(why.contains(&spare) && why.contains("no whole label of a spare"), "{why}");
+    let table = instance.run(&["array", "spare-pool", "show", "p"]).ok().out;
+    assert!(table.contains("not taken by a: ") && table.contains(why), "{table}");
+    assert!(fs::read(&spare).unwrap() == other, "the other disk was written");
+    // The user takes it, and says so.
+    instance.run(&["array", "spare-pool", "remove", "p", &spare]).ok();
+    assert!(fs::read(&spare).unwrap() == other, "the other disk was written");
+    instance.run(&["array", "spare-pool", "add", "p", &spare]).ok();
+    assert_eq!(paths(&until_whole(&instance, "a"))[1], spare);
 }

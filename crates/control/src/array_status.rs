@@ -230,6 +230,9 @@ pub struct PoolStatus {
     pub spares: Vec<String>,
     /// The arrays that take from it.
     pub arrays: Vec<ArrayName>,
+    /// Spares that an array wanted and could not take, and why: a line each.
+    #[serde(default)]
+    pub left_out: Vec<String>,
 }
 
 /// Everything about one array.

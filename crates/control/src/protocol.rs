@@ -6,7 +6,7 @@
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use voltier_array::Consistency;
+use voltier_array::{Consistency, ScrubRepair};
 
 use crate::array_spec::{ArrayLevel, consistency_word};
 use crate::array_status::{ArrayDetail, PoolStatus};
@@ -91,6 +91,17 @@ pub enum Repair {
     RewriteData,
     /// Where the scrub cannot know, it takes the data for right and makes the parity match.
     Everything,
+}
+
+impl From<Repair> for ScrubRepair {
+    fn from(repair: Repair) -> Self {
+        match repair {
+            Repair::Nothing => Self::Nothing,
+            Repair::Located => Self::Located,
+            Repair::RewriteData => Self::RewriteData,
+            Repair::Everything => Self::Everything,
+        }
+    }
 }
 
 /// Requests about arrays.

@@ -176,11 +176,15 @@ pub struct RegisteredArray {
 /// A spare of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolSpare {
-    /// The device.
+    /// The device, where it was last.
     pub device: DeviceSpec,
-    /// Whether what it holds may be overwritten: it was added with `-f`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub overwrite: bool,
+    /// The mark by which the device is known, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<DriveIdentity>,
+    /// Identity in the label that the device got when it came to the pool; none of a device whose content
+    /// ends with the daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<Identity>,
 }
 
 /// Spares that several arrays share.

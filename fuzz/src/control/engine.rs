@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -41,6 +41,7 @@ pub(crate) struct BookEngine {
     arrays: Arc<Mutex<BTreeMap<ArrayName, ArrayDevices>>>,
     /// What is written on devices, by their names.
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
+    spare_labels: Arc<Mutex<BTreeMap<String, SpareLabel>>>,
 }
 
 fn place(export: &ExportSpec) -> String {
@@ -236,6 +237,23 @@ impl ArrayEngine for BookEngine {
         Ok(self.labels.lock().expect("no call panics").get(&device.to_string()).cloned())
     }
 
+    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+        self.call()?;
+        Ok(self.spare_labels.lock().expect("no call panics").get(&device.to_string()).cloned())
+    }
+
+    fn label_spare(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        _: bool,
+    ) -> ControlResult<()> {
+        self.call()?;
+        let mut labels = self.spare_labels.lock().expect("no call panics");
+        labels.insert(device.to_string(), label.clone());
+        Ok(())
+    }
+
     fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call()?;
         let label = MemberLabel {
@@ -276,6 +294,7 @@ impl ArrayEngine for BookEngine {
     fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
         self.call()?;
         self.labels.lock().expect("no call panics").remove(&device.to_string());
+        self.spare_labels.lock().expect("no call panics").remove(&device.to_string());
         Ok(())
     }
 

@@ -9,4 +9,5 @@ pub(crate) mod journal_record;
 pub(crate) mod member_layout;
 pub(crate) mod region_map;
 pub(crate) mod reshape_record;
+pub(crate) mod spare_label;
 pub(crate) mod superblock;

@@ -3,14 +3,21 @@
 //! They are written one after the other, each durable before the next begins: a power cut tears one
 //! at most. The first is the newer one.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, SECTOR_BYTES, SectorRange,
+};
 
 use crate::errors::metadata::DeviceError;
 use crate::format::checksum::Rejected;
 use crate::format::journal_label::JournalLabel;
 use crate::format::journal_record::BLOCK_BYTES;
 use crate::format::member_layout::{MemberLayout, SUPERBLOCK_BYTES};
+use crate::format::spare_label::SpareLabel;
 use crate::format::superblock::{MemberRecord, MemberState, Superblock};
+use crate::members::clear::{Clear, clear_device};
+
+/// Sectors at either end of a spare that are wiped: signatures of file systems and others are there.
+const WIPED_SECTORS: u64 = MIB / SECTOR_BYTES;
 
 /// A superblock that was read.
 pub(crate) struct Found {
@@ -141,4 +148,43 @@ pub(crate) async fn write_label<D: BlockDevice>(device: &D, label: &JournalLabel
 /// Makes a plain device of it.
 pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
     write_label_copies(device, |_| [0; BLOCK_BYTES]).await
+}
+
+/// The label of a spare; none unless both copies are whole, the same, and of a device of this size:
+/// something else that was made of the device wrote over one of them.
+///
+/// # Errors
+/// When the label is of a newer version or damaged, or the device cannot be read.
+pub async fn read_spare_label<D: BlockDevice>(
+    device: &D,
+) -> Result<Option<SpareLabel>, DeviceError> {
+    let found = read_label_copies(device, SpareLabel::decode, |_, _| false).await?;
+    let size = device.limits().sectors;
+    let is_whole = |(label, is_one): &(SpareLabel, bool)| !is_one && label.device_sectors == size;
+    Ok(found.filter(is_whole).map(|(label, _)| label))
+}
+
+/// Makes a spare of a device; its size comes into the label. `wipe` first clears both ends of the device of
+/// what they held: whoever put something there later did so after the consent to overwrite it.
+///
+/// # Errors
+/// `NoSpace` when the device has no room for two copies; else the device's.
+pub async fn write_spare_label<D: BlockDevice>(
+    device: &D,
+    label: SpareLabel,
+    wipe: bool,
+) -> IoResult<()> {
+    let sectors = device.limits().sectors;
+    if device.limits().bytes() < 2 * SUPERBLOCK_BYTES {
+        return Err(IoError::NoSpace);
+    }
+    if wipe {
+        let count = WIPED_SECTORS.min(sectors);
+        for start in [0, sectors - count] {
+            let end = SectorRange::new(Lba(start), count);
+            clear_device(device, end, Clear::Zeroes(Durability::Durable)).await?;
+        }
+    }
+    let label = SpareLabel { device_sectors: sectors, ..label };
+    write_label_copies(device, |copy| label.encode(copy)).await
 }

@@ -92,7 +92,7 @@ impl<S: BlockDevice> LineReader<S> {
         let read = self.ssd.read(at, Buf::new(group.len() * line_bytes)).await;
         let copies: Vec<_> =
             pinned.into_iter().map(|(mask, pinned)| (mask, pinned.release())).collect();
-        let data = read.inspect_err(|error| self.ssd.count_read_error(*error)).ok()?.freeze();
+        let data = read.ok()?.freeze();
         let lines = group.iter().zip(copies).enumerate().map(|(number, (of, (mask, copy)))| {
             let data = data.slice(number * line_bytes..(number + 1) * line_bytes);
             let crc_bits = copy.crc_bits;
@@ -130,10 +130,7 @@ impl<S: BlockDevice> LineReader<S> {
                 let (mask, crc_bits) = (version.mask, version.crc & 0xff_ffff);
                 Some(DirtyLine { of, mask, crc_bits, data: data.freeze() })
             }
-            read => {
-                if let Err(error) = read {
-                    self.ssd.count_read_error(error);
-                }
+            _ => {
                 // Only if it is the newest: a damaged older version is a step that the origin skips.
                 if self.map.get().index().lookup(of.line) == Some(of.slot) {
                     let _ = self.damage.give_up_line(of.line, of.slot);

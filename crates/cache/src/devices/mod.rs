@@ -3,4 +3,5 @@
 pub(crate) mod fingerprint;
 pub(crate) mod health;
 pub(crate) mod origin;
+pub(crate) mod read_errors;
 pub(crate) mod ssd;

@@ -1,35 +1,55 @@
-//! The SSD: its traffic counted, its slots read under pins and checked, its errors held against it.
+//! The SSD: its traffic counted, its slots read under pins and checked, its errors tried again and held
+//! against it.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Payload};
+use voltier_block::{
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SectorRange,
+};
+use voltier_ring::Handle;
 
 use crate::counters::{Counters, add};
 use crate::devices::health::{Health, SsdHealth};
+use crate::devices::read_errors::ReadErrors;
 use crate::format::superblock::{BLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 use crate::map::shared::Map;
 use crate::numbers::Slot;
 
-/// Read errors of the SSD after which it is given up. Single bad lines are repaired or reported one
-/// by one; a device that fails this often is failing.
-const SSD_READ_ERRORS_MAX: u64 = 64;
+/// Rests before a read that failed is tried again: a queue that was full, memory that was short. A medium
+/// error has been tried by the drive itself already.
+const READ_BACK_OFF_NS: [Nanos; 2] = [1_000_000, 10_000_000];
+/// Rests before a write that failed is tried again, 3.4 s in all: clients wait meanwhile, and a path that
+/// is switched over or a full file system that somebody empties takes about as long.
+const WRITE_BACK_OFF_NS: [Nanos; 5] =
+    [10_000_000, 40_000_000, 160_000_000, 640_000_000, 2_560_000_000];
+/// A request is not tried again so long after its first error: each try may take as long as the kernel's
+/// own patience.
+const TRIES_NS_MAX: Nanos = 5_000_000_000;
 
 /// The SSD of a cache in service.
 pub(crate) struct Ssd<S> {
+    handle: Handle,
     device: S,
     map: Rc<Map>,
     health: Rc<SsdHealth>,
     counters: Rc<Counters>,
+    read_errors: RefCell<ReadErrors>,
+    /// A flush has failed, and what it was for may be lost: a later flush says nothing of that.
+    flush_failed: Cell<bool>,
 }
 
 impl<S: BlockDevice> Ssd<S> {
     pub(crate) fn new(
+        handle: Handle,
         device: S,
         map: Rc<Map>,
         health: Rc<SsdHealth>,
         counters: Rc<Counters>,
     ) -> Rc<Self> {
-        Rc::new(Self { device, map, health, counters })
+        let read_errors = RefCell::new(ReadErrors::new(map.geometry().slot_count()));
+        let flush_failed = Cell::new(false);
+        Rc::new(Self { handle, device, map, health, counters, read_errors, flush_failed })
     }
 
     /// The device itself, for traffic that is not counted.
@@ -51,10 +71,57 @@ impl<S: BlockDevice> Ssd<S> {
         self.health.give_up();
     }
 
-    /// Reads into `into`; the segment must be pinned or otherwise kept.
+    /// Reads lines into `into`; the segment must be pinned or otherwise kept. A line that fails is tried
+    /// again; a run of lines is not, because the caller reads these one by one then.
+    ///
+    /// # Errors
+    /// The device's, which are held against the SSD.
     pub(crate) async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        add(&self.counters.ssd_read_bytes, into.len() as u64);
-        self.device.read(at, into).await
+        let bytes = into.len() as u64;
+        add(&self.counters.ssd_read_bytes, bytes);
+        match self.device.read(at, into).await {
+            Ok(data) => Ok(data),
+            Err(error) if error != IoError::Gone && bytes > self.map.geometry().line_bytes => {
+                Err(error)
+            }
+            // In a box: reads that work do not carry it along.
+            Err(error) => Box::pin(self.read_again(at, bytes, error)).await,
+        }
+    }
+
+    /// Reads a part of the stored map, without counting it; what fails is tried again.
+    ///
+    /// # Errors
+    /// The device's, which are held against the SSD.
+    pub(crate) async fn read_map(&self, at: Lba, bytes: usize) -> IoResult<Buf> {
+        match self.device.read(at, Buf::new(bytes)).await {
+            Ok(data) => Ok(data),
+            Err(error) => self.read_again(at, bytes as u64, error).await,
+        }
+    }
+
+    #[cold]
+    async fn read_again(&self, at: Lba, bytes: u64, error: IoError) -> IoResult<Buf> {
+        let mut last = error;
+        let range = SectorRange::from_bytes(at.bytes(), bytes);
+        let until = self.handle.now() + TRIES_NS_MAX;
+        for rest_ns in READ_BACK_OFF_NS {
+            let is_known = self.read_errors.borrow().is_known(range);
+            if is_known || !self.may_try_again(last, until) {
+                break;
+            }
+            self.handle.sleep(rest_ns).await;
+            match self.device.read(at, Buf::new(bytes as usize)).await {
+                Ok(data) => return Ok(data),
+                Err(error) => last = error,
+            }
+        }
+        add(&self.counters.ssd_errors, 1);
+        let too_many = self.read_errors.borrow_mut().note(at, self.handle.now());
+        if last == IoError::Gone || too_many {
+            self.health.give_up();
+        }
+        Err(last)
     }
 
     /// Begins a write that the next flush makes durable.
@@ -63,8 +130,46 @@ impl<S: BlockDevice> Ssd<S> {
         self.device.write(at, data, Durability::Cached)
     }
 
+    /// Writes again after `error`, for so long as that is worth it: `attempt` writes the same data to the
+    /// same place.
+    ///
+    /// # Errors
+    /// The last one.
+    #[cold]
+    pub(crate) async fn write_again(
+        &self,
+        error: IoError,
+        mut attempt: impl AsyncFnMut() -> IoResult<()>,
+    ) -> IoResult<()> {
+        let mut last = error;
+        let until = self.handle.now() + TRIES_NS_MAX;
+        for rest_ns in WRITE_BACK_OFF_NS {
+            if !self.may_try_again(last, until) {
+                break;
+            }
+            self.handle.sleep(rest_ns).await;
+            match attempt().await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn may_try_again(&self, last: IoError, until_ns: Nanos) -> bool {
+        last != IoError::Gone && !self.failed() && self.handle.now() < until_ns
+    }
+
+    /// Makes durable what was written before.
+    ///
+    /// # Errors
+    /// The device's; from then on every flush fails, for what the first one was for may be lost.
     pub(crate) async fn flush(&self) -> IoResult<()> {
-        self.device.flush().await
+        let flushed = self.device.flush().await;
+        if flushed.is_err() {
+            self.flush_failed.set(true);
+        }
+        if self.flush_failed.get() { flushed.and(Err(IoError::Medium)) } else { Ok(()) }
     }
 
     /// Reads a whole slot and checks it against the CRC of when it was written.
@@ -76,28 +181,28 @@ impl<S: BlockDevice> Ssd<S> {
         let line = Buf::new(self.map.geometry().line_bytes as usize);
         let read = self.read(pinned.copy().at, line).await;
         let copy = pinned.release();
-        let data = read.inspect_err(|error| self.count_read_error(*error))?;
+        let data = read?;
         if copy.holds(&data) { Ok(data) } else { Err(IoError::Medium) }
     }
 
-    /// A read failed; `error` decides whether the SSD is given up.
-    pub(crate) fn count_read_error(&self, error: IoError) {
-        let errors = self.counters.ssd_errors.get() + 1;
-        self.counters.ssd_errors.set(errors);
-        if error == IoError::Gone || errors > SSD_READ_ERRORS_MAX {
-            self.health.give_up();
-        }
-    }
-
-    /// A write failed: the SSD is given up.
+    /// A write failed for good: the SSD is given up.
     pub(crate) fn count_write_error(&self) {
         add(&self.counters.ssd_errors, 1);
         self.health.give_up();
     }
 
     /// Writes both copies of the superblock, one after the other.
+    ///
+    /// # Errors
+    /// The device's, of a write that was tried again or of a flush.
     pub(crate) async fn write_superblock(&self, superblock: Superblock) -> IoResult<()> {
-        store_superblock(&self.device, superblock).await?;
+        for copy in 0..SUPERBLOCK_OFFSETS.len() {
+            let write = || write_copy(&self.device, superblock, copy);
+            if let Err(error) = write().await {
+                self.write_again(error, async || write().await).await?;
+            }
+            self.flush().await?;
+        }
         add(&self.counters.ssd_written_bytes, 2 * 4096);
         Ok(())
     }
@@ -117,11 +222,15 @@ pub(crate) async fn store_superblock<S: BlockDevice>(
     ssd: &S,
     superblock: Superblock,
 ) -> IoResult<()> {
-    for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
-        let block = superblock.encode(copy as u32);
-        let payload = Bytes::copy_of(&block).into();
-        ssd.write(Lba::from_bytes(offset), payload, Durability::Durable).await?;
+    for copy in 0..SUPERBLOCK_OFFSETS.len() {
+        write_copy(ssd, superblock, copy).await?;
         ssd.flush().await?;
     }
     Ok(())
+}
+
+/// Writes one copy of a superblock.
+async fn write_copy<S: BlockDevice>(ssd: &S, superblock: Superblock, copy: usize) -> IoResult<()> {
+    let payload = Bytes::copy_of(&superblock.encode(copy as u32)).into();
+    ssd.write(Lba::from_bytes(SUPERBLOCK_OFFSETS[copy]), payload, Durability::Durable).await
 }

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoResult};
+use voltier_block::{BlockDevice, Buf, Bytes, IoResult};
 use voltier_ring::join_all;
 
 use crate::canary::{self, Canary};
@@ -152,10 +152,12 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         // Last: until the superblock is written, a replay may bring back lines whose mistrust only
         // the marks record. A failing origin keeps its marks; its writes report the error.
         if origin_flushed && !spans_a_start {
-            self.intents.finish_clearing(self.ssd.device()).await
-        } else {
-            Ok(())
+            let cleared = self.intents.finish_clearing(self.ssd.device()).await;
+            let Err(error) = cleared else { return Ok(()) };
+            let attempt = async || self.intents.persist_marks(self.ssd.device()).await;
+            return self.ssd.write_again(error, attempt).await;
         }
+        Ok(())
     }
 
     /// Copies the state of all slots chunk by chunk, and writes the copies: the map, and the list of
@@ -175,12 +177,22 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
                 copy.seal_dirty();
             }
             copies.append(&mut copy.dirty_ready);
-            let writes = copies.into_iter().map(|(index, chunk)| {
-                self.ssd.write(geometry.chunk_lba(area, index), chunk.into())
-            });
-            join_all(writes).await.into_iter().collect::<IoResult<()>>()?;
+            let copies: Vec<(u64, Bytes)> =
+                copies.into_iter().map(|(index, chunk)| (index, chunk.freeze())).collect();
+            if let Err(error) = self.write_chunks(area, &copies).await {
+                let attempt = async || self.write_chunks(area, &copies).await;
+                self.ssd.write_again(error, attempt).await?;
+            }
             next = until;
         }
         Ok((copy.lines, copy.dirty_chunks))
+    }
+
+    async fn write_chunks(&self, area: u32, chunks: &[(u64, Bytes)]) -> IoResult<()> {
+        let geometry = self.map.geometry();
+        let writes = chunks.iter().map(|(index, chunk)| {
+            self.ssd.write(geometry.chunk_lba(area, *index), chunk.clone().into())
+        });
+        join_all(writes).await.into_iter().collect()
     }
 }

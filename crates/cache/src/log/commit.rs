@@ -7,14 +7,14 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 
-use voltier_block::{BlockDevice, IoError, IoResult};
+use voltier_block::{BlockDevice, IoError, IoResult, Lba, Payload};
 use voltier_ring::{Handle, Signal, join_all};
 
 use crate::canary::{self, Canary};
 use crate::devices::ssd::Ssd;
 use crate::format::position::Position;
 use crate::log::change::{Change, Queue};
-use crate::log::form::{Formed, LogState, Record};
+use crate::log::form::{Formed, LogState, Record, RecordPieces};
 use crate::log::ordered::{OrderedQueue, Version};
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
@@ -168,6 +168,11 @@ impl<S: BlockDevice> Log<S> {
     fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
         state.wants_record().then(|| state.form_record(&mut self.map.change()))
+    }
+
+    /// The writes of a record that is on its way, once more; `None` if the log has been given up.
+    fn runs_again(&self, sequence: u64, pieces: &RecordPieces) -> Option<Vec<(Lba, Payload)>> {
+        self.state.borrow().runs_again(sequence, pieces)
     }
 
     /// A record is on the SSD's interface.
@@ -400,9 +405,15 @@ impl<S: BlockDevice> LogWriter<S> {
     }
 
     async fn write_record(self: Rc<Self>, record: Record) {
-        let sequence = record.sequence;
-        let writes = record.runs.into_iter().map(|(at, payload)| self.ssd.write(at, payload));
-        let written: IoResult<()> = join_all(writes).await.into_iter().collect();
+        let Record { sequence, runs, pieces } = record;
+        let mut written = self.write_runs(runs).await;
+        if let Err(error) = written {
+            let attempt = async || match self.log.runs_again(sequence, &pieces) {
+                Some(runs) => self.write_runs(runs).await,
+                None => Err(IoError::Gone),
+            };
+            written = Box::pin(self.ssd.write_again(error, attempt)).await;
+        }
         if self.ssd.failed() {
             return;
         }
@@ -412,5 +423,10 @@ impl<S: BlockDevice> LogWriter<S> {
         }
         self.log.notify_progress();
         self.log.notify_work();
+    }
+
+    async fn write_runs(&self, runs: Vec<(Lba, Payload)>) -> IoResult<()> {
+        let writes = runs.into_iter().map(|(at, payload)| self.ssd.write(at, payload));
+        join_all(writes).await.into_iter().collect()
     }
 }

@@ -42,6 +42,13 @@ const EVICTIONS_PER_LINE: usize = 2;
 pub(crate) struct Record {
     pub(crate) runs: Vec<(Lba, Payload)>,
     pub(crate) sequence: u64,
+    pub(crate) pieces: RecordPieces,
+}
+
+/// The memory of a record, for when its write fails and is tried again.
+pub(crate) struct RecordPieces {
+    head: (Lba, Bytes),
+    lines: Vec<Bytes>,
 }
 
 pub(crate) enum Formed {
@@ -358,17 +365,8 @@ impl LogState {
             ordered.push(sequence, self.epoch, builder.position, builder.versions);
         }
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
-        let lines = builder.slots.iter().map(|(slot, _)| self.geometry.lba_of_slot(*slot));
-        let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
-        let mut end = None;
-        for (at, data) in std::iter::once(head).chain(lines.zip(builder.lines)) {
-            let behind = at.plus(data.len() as u64 / 512);
-            match runs.last_mut() {
-                Some((_, pieces)) if end == Some(at) => pieces.push(data),
-                _ => runs.push((at, vec![data])),
-            }
-            end = Some(behind);
-        }
+        let pieces = RecordPieces { head, lines: builder.lines };
+        let runs = self.runs_of(&pieces, &builder.slots);
         self.in_flight.push_back(InFlight {
             sequence,
             done: false,
@@ -376,8 +374,34 @@ impl LogState {
             user_number: self.user.taken(),
             internal_number: self.internal.taken(),
         });
-        let write = |(at, pieces)| (at, Payload::Many(pieces));
-        Record { runs: runs.into_iter().map(write).collect(), sequence }
+        Record { runs, sequence, pieces }
+    }
+
+    /// The writes of a record: neighbours on the SSD joined.
+    fn runs_of(&self, pieces: &RecordPieces, slots: &[(Slot, u128)]) -> Vec<(Lba, Payload)> {
+        let places = slots.iter().map(|(slot, _)| self.geometry.lba_of_slot(*slot));
+        let lines = places.zip(pieces.lines.iter().cloned());
+        let mut runs: Vec<(Lba, Vec<Bytes>)> = Vec::new();
+        let mut end = None;
+        for (at, data) in std::iter::once(pieces.head.clone()).chain(lines) {
+            let behind = at.plus(data.len() as u64 / 512);
+            match runs.last_mut() {
+                Some((_, pieces)) if end == Some(at) => pieces.push(data),
+                _ => runs.push((at, vec![data])),
+            }
+            end = Some(behind);
+        }
+        runs.into_iter().map(|(at, pieces)| (at, Payload::Many(pieces))).collect()
+    }
+
+    /// The writes of a record that is on its way, once more; `None` if the log has been given up.
+    pub(super) fn runs_again(
+        &self,
+        sequence: u64,
+        pieces: &RecordPieces,
+    ) -> Option<Vec<(Lba, Payload)>> {
+        let record = self.in_flight.iter().find(|record| record.sequence == sequence)?;
+        Some(self.runs_of(pieces, &record.slots))
     }
 
     /// The place of the head after the one in `unit`, and the first slot that is free behind it.

@@ -74,7 +74,7 @@ impl<S: BlockDevice> Loader<S> {
         let handle = self.handle.clone();
         handle.spawn(async move {
             let at = self.map.geometry().chunk_lba(stored.area, index);
-            self.ssd.device().read(at, Buf::new(CHUNK_BYTES)).await
+            self.ssd.read_map(at, CHUNK_BYTES).await
         })
     }
 
@@ -92,10 +92,7 @@ impl<S: BlockDevice> Loader<S> {
                 add(&self.counters.damaged_chunks, 1);
                 None
             }
-            Err(error) => {
-                self.ssd.count_read_error(error);
-                None
-            }
+            Err(_) => None,
         };
         // The smallest cache is loaded in several steps too.
         let step = (geometry.slot_count() / 32).clamp(1, STEP_SLOTS_MAX);

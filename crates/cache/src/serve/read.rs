@@ -111,11 +111,9 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         let read = self.idle_origin.read_ssd(pinned.copy().at, into).await;
         let copy = pinned.release();
         match read {
-            Ok(data) if copy.holds(&data) => return Ok(data),
-            Ok(_) => {}
-            Err(error) => self.ssd.count_read_error(error),
+            Ok(data) if copy.holds(&data) => Ok(data),
+            _ => self.read_after_error(line, copy.slot).await,
         }
-        self.read_after_error(line, copy.slot).await
     }
 
     async fn read_after_error(&self, line: Line, slot: Slot) -> IoResult<Buf> {
@@ -170,10 +168,7 @@ impl<S: BlockDevice, O: BlockDevice> Reader<S, O> {
         if bad.is_empty() {
             return read;
         }
-        let part = read.unwrap_or_else(|error| {
-            self.ssd.count_read_error(error);
-            Buf::new(bytes)
-        });
+        let part = read.unwrap_or_else(|_| Buf::new(bytes));
         self.mend_run(part, &bad).await
     }
 

@@ -3,6 +3,7 @@
 //! [`Writer`] chooses the way. [`LineMerger`] makes changes of lines out of a write's data.
 //! [`DirectWriter`] changes the origin past the log: marked first, and then told to the log.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_block::{
@@ -20,7 +21,7 @@ use crate::ground::Ground;
 use crate::log::change::{Change, Source};
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
-use crate::log::intents::Intents;
+use crate::log::intents::{Direct, Intents};
 use crate::log::pressure::Pressure;
 use crate::map::locks::{Access, LineGuard, LineLocks};
 use crate::map::shared::Map;
@@ -334,10 +335,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         }
         let (first, last) = self.map.geometry().lines_of(range);
         self.map.void_unloaded(first, last);
-        let Ok(_direct) = self.intents.begin(self.ssd.device(), range).await else {
-            self.ssd.give_up();
-            return Err(IoError::Gone);
-        };
+        let _direct = self.mark(range).await?;
         let written = {
             let _order = self.origin.lock(first, last).await;
             self.origin.write(range.start, data.clone()).await
@@ -354,6 +352,30 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             Err(error) => return Err(error),
         }
         written
+    }
+
+    /// Marks a range before it is written past the log.
+    ///
+    /// # Errors
+    /// `Gone`: the SSD does not take the mark, however often it is tried, and is given up.
+    async fn mark(&self, range: SectorRange) -> IoResult<Direct<'_>> {
+        match self.intents.begin(self.ssd.device(), range).await {
+            Ok(direct) => Ok(direct),
+            Err(error) => Box::pin(self.mark_again(range, error)).await,
+        }
+    }
+
+    #[cold]
+    async fn mark_again(&self, range: SectorRange, error: IoError) -> IoResult<Direct<'_>> {
+        let direct = Cell::new(None);
+        let attempt = async || {
+            direct.set(Some(self.intents.begin(self.ssd.device(), range).await?));
+            Ok(())
+        };
+        if self.ssd.write_again(error, attempt).await.is_err() {
+            self.ssd.count_write_error();
+        }
+        direct.into_inner().ok_or(IoError::Gone)
     }
 
     /// Drops of every line that is cached, or that a queued fill may bring in.
@@ -406,10 +428,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             return Err(IoError::Gone);
         }
         self.map.void_unloaded(first, last);
-        let Ok(_direct) = self.intents.begin(self.ssd.device(), piece).await else {
-            self.ssd.give_up();
-            return Err(IoError::Gone);
-        };
+        let _direct = self.mark(piece).await?;
         let zeroed = {
             let _order = self.origin.lock(first, last).await;
             self.origin.write_zeroes(piece).await
@@ -434,10 +453,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             return Ok(());
         }
         self.map.void_unloaded(first, last);
-        let Ok(_direct) = self.intents.begin(self.ssd.device(), whole).await else {
-            self.ssd.give_up();
-            return Ok(());
-        };
+        let Ok(_direct) = self.mark(whole).await else { return Ok(()) };
         // The content is given up from now on: dirty lines need not reach the origin any more.
         self.commit(self.drops(first, last)).await?;
         self.damage.forget(first, last);

@@ -1,13 +1,13 @@
 //! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
 
-use voltier_array::{Array, MemberLayout};
+use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
 use voltier_volume::{DriveSpec, Leaf};
 
 use crate::array_spec::ArrayLevel;
-use crate::engine::{JournalDeviceLabel, MemberLabel};
+use crate::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
 use crate::error::{ControlError, ControlResult};
 use crate::records::Identity;
 use crate::spec::{DeviceSpec, ModelBacking};
@@ -84,6 +84,34 @@ pub(super) async fn journal_label_of(
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
 }
+
+/// The label of a device, if it waits as a spare.
+pub(super) async fn spare_label_of(
+    handle: Handle,
+    device: DeviceSpec,
+) -> ControlResult<Option<SpareLabel>> {
+    let leaf = open_leaf(&handle, &device)?;
+    let found = read_spare_label(&leaf).await;
+    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
+}
+
+/// Makes a spare of a device.
+pub(super) async fn label_spare(
+    handle: Handle,
+    device: DeviceSpec,
+    label: SpareLabel,
+    wipe: bool,
+) -> ControlResult<()> {
+    let leaf = open_leaf(&handle, &device)?;
+    let SpareLabel { owner, name } = label;
+    let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
+    let written = write_spare_label(&leaf, label, wipe).await;
+    written.map_err(|error| {
+        ControlError::failed(format!("writing the label of a spare to {device}: {error}"))
+    })
+}
+
 /// Overwrites both copies of a superblock.
 pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlResult<()> {
     let leaf = open_leaf(&handle, &device)?;

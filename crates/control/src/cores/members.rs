@@ -1,6 +1,6 @@
 //! Members of an array of this core that fail, are replaced or are added; spares, and background tasks.
 
-use voltier_array::{BackgroundTask, Replacement, ScrubRepair};
+use voltier_array::{BackgroundTask, Replacement};
 use voltier_block::{BlockDevice, Buf, Lba};
 use voltier_ring::Handle;
 
@@ -122,13 +122,7 @@ pub(super) fn start_rebuild(name: &ArrayName) -> ControlResult<()> {
 
 /// Starts a scrub.
 pub(super) fn start_scrub(name: &ArrayName, repair: Repair) -> ControlResult<()> {
-    let repair = match repair {
-        Repair::Nothing => ScrubRepair::Nothing,
-        Repair::Located => ScrubRepair::Located,
-        Repair::RewriteData => ScrubRepair::RewriteData,
-        Repair::Everything => ScrubRepair::Everything,
-    };
-    table::find(name)?.array.scrub(repair).map_err(ControlError::from_error)
+    table::find(name)?.array.scrub(repair.into()).map_err(ControlError::from_error)
 }
 
 /// Whether a device suits as a spare.

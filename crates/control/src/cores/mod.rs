@@ -29,7 +29,7 @@ use crate::array_settings::ArraySettings;
 use crate::array_status::ArrayDetail;
 use crate::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -383,6 +383,23 @@ impl ArrayEngine for CoreEngine {
     ) -> ControlResult<Option<JournalDeviceLabel>> {
         let device = device.clone();
         call(&self.cores[0].remote(), move |handle| drives::journal_label_of(handle, device))
+    }
+
+    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| drives::spare_label_of(handle, device))
+    }
+
+    fn label_spare(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        wipe: bool,
+    ) -> ControlResult<()> {
+        let (device, label) = (device.clone(), label.clone());
+        call(&self.cores[0].remote(), move |handle| {
+            drives::label_spare(handle, device, label, wipe)
+        })
     }
 
     fn set_journal(&mut self, name: &ArrayName, device: Option<&DeviceSpec>) -> ControlResult<()> {

@@ -94,6 +94,15 @@ impl ArrayDevices {
     }
 }
 
+/// The label of a spare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpareLabel {
+    /// The identity of the array for which the spare waits, or the one that its pool's record has.
+    pub owner: Identity,
+    /// The name of the array or pool.
+    pub name: String,
+}
+
 /// How a device came into the place of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaced {
@@ -122,6 +131,23 @@ pub trait ArrayEngine {
         &mut self,
         device: &DeviceSpec,
     ) -> ControlResult<Option<JournalDeviceLabel>>;
+
+    /// The same for the label of a device that waits as a spare; `None` too when the label is not whole.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged or of a newer version.
+    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>>;
+
+    /// Makes a spare of a device that is not in use. `wipe` first clears both of its ends of what they held.
+    ///
+    /// # Errors
+    /// When the device cannot be written.
+    fn label_spare(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        wipe: bool,
+    ) -> ControlResult<()>;
 
     /// Makes an array of the record's members, in their order, with its journal on the record's device
     /// if there is one, and opens it.

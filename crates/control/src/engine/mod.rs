@@ -19,7 +19,7 @@ use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
 
 pub use arrays::{
-    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced,
+    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareLabel,
 };
 
 /// Whether an SSD is made a cache or was one.

@@ -5,13 +5,13 @@
 
 use std::fmt;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Machine, names};
+use super::identity::Node;
+use super::machine::{Machine, backing_file, names};
 
 /// A mark that stays with a drive: `KIND:VALUE`, with `;start=SECTOR` for a partition of it.
 ///
@@ -33,12 +33,10 @@ impl DriveIdentity {
     /// stays.
     pub fn of_path(machine: &Machine, path: &Path) -> Option<Self> {
         let meta = path.metadata().ok()?;
-        if !meta.file_type().is_block_device() {
-            return file_mark(path).map(|mark| Self(format!("file:{mark}")));
+        match Node::of(&meta) {
+            Node::File(..) => file_mark(path).map(|mark| Self(format!("file:{mark}"))),
+            Node::Block(major, minor) => block_mark(&machine.block_dir(major, minor)).map(Self),
         }
-        let number = meta.rdev();
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        block_mark(&machine.block_dir(major, minor)).map(Self)
     }
 
     /// The drive of this identity, wherever it is now; `hint` is where it was: renamed files are looked for
@@ -121,8 +119,8 @@ fn block_mark(dir: &Path) -> Option<String> {
 }
 
 fn disk_mark(dir: &Path) -> Option<String> {
-    if let Some(backing) = line(&dir.join("loop/backing_file")) {
-        let mark = file_mark(Path::new(&backing))?;
+    if let Some(backing) = backing_file(dir) {
+        let mark = file_mark(&backing)?;
         let offset = line(&dir.join("loop/offset")).filter(|offset| offset != "0");
         return Some(match offset {
             Some(offset) => format!("loop:{mark}+{offset}"),
@@ -137,9 +135,9 @@ fn disk_mark(dir: &Path) -> Option<String> {
         ("serial", "serial"),
         ("serial", "device/cid"),
     ];
-    let mut marks = known.iter().filter_map(|(kind, file)| Some((kind, line(&dir.join(file))?)));
     // The first one counts: a drive whose world-wide name is its slot has nothing better.
-    let (kind, mark) = marks.next()?;
+    let (kind, mark) =
+        known.iter().find_map(|(kind, file)| Some((kind, line(&dir.join(file))?)))?;
     let is_place = PLACES.iter().any(|place| mark.contains(place));
     (!is_place).then(|| format!("{kind}:{mark}"))
 }
@@ -240,6 +238,21 @@ mod tests {
         assert_eq!(block_mark(&disk), None);
         let slot = "t10.QEMU    QEMU HARDDISK   drive-scsi1";
         assert_eq!(block_mark(&sys.device("sda", &[("device/wwid", slot)])), None);
+    }
+
+    #[test]
+    fn a_loop_device_is_the_file_behind_it_whatever_blanks_the_path_has() {
+        let sys = Sys::new();
+        let file = sys.0.path().join("two  blanks ");
+        File::create(&file).unwrap();
+        let Some(mark) = file_mark(&file) else {
+            eprintln!("left out: this file system keeps no time of birth");
+            return;
+        };
+        let path = file.display().to_string();
+        let files = [("loop/backing_file", &*path), ("loop/offset", "512")];
+        let device = sys.device("loop0", &files);
+        assert_eq!(block_mark(&device), Some(format!("loop:{mark}+512")));
     }
 
     #[test]

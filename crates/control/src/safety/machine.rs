@@ -26,8 +26,7 @@ impl Machine {
 
     /// The file behind a loop device.
     pub(super) fn loop_backing(&self, major: u32, minor: u32) -> Option<PathBuf> {
-        let file = self.block_dir(major, minor).join("loop/backing_file");
-        Some(PathBuf::from(fs::read_to_string(file).ok()?.trim_end_matches('\n')))
+        backing_file(&self.block_dir(major, minor))
     }
 
     pub(super) fn block_dir(&self, major: u32, minor: u32) -> PathBuf {
@@ -74,13 +73,17 @@ impl Machine {
     /// The loop device over a regular file.
     pub(super) fn loop_over(&self, device_inode: (u64, u64)) -> Option<String> {
         names(&self.sys.join("block")).into_iter().find(|name| {
-            let file = self.sys.join("block").join(name).join("loop/backing_file");
-            let Ok(backing) = fs::read_to_string(file) else { return false };
-            Path::new(backing.trim_end_matches('\n'))
-                .metadata()
-                .is_ok_and(|meta| (meta.dev(), meta.ino()) == device_inode)
+            let meta = backing_file(&self.sys.join("block").join(name))
+                .and_then(|backing| backing.metadata().ok());
+            meta.is_some_and(|meta| (meta.dev(), meta.ino()) == device_inode)
         })
     }
+}
+
+/// The file behind the loop device of this folder of sysfs.
+pub(super) fn backing_file(dir: &Path) -> Option<PathBuf> {
+    let path = fs::read_to_string(dir.join("loop/backing_file")).ok()?;
+    Some(PathBuf::from(path.trim_end_matches('\n')))
 }
 
 /// Entries of a folder, sorted; none when it is not there.

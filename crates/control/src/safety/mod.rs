@@ -33,6 +33,9 @@ pub enum Role {
     Origin,
     /// The device will be overwritten.
     Cache,
+    /// The device will be overwritten, and waits for that as a spare: the label of a spare does not count,
+    /// whoever reads it knows whose it is.
+    Spare,
 }
 
 /// A device that was examined.
@@ -105,7 +108,11 @@ pub fn findings_in(head: &[u8], role: Role) -> Vec<Finding> {
 }
 
 fn counting(content: Vec<Content>, role: Role) -> impl Iterator<Item = Finding> {
-    let counts = content.into_iter().filter(move |found| role == Role::Cache || found.is_ours);
+    let counts = content.into_iter().filter(move |found| match role {
+        Role::Origin => found.is_ours,
+        Role::Cache => true,
+        Role::Spare => !found.is_spare,
+    });
     counts.map(|found| Finding::Content(found.what))
 }
 

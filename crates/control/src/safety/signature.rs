@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use voltier_array::{JOURNAL_MAGIC, MemberLayout, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
+use voltier_array::{JOURNAL_MAGIC, MemberLayout, SPARE_MAGIC, SUPERBLOCK_MAGIC as ARRAY_MAGIC};
 use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
@@ -18,8 +18,20 @@ pub(super) const LOOK_BYTES: usize = 68 << 10;
 pub(super) struct Content {
     /// Name of the content, with its article.
     pub(super) what: String,
-    /// Whether it is a cache or a member of an array of this program.
+    /// Whether it is a cache or a part of an array of this program.
     pub(super) is_ours: bool,
+    /// Whether it is a spare: the label says whose.
+    pub(super) is_spare: bool,
+}
+
+impl Content {
+    fn ours(what: &str) -> Self {
+        Self { what: what.to_owned(), is_ours: true, is_spare: false }
+    }
+
+    fn foreign(what: &str) -> Self {
+        Self { what: what.to_owned(), is_ours: false, is_spare: false }
+    }
 }
 
 /// Signatures known without help: byte offset, bytes, what they mean.
@@ -60,12 +72,17 @@ pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>
     Ok(found)
 }
 
-fn array_member() -> Content {
-    Content { what: "a member of a Voltier array".into(), is_ours: true }
-}
-
-fn array_journal() -> Content {
-    Content { what: "the journal of a Voltier array".into(), is_ours: true }
+/// The part of an array that the first bytes of a superblock or label name.
+fn array_part(mark: &[u8]) -> Option<Content> {
+    if mark.starts_with(&ARRAY_MAGIC) {
+        Some(Content::ours("a member of a Voltier array"))
+    } else if mark.starts_with(&JOURNAL_MAGIC) {
+        Some(Content::ours("the journal of a Voltier array"))
+    } else if mark.starts_with(&SPARE_MAGIC) {
+        Some(Content { is_spare: true, ..Content::ours("a spare of Voltier arrays") })
+    } else {
+        None
+    }
 }
 
 /// The content that the copy of a superblock at the end names, when the start is overwritten.
@@ -74,42 +91,31 @@ fn last_copy(mut file: &File) -> std::io::Result<Option<Content>> {
     let [_, last] = MemberLayout::superblock_lbas(sectors);
     let mut mark = [0; ARRAY_MAGIC.len()];
     let is_whole = read_up_to(file, &mut mark, last.bytes())? == mark.len();
-    Ok(match mark {
-        ARRAY_MAGIC if is_whole => Some(array_member()),
-        JOURNAL_MAGIC if is_whole => Some(array_journal()),
-        _ => None,
-    })
+    Ok(array_part(&mark).filter(|_| is_whole))
 }
 
 /// The content that the first bytes of a device, or of an array, show.
 pub(super) fn own_marks(first: &[u8]) -> Vec<Content> {
-    let mut found = Vec::new();
-    if first.starts_with(&ARRAY_MAGIC) {
-        found.push(array_member());
-    }
-    if first.starts_with(&JOURNAL_MAGIC) {
-        found.push(array_journal());
-    }
+    let mut found: Vec<Content> = array_part(first).into_iter().collect();
     let ours = |offset: u64| {
         first.get(offset as usize..).is_some_and(|rest| rest.starts_with(&SUPERBLOCK_MAGIC))
     };
     if SUPERBLOCK_OFFSETS.into_iter().any(ours) {
-        found.push(Content { what: "a Voltier cache".into(), is_ours: true });
+        found.push(Content::ours("a Voltier cache"));
     }
-    let foreign = |what: &str| Content { what: what.to_owned(), is_ours: false };
     for (offset, mark, what) in SIGNATURES {
         if first.get(offset..).is_some_and(|rest| rest.starts_with(mark)) {
-            found.push(foreign(what));
+            found.push(Content::foreign(what));
         }
     }
     let head = &first[..first.len().min(4096)];
     if head.chunks_exact(4).any(|word| word == ENHANCEIO_MAGIC) {
-        found.push(foreign("an EnhanceIO or MaxIO cache, perhaps with unwritten data"));
+        found.push(Content::foreign("an EnhanceIO or MaxIO cache, perhaps with unwritten data"));
     }
     let has_partitions = first.get(510..512) == Some(&[0x55, 0xaa])
         && first[446..510].chunks_exact(16).any(|entry| entry[4] != 0);
     if has_partitions && found.is_empty() {
-        found.push(foreign("an MBR partition table"));
+        found.push(Content::foreign("an MBR partition table"));
     }
     found
 }
@@ -124,7 +130,7 @@ fn blkid(path: &Path) -> Option<Content> {
         .output()
         .ok()?;
     if output.status.code() == Some(8) {
-        return Some(Content { what: "marks of several file systems".into(), is_ours: false });
+        return Some(Content::foreign("marks of several file systems"));
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let value = |key: &str| {
@@ -136,7 +142,7 @@ fn blkid(path: &Path) -> Option<Content> {
         (None, Some(table)) => format!("a {table} partition table"),
         (None, None) => return None,
     };
-    Some(Content { what, is_ours: false })
+    Some(Content::foreign(&what))
 }
 
 fn read_up_to(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
@@ -191,6 +197,16 @@ mod tests {
     }
 
     #[test]
+    fn a_spare_is_one_of_ours_and_said_to_be_a_spare() {
+        let mut first = vec![0; LOOK_BYTES];
+        first[..SPARE_MAGIC.len()].copy_from_slice(&SPARE_MAGIC);
+        let found = own_marks(&first);
+        assert!(found[0].is_ours && found[0].is_spare && found.len() == 1, "{found:?}");
+        first[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        assert!(!own_marks(&first)[1].is_spare);
+    }
+
+    #[test]
     fn either_copy_of_a_members_superblock_is_recognised_wherever_the_end_is() {
         let dir = tempfile::tempdir().unwrap();
         for (bytes, last) in [(1 << 20, (1 << 20) - 4096), ((1 << 20) + 4095, (1 << 20) - 4096)] {
@@ -200,7 +216,11 @@ mod tests {
                 file.set_len(bytes).unwrap();
                 assert_eq!(contents(&file, &path).unwrap(), []);
                 file.write_all_at(&ARRAY_MAGIC, at).unwrap();
-                assert_eq!(contents(&file, &path).unwrap(), [array_member()], "{bytes} {at}");
+                assert_eq!(
+                    contents(&file, &path).unwrap(),
+                    array_part(&ARRAY_MAGIC).as_slice(),
+                    "{bytes} {at}"
+                );
                 file.set_len(100).unwrap();
                 assert_eq!(contents(&file, &path).unwrap().len(), usize::from(at == 0));
             }

@@ -21,6 +21,8 @@ pub(super) enum Beside<'a> {
     Origin(&'a DeviceSpec),
     /// Members of the same array.
     Members(&'a [DeviceSpec]),
+    /// The SSD of the volume whose origin the device becomes, where it has one.
+    Cache(&'a VolumeRecord),
 }
 
 impl Beside<'_> {
@@ -29,6 +31,17 @@ impl Beside<'_> {
             Beside::None => &[],
             Beside::Origin(device) => std::slice::from_ref(device),
             Beside::Members(devices) => devices,
+            Beside::Cache(volume) => {
+                volume.cache.as_ref().map_or(&[], |cache| std::slice::from_ref(&cache.device))
+            }
+        }
+    }
+
+    /// The volume or array whose own part the device may be already.
+    fn own(&self) -> Option<Identity> {
+        match self {
+            Beside::Cache(volume) => Some(volume.uuid),
+            Beside::None | Beside::Origin(_) | Beside::Members(_) => None,
         }
     }
 
@@ -36,7 +49,9 @@ impl Beside<'_> {
     fn twice(&self) -> Finding {
         let what = match self {
             Beside::Members(_) => "given twice, or lies on another member",
-            Beside::None | Beside::Origin(_) => "the same device as the other side",
+            Beside::None | Beside::Origin(_) | Beside::Cache(_) => {
+                "the same device as the other side"
+            }
         };
         Finding::SameDevice(what.into())
     }
@@ -85,7 +100,7 @@ impl<E: Engine> Service<E> {
                     return Err(refusal(path, &beside.twice()));
                 }
             }
-            if let Some(user) = self.user_of(&id, None) {
+            if let Some(user) = self.user_of(&id, beside.own()) {
                 let what = Finding::SameDevice(format!("already part of {user}"));
                 return Err(refusal(path, &what));
             }
@@ -110,7 +125,7 @@ impl<E: Engine> Service<E> {
         if beside.devices().iter().any(|other| other.array() == Some(name)) {
             return Err(ControlError::failed(format!("{shown} {}", beside.twice())));
         }
-        if let Some(user) = self.user_of_array(name) {
+        if let Some(user) = self.user_of_array(name, beside.own()) {
             let what = Finding::SameDevice(format!("already part of volume {user}"));
             return Err(ControlError::failed(format!("{shown} {what}")));
         }
@@ -143,14 +158,16 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// The volume, array or pool a piece of storage already belongs to, other than the array `but`.
+    /// The volume, array or pool a piece of storage already belongs to, other than the volume or array
+    /// `but`.
     fn user_of(&mut self, id: &DeviceId, but: Option<Identity>) -> Option<String> {
         let Self { engine, registry, machine, .. } = self;
         let mut is_it = |device: &DeviceSpec| {
             let used = device.path().and_then(|path| engine.id_of(machine, path));
             used.is_some_and(|used| used.overlaps(id))
         };
-        let volume = registry.volumes().iter().find(|volume| volume.devices().any(&mut is_it));
+        let mut others = registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
+        let volume = others.find(|volume| volume.devices().any(&mut is_it));
         if let Some(VolumeRecord { name, .. }) = volume {
             return Some(format!("volume {name}"));
         }
@@ -179,10 +196,15 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// The volume that stands on an array.
-    pub(super) fn user_of_array(&self, name: &ArrayName) -> Option<VolumeName> {
-        let stands = |volume: &&VolumeRecord| volume.devices().any(|it| it.array() == Some(name));
-        self.registry.volumes().iter().find(stands).map(|volume| volume.name.clone())
+    /// The volume that stands on an array, other than the volume `but`.
+    pub(super) fn user_of_array(
+        &self,
+        name: &ArrayName,
+        but: Option<Identity>,
+    ) -> Option<VolumeName> {
+        let mut others = self.registry.volumes().iter().filter(|volume| Some(volume.uuid) != but);
+        let user = others.find(|volume| volume.devices().any(|it| it.array() == Some(name)));
+        user.map(|volume| volume.name.clone())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use voltier_array::Level;
 
-use super::Service;
 use super::admit::Beside;
 use super::spare_pools::Wanting;
+use super::{Service, spare_labels};
 use crate::array_settings::MERGE_KEYS;
 use crate::engine::{ArrayDevices, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
@@ -138,17 +138,27 @@ impl<E: Engine> Service<E> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
         self.admit_to(&record, &spare, force)?;
-        self.take_spare(name, spare)?;
+        self.take_spare(name, spare, force)?;
         Ok(self.array_response(name, Vec::new()))
     }
 
-    /// Records a spare that was admitted, and gives it to the array.
-    pub(super) fn take_spare(&mut self, name: &ArrayName, spare: DeviceSpec) -> ControlResult<()> {
+    /// Labels and records a spare that was admitted, and gives it to the array; `wipe` clears what it held.
+    pub(super) fn take_spare(
+        &mut self,
+        name: &ArrayName,
+        spare: DeviceSpec,
+        wipe: bool,
+    ) -> ControlResult<()> {
         let before = self.array_record(name)?;
+        // A lost member that comes back as a spare keeps what it knows.
+        if !self.is_labelled(&spare, before.uuid) {
+            spare_labels::write(&mut self.engine, &spare, &spare_labels::of_array(&before), wipe)?;
+        }
         let mut record = before.clone();
         record.spares.push(spare.clone());
         self.registry.put_array(record)?;
         if let Err(error) = self.engine.add_spare(name, &spare) {
+            spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
             self.registry.put_array(before)?;
             return Err(error);
         }
@@ -156,9 +166,10 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// Gives an array its spare again after a start, unless it holds something by now.
+    /// Gives an array its spare again after a start, unless it is another device by now.
     pub(super) fn spare_again(&mut self, name: &ArrayName, spare: &DeviceSpec) {
-        let again = self.still_a_spare(spare).and_then(|()| self.engine.add_spare(name, spare));
+        let again =
+            self.still_a_spare(name, spare).and_then(|()| self.engine.add_spare(name, spare));
         if let Err(error) = again {
             let line = format!("the spare {spare} is left out: {error}");
             self.engine.log(&format!("array {name}: {line}"));
@@ -174,12 +185,12 @@ impl<E: Engine> Service<E> {
         matches!(label, Some(Ok(Some(label))) if label.array == array)
     }
 
-    fn still_a_spare(&mut self, spare: &DeviceSpec) -> ControlResult<()> {
-        let Some(path) = spare.path() else {
+    fn still_a_spare(&mut self, name: &ArrayName, spare: &DeviceSpec) -> ControlResult<()> {
+        if spare.path().is_none() {
             return Err(ControlError::failed("it ended with the daemon before"));
-        };
-        let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
-        safety::judge(path, &examined, false)
+        }
+        let owner = self.array_record(name)?.uuid;
+        spare_labels::check(&mut self.engine, &self.machine, spare, Some(owner))
     }
 
     /// Checks a device that is to come to an array and was never there.
@@ -406,7 +417,7 @@ impl<E: Engine> Service<E> {
                 wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
             }
             if next != record {
-                self.unfit_spares.retain(|(array, _)| *array != name);
+                self.unfit_spares.retain(|(array, _), _| *array != name);
                 let recorded = self.registry.put_array(next);
                 self.note_array(&name, recorded);
             }

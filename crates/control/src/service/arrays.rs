@@ -2,9 +2,9 @@
 
 use voltier_array::Consistency;
 
-use super::Service;
 use super::admit::Beside;
 use super::live::LiveArray;
+use super::{Service, spare_labels};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -96,7 +96,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.create_array(&record)?;
         self.keep_array(record, opened, Vec::new())?;
         for spare in spares {
-            self.take_spare(&name, spare)?;
+            self.take_spare(&name, spare, force)?;
         }
         Ok(self.array_response(&name, notes))
     }
@@ -255,7 +255,7 @@ impl<E: Engine> Service<E> {
 
     fn delete_array(&mut self, name: &ArrayName, erase: bool) -> ControlResult<Response> {
         let record = self.array_record(name)?;
-        if let Some(user) = self.user_of_array(name) {
+        if let Some(user) = self.user_of_array(name, None) {
             return Err(ControlError::failed(format!(
                 "the array {name} is in use by volume {user}; `voltier delete {user}` first"
             )));
@@ -295,7 +295,10 @@ impl<E: Engine> Service<E> {
             Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
             Ok(None) => match self.engine.journal_label_of(member) {
                 Ok(Some(label)) if label.array == record.uuid => self.engine.erase_label(member),
-                _ => Ok(()),
+                _ => {
+                    spare_labels::erase(&mut self.engine, member, Some(record.uuid));
+                    Ok(())
+                }
             },
             _ => Ok(()),
         }
@@ -401,7 +404,7 @@ impl<E: Engine> Service<E> {
     /// Everything about one array.
     pub(super) fn array_status(&mut self, record: &RegisteredArray) -> ArrayDetail {
         let mut status = ArrayDetail::recorded(record);
-        status.used_by = self.user_of_array(&record.name);
+        status.used_by = self.user_of_array(&record.name, None);
         let pool = record.settings.spare_pool.as_ref();
         let pool = pool.and_then(|pool| self.registry.find_pool(pool));
         let spares = pool.into_iter().flat_map(|pool| &pool.spares);

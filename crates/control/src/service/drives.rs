@@ -49,6 +49,19 @@ pub(super) fn located<E: Engine>(
     Ok((record, news))
 }
 
+/// Where a drive is now, if it is not where it was.
+pub(super) fn moved_to<E: Engine>(
+    engine: &mut E,
+    machine: &Machine,
+    device: &DeviceSpec,
+    identity: Option<&DriveIdentity>,
+) -> Option<DeviceSpec> {
+    match locate(engine, machine, device, identity) {
+        Place::Moved(device) => Some(device),
+        Place::AsRecorded | Place::Other(_) => None,
+    }
+}
+
 /// Gives the drives of an open volume the identities that its record lacks: it was made by a program that
 /// knew none.
 pub(super) fn adopt<E: Engine>(

@@ -13,11 +13,12 @@ mod exports;
 mod jobs;
 mod live;
 mod show;
+mod spare_labels;
 mod spare_pools;
 mod start;
 mod volumes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
@@ -39,8 +40,8 @@ pub struct Service<E> {
     machine: Machine,
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
-    /// Spares of pools that did not serve an array, until something changes there.
-    unfit_spares: BTreeSet<(ArrayName, String)>,
+    /// Spares of pools that did not serve an array, and why, until something changes there.
+    unfit_spares: BTreeMap<(ArrayName, String), String>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
@@ -56,7 +57,7 @@ impl<E: Engine> Service<E> {
             machine,
             live: BTreeMap::new(),
             live_arrays: BTreeMap::new(),
-            unfit_spares: BTreeSet::new(),
+            unfit_spares: BTreeMap::new(),
             jobs: Jobs::default(),
             stopping: false,
             busy_tries: 1,

@@ -1,18 +1,18 @@
 //! Pools of spares that several arrays share.
 //!
 //! A spare that is taken goes from the pool to the array's own spares in one writing of the registry,
-//! before anything is written to it. So two arrays can never take the same one, and after a crash it is
-//! the array's: as a spare, or as the member whose label it has by then.
+//! before anything but its label is written to it. So two arrays can never take the same one, and after a
+//! crash it is the array's: as a spare, or as the member whose label it has by then.
 
-use super::Service;
 use super::admit::Beside;
+use super::{Service, drives, spare_labels};
 use crate::array_status::PoolStatus;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName};
 use crate::protocol::Response;
-use crate::records::{PoolRecord, PoolSpare};
-use crate::safety::{self, Role};
+use crate::records::{Identity, PoolRecord, PoolSpare, RegisteredArray};
+use crate::safety::Role;
 use crate::spec::DeviceSpec;
 use crate::suggest;
 
@@ -43,21 +43,34 @@ impl<E: Engine> Service<E> {
             }
             self.admit(device, Role::Cache, force, Beside::Members(&devices[..at]))?;
         }
-        if force {
-            // A label that a device has from before must not be taken for one of a later array.
-            for device in devices.iter().filter(|device| device.path().is_some()) {
-                if matches!(self.engine.label_of(device), Ok(Some(_))) {
-                    self.engine.erase_label(device)?;
-                }
-            }
-        }
         let notes = self.too_small_for(pool, &devices);
-        let spares = devices.into_iter().map(|device| PoolSpare { device, overwrite: force });
-        record.spares.extend(spares);
-        self.registry.put_pool(record)?;
+        // One after the other: each is on record as soon as it has its label.
+        self.registry.put_pool(record.clone())?;
+        for device in devices {
+            let spare = self.new_spare(pool, device, force)?;
+            record.spares.push(spare);
+            self.registry.put_pool(record.clone())?;
+        }
         self.unfit_spares.clear();
         self.notice_array_events();
         self.pool_response(pool, notes)
+    }
+
+    /// Labels a device as a spare of a pool; `force` clears what it held.
+    fn new_spare(
+        &mut self,
+        pool: &PoolName,
+        device: DeviceSpec,
+        force: bool,
+    ) -> ControlResult<PoolSpare> {
+        if device.path().is_none() {
+            return Ok(PoolSpare { device, identity: None, label: None });
+        }
+        let owner = Identity::random()?;
+        let label = spare_labels::of_pool(pool, owner);
+        spare_labels::write(&mut self.engine, &device, &label, force)?;
+        let identity = drives::identity_of(&mut self.engine, &self.machine, &device);
+        Ok(PoolSpare { device, identity, label: Some(owner) })
     }
 
     /// Arrays of a pool to which a device would be of no use.
@@ -90,8 +103,12 @@ impl<E: Engine> Service<E> {
                 )));
             }
             self.registry.remove_pool(pool)?;
+            for spare in record.spares {
+                spare_labels::erase(&mut self.engine, &spare.device, spare.label);
+            }
             return Ok(Response::Pools { pools: Vec::new(), notes: Vec::new() });
         }
+        let mut removed = Vec::new();
         for device in devices {
             let known = record
                 .spares
@@ -105,9 +122,12 @@ impl<E: Engine> Service<E> {
                     "{device} is no spare of {pool}, which has {has}"
                 )));
             };
-            record.spares.remove(known);
+            removed.push(record.spares.remove(known));
         }
         self.registry.put_pool(record)?;
+        for spare in removed {
+            spare_labels::erase(&mut self.engine, &spare.device, spare.label);
+        }
         self.pool_response(pool, Vec::new())
     }
 
@@ -125,8 +145,13 @@ impl<E: Engine> Service<E> {
     }
 
     fn pool_status(&self, record: &PoolRecord) -> PoolStatus {
-        let spares = record.spares.iter().map(|spare| spare.device.to_string()).collect();
-        PoolStatus { name: record.name.clone(), spares, arrays: self.arrays_of(&record.name) }
+        let spares: Vec<String> =
+            record.spares.iter().map(|spare| spare.device.to_string()).collect();
+        let unfit = self.unfit_spares.iter().filter(|((_, device), _)| spares.contains(device));
+        let left_out =
+            unfit.map(|((array, _), why)| format!("not taken by {array}: {why}")).collect();
+        let arrays = self.arrays_of(&record.name);
+        PoolStatus { name: record.name.clone(), spares, arrays, left_out }
     }
 
     /// The record of a pool.
@@ -166,7 +191,7 @@ impl<E: Engine> Service<E> {
         for spare in &record.spares {
             let device = &spare.device;
             let key = (name.clone(), device.to_string());
-            if self.unfit_spares.contains(&key) {
+            if self.unfit_spares.contains_key(&key) {
                 continue;
             }
             match self.give_spare(&record, name, spare) {
@@ -179,7 +204,7 @@ impl<E: Engine> Service<E> {
                     let line =
                         format!("the spare {device} of the pool {pool} is left out: {error}");
                     self.engine.log(&format!("array {name}: {line}"));
-                    self.unfit_spares.insert(key);
+                    self.unfit_spares.insert(key, error.message);
                 }
             }
         }
@@ -193,13 +218,12 @@ impl<E: Engine> Service<E> {
         spare: &PoolSpare,
     ) -> ControlResult<()> {
         let device = &spare.device;
-        if let Some(path) = device.path() {
-            // The device was free when it came to the pool, which may be long ago.
-            let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
-            safety::judge(path, &examined, spare.overwrite)?;
-        }
+        // The device was free when it came to the pool, which may be long ago.
+        spare_labels::check(&mut self.engine, &self.machine, device, spare.label)?;
         self.engine.check_spare(name, device)?;
         let before = self.array_record(name)?;
+        // A daemon that dies here finds the array's spare by the label.
+        spare_labels::write(&mut self.engine, device, &spare_labels::of_array(&before), false)?;
         let mut array = before.clone();
         array.spares.push(device.clone());
         let mut without = pool.clone();
@@ -207,23 +231,30 @@ impl<E: Engine> Service<E> {
         self.registry.put_pool_and_array(without, array)?;
         if let Err(error) = self.engine.add_spare(name, device) {
             self.registry.put_pool_and_array(pool.clone(), before)?;
+            if let Some(owner) = spare.label {
+                let label = spare_labels::of_pool(&pool.name, owner);
+                spare_labels::write(&mut self.engine, device, &label, false)?;
+            }
             return Err(error);
         }
         self.record_array_events();
         Ok(())
     }
 
-    /// A spare of a pool that has the label of a recorded array is that array's: the registry may be a
-    /// copy from before it was taken.
+    /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is that
+    /// array's: the daemon died while the array took it, or the registry is a copy from before that.
     pub(super) fn reconcile_pools(&mut self) {
         let arrays = self.registry.arrays().to_vec();
         for pool in self.registry.pools().to_vec() {
             for spare in pool.spares {
+                let spare = self.located_spare(&pool.name, spare);
                 let mut takers = arrays.iter();
                 let device = &spare.device;
-                let Some(taker) = takers.find(|array| self.is_labelled(device, array.uuid)) else {
-                    continue;
+                let mut is_its = |array: &&RegisteredArray| {
+                    self.is_labelled(device, array.uuid)
+                        || spare_labels::names(&mut self.engine, device, array.uuid)
                 };
+                let Some(taker) = takers.find(&mut is_its) else { continue };
                 let moved = self.move_to_array(&pool.name, &taker.name, &spare);
                 let name = taker.name.clone();
                 self.engine.log(&format!(
@@ -233,6 +264,24 @@ impl<E: Engine> Service<E> {
                 self.note_array(&name, moved);
             }
         }
+    }
+
+    /// A spare where it is now, also in the record of its pool.
+    fn located_spare(&mut self, pool: &PoolName, spare: PoolSpare) -> PoolSpare {
+        let identity = spare.identity.as_ref();
+        let moved = drives::moved_to(&mut self.engine, &self.machine, &spare.device, identity);
+        let Some(device) = moved else { return spare };
+        self.engine.log(&format!("the spare {} of the pool {pool} is {device} now", spare.device));
+        let found = PoolSpare { device, ..spare.clone() };
+        let recorded = self.pool_record(pool).and_then(|mut record| {
+            let place = record.spares.iter_mut().find(|known| **known == spare);
+            place.into_iter().for_each(|place| place.clone_from(&found));
+            self.registry.put_pool(record)
+        });
+        if let Err(error) = recorded {
+            self.engine.log(&format!("spare pool {pool}: {}", error.message));
+        }
+        found
     }
 
     fn move_to_array(

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Service;
+use super::admit::Beside;
 use super::drives;
 use super::jobs::Purpose;
 use super::live::Live;
@@ -105,26 +106,26 @@ impl<E: Engine> Service<E> {
                 record.origin
             )));
         }
-        for other in self.registry.volumes().to_vec() {
-            if other.name != *name && other.devices().any(|it| self.is_same(it, &device)) {
-                let user = other.name;
-                return Err(ControlError::failed(format!("{device} is part of volume {user}")));
-            }
+        if device.is_volatile() {
+            return Err(ControlError::failed(format!(
+                "{device} is empty at every start: the origin of {name} cannot be there; give the drive \
+                 that holds what its origin held"
+            )));
         }
-        if let Some(path) = device.path() {
-            let examined = self.engine.examine(&self.machine, path, Role::Origin)?;
-            safety::judge(path, &examined, false)?;
-        }
-        self.look_at(&device, record.size_bytes, "origin")?;
+        let size_bytes = self.admit(&device, Role::Origin, false, Beside::Cache(&record))?;
+        large_enough(&device, size_bytes, record.size_bytes, "origin")?;
         let origin_identity = drives::identity_of(&mut self.engine, &self.machine, &device);
-        self.log(name, &format!("its origin is {device} now, as its user says"));
-        let record = VolumeRecord { origin: device, origin_identity, ..record };
-        self.registry.put(record.clone())?;
-        self.bring_up(&record);
-        match self.live.get(name) {
-            Some(live) if !live.is_open => Err(ControlError::failed(live.error.clone())),
-            _ => Ok(self.volume(name)),
+        let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
+        self.registry.put(taken.clone())?;
+        self.bring_up(&taken);
+        let refused = self.live.get(name).filter(|live| !live.is_open);
+        if let Some(error) = refused.map(|live| live.error.clone()) {
+            self.registry.put(record.clone())?;
+            self.bring_up(&record);
+            return Err(ControlError::failed(error));
         }
+        self.log(name, &format!("its origin is {} now, as its user says", taken.origin));
+        Ok(self.volume(name))
     }
 
     /// Finds the drives of a volume by their identities; the record says where they are now.

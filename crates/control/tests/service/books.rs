@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,7 @@ use voltier_cache::Mode;
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
 use voltier_control::safety::Machine;
@@ -34,6 +35,8 @@ pub(super) struct Books {
     pub(super) lost: Vec<ByteRange>,
     /// Labels of devices, by their paths: they outlive a daemon.
     pub(super) labels: BTreeMap<PathBuf, MemberLabel>,
+    /// Labels of spares, by the inodes of their devices.
+    spare_labels: BTreeMap<u64, SpareLabel>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
     /// Devices that are too small for every array.
@@ -80,6 +83,10 @@ impl BookEngine {
         }
         Ok(())
     }
+}
+
+fn inode_of(device: &DeviceSpec) -> u64 {
+    device.path().unwrap().metadata().map_or(0, |meta| meta.ino())
 }
 
 impl Engine for BookEngine {
@@ -186,6 +193,25 @@ impl ArrayEngine for BookEngine {
         Ok(None)
     }
 
+    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+        Ok(self.books().spare_labels.get(&inode_of(device)).cloned())
+    }
+
+    fn label_spare(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        wipe: bool,
+    ) -> ControlResult<()> {
+        self.call("label", &label.name)?;
+        if wipe {
+            let file = File::options().write(true).open(device.path().unwrap()).unwrap();
+            file.write_all_at(&[0; 128 << 10], 0).unwrap();
+        }
+        self.books().spare_labels.insert(inode_of(device), label.clone());
+        Ok(())
+    }
+
     fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call("make", record.name.as_str())?;
         let label = MemberLabel {
@@ -251,6 +277,7 @@ impl ArrayEngine for BookEngine {
 
     fn erase_label(&mut self, device: &DeviceSpec) -> ControlResult<()> {
         self.books().labels.remove(device.path().unwrap());
+        self.books().spare_labels.remove(&inode_of(device));
         self.call("erase", "label")
     }
 
@@ -285,11 +312,12 @@ impl ArrayEngine for BookEngine {
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
         self.call("spare", name.as_str())?;
         let mut books = self.books();
-        let Books { arrays, labels, .. } = &mut *books;
+        let Books { arrays, labels, spare_labels, .. } = &mut *books;
         let array = arrays.get_mut(name).unwrap();
         match array.lost.pop() {
             None => array.spares.push(device.clone()),
             Some(place) => {
+                spare_labels.remove(&inode_of(device));
                 let place = &mut array.members[place as usize];
                 let label = place.as_ref().and_then(|old| labels.remove(old.path()?));
                 *place = Some(device.clone());
@@ -397,8 +425,9 @@ impl Fixture {
             self.service.stop();
         }
         let labels = std::mem::take(&mut self.engine.books().labels);
+        let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
         self.engine = BookEngine::default();
-        self.steer(|books| books.labels = labels);
+        self.steer(|books| (books.labels, books.spare_labels) = (labels, spare_labels));
         self.service = load(self.dir.path(), &self.engine);
         self.service.start(false);
     }

@@ -5,7 +5,7 @@ use std::fs::File;
 use voltier_cache::Mode;
 
 use super::books::{Fixture, name};
-use voltier_control::protocol::{JobState, NewCache, Request, Response};
+use voltier_control::protocol::{ArrayRequest, JobState, NewCache, Request, Response};
 use voltier_control::{
     ByteRange, CacheRecord, Desired, DeviceSpec, ExportSpec, Identity, Settings, VolumeName,
     VolumeState,
@@ -177,6 +177,44 @@ fn a_drive_is_found_under_its_new_name_and_another_one_under_the_old_is_refused(
     let state = fixture.state();
     assert_eq!(state.state, VolumeState::Failed);
     assert!(state.error.contains("another drive has the path"), "{}", state.error);
+}
+
+#[test]
+fn an_origin_that_cannot_be_opened_is_not_taken_and_the_record_keeps_the_old_one() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    std::fs::rename(fixture.path("hdd"), away(&fixture)).unwrap();
+    std::fs::copy(away(&fixture), fixture.path("hdd")).unwrap();
+    std::fs::copy(away(&fixture), fixture.path("copy")).unwrap();
+    fixture.restart(false);
+    let before = fixture.registry().volumes().to_vec();
+    let take = |fixture: &mut Fixture, device: DeviceSpec| {
+        fixture.error(Request::Set {
+            name: name(),
+            changes: vec![("hdd".to_owned(), device.to_string())],
+        })
+    };
+    fixture.steer(|books| books.failing = Some("open"));
+    let copy = fixture.device("copy");
+    assert_eq!(take(&mut fixture, copy.clone()), "open was to fail");
+    fixture.steer(|books| books.failing = None);
+    let ssd = fixture.device("ssd");
+    assert!(take(&mut fixture, ssd).contains("the same device as the other side"));
+    assert!(take(&mut fixture, "mem:1MiB".parse().unwrap()).contains("is empty at every start"));
+    fixture.service.handle(Request::Array {
+        ask: ArrayRequest::PoolAdd {
+            pool: "p".parse().unwrap(),
+            devices: vec![copy.clone()],
+            force: false,
+        },
+    });
+    assert!(take(&mut fixture, copy).contains("already part of spare pool p"));
+    assert_eq!(fixture.registry().volumes(), before);
+    assert!(fixture.state().error.contains("another drive has the path"));
+    let hdd = fixture.device("hdd").to_string();
+    let changes = vec![("hdd".to_owned(), hdd)];
+    fixture.service.handle(Request::Set { name: name(), changes });
+    assert_eq!(fixture.state().state, VolumeState::Running, "{}", fixture.state().error);
 }
 
 #[test]

@@ -6,12 +6,13 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, BackgroundTask, CreateOptions, JournalState, Layout,
-    MemberLayout, MemberState, Replacement, SUPERBLOCK_BYTES, ScrubRepair, Superblock,
+    MemberLayout, MemberState, Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label,
+    write_spare_label,
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, Waker,
+    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
@@ -119,6 +120,26 @@ impl ArrayEngine for ArraySimEngine {
             name: it.name,
         };
         Ok(found.map_err(failed)?.map(label))
+    }
+
+    fn spare_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+        self.0.step();
+        let disk = self.disk(device)?;
+        let found = self.0.run(async move { read_spare_label(&disk).await }).map_err(failed)?;
+        Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
+    }
+
+    fn label_spare(
+        &mut self,
+        device: &DeviceSpec,
+        label: &SpareLabel,
+        wipe: bool,
+    ) -> ControlResult<()> {
+        self.0.step();
+        let disk = self.disk(device)?;
+        let SpareLabel { owner, name } = label.clone();
+        let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
+        self.0.run(async move { write_spare_label(&disk, label, wipe).await }).map_err(failed)
     }
 
     fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
@@ -296,13 +317,7 @@ impl ArrayEngine for ArraySimEngine {
     }
 
     fn start_scrub(&mut self, _: &ArrayName, repair: Repair) -> ControlResult<()> {
-        let repair = match repair {
-            Repair::Nothing => ScrubRepair::Nothing,
-            Repair::Located => ScrubRepair::Located,
-            Repair::RewriteData => ScrubRepair::RewriteData,
-            Repair::Everything => ScrubRepair::Everything,
-        };
-        self.run(move |array| async move { array.scrub(repair) })
+        self.run(move |array| async move { array.scrub(repair.into()) })
     }
 
     fn configure_array(&mut self, _: &ArrayName, settings: &ArraySettings) {
@@ -394,7 +409,7 @@ impl Engine for ArraySimEngine {
         Ok(u64::MAX)
     }
 
-    fn examine(&mut self, _: &Machine, path: &Path, _: Role) -> ControlResult<Examined> {
+    fn examine(&mut self, _: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
         self.0.step();
         let number = number_of(path)?;
         let disk = self.0.disks[number].clone();
@@ -402,8 +417,10 @@ impl Engine for ArraySimEngine {
         let journal = disk.clone();
         let is_journal = self.0.run(async move { Array::examine_journal(&journal).await });
         // A damaged label is content as well.
-        let is_member = !matches!(self.examine_now(disk), Ok(None));
-        let is_ours = is_member || is_journal.is_ok_and(|it| it.is_some());
+        let is_member = !matches!(self.examine_now(disk.clone()), Ok(None));
+        let spare = self.0.run(async move { read_spare_label(&disk).await });
+        let is_spare = role != Role::Spare && !matches!(spare, Ok(None));
+        let is_ours = is_member || is_spare || is_journal.is_ok_and(|it| it.is_some());
         let findings =
             if is_ours { vec![Finding::Content("a part of an array".into())] } else { Vec::new() };
         Ok(Examined { id: DeviceId::simulated(number as u64), size_bytes, findings })

@@ -1,7 +1,7 @@
 //! A world without arrays: every request for one is refused.
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced,
+    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareLabel,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -21,6 +21,14 @@ impl ArrayEngine for SimEngine {
 
     fn journal_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<JournalDeviceLabel>> {
         Ok(None)
+    }
+
+    fn spare_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<SpareLabel>> {
+        Ok(None)
+    }
+
+    fn label_spare(&mut self, _: &DeviceSpec, _: &SpareLabel, _: bool) -> ControlResult<()> {
+        refused()
     }
 
     fn create_array(&mut self, _: &RegisteredArray) -> ControlResult<OpenedArray> {

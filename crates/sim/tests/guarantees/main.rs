@@ -2,157 +2,19 @@
 //! is never served, what is lost is named exactly, what does not belong together is refused.
 //! Method: a cache with known clean and dirty lines on simulated drives; one fault at a time.
 
-use std::future::Future;
+mod ssd_errors;
+mod stand;
 
-use voltier_block::{
-    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, KIB, Lba, MIB, Prng, SectorRange,
-};
-use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, SUPERBLOCK_OFFSETS, Settings};
-use voltier_ring::{Executor, NoFiles};
+use voltier_block::{BlockDevice, Bytes, Durability, IoError, KIB, Lba, MIB, Prng, SectorRange};
+use voltier_cache::{Cache, Mode, OpenError, OpenOptions, SUPERBLOCK_OFFSETS};
 use voltier_sim::workload::{Profile, SimCache};
-use voltier_sim::{Cut, FaultKind, FaultMix, Medium, SimDisk, SimDrive, World};
+use voltier_sim::{FaultKind, FaultMix, Medium, SimDisk, SimDrive, World};
 
-const LINE_SECTORS: u64 = 8;
-/// Lines that the tests use: the first ones of the origin.
-const LINES: u64 = 96;
+use stand::{LINE_SECTORS, LINES, Stand, in_virtual_time, is_dirty, line_range, lines_of, options};
+
 /// Where the map of the slots and the log are on the SSD of these tests (see `docs/formats`).
 const CHECKPOINT_AREAS: [u64; 2] = [MIB, MIB + 512 * KIB];
 const LOG: u64 = MIB + 1024 * KIB;
-
-/// Two drives, the cache on them, and what a client must read.
-struct Stand {
-    world: World,
-    profile: Profile,
-    ssd: SimDisk,
-    origin: SimDisk,
-    cache: SimCache,
-    expected: Vec<u8>,
-}
-
-fn in_virtual_time<F: Future<Output = ()> + 'static>(body: impl FnOnce(World) -> F) {
-    let mut executor = Executor::in_virtual_time(NoFiles);
-    let world = World::new(&executor.handle(), 7);
-    let body = body(world);
-    executor.block_on(body);
-}
-
-fn options(mode: Mode, generation_min: u64) -> OpenOptions {
-    let settings = Settings { mode, ..Settings::default() };
-    OpenOptions { uuid: None, generation_min, settings, seed: 1 }
-}
-
-fn line_range(line: u64) -> SectorRange {
-    SectorRange::new(Lba(line * LINE_SECTORS), LINE_SECTORS)
-}
-
-/// Whether line `line` of a filled stand is dirty: every third is.
-fn is_dirty(line: u64) -> bool {
-    line.is_multiple_of(3)
-}
-
-impl Stand {
-    async fn new(world: World, mode: Mode) -> Self {
-        let profile = Profile::small(&[mode]);
-        let (ssd, origin) = profile.format();
-        let mut origin = origin;
-        let mut expected = vec![0; (LINES * LINE_SECTORS * 512) as usize];
-        Prng::new(11).fill(&mut expected);
-        origin.overwrite(0, &expected);
-        let ssd = SimDisk::new(&world, &profile.ssd, ssd);
-        let origin = SimDisk::new(&world, &profile.origin, origin);
-        let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
-        let opened = Cache::open(world.handle(), drives.0, drives.1, options(mode, 0)).await;
-        let cache = opened.expect("a new cache opens").0;
-        Self { world, profile, ssd, origin, cache, expected }
-    }
-
-    /// Every line cached, every third dirty, all of it durable; nothing is destaged before 2 s.
-    async fn filled(world: World) -> Self {
-        let mut stand = Self::new(world, Mode::WriteBack).await;
-        for line in 0..LINES {
-            stand.read(line_range(line)).await.expect("a read works");
-        }
-        for line in (0..LINES).filter(|line| is_dirty(*line)) {
-            stand.write(line_range(line), line as u8).await.expect("a write works");
-        }
-        stand.cache.flush().await.expect("a flush works");
-        assert_eq!(stand.cache.status().lines_used, LINES);
-        assert_eq!(stand.cache.status().lines_dirty, LINES.div_ceil(3));
-        stand
-    }
-
-    fn expected(&self, range: SectorRange) -> &[u8] {
-        &self.expected[range.start.bytes() as usize..range.end().bytes() as usize]
-    }
-
-    async fn read(&self, range: SectorRange) -> IoResult<Buf> {
-        self.cache.read(range.start, Buf::new(range.bytes() as usize)).await
-    }
-
-    async fn write(&mut self, range: SectorRange, byte: u8) -> IoResult<()> {
-        let data = Bytes::copy_of(&vec![byte; range.bytes() as usize]);
-        let written = self.cache.write(range.start, data.into(), Durability::Cached).await;
-        if written.is_ok() {
-            let from = range.start.bytes() as usize;
-            self.expected[from..from + range.bytes() as usize].fill(byte);
-        }
-        written
-    }
-
-    /// Reads every line; lines that fail with a medium error. All others must be right.
-    async fn failing_lines(&self) -> Vec<u64> {
-        let mut failing = Vec::new();
-        for line in 0..LINES {
-            match self.read(line_range(line)).await {
-                Ok(data) => assert!(data[..] == *self.expected(line_range(line)), "line {line}"),
-                Err(IoError::Medium) => failing.push(line),
-                Err(error) => panic!("line {line}: {error}"),
-            }
-        }
-        failing
-    }
-
-    /// The same for the plain origin: lines that it does not have.
-    fn lines_not_on_origin(&self) -> Vec<u64> {
-        let differs = |line: &u64| {
-            let mut data = [0; 4096];
-            self.origin.peek(line_range(*line).start, &mut data);
-            data[..] != *self.expected(line_range(*line))
-        };
-        (0..LINES).filter(differs).collect()
-    }
-
-    async fn stop(&self) -> (Medium, Medium) {
-        self.cache.stop().await.expect("a stop works");
-        (self.ssd.medium(), self.origin.medium())
-    }
-
-    fn kill(&self) -> (Medium, Medium) {
-        self.cache.kill();
-        let mut prng = self.world.prng();
-        (self.ssd.after(Cut::Kill, &mut prng), self.origin.after(Cut::Kill, &mut prng))
-    }
-
-    /// The cache on other media, for clients who expect the same.
-    async fn on(
-        &self,
-        (ssd, origin): (Medium, Medium),
-        options: OpenOptions,
-    ) -> Result<(Self, Opened), OpenError> {
-        let ssd = SimDisk::new(&self.world, &self.profile.ssd, ssd);
-        let origin = SimDisk::new(&self.world, &self.profile.origin, origin);
-        let (world, profile) = (self.world.clone(), self.profile.clone());
-        let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
-        let opened = Cache::open(world.handle(), drives.0, drives.1, options).await?;
-        let expected = self.expected.clone();
-        Ok((Self { world, profile, ssd, origin, cache: opened.0, expected }, opened.1))
-    }
-}
-
-fn lines_of(ranges: &[SectorRange]) -> Vec<u64> {
-    let lines = |it: &SectorRange| it.start.0 / LINE_SECTORS..it.end().0.div_ceil(LINE_SECTORS);
-    ranges.iter().flat_map(lines).collect()
-}
 
 #[test]
 fn no_flipped_bit_of_the_ssd_is_ever_served() {

@@ -1,0 +1,76 @@
+//! Labels of spares: a device is taken only while it says whose spare it is.
+//!
+//! A spare may wait for years. Until then its path may lead to another drive, and its user may have made
+//! something else of it. So consent to overwrite a device is used when the device becomes a spare: its ends
+//! are cleared, and the device gets a label. All that is found there later came after the consent.
+
+use crate::engine::{Engine, SpareLabel};
+use crate::error::{ControlError, ControlResult};
+use crate::name::PoolName;
+use crate::records::{Identity, RegisteredArray};
+use crate::safety::{self, Machine, Role};
+use crate::spec::DeviceSpec;
+
+/// The label of a spare of an array.
+pub(super) fn of_array(array: &RegisteredArray) -> SpareLabel {
+    SpareLabel { owner: array.uuid, name: array.name.to_string() }
+}
+
+/// The label of a spare of a pool, with the owner that the pool's record has for the spare.
+pub(super) fn of_pool(pool: &PoolName, owner: Identity) -> SpareLabel {
+    SpareLabel { owner, name: pool.to_string() }
+}
+
+/// Makes a spare of a device that was admitted; `wipe` clears both of its ends.
+pub(super) fn write<E: Engine>(
+    engine: &mut E,
+    device: &DeviceSpec,
+    label: &SpareLabel,
+    wipe: bool,
+) -> ControlResult<()> {
+    match device.path() {
+        Some(_) => engine.label_spare(device, label, wipe),
+        // A device without a path ends with the daemon, and so does the spare.
+        None => Ok(()),
+    }
+}
+
+/// Whether a device waits as the spare of this owner.
+pub(super) fn names<E: Engine>(engine: &mut E, device: &DeviceSpec, owner: Identity) -> bool {
+    let label = device.path().map(|_| engine.spare_label_of(device));
+    matches!(label, Some(Ok(Some(label))) if label.owner == owner)
+}
+
+/// Refuses a device that is not the spare of this owner any more.
+///
+/// # Errors
+/// Why it is not: somebody uses the device, something else is on it, or the label is another one or gone.
+pub(super) fn check<E: Engine>(
+    engine: &mut E,
+    machine: &Machine,
+    device: &DeviceSpec,
+    owner: Option<Identity>,
+) -> ControlResult<()> {
+    let Some(path) = device.path() else { return Ok(()) };
+    let examined = engine.examine(machine, path, Role::Spare)?;
+    safety::judge(path, &examined, false)?;
+    match (engine.spare_label_of(device)?, owner) {
+        (Some(label), Some(owner)) if label.owner == owner => Ok(()),
+        (Some(label), _) => Err(ControlError::failed(format!(
+            "{device} says that it is a spare of another owner, {}",
+            label.name
+        ))),
+        (None, _) => Err(ControlError::failed(format!(
+            "{device} has no whole label of a spare: it is another drive, or was used for something else; \
+             take it away and add it again if it is to be a spare"
+        ))),
+    }
+}
+
+/// Makes a plain device of a spare that is not needed any more, if the device is one still.
+pub(super) fn erase<E: Engine>(engine: &mut E, device: &DeviceSpec, owner: Option<Identity>) {
+    let is_it = owner.is_some_and(|owner| names(engine, device, owner));
+    if is_it && let Err(error) = engine.erase_label(device) {
+        engine.log(&format!("the spare {device}: {}", error.message));
+    }
+}
