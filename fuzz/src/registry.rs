@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 use voltier_control::protocol::{Request, Response};
 use voltier_control::safety::Machine;
@@ -75,7 +76,7 @@ fn at_home(volume: VolumeRecord, sandbox: &Sandbox) -> VolumeRecord {
 fn serve(registry: Registry) {
     let engine = Engine::default();
     let mut service = Service::new(engine.clone(), registry, Machine::real());
-    service.start(false);
+    service.start(false, Duration::ZERO);
     service.notice_lost_ssds();
     service.step_jobs();
     let shown = service.handle(Request::Show { name: None });

@@ -303,6 +303,16 @@ impl<D: BlockDevice> Array<D> {
         array.tasks.replacements.replace(member, Rc::new(device), uuid).await
     }
 
+    /// Puts a lost member back whose device is there again, not used elsewhere since: only regions changed
+    /// since are computed. `false` of any other device, which is not written to.
+    ///
+    /// # Errors
+    /// When the device does not suit or fails; the array is as before then.
+    pub async fn take_back(&self, member: usize, device: D) -> Result<bool, ArrayError> {
+        let array = self.0.enter().await;
+        array.tasks.replacements.take_back(member, Rc::new(device)).await
+    }
+
     /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds
     /// nothing of the array until then, so it is to be added again after a restart. `uuid` is a new one.
     ///

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use voltier_control::DEVICE_WAIT_S;
 
 use crate::array_args::ArrayArgs;
 
@@ -30,6 +31,8 @@ pub(crate) enum Verb {
     Create(Create),
     /// Write dirty lines back, then forget the volume; the HDD is left plain
     Delete(Leave),
+    /// Open a volume that waits for a device or failed, now, with what is there
+    Start(Named),
     /// Show state, mode, sizes, hit rates, dirty lines and exports
     Show(Show),
     /// Change a cache while it serves
@@ -180,6 +183,17 @@ pub(crate) struct Daemon {
     /// Threads of the data path [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) cores: Option<u16>,
+    /// Seconds that a start waits for devices that are not there; three times as long for arrays that
+    /// would have no redundancy left
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "VOLTIER_DEVICE_WAIT",
+        hide_env_values = true,
+        default_value_t = DEVICE_WAIT_S,
+        value_parser = clap::value_parser!(u16).range(..=3600)
+    )]
+    pub(crate) device_wait: u16,
     /// Leave the terminal; the command line starts the daemon so
     #[arg(long, hide = true)]
     pub(crate) background: bool,

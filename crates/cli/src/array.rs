@@ -10,6 +10,7 @@ use voltier_control::{
 use crate::array_args::{
     AddSpare, ArrayVerb, AssembleArray, CreateArray, DeleteArray, FailMember, Follow, GrowArray,
     PoolAdd, PoolRemove, PoolShow, PoolVerb, ReplaceMember, Scrub, SetArray, ShowArrays,
+    StartArray,
 };
 use crate::array_table;
 use crate::progress::{self, Task};
@@ -34,6 +35,7 @@ pub(crate) fn run(verb: &ArrayVerb, session: &Session<'_>) -> ControlResult<()> 
         ArrayVerb::SparePool(args) => spare_pool(&args.verb, session),
         ArrayVerb::Delete(args) => delete(args, session),
         ArrayVerb::Assemble(args) => assemble(args, session),
+        ArrayVerb::Start(args) => start(args, session),
     }
 }
 
@@ -59,6 +61,10 @@ fn create(args: &CreateArray, session: &Session<'_>) -> ControlResult<()> {
 fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {
     let ask = ArrayRequest::Assemble { devices: devices(&args.members)?, force: args.force };
     change(session, ask, "assembled")
+}
+
+fn start(args: &StartArray, session: &Session<'_>) -> ControlResult<()> {
+    change(session, ArrayRequest::Start { name: args.name.parse()? }, "started")
 }
 
 fn fail(args: &FailMember, session: &Session<'_>) -> ControlResult<()> {
@@ -269,6 +275,7 @@ fn summary(array: &ArrayDetail) -> String {
     let state = match array.state {
         ArrayState::Running => "",
         ArrayState::Degraded => ", degraded",
+        ArrayState::Waiting => ", waiting",
         ArrayState::Failed => ", failed",
     };
     let size = voltier_control::format_size(array.size_bytes);

@@ -34,6 +34,15 @@ pub(crate) enum ArrayVerb {
     Delete(DeleteArray),
     /// Bring an array into service from its members, given in any order
     Assemble(AssembleArray),
+    /// Assemble an array that waits for a member or failed, now, of the members that are there
+    Start(StartArray),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StartArray {
+    /// Name of the array
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use voltier_control::{
     wait_text,
 };
 
-use crate::table::columns;
+use crate::table::{columns, waits_for};
 
 const HEAD: [&str; 8] =
     ["NAME", "STATE", "LEVEL", "SIZE", "CHUNK", "MEMBERS", "MAY LOSE", "USED BY"];
@@ -53,6 +53,9 @@ pub(crate) fn one(array: &ArrayDetail) -> String {
     line("state", state(array.state).to_owned());
     for problem in problems(array) {
         line("problem", problem);
+    }
+    if !array.waits_for.is_empty() {
+        line("waits for", waits_for(&array.waits_for, array.waits_seconds));
     }
     line("size", format!("{} ({} bytes)", format_size(array.size_bytes), array.size_bytes));
     line("level", level(array));
@@ -278,6 +281,7 @@ fn state(state: ArrayState) -> &'static str {
     match state {
         ArrayState::Running => "running",
         ArrayState::Degraded => "degraded",
+        ArrayState::Waiting => "waiting",
         ArrayState::Failed => "failed",
     }
 }

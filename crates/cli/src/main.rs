@@ -12,9 +12,11 @@ mod table;
 mod volumes;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use voltier_cli::usage;
 use voltier_control::{ControlResult, DaemonOptions, StateDir};
+use voltier_cores::CoreEngine;
 
 use crate::args::{Cli, Daemon, Verb};
 use crate::session::Session;
@@ -44,6 +46,7 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Flush(args) => volumes::flush(&session, args),
         Verb::Detach(args) => volumes::detach(&session, args),
         Verb::Delete(args) => volumes::delete(&session, args),
+        Verb::Start(args) => volumes::start(&session, args),
         Verb::Show(args) => volumes::show(&session, args),
         Verb::Array(args) => array::run(&args.verb, &session),
         Verb::Daemon(args) => daemon(args, &state),
@@ -55,7 +58,8 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
     let options = DaemonOptions {
         state: state.clone(),
         cores: args.cores.map(usize::from),
+        device_wait: Duration::from_secs(args.device_wait.into()),
         background: args.background,
     };
-    voltier_control::serve(&options)
+    voltier_control::run_daemon(&options, CoreEngine::start)
 }

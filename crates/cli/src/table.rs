@@ -67,6 +67,9 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     if !volume.error.is_empty() {
         line("problem", volume.error.clone());
     }
+    if !volume.waits_for.is_empty() {
+        line("waits for", waits_for(&volume.waits_for, volume.waits_seconds));
+    }
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), volume.size_bytes));
     line("hdd", device(&volume.hdd));
     if volume.ssd.state == DeviceState::None {
@@ -88,6 +91,15 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     line("uuid", volume.uuid.clone());
     line("up", format!("{} s", volume.uptime_seconds));
     text
+}
+
+/// Devices that are awaited, and for how long.
+pub(crate) fn waits_for(devices: &[String], seconds: Option<u64>) -> String {
+    let devices = devices.join(", ");
+    match seconds {
+        Some(seconds) => format!("{devices}; {seconds} s more at most"),
+        None => format!("{devices}; it is tried again when they come"),
+    }
 }
 
 fn cache_lines(volume: &VolumeStatus, line: &mut impl FnMut(&str, String)) {
@@ -172,6 +184,7 @@ fn state(state: VolumeState) -> &'static str {
         VolumeState::Running => "running",
         VolumeState::Draining => "draining",
         VolumeState::Degraded => "degraded",
+        VolumeState::Waiting => "waiting",
         VolumeState::Failed => "failed",
     }
 }
@@ -180,6 +193,7 @@ fn device(device: &DeviceStatus) -> String {
     let state = match device.state {
         DeviceState::Online => "online",
         DeviceState::Degraded => "degraded",
+        DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
         DeviceState::None => "none",
     };

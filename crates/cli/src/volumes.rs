@@ -41,6 +41,11 @@ pub(crate) fn export(session: &Session<'_>, request: &Request) -> ControlResult<
     print(&format!("{}\n", door.map_or(&asked, |door| &door.uri)))
 }
 
+/// Opens a volume that waits or failed.
+pub(crate) fn start(session: &Session<'_>, args: &Named) -> ControlResult<()> {
+    change(session, &Request::Start { name: args.text().parse()? }, "started")
+}
+
 /// Starts a job and waits for its end.
 fn follow(client: &mut Client, request: &Request) -> ControlResult<JobStatus> {
     let job = client.job(request)?;

@@ -18,6 +18,8 @@ pub enum ArrayState {
     Running,
     /// Serving with members missing.
     Degraded,
+    /// Not assembled yet: a device that is missing is awaited.
+    Waiting,
     /// Not served; `error` says why.
     #[default]
     Failed,
@@ -300,7 +302,13 @@ pub struct ArrayDetail {
     pub counts: ArrayCounts,
     /// Devices of the record that were not taken into service at the last start, and why.
     pub left_out: Vec<String>,
-    /// Why it failed, or what is wrong with it; empty when nothing is.
+    /// Devices that are not there and that come into service by themselves when they are.
+    #[serde(default)]
+    pub waits_for: Vec<String>,
+    /// Seconds until an array that waits is assembled without them; null if it does not wait.
+    #[serde(default)]
+    pub waits_seconds: Option<u64>,
+    /// Why it failed or waits, or what is wrong with it; empty when nothing is.
     pub error: String,
 }
 
@@ -338,6 +346,8 @@ impl ArrayDetail {
             events: 0,
             counts: ArrayCounts::default(),
             left_out: Vec::new(),
+            waits_for: Vec::new(),
+            waits_seconds: None,
             error: String::new(),
         }
     }

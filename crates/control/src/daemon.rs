@@ -7,7 +7,6 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::cores::{CORE_THREAD, CoreEngine};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::registry::Registry;
@@ -28,6 +27,8 @@ pub struct DaemonOptions {
     pub state: StateDir,
     /// Threads of the data path; `None` is one per core of the machine.
     pub cores: Option<usize>,
+    /// How long a recorded device that is not there is awaited.
+    pub device_wait: Duration,
     /// Leave the terminal: a session of its own, in the root folder.
     pub background: bool,
 }
@@ -50,7 +51,6 @@ pub fn run_daemon<E: Engine + Send>(
     if options.background {
         leave_the_terminal();
     }
-    end_with_a_core();
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| ControlError::io("taking signals", &error))?;
@@ -61,7 +61,7 @@ pub fn run_daemon<E: Engine + Send>(
         // Clients may connect now and wait for their answer until every volume is up.
         let mut service = shared.lock();
         spawn("accept", &shared, move |shared| shared.accept(&listener))?;
-        service.start(lock.after_crash());
+        service.start(lock.after_crash(), options.device_wait);
     }
     spawn("watch", &shared, |shared| shared.watch())?;
     eprintln!("voltier: serving {} on {cores} core(s)", state.path().display());
@@ -79,14 +79,6 @@ pub fn run_daemon<E: Engine + Send>(
     lock.release();
     eprintln!("voltier: stopped");
     Ok(())
-}
-
-/// [`run_daemon`] over the real data path.
-///
-/// # Errors
-/// As [`run_daemon`].
-pub fn serve(options: &DaemonOptions) -> ControlResult<()> {
-    run_daemon(options, CoreEngine::start)
 }
 
 fn spawn<E: Engine + Send>(
@@ -113,19 +105,6 @@ fn bound_the_stop(signals: &mut Signals) {
     }
     eprintln!("voltier: not at rest after {} s; ending as after a crash", waited.as_secs());
     std::process::exit(1);
-}
-
-/// A core that panicked answers nothing more, and whoever asks it would wait for ever. Then the
-/// process ends: the next daemon starts as after a crash, and nothing acknowledged is lost.
-fn end_with_a_core() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        if thread::current().name().is_some_and(|name| name.starts_with(CORE_THREAD)) {
-            eprintln!("voltier: a core has failed; ending as after a crash");
-            std::process::abort();
-        }
-    }));
 }
 
 fn machine_cores() -> usize {

@@ -37,7 +37,7 @@ impl ControlError {
     }
 
     /// The request could not be done, for the reason that another error gives.
-    pub(crate) fn from_error(error: impl std::fmt::Display) -> Self {
+    pub fn from_error(error: impl std::fmt::Display) -> Self {
         Self::failed(error.to_string())
     }
 

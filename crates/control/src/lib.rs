@@ -13,7 +13,6 @@ mod array_settings;
 mod array_spec;
 mod array_status;
 mod client;
-mod cores;
 mod daemon;
 pub mod engine;
 mod error;
@@ -43,7 +42,7 @@ pub use array_status::{
     MemberStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,
 };
 pub use client::Client;
-pub use daemon::{DaemonOptions, run_daemon, serve};
+pub use daemon::{DaemonOptions, run_daemon};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front};
@@ -53,7 +52,7 @@ pub use records::{
     VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
-pub use service::Service;
+pub use service::{DEVICE_WAIT_S, Service};
 pub use settings::{
     KEYS, LINE_BYTES, ORIGIN_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
 };

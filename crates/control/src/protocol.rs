@@ -125,6 +125,11 @@ pub enum ArrayRequest {
         /// Also when some of the newest data may be wrong.
         force: bool,
     },
+    /// Assemble a recorded array now, with the members that are there.
+    Start {
+        /// The array.
+        name: ArrayName,
+    },
     /// Take a member out of service.
     Fail {
         /// The array.
@@ -247,6 +252,11 @@ pub enum Request {
     Show {
         /// The volume; all without a name.
         name: Option<VolumeName>,
+    },
+    /// Open a recorded volume now, with the devices that are there.
+    Start {
+        /// The volume.
+        name: VolumeName,
     },
     /// Change choices of a cache.
     Set {

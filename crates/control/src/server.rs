@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
@@ -74,16 +74,24 @@ impl<E: Engine + Send> Shared<E> {
         self.service.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Steps jobs, records lost SSDs and members for as long as the process lives. Idle costs nothing.
+    /// Steps jobs, records lost SSDs and members, looks for missing devices for as long as the process lives.
+    /// Idle costs nothing.
+    #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
     pub(crate) fn watch(&self) {
+        let mut next_look: Option<Instant> = None;
         loop {
+            let now = Instant::now();
             let busy = {
                 let mut service = self.lock();
                 service.notice_lost_ssds();
                 service.notice_array_events();
+                if next_look.is_none_or(|at| now >= at) {
+                    next_look = service.look_for_devices(now).map(|step| now + step);
+                }
                 service.step_jobs()
             };
-            self.sleep(busy.then_some(JOB_STEP));
+            let until_look = next_look.map(|at| at.saturating_duration_since(now));
+            self.sleep(busy.then_some(JOB_STEP).into_iter().chain(until_look).min());
         }
     }
 
@@ -120,9 +128,8 @@ impl<E: Engine + Send> Shared<E> {
                     return;
                 }
             };
-            if matches!(response, Response::Job { .. }) {
-                self.wake();
-            }
+            // A job may have begun, or something have been tried that lacks a device.
+            self.wake();
             if protocol::send(&mut &*stream, &response).is_err() {
                 return;
             }

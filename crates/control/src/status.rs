@@ -15,6 +15,8 @@ pub enum VolumeState {
     Draining,
     /// Serving without its SSD, or with lost blocks.
     Degraded,
+    /// Not served yet: a device that is missing is awaited.
+    Waiting,
     /// Not served; `error` says why.
     Failed,
 }
@@ -27,6 +29,8 @@ pub enum DeviceState {
     Online,
     /// Working: an array that has lost members.
     Degraded,
+    /// Not there, and awaited.
+    Missing,
     /// Given up after errors, or not to be opened.
     Failed,
     /// There is none.
@@ -209,7 +213,13 @@ pub struct VolumeStatus {
     pub tunables: Tunables,
     /// Seconds since the volume was opened.
     pub uptime_seconds: u64,
-    /// Why it failed, or what is wrong with it; empty when nothing is.
+    /// Devices that are not there and with which it is tried again when they come.
+    #[serde(default)]
+    pub waits_for: Vec<String>,
+    /// Seconds until a volume that waits is tried without them; null if it does not wait.
+    #[serde(default)]
+    pub waits_seconds: Option<u64>,
+    /// Why it failed or waits, or what is wrong with it; empty when nothing is.
     pub error: String,
 }
 

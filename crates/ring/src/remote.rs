@@ -1,5 +1,6 @@
 //! Crossing threads: the way into a core, and the threads that cores run on.
 
+use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::sync::Arc;
@@ -35,15 +36,17 @@ impl Remote {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (sender, receiver) = mpsc::channel();
+        // One type of answer for all tasks: a channel for each would be compiled for each.
+        let (sender, receiver) = mpsc::channel::<Box<dyn Any + Send>>();
         let sent = self.run(move |handle| {
             let future = task(handle.clone());
             drop(handle.spawn(async move {
                 // The caller waits for it, unless its thread is gone.
-                let _ = sender.send(future.await);
+                let _ = sender.send(Box::new(future.await));
             }));
         });
-        if sent { receiver.recv().ok() } else { None }
+        let answer = if sent { receiver.recv().ok() } else { None };
+        answer.map(|answer| *answer.downcast().expect("the answer of this task"))
     }
 }
 

@@ -262,6 +262,11 @@ impl ArrayEngine for BookEngine {
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            place: 0,
+            event: 1,
+            redundancy: 0,
+            places: Vec::new(),
+            has_journal_device: record.journal.is_some(),
         };
         let mut labels = self.labels.lock().expect("no call panics");
         labels.extend(record.devices().map(|member| (member.to_string(), label.clone())));
@@ -318,6 +323,11 @@ impl ArrayEngine for BookEngine {
         self.call()?;
         self.stand(name, |devices| devices.members[place as usize] = Some(device.clone()));
         Ok(Replaced::Rebuild)
+    }
+
+    fn take_back(&mut self, name: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+        self.array(name);
+        self.call().map(|()| false)
     }
 
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

@@ -8,6 +8,7 @@ mod sandbox;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::time::Duration;
 
 use voltier_control::protocol::{
     self, ArrayRequest, MemberName, NewArray, NewCache, Request, Response,
@@ -189,7 +190,7 @@ impl Daemon {
 fn start(sandbox: &Sandbox, engine: &BookEngine) -> Service<BookEngine> {
     let registry = Registry::load(&sandbox.state()).expect("what the service wrote");
     let mut service = Service::new(engine.clone(), registry, Machine::real());
-    service.start(false);
+    service.start(false, Duration::ZERO);
     service
 }
 

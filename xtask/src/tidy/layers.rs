@@ -31,7 +31,7 @@ fn layer(name: &str) -> Option<Layer> {
         "voltier-cache" | "voltier-array" | "voltier-drive" => Layer::DataPath(2),
         "voltier-volume" => Layer::DataPath(3),
         "voltier-export" => Layer::DataPath(4),
-        "voltier" | "voltier-control" => Layer::Control,
+        "voltier" | "voltier-control" | "voltier-cores" => Layer::Control,
         "voltier-results" | "voltier-trace" | "voltier-lab" | "voltier-lab-cli"
         | "voltier-bench" | "voltier-tasks" | "xtask" => Layer::Laboratory,
         "voltier-sim" | "voltier-filter" => Layer::Sim,
@@ -109,6 +109,9 @@ mod tests {
             ("voltier-array", "voltier-parity"),
             ("voltier-ring", "voltier-block"),
             ("voltier-control", "voltier-export"),
+            ("voltier-control", "voltier-volume"),
+            ("voltier-cores", "voltier-export"),
+            ("voltier", "voltier-cores"),
             ("voltier-lab-cli", "voltier-lab"),
             ("voltier-lab-cli", "voltier"),
             ("voltier-trace", "voltier-cache"),

@@ -306,6 +306,7 @@ impl Geometry {
     }
 
     /// The place of the first parity in the group.
+    #[inline]
     fn first_parity(&self, stripe: StripeNumber) -> usize {
         let rotating = self.rotating();
         rotating - 1 - (self.row_of(stripe).0 % rotating as u64) as usize
@@ -340,6 +341,7 @@ impl Geometry {
     }
 
     /// The place in the group of a slot of a stripe.
+    #[inline]
     fn index_of(&self, stripe: StripeNumber, slot: usize) -> usize {
         let rotating = self.rotating();
         if rotating == 1 {
@@ -401,6 +403,7 @@ impl Geometry {
     }
 
     /// The range as a part of a chunk, if it is in one chunk alone and not empty.
+    #[inline]
     pub fn only_part(&self, range: SectorRange) -> Option<Part> {
         let place = self.place_of(range.start);
         let is_in_one = (1..=self.chunk_sectors - place.offset).contains(&range.count);
@@ -424,7 +427,7 @@ impl Geometry {
 
 /// Shapes of the same array with further members.
 ///
-/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing else:
+/// A parity row does not depend on the others, so a further one needs a place and nothing else:
 /// a member of its own, for each group, behind all members there are. The name of the level follows from
 /// the count.
 impl Geometry {
@@ -473,7 +476,7 @@ impl Geometry {
         false
     }
 
-    /// Whether members added for capacity alone give the other. Whether they come before parity rows or behind them
+    /// Whether members added for capacity alone give the other. Whether parity rows come before or behind
     /// makes no difference.
     fn widens_into(&self, other: &Self) -> bool {
         let mut shape = self.clone();

@@ -56,7 +56,7 @@ pub enum Layout {
     #[default]
     LeftSymmetric,
     /// Linux md's `left-symmetric-6`: the first parity rotates over all members but the last ones,
-    /// which hold the further parity rows. It is what a parity row added to a RAID 5 without moving data gives.
+    /// which hold the further parity rows: what a RAID 5 becomes by a parity row, without moving data.
     LeftSymmetricFixedRows,
     /// What parity rows added to an array of several parities, or of groups, give: so many parities as by
     /// [`LeftSymmetric`](Self::LeftSymmetric) over the members that were there first, and each further

@@ -21,6 +21,7 @@ pub(crate) struct MemberWrite {
 }
 
 impl MemberWrite {
+    #[inline]
     pub(crate) fn range(&self) -> SectorRange {
         SectorRange::new(self.at, self.data.len() as u64 / SECTOR_BYTES)
     }

@@ -161,11 +161,46 @@ impl<D: BlockDevice> Replacements<D> {
         device: Rc<D>,
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
+        let returning = self.look_for_return(member, &device).await?;
+        self.put_in_place(member, device, returning, returning.unwrap_or(uuid)).await
+    }
+
+    /// Puts a lost member back that is whole but for what changed since. `false` of any other device, which
+    /// is not written to.
+    ///
+    /// # Errors
+    /// When the device does not suit or fails; the array is as before then.
+    pub(crate) async fn take_back(&self, member: usize, device: Rc<D>) -> Result<bool, ArrayError> {
+        let Some(uuid) = self.look_for_return(member, &device).await? else { return Ok(false) };
+        // Another device may have taken the place while the label was read.
+        let record = self.membership.durable().map(|durable| durable.record().members[member]);
+        let is_lost = record.is_some_and(|it| it.uuid == uuid && it.state == MemberState::Lost);
+        if !is_lost || self.members[member].has_device() {
+            return Ok(false);
+        }
+        self.put_in_place(member, device, Some(uuid), uuid).await.map(|_| true)
+    }
+
+    /// The uuid of a device that is the lost member itself.
+    async fn look_for_return(
+        &self,
+        member: usize,
+        device: &D,
+    ) -> Result<Option<[u8; 16]>, ArrayError> {
         self.check_place(member)?;
         // A loss that is under way is on record first: then all that was changed since is dirty.
         self.membership.recorded().await.map_err(ArrayError::Io)?;
-        let returning = self.returning(member, &device).await;
-        let uuid = returning.unwrap_or(uuid);
+        Ok(self.returning(member, device).await)
+    }
+
+    /// Puts a device in a place; one that is `returning` lacks what changed since it left, and no more.
+    async fn put_in_place(
+        &self,
+        member: usize,
+        device: Rc<D>,
+        returning: Option<[u8; 16]>,
+        uuid: [u8; 16],
+    ) -> Result<Replacement, ArrayError> {
         // Somebody may have been faster, with the same device even.
         self.check_place(member)?;
         self.check_device(&device, &uuid)?;

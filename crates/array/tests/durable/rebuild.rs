@@ -128,6 +128,39 @@ fn a_member_that_comes_back_is_given_what_changed_and_no_more() {
 }
 
 #[test]
+fn only_the_lost_member_itself_is_taken_back_and_no_other_drive_is_written() {
+    for consistency in [Consistency::Bitmap, Consistency::Journal] {
+        with_drives(5, move |world| async move {
+            let (array, blocks) =
+                (made(&world, Level::Raid5, 4, consistency).await, blocks(Level::Raid5, 4));
+            for block in blocks {
+                write(&array, block, 1).await.expect("write");
+            }
+            array.stop().await.expect("stop");
+            drop(array);
+            // Lost by its absence.
+            let (array, report) = world.assemble(&[0, 2, 3], PLAIN).await.expect("enough");
+            assert_eq!(report.now_lost, [1]);
+            for block in blocks {
+                write(&array, block, 2).await.expect("write");
+            }
+            let drive = |number: usize| world.drives[number].clone();
+            assert_eq!(array.take_back(1, drive(4)).await, Ok(false), "a stranger");
+            assert!(Array::examine(&drive(4)).await.expect("readable").is_none());
+            assert_eq!(array.take_back(1, drive(2)).await, Ok(false), "another member");
+            assert_eq!(array.take_back(2, drive(1)).await, Ok(false), "another place");
+            assert_eq!(array.take_back(1, drive(1)).await, Ok(true));
+            array.ended(BackgroundTask::Rebuild).await;
+            assert_eq!(state(&array, 1), MemberState::InService);
+            assert_eq!(array.take_back(1, drive(1)).await, Ok(false), "it is back already");
+            array.stop().await.expect("stop");
+            drop(array);
+            check_without(&world, &[0, 1, 3], blocks, 2).await;
+        });
+    }
+}
+
+#[test]
 fn a_rebuild_that_was_stopped_goes_on_where_it_was() {
     with_drives(5, |world| async move {
         let array = made(&world, Level::Raid6, 4, Consistency::Bitmap).await;

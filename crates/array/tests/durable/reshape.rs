@@ -1,4 +1,4 @@
-//! A member for capacity, added while the array serves: power cuts at every step with requests beside it, members
+//! A member for capacity, added while the array serves: power cuts at every step beside requests, members
 //! that are lost before, in the middle and behind it, and what is refused.
 
 use std::cell::RefCell;

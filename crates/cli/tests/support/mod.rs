@@ -81,9 +81,12 @@ impl Instance {
         path.to_str().unwrap().to_owned()
     }
 
+    /// A command of the instance. A daemon that it starts waits for no missing device: most tests are
+    /// about what happens without one.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_voltier"));
-        command.args(args).env("VOLTIER_STATE", self.state()).current_dir(self.dir.path());
+        command.args(args).env("VOLTIER_STATE", self.state()).env("VOLTIER_DEVICE_WAIT", "0");
+        command.current_dir(self.dir.path());
         command
     }
 

@@ -1,6 +1,6 @@
 //! The control plane's view of arrays.
 
-use voltier_array::Consistency;
+use voltier_array::{Consistency, JournalState, MemberRecord, MemberState, Superblock};
 
 use crate::array_settings::ArraySettings;
 use crate::array_spec::ArrayLevel;
@@ -24,6 +24,49 @@ pub struct MemberLabel {
     pub chunk_bytes: u32,
     /// Protection of parity against a crash.
     pub consistency: Consistency,
+    /// The place of the member in the array.
+    pub place: u32,
+    /// Changes of membership that the label knows: of several labels the highest is the newest.
+    pub event: u64,
+    /// Members that each group can lose.
+    pub redundancy: u32,
+    /// All places of the array, in their order.
+    pub places: Vec<LabelledPlace>,
+    /// Whether the journal has a device of its own that is in service.
+    pub has_journal_device: bool,
+}
+
+/// A place of an array, as the label of a member tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelledPlace {
+    /// The group of members that protect each other.
+    pub group: u32,
+    /// The state of the member in it.
+    pub state: MemberState,
+}
+
+impl From<Superblock> for MemberLabel {
+    fn from(superblock: Superblock) -> Self {
+        let Superblock { array, member, .. } = superblock;
+        let geometry = &array.geometry;
+        let place = |(at, member): (usize, &MemberRecord)| LabelledPlace {
+            group: geometry.group_of_member(at) as u32,
+            state: member.state,
+        };
+        let in_service = JournalState::InService;
+        Self {
+            array: Identity(array.uuid),
+            level: ArrayLevel(geometry.level()),
+            chunk_bytes: (geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
+            consistency: array.consistency,
+            place: member as u32,
+            event: array.event,
+            redundancy: geometry.parity_chunks() as u32,
+            places: array.members.iter().enumerate().map(place).collect(),
+            has_journal_device: array.journal_device.is_some_and(|it| it.state == in_service),
+            name: array.name,
+        }
+    }
 }
 
 /// The result of making or assembling an array.
@@ -204,6 +247,18 @@ pub trait ArrayEngine {
         place: u32,
         device: &DeviceSpec,
     ) -> ControlResult<Replaced>;
+
+    /// Puts a lost member back into its place, if the device is that member and was not used elsewhere
+    /// since: what changed meanwhile is computed. `false` of any other device, which is not written to.
+    ///
+    /// # Errors
+    /// The array is as before then.
+    fn take_back(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool>;
 
     /// Keeps a device for the next member that is lost, or takes it for one that is.
     ///

@@ -19,7 +19,8 @@ use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
 
 pub use arrays::{
-    ArrayDevices, ArrayEngine, JournalDeviceLabel, MemberLabel, OpenedArray, Replaced, SpareLabel,
+    ArrayDevices, ArrayEngine, JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray,
+    Replaced, SpareLabel,
 };
 
 /// Whether an SSD is made a cache or was one.

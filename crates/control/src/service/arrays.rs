@@ -1,10 +1,13 @@
 //! Making, assembling, changing and deleting arrays.
 
+use std::time::Instant;
+
 use voltier_array::Consistency;
 
+use super::absence::{Missing, Survey};
 use super::admit::Beside;
-use super::live::LiveArray;
-use super::{Service, spare_labels};
+use super::live::{LiveArray, now};
+use super::{Service, late, spare_labels};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -31,6 +34,7 @@ impl<E: Engine> Service<E> {
                 Ok(Response::Arrays { arrays })
             }
             ArrayRequest::Assemble { devices, force } => self.assemble(devices, force),
+            ArrayRequest::Start { name } => late::start_array(self, &name),
             ArrayRequest::Fail { name, member } => self.fail_member(&name, &member),
             ArrayRequest::Delete { name, erase } => self.delete_array(&name, erase),
             ArrayRequest::Replace { name, old, new, force } => {
@@ -132,7 +136,7 @@ impl<E: Engine> Service<E> {
             return Err(error);
         }
         let (size_bytes, left_out) = (Some(opened.size_bytes), opened.left_out);
-        let live = LiveArray { size_bytes, left_out, error: String::new() };
+        let live = LiveArray { size_bytes, left_out, ..LiveArray::default() };
         self.live_arrays.insert(name.clone(), live);
         self.engine.configure_array(&name, &settings);
         Ok(self.array_response(&name, notes))
@@ -170,12 +174,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
         self.keep_array(record, opened, left_out.clone())?;
-        // Volumes may have waited for it.
-        for volume in self.registry.volumes().to_vec() {
-            if volume.devices().any(|it| it.array() == Some(&name)) && !self.is_open(&volume.name) {
-                self.bring_up(&volume);
-            }
-        }
+        late::serve_again(self, &name, now());
         Ok(self.array_response(&name, left_out))
     }
 
@@ -305,42 +304,33 @@ impl<E: Engine> Service<E> {
     }
 
     /// Assembles every recorded array. One that cannot be is shown as failed, with the reason.
-    pub(super) fn start_arrays(&mut self) {
+    pub(super) fn start_arrays(&mut self, now: Instant) {
         self.reconcile_pools();
         for record in self.registry.arrays().to_vec() {
-            self.start_array(record);
+            late::try_array(self, record, Some(now), now);
         }
     }
 
-    fn start_array(&mut self, mut record: RegisteredArray) {
+    /// Assembles a recorded array of the devices that a survey found.
+    pub(super) fn assemble_recorded(&mut self, mut record: RegisteredArray, survey: Survey) {
         let name = record.name.clone();
-        let mut live = LiveArray::default();
-        let mut present = Vec::new();
-        // A spare that has the array's label was taken before a crash.
-        let spares: Vec<DeviceSpec> = record.spares.clone();
-        let taken: Vec<DeviceSpec> =
-            spares.into_iter().filter(|spare| self.is_labelled(spare, record.uuid)).collect();
-        let ours = record.members.iter().flatten().chain(&record.incoming);
-        for member in ours.chain(&record.journal).chain(&taken) {
-            let looked = if member.is_volatile() {
-                Err(ControlError::failed(format!("{member} ended with the daemon before")))
-            } else {
-                self.look_at(member, 0, "member")
-            };
-            match looked {
-                Ok(()) => present.push(member.clone()),
-                Err(error) => live.left_out.push(error.message),
-            }
-        }
+        let Survey { present, left_out, missing, .. } = survey;
+        let mut live = LiveArray { left_out, ..LiveArray::default() };
+        live.absence.missing = missing;
         match self.engine.open_array(&record, &present, false) {
             Ok(opened) => {
                 live.size_bytes = Some(opened.size_bytes);
+                live.absence.missing.retain(Missing::is_member);
                 learn(&mut record, &opened);
                 live.left_out.extend(opened.left_out);
             }
             Err(error) => live.error = error.message,
         }
-        for line in live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty())) {
+        let before = self.live_arrays.get(&name);
+        let is_news =
+            before.is_none_or(|it| it.error != live.error || it.left_out != live.left_out);
+        let lines = live.left_out.iter().chain(Some(&live.error).filter(|text| !text.is_empty()));
+        for line in lines.filter(|_| is_news) {
             self.engine.log(&format!("array {name}: {line}"));
         }
         let is_open = live.size_bytes.is_some();
@@ -412,6 +402,11 @@ impl<E: Engine> Service<E> {
         let Some(live) = self.live_arrays.get(&record.name) else { return status };
         status.left_out.clone_from(&live.left_out);
         status.error.clone_from(&live.error);
+        status.waits_for = live.absence.awaited();
+        status.waits_seconds = live.absence.seconds_left();
+        if live.absence.is_waiting() {
+            status.state = ArrayState::Waiting;
+        }
         if live.size_bytes.is_some() {
             status.state = ArrayState::Running;
             self.engine.fill_array_status(&record.name, &mut status);

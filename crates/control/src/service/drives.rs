@@ -130,7 +130,7 @@ fn another_drive(record: &VolumeRecord, found: Option<DriveIdentity>) -> Control
     };
     ControlError::failed(format!(
         "another drive has the path of its origin {origin}: {found}, not {known}{at_stake}; connect the \
-         origin and restart the daemon, or, if this drive holds the origin's data, \
+         origin, and it is served, or, if this drive holds the origin's data, \
          `voltier set {name} hdd={origin}`"
     ))
 }

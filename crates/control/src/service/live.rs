@@ -2,7 +2,14 @@
 
 use std::time::Instant;
 
+use super::absence::Absence;
 use crate::export_spec::ExportSpec;
+
+/// The time of the control plane.
+#[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
 
 /// A volume while the daemon runs, beside its record.
 pub(super) struct Live {
@@ -13,16 +20,18 @@ pub(super) struct Live {
     /// Exports of the record that could not be opened, and why.
     pub(super) closed_exports: Vec<(ExportSpec, String)>,
     pub(super) opened_at: Instant,
+    /// The drives that it lacks, while it is not open.
+    pub(super) absence: Absence,
 }
 
 impl Live {
-    #[expect(clippy::disallowed_methods, reason = "uptime of the control plane, not of an I/O")]
     pub(super) fn new() -> Self {
         Self {
             is_open: false,
             error: String::new(),
             closed_exports: Vec::new(),
-            opened_at: Instant::now(),
+            opened_at: now(),
+            absence: Absence::default(),
         }
     }
 }
@@ -36,4 +45,6 @@ pub(super) struct LiveArray {
     pub(super) left_out: Vec<String>,
     /// Why it is not open; empty when it is.
     pub(super) error: String,
+    /// The devices that it lacks: of an open array the members that were in service before.
+    pub(super) absence: Absence,
 }

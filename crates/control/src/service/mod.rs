@@ -4,6 +4,7 @@
 //! never waits for it. The rule for every change: check everything, then record what must be known
 //! after a crash, then do it, then answer.
 
+mod absence;
 mod admit;
 mod array_members;
 mod arrays;
@@ -11,6 +12,7 @@ mod drains;
 mod drives;
 mod exports;
 mod jobs;
+mod late;
 mod live;
 mod show;
 mod spare_labels;
@@ -19,6 +21,7 @@ mod start;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
 use crate::error::{ControlError, ControlResult};
@@ -30,6 +33,7 @@ use crate::safety::Machine;
 use crate::suggest;
 
 use jobs::Jobs;
+pub use late::DEVICE_WAIT_S;
 use live::{Live, LiveArray};
 pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
 
@@ -46,6 +50,8 @@ pub struct Service<E> {
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
     busy_tries: u32,
+    /// How long a recorded device that is not there is awaited.
+    device_wait: Duration,
 }
 
 impl<E: Engine> Service<E> {
@@ -61,6 +67,7 @@ impl<E: Engine> Service<E> {
             jobs: Jobs::default(),
             stopping: false,
             busy_tries: 1,
+            device_wait: Duration::ZERO,
         }
     }
 
@@ -96,6 +103,7 @@ impl<E: Engine> Service<E> {
             Request::Delete { name, flush } => self.delete(&name, flush),
             Request::Show { name: Some(name) } => self.show(&name),
             Request::Show { name: None } => Ok(self.show_all()),
+            Request::Start { name } => late::start_volume(self, &name),
             Request::Set { name, changes } => self.set(&name, &changes),
             Request::Flush { name } => self.flush(&name),
             Request::Attach { name, cache } => self.attach(&name, cache),
@@ -105,6 +113,12 @@ impl<E: Engine> Service<E> {
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }
+    }
+
+    /// Looks for missing devices, and tries what waits for them. Returns how soon to look again, if there is
+    /// anything to look for.
+    pub fn look_for_devices(&mut self, now: Instant) -> Option<Duration> {
+        late::look_for_devices(self, now)
     }
 
     /// The record of a volume.
@@ -135,8 +149,15 @@ impl<E: Engine> Service<E> {
 
     /// Writes down what went wrong with something nobody waits for: in the log and in `show`.
     fn note(&mut self, name: &VolumeName, outcome: ControlResult<()>) {
+        self.note_unless(false, name, outcome);
+    }
+
+    /// [`Self::note`]; the log does not say again what it has said.
+    fn note_unless(&mut self, is_said: bool, name: &VolumeName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
-            self.log(name, &error.message);
+            if !is_said {
+                self.log(name, &error.message);
+            }
             if let Some(live) = self.live.get_mut(name) {
                 live.error = error.message;
             }

@@ -35,6 +35,9 @@ impl<E: Engine> Service<E> {
         let name = &record.name;
         let Some(live) = self.live.get(name) else { return status };
         status.error = live.error.clone();
+        status.waits_for = live.absence.awaited();
+        status.waits_seconds = live.absence.seconds_left();
+        let is_waiting = live.absence.is_waiting();
         let uptime = live.opened_at.elapsed();
         status.uptime_seconds = uptime.as_secs();
         let closed = live.closed_exports.clone();
@@ -51,6 +54,14 @@ impl<E: Engine> Service<E> {
             })
             .collect();
         if !live.is_open {
+            if is_waiting {
+                status.state = VolumeState::Waiting;
+            }
+            for device in [&mut status.hdd, &mut status.ssd] {
+                if status.waits_for.contains(&device.path) {
+                    device.state = DeviceState::Missing;
+                }
+            }
             return status;
         }
         status.hdd.state = DeviceState::Online;
@@ -133,6 +144,8 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
         lost_ranges: cache.map_or(0, |cache| cache.lost_total),
         lost: cache.map(|cache| cache.lost.clone()).unwrap_or_default(),
         damaged: Vec::new(),
+        waits_for: Vec::new(),
+        waits_seconds: None,
         lost_ranges_unlisted: cache
             .map_or(0, |cache| cache.lost_total.saturating_sub(cache.lost.len() as u64)),
         overwritten_writes: 0,

@@ -6,7 +6,8 @@ use super::Service;
 use super::admit::Beside;
 use super::drives;
 use super::jobs::Purpose;
-use super::live::Live;
+use super::late;
+use super::live::{Live, now};
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
@@ -21,19 +22,22 @@ pub(crate) const CRASH_STEP: Duration = Duration::from_millis(20);
 
 impl<E: Engine> Service<E> {
     /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
-    /// the reason; the others serve.
+    /// the reason; the others serve. One of which a device is missing waits for it as long as `device_wait`
+    /// says, or longer where redundancy is at stake: see [`Service::look_for_devices`].
     ///
     /// After a crash the kernel may still be taking the daemon before apart: its sockets answer and
     /// its locks hold for a moment longer than the process. Then what is busy is tried again.
-    pub fn start(&mut self, after_crash: bool) {
+    pub fn start(&mut self, after_crash: bool, device_wait: Duration) {
+        self.device_wait = device_wait;
         self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };
         for export in self.registry.volumes().iter().flat_map(|record| &record.exports) {
             // Also those of volumes that will not come up: nobody else knows whose they were.
             self.engine.clear_dead(export);
         }
-        self.start_arrays();
+        let now = now();
+        self.start_arrays(now);
         for record in self.registry.volumes().to_vec() {
-            self.bring_up(&record);
+            late::try_volume(self, &record, Some(now), now);
         }
         self.busy_tries = 1;
     }
@@ -52,8 +56,8 @@ impl<E: Engine> Service<E> {
         outcome
     }
 
-    /// Brings one volume up, its exports and its unfinished work included.
-    pub(super) fn bring_up(&mut self, record: &VolumeRecord) {
+    /// Brings one volume up with what is there, its exports and its unfinished work included.
+    pub(super) fn open_up(&mut self, record: &VolumeRecord) {
         let name = record.name.clone();
         let mut live = Live::new();
         let opened = match self.locate_drives(record) {
@@ -61,9 +65,10 @@ impl<E: Engine> Service<E> {
             Err(error) => Err(error),
         };
         live.is_open = opened.is_ok();
-        self.live.insert(name.clone(), live);
-        if opened.is_err() {
-            self.note(&name, opened);
+        let before = self.live.insert(name.clone(), live);
+        if let Err(error) = &opened {
+            let is_news = before.is_none_or(|before| before.error != error.message);
+            self.note_unless(!is_news, &name, opened);
             return;
         }
         let adopted = self.adopt_identities(&name);
@@ -117,11 +122,11 @@ impl<E: Engine> Service<E> {
         let origin_identity = drives::identity_of(&mut self.engine, &self.machine, &device);
         let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
         self.registry.put(taken.clone())?;
-        self.bring_up(&taken);
+        late::bring_up(self, &taken);
         let refused = self.live.get(name).filter(|live| !live.is_open);
         if let Some(error) = refused.map(|live| live.error.clone()) {
             self.registry.put(record.clone())?;
-            self.bring_up(&record);
+            late::bring_up(self, &record);
             return Err(ControlError::failed(error));
         }
         self.log(name, &format!("its origin is {} now, as its user says", taken.origin));
@@ -345,7 +350,7 @@ fn large_enough(
     }
     Err(ControlError::failed(format!(
         "its {side} {device} has {size_bytes} bytes and had {size_bytes_min} when it was created; \
-         give it its size back and restart the daemon"
+         give it its size back, then `voltier start` it"
     )))
 }
 
@@ -353,7 +358,7 @@ fn large_enough(
 fn may_be_missed(record: &VolumeRecord, error: ControlError) -> ControlError {
     match &record.cache {
         Some(cache) if cache.maybe_dirty => ControlError::failed(format!(
-            "{}; this SSD may hold {}: bring it back and restart the daemon, or \
+            "{}; this SSD may hold {}: bring it back, and the volume is served, or \
              `voltier detach {} --no-flush` to give them up",
             error.message.split("; ").next().unwrap_or_default(),
             cache.newest_data(),

@@ -4,6 +4,7 @@ use super::Service;
 use super::admit::Beside;
 use super::drives;
 use super::jobs::Purpose;
+use super::late;
 use super::live::Live;
 use voltier_cache::Mode;
 
@@ -219,7 +220,7 @@ impl<E: Engine> Service<E> {
         let was = plain.cache.take();
         if !self.is_open(name) {
             self.registry.put(plain.clone())?;
-            self.bring_up(&plain);
+            late::bring_up(self, &plain);
             return Ok(());
         }
         let detached = self.forget_cache(plain, write_back)?;
@@ -298,7 +299,7 @@ impl<E: Engine> Service<E> {
         }
         Err(ControlError::failed(format!(
             "the cache of {name} ({}) is not there and may hold {}; \
-             bring it back and restart the daemon, or give them up with --no-flush",
+             bring it back, and the volume is served, or give them up with --no-flush",
             cache.device,
             cache.newest_data()
         )))

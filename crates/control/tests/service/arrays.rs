@@ -13,15 +13,15 @@ use voltier_control::{
     ArrayDetail, ArrayName, ArrayState, DeviceSpec, DeviceState, Settings, VolumeState,
 };
 
-fn r5() -> ArrayName {
+pub(super) fn r5() -> ArrayName {
     "r5".parse().unwrap()
 }
 
-fn on(array: &str) -> DeviceSpec {
+pub(super) fn on(array: &str) -> DeviceSpec {
     format!("array:{array}").parse().unwrap()
 }
 
-fn over_r5() -> Request {
+pub(super) fn over_r5() -> Request {
     Request::Create { name: name(), origin: on("r5"), cache: None }
 }
 
@@ -43,7 +43,7 @@ impl Fixture {
         }
     }
 
-    fn make(&self, members: &[&str]) -> Request {
+    pub(super) fn make(&self, members: &[&str]) -> Request {
         Request::Array { ask: ArrayRequest::Create { array: self.new_array(members) } }
     }
 
@@ -52,14 +52,14 @@ impl Fixture {
         Request::Array { ask: ArrayRequest::Assemble { devices, force: false } }
     }
 
-    fn ask(&mut self, request: Request) -> (ArrayDetail, Vec<String>) {
+    pub(super) fn ask(&mut self, request: Request) -> (ArrayDetail, Vec<String>) {
         match self.service.handle(request) {
             Response::Array { array, notes } => (*array, notes),
             other => panic!("{other:?}"),
         }
     }
 
-    fn array(&mut self) -> ArrayDetail {
+    pub(super) fn array(&mut self) -> ArrayDetail {
         self.ask(Request::Array { ask: ArrayRequest::Show { name: Some(r5()) } }).0
     }
 

@@ -5,12 +5,14 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use voltier_array::MemberState;
 use voltier_cache::Mode;
 
 use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
 use voltier_control::safety::Machine;
@@ -35,6 +37,8 @@ pub(super) struct Books {
     pub(super) lost: Vec<ByteRange>,
     /// Labels of devices, by their paths: they outlive a daemon.
     pub(super) labels: BTreeMap<PathBuf, MemberLabel>,
+    /// Whether members that were lost have been used since.
+    pub(super) used_elsewhere: bool,
     /// Labels of spares, by the inodes of their devices.
     spare_labels: BTreeMap<u64, SpareLabel>,
     /// Open arrays.
@@ -214,16 +218,23 @@ impl ArrayEngine for BookEngine {
 
     fn create_array(&mut self, record: &RegisteredArray) -> ControlResult<OpenedArray> {
         self.call("make", record.name.as_str())?;
+        let in_service = LabelledPlace { group: 0, state: MemberState::InService };
         let label = MemberLabel {
             array: record.uuid,
             name: record.name.to_string(),
             level: record.level,
             chunk_bytes: record.chunk_bytes,
             consistency: record.consistency,
+            place: 0,
+            event: 1,
+            redundancy: 1,
+            places: vec![in_service; record.members.len()],
+            has_journal_device: record.journal.is_some(),
         };
         let mut books = self.books();
-        for path in record.devices().filter_map(DeviceSpec::path) {
-            books.labels.insert(path.to_owned(), label.clone());
+        for (place, device) in record.devices().enumerate() {
+            let label = MemberLabel { place: place as u32, ..label.clone() };
+            books.labels.extend(device.path().map(|path| (path.to_owned(), label)));
         }
         let members = record.members.clone();
         let level = Some(record.level);
@@ -263,7 +274,9 @@ impl ArrayEngine for BookEngine {
             }
         }
         let level = Some(record.level);
-        let array = BookArray { level, members: places.clone(), ..BookArray::default() };
+        let empty = places.iter().enumerate().filter(|(_, place)| place.is_none());
+        let lost = empty.map(|(place, _)| place as u32).collect();
+        let array = BookArray { level, members: places.clone(), lost, ..BookArray::default() };
         self.books().arrays.insert(record.name.clone(), array);
         let journal = record.journal.clone();
         Ok(OpenedArray { journal, ..opened(record.level, places) })
@@ -299,14 +312,35 @@ impl ArrayEngine for BookEngine {
     ) -> ControlResult<Replaced> {
         self.call("replace", &format!("{name} {place}"))?;
         let mut books = self.books();
-        let array = books.arrays.get_mut(name).unwrap();
+        let Books { arrays, labels, .. } = &mut *books;
+        let array = arrays.get_mut(name).unwrap();
         if !array.lost.contains(&place) {
             array.incoming.push(device.clone());
             return Ok(Replaced::Copy);
         }
         array.lost.retain(|lost| *lost != place);
-        array.members[place as usize] = Some(device.clone());
+        let old = array.members[place as usize].replace(device.clone());
+        let label = old.and_then(|old| labels.remove(old.path()?));
+        labels.extend(device.path().map(Path::to_owned).zip(label));
         Ok(Replaced::Rebuild)
+    }
+
+    fn take_back(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
+        self.call("take back", &format!("{name} {place}"))?;
+        let mut books = self.books();
+        let is_used = books.used_elsewhere;
+        let array = books.arrays.get_mut(name).unwrap();
+        if is_used || !array.lost.contains(&place) {
+            return Ok(false);
+        }
+        array.lost.retain(|lost| *lost != place);
+        array.members[place as usize] = Some(device.clone());
+        Ok(true)
     }
 
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {
@@ -419,8 +453,13 @@ impl Fixture {
         Self { dir, engine, service }
     }
 
-    /// Ends this daemon, with or without a word, and starts the next.
+    /// Ends this daemon, with or without a word, and starts the next, which waits for nothing.
     pub(super) fn restart(&mut self, clean: bool) {
+        self.restart_and_wait(clean, Duration::ZERO);
+    }
+
+    /// The same, and the next one waits for what is missing.
+    pub(super) fn restart_and_wait(&mut self, clean: bool, device_wait: Duration) {
         if clean {
             self.service.stop();
         }
@@ -429,7 +468,7 @@ impl Fixture {
         self.engine = BookEngine::default();
         self.steer(|books| (books.labels, books.spare_labels) = (labels, spare_labels));
         self.service = load(self.dir.path(), &self.engine);
-        self.service.start(false);
+        self.service.start(false, device_wait);
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -482,6 +521,15 @@ impl Fixture {
 
     pub(super) fn steer(&self, change: impl FnOnce(&mut Books)) {
         change(&mut self.engine.books());
+    }
+
+    /// Another drive is where this one was: the books know no labels but by their places.
+    pub(super) fn take_label(&self, drive: &str) -> MemberLabel {
+        self.engine.books().labels.remove(&self.path(drive)).unwrap()
+    }
+
+    pub(super) fn put_label(&self, drive: &str, label: MemberLabel) {
+        self.engine.books().labels.insert(self.path(drive), label);
     }
 
     pub(super) fn calls(&self) -> Vec<String> {

@@ -2,5 +2,6 @@
 
 mod arrays;
 mod books;
+mod late;
 mod spare_pools;
 mod volumes;

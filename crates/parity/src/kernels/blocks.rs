@@ -154,8 +154,13 @@ unsafe fn sums<V: Vector, const ROWS: usize, const N: usize>(
 
 #[inline(always)]
 unsafe fn operands_of<V: Vector, const N: usize>(block: [V; N]) -> [Operand<V>; N] {
-    // SAFETY: as the caller's.
-    block.map(|vector| unsafe { vector.operand() })
+    // A loop: `map` of an array is a function without the instruction set, and is not always inlined.
+    let mut operands = [(block[0], block[0]); N];
+    for (operand, vector) in operands.iter_mut().zip(block) {
+        // SAFETY: as the caller's.
+        *operand = unsafe { vector.operand() };
+    }
+    operands
 }
 
 #[inline(always)]

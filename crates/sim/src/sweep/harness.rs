@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::fmt::{Debug, Display};
 use std::ops::Deref;
 use std::rc::Rc;
+use std::time::Duration;
 
 use voltier_block::Prng;
 use voltier_control::engine::Engine;
@@ -249,7 +250,7 @@ impl<S: Subject> Sweep<S> {
         }
         subject.prepare(&fixture, prng);
         let mut service = S::service(&fixture);
-        service.start(false);
+        service.start(false, Duration::ZERO);
         fixture.step();
         subject.check_served(&fixture, &mut service);
         fixture.check_all("after the crash");
@@ -315,7 +316,7 @@ impl<S: Subject> Sweep<S> {
             service.stop();
             fixture.check_for_leaks();
             service = S::service(fixture);
-            service.start(false);
+            service.start(false, Duration::ZERO);
             subject.check_served(fixture, &mut service);
             fixture.check_all("after a stop in order");
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use voltier_array::{Consistency, Level};
 use voltier_control::protocol::{
@@ -297,7 +298,7 @@ impl ArrayCommand {
         seed: u64,
     ) -> Service<ArraySimEngine> {
         let mut service = engine::service(fixture);
-        service.start(false);
+        service.start(false, Duration::ZERO);
         fixture.client_count.set(CLIENTS);
         ask(fixture, &mut service, create(self.level_of(seed), self.journal_before()));
         fixture.pass(WARM_UP_NS);
@@ -339,7 +340,9 @@ impl ArrayCommand {
     ) {
         match self {
             Self::Stop => service.stop(),
-            Self::Start | Self::Recover | Self::RecoverWithJournal => service.start(false),
+            Self::Start | Self::Recover | Self::RecoverWithJournal => {
+                service.start(false, Duration::ZERO)
+            }
             _ => self.again(fixture, service, seed),
         }
         answered();

@@ -100,13 +100,7 @@ impl ArrayEngine for ArraySimEngine {
     fn label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<MemberLabel>> {
         self.0.step();
         let found = self.examine_now(self.disk(device)?)?;
-        Ok(found.map(|Superblock { array, .. }| MemberLabel {
-            array: Identity(array.uuid),
-            level: ArrayLevel(array.geometry.level()),
-            chunk_bytes: (array.geometry.chunk_sectors() * 512) as u32,
-            consistency: array.consistency,
-            name: array.name,
-        }))
+        Ok(found.map(MemberLabel::from))
     }
 
     fn journal_label_of(
@@ -275,6 +269,15 @@ impl ArrayEngine for ArraySimEngine {
                 if how == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
             }
         })
+    }
+
+    fn take_back(&mut self, _: &ArrayName, place: u32, device: &DeviceSpec) -> ControlResult<bool> {
+        let (disk, place) = (self.disk(device)?, place as usize);
+        let is_back = self.run(move |array| async move { array.take_back(place, disk).await })?;
+        if is_back {
+            self.with_open(|open| open.devices[place] = Some(device.clone()))?;
+        }
+        Ok(is_back)
     }
 
     fn add_spare(&mut self, _: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use voltier_cache::Mode;
 use voltier_control::protocol::{NewCache, Request, Response};
@@ -238,7 +239,7 @@ impl Command {
     ) -> (Service<SimEngine>, Option<Medium>) {
         let settings = self.settings_before();
         let mut service = engine::service(fixture);
-        service.start(false);
+        service.start(false, Duration::ZERO);
         fixture.client_count.set(self.clients());
         ask(fixture, &mut service, create(settings.as_ref()));
         let at = ExportSpec::Nbd("unix:/run/v.sock".parse().expect("an address"));
@@ -247,7 +248,7 @@ impl Command {
         service.stop();
         let stale = settings.is_some().then(|| fixture.ssd.medium());
         service = engine::service(fixture);
-        service.start(false);
+        service.start(false, Duration::ZERO);
         fixture.pass(WARM_UP_NS);
         match self {
             Self::Create(_) | Self::CreatePlain => {
@@ -277,7 +278,7 @@ impl Command {
     ) {
         match self {
             Self::Stop(_) => service.stop(),
-            Self::Start(_) | Self::Recover(_) => service.start(false),
+            Self::Start(_) | Self::Recover(_) => service.start(false, Duration::ZERO),
             _ => {
                 for request in self.requests() {
                     ask(fixture, service, request);

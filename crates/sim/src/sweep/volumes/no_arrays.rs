@@ -64,6 +64,10 @@ impl ArrayEngine for SimEngine {
         refused()
     }
 
+    fn take_back(&mut self, _: &ArrayName, _: u32, _: &DeviceSpec) -> ControlResult<bool> {
+        refused()
+    }
+
     fn add_spare(&mut self, _: &ArrayName, _: &DeviceSpec) -> ControlResult<()> {
         refused()
     }

@@ -2,6 +2,7 @@
 //! when nothing can be lost, served without it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use voltier_block::{Lba, Prng};
 use voltier_cache::SUPERBLOCK_MAGIC;
@@ -68,7 +69,7 @@ fn foreign(plan: &Plan, ledger: &Rc<Ledger>) -> Medium {
     let drives = &plan.drives;
     let fixture = VolumeFixture::new(drives, Left::nothing(drives), 0, ledger);
     let mut service = engine::service(&fixture);
-    service.start(false);
+    service.start(false, Duration::ZERO);
     ask(&fixture, &mut service, create(Some(&Settings::default())));
     service.stop();
     fixture.ssd.medium()
@@ -119,7 +120,7 @@ pub(super) fn replace_the_ssd(
         _ => Identities::Known,
     });
     let mut service = engine::service(&fixture);
-    service.start(false);
+    service.start(false, Duration::ZERO);
     let status = show(&mut service);
     if wrong_ssd == WrongSsd::Swapped {
         assert_ne!(status.state, VolumeState::Failed, "{}", status.error);
@@ -183,7 +184,7 @@ pub(super) fn refuse_swapped(
 /// cache can be made on it.
 fn bring_back(fixture: Rc<VolumeFixture>, record: &CacheRecord) {
     let mut service = engine::service(&fixture);
-    service.start(false);
+    service.start(false, Duration::ZERO);
     let status = show(&mut service);
     assert_eq!(status.state, VolumeState::Degraded, "{}", status.error);
     fixture.check_all("with the SSD that was given up");

@@ -2,16 +2,14 @@
 
 use voltier_array::{ArrayStatus, AssembleReport, JournalState};
 use voltier_block::BlockDevice;
+use voltier_control::{
+    ArrayName, ControlError, ControlResult, DeviceSpec, Identity, JournalStatus,
+};
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use super::drives::{KnownDevice, open_leaf};
-use super::table::{self, OpenArray};
-use crate::array_status::JournalStatus;
-use crate::error::{ControlError, ControlResult};
-use crate::name::ArrayName;
-use crate::records::Identity;
-use crate::spec::DeviceSpec;
+use crate::drives::{KnownDevice, open_leaf};
+use crate::table::{self, OpenArray};
 
 /// A device to have a journal, with a new uuid.
 pub(super) type NewJournal = ((Leaf, [u8; 16]), KnownDevice);

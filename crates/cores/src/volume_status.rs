@@ -1,8 +1,7 @@
 //! From what the data path counts to what `show` prints.
 
+use voltier_control::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
 use voltier_volume::{DirectionCounts, Health, VolumeStatus as Counted};
-
-use crate::status::{ByteRange, DeviceState, LineCounts, RequestCounts, VolumeStatus};
 
 /// Facts of the data path about a volume.
 pub(super) struct Facts {

@@ -8,21 +8,19 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
+use voltier_control::{
+    ByteRange, CacheRecord, ControlError, ControlResult, LOST_RANGES_MAX, Settings, VolumeName,
+    VolumeRecord,
+};
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Volume, VolumeError};
 
-use super::loss::LossGate;
-use super::table;
-use super::volume_status::Facts;
-use crate::engine::{CacheStart, OpenedVolume};
-use crate::error::{ControlError, ControlResult};
-use crate::front;
-use crate::name::VolumeName;
-use crate::records::{CacheRecord, LOST_RANGES_MAX, VolumeRecord};
-use crate::settings::Settings;
-use crate::status::ByteRange;
+use crate::loss::LossGate;
+use crate::table;
+use crate::volume_status::Facts;
+use voltier_control::engine::{CacheStart, OpenedVolume};
 
 /// Lost ranges that are counted one by one; beyond it there are "at least" so many.
 const LOST_RANGES_COUNTED_MAX: usize = 1 << 16;
@@ -83,7 +81,7 @@ pub(super) async fn open(
 ) -> ControlResult<OpenedVolume> {
     let origin = table::open_origin(&handle, &record.origin)?;
     let volume = Volume::plain(&handle, origin);
-    front::check_origin(&volume, &record).await?;
+    voltier_control::check_origin(&volume, &record).await?;
     let mut generation = 0;
     if let Some(cache) = record.cache.filter(|cache| cache.failed.is_none()) {
         generation = put_in_front(&handle, &volume, &cache, start, gate).await?;
@@ -108,7 +106,7 @@ async fn put_in_front(
     gate: LossGate,
 ) -> ControlResult<u64> {
     let ssd = table::open_ssd(handle, &cache.device)?;
-    let opened = front::put_in_front(volume, ssd, cache, start).await?;
+    let opened = voltier_control::put_in_front(volume, ssd, cache, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
     }
@@ -191,7 +189,7 @@ pub(super) async fn detach(
 /// Changes settings.
 pub(super) async fn configure(name: VolumeName, settings: Settings) -> ControlResult<()> {
     let volume = resident(&name)?.volume.clone();
-    front::configure(&volume, &settings).await
+    voltier_control::configure(&volume, &settings).await
 }
 
 /// Writes every dirty line back.

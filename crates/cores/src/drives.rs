@@ -2,15 +2,11 @@
 
 use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
+use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
 use voltier_volume::{DriveSpec, Leaf};
-
-use crate::array_spec::ArrayLevel;
-use crate::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
-use crate::error::{ControlError, ControlResult};
-use crate::records::Identity;
-use crate::spec::{DeviceSpec, ModelBacking};
 
 /// A device of an array.
 #[derive(Clone)]
@@ -62,16 +58,7 @@ pub(super) async fn label_of(
     let leaf = open_leaf(&handle, &device)?;
     let found = Array::examine(&leaf).await;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
-    Ok(found.map(|superblock| {
-        let array = superblock.array;
-        MemberLabel {
-            array: Identity(array.uuid),
-            name: array.name,
-            level: ArrayLevel(array.geometry.level()),
-            chunk_bytes: (array.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
-            consistency: array.consistency,
-        }
-    }))
+    Ok(found.map(MemberLabel::from))
 }
 
 /// The label of a device, if it has a journal.

@@ -5,6 +5,8 @@
 //! CoreEngine  -- Remote::call -->   volumes: the volumes of this core, their caches and NBD servers
 //!     ^------------- answer --------'
 //! ```
+//!
+//! The daemon's data path is generic code that the compiler puts together in this crate and in no other.
 
 mod array_status;
 mod assemble;
@@ -22,23 +24,18 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
-use voltier_ring::{Core, Handle, Remote};
-
-use crate::array_settings::ArraySettings;
-use crate::array_status::ArrayDetail;
-use crate::engine::{
+use voltier_control::engine::{
     ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
     MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
-use crate::error::{ControlError, ControlResult};
-use crate::export_spec::ExportSpec;
-use crate::name::{ArrayName, VolumeName};
-use crate::protocol::{Growth, Repair};
-use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
-use crate::settings::Settings;
-use crate::spec::{DeviceSpec, ModelBacking};
-use crate::status::VolumeStatus;
+use voltier_control::protocol::{Growth, Repair};
+use voltier_control::{
+    ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
+    ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
+};
+use voltier_ring::{Core, Handle, Remote};
 
 use call::call;
 use exports::OpenExport;
@@ -46,10 +43,23 @@ use loss::{LossGate, SsdLoss};
 use volumes::DeviceNames;
 
 /// Prefix of the names of core threads.
-pub(crate) const CORE_THREAD: &str = "core-";
+const CORE_THREAD: &str = "core-";
+
+/// A core that panicked answers nothing more, and whoever asks it would wait for ever. Then the
+/// process ends: the next daemon starts as after a crash, and nothing acknowledged is lost.
+fn end_with_a_core() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if thread::current().name().is_some_and(|name| name.starts_with(CORE_THREAD)) {
+            eprintln!("voltier: a core has failed; ending as after a crash");
+            std::process::abort();
+        }
+    }));
+}
 
 /// The cores of this process, and the volumes and arrays on them.
-pub(crate) struct CoreEngine {
+pub struct CoreEngine {
     homes: BTreeMap<VolumeName, Home>,
     arrays: BTreeMap<ArrayName, ArrayHome>,
     /// The home of the next volume or array: they are dealt out in turn.
@@ -80,7 +90,8 @@ impl CoreEngine {
     ///
     /// # Errors
     /// When the kernel has no io_uring or no threads for us.
-    pub(crate) fn start(cores: usize) -> ControlResult<Self> {
+    pub fn start(cores: usize) -> ControlResult<Self> {
+        end_with_a_core();
         let cores = (0..cores.max(1))
             .map(|number| {
                 Core::start(&format!("{CORE_THREAD}{number}")).map_err(|error| {
@@ -459,6 +470,16 @@ impl ArrayEngine for CoreEngine {
     ) -> ControlResult<Replaced> {
         let (array, device) = (name.clone(), device.clone());
         self.on_array(name, move |handle| members::replace(handle, array, place as usize, device))
+    }
+
+    fn take_back(
+        &mut self,
+        name: &ArrayName,
+        place: u32,
+        device: &DeviceSpec,
+    ) -> ControlResult<bool> {
+        let (array, device) = (name.clone(), device.clone());
+        self.on_array(name, move |handle| members::take_back(handle, array, place as usize, device))
     }
 
     fn add_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()> {

@@ -2,14 +2,12 @@
 
 use std::net::ToSocketAddrs;
 
+use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, VolumeName};
 use voltier_export::fuse::FuseFile;
 use voltier_ring::{Remote, StreamAddress};
 
-use super::call::call;
-use super::volumes;
-use crate::error::{ControlError, ControlResult};
-use crate::export_spec::{ExportSpec, NbdAddress};
-use crate::name::VolumeName;
+use crate::call::call;
+use crate::volumes;
 
 /// An open export.
 pub(super) enum OpenExport {

@@ -2,9 +2,8 @@
 
 use std::future::Future;
 
+use voltier_control::{ControlError, ControlResult};
 use voltier_ring::{Handle, Remote};
-
-use crate::error::{ControlError, ControlResult};
 
 /// Runs a task on the core behind `remote` and waits for the answer.
 pub(super) fn call<T, F>(

@@ -2,19 +2,16 @@
 
 use voltier_array::{BackgroundTask, Replacement};
 use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_control::{
+    ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity,
+};
 use voltier_ring::Handle;
 
-use super::drives::{KnownDevice, open_all, open_leaf};
-use super::table::{self, PendingMember};
-use crate::array_settings::ArraySettings;
-use crate::array_spec::ArrayLevel;
-use crate::engine::{ArrayDevices, Replaced, Waker};
-use crate::error::{ControlError, ControlResult};
-use crate::name::ArrayName;
-use crate::protocol::{Growth, Repair};
-use crate::records::Identity;
-use crate::safety::HEAD_BYTES;
-use crate::spec::DeviceSpec;
+use crate::drives::{KnownDevice, open_all, open_leaf};
+use crate::table::{self, PendingMember};
+use voltier_control::engine::{ArrayDevices, Replaced, Waker};
+use voltier_control::protocol::{Growth, Repair};
+use voltier_control::safety::HEAD_BYTES;
 
 /// The first bytes of an array.
 pub(super) async fn head(name: ArrayName) -> ControlResult<Vec<u8>> {
@@ -68,6 +65,26 @@ pub(super) async fn replace(
             if replaced == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
         }
     })
+}
+
+/// Puts a lost member back whose device is there again; `false` of any other device.
+pub(super) async fn take_back(
+    handle: Handle,
+    name: ArrayName,
+    place: usize,
+    device: DeviceSpec,
+) -> ControlResult<bool> {
+    let open = table::find(&name)?;
+    let leaf = open_leaf(&handle, &device)?;
+    let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
+    let is_back = open.array.take_back(place, leaf).await;
+    let is_back = is_back.map_err(|error| {
+        ControlError::failed(format!("{device} does not come back to {name}: {error}"))
+    })?;
+    if is_back {
+        open.devices.borrow_mut()[place] = Some(known);
+    }
+    Ok(is_back)
 }
 
 /// Adds a parity row on these devices, or one of them for capacity.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use voltier_block::Nanos;
 use voltier_ring::Handle;
 
-use crate::engine::Waker;
+use voltier_control::engine::Waker;
 
 /// How often requests that wait for a loss to be recorded look whether it is.
 const RECORDED_STEP_NS: Nanos = 5_000_000;

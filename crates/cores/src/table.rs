@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_array::{Array, HealthNews};
+use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::Handle;
 use voltier_volume::{Drive, Leaf};
 
-use super::drives::{KnownDevice, open_leaf};
-use crate::error::{ControlError, ControlResult};
-use crate::name::ArrayName;
-use crate::spec::DeviceSpec;
+use crate::drives::{KnownDevice, open_leaf};
 
 /// An array on its home core.
 pub(super) struct OpenArray {

@@ -7,18 +7,16 @@ use voltier_array::{
     LeftOut, MetadataError, Superblock,
 };
 use voltier_block::BlockDevice;
+use voltier_control::{
+    ArrayLevel, ArrayName, ControlError, ControlResult, DeviceSpec, Identity, RegisteredArray,
+};
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use super::drives::{KnownDevice, open_all, open_leaf};
-use super::journals;
-use super::table::{self, OpenArray};
-use crate::array_spec::ArrayLevel;
-use crate::engine::OpenedArray;
-use crate::error::{ControlError, ControlResult};
-use crate::name::ArrayName;
-use crate::records::{Identity, RegisteredArray};
-use crate::spec::DeviceSpec;
+use crate::drives::{KnownDevice, open_all, open_leaf};
+use crate::journals;
+use crate::table::{self, OpenArray};
+use voltier_control::engine::OpenedArray;
 
 /// Makes an array of the record's members.
 pub(super) async fn create(handle: Handle, record: RegisteredArray) -> ControlResult<OpenedArray> {

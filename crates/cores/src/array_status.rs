@@ -1,17 +1,13 @@
 //! From what an array counts to what `array show` prints.
 
 use voltier_array::{Latency, MemberHealth, MemberState, Progress, ReshapeWait};
-
-use super::journals;
-use super::table;
-use crate::array_settings::TaskPace;
-use crate::array_status::{
-    ArrayCounts, ArrayDetail, ArrayState, HealthStatus, LatencyStatus, MemberStatus, ReshapeDetail,
-    ScrubFound, TaskStatus,
+use voltier_control::{
+    ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
+    LatencyStatus, MemberStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
 };
-use crate::error::ControlResult;
-use crate::name::ArrayName;
-use crate::records::Identity;
+
+use crate::journals;
+use crate::table;
 
 /// The status of an array now.
 pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayDetail> {

@@ -1,0 +1,274 @@
+//! Devices that come late: what waits for them is tried when they are there, or when the hold-off is over;
+//! what failed for want of them is tried again; a member that was missing returns to its array.
+
+use std::time::{Duration, Instant};
+
+use super::Service;
+use super::absence::{self, Absence, Missing};
+use super::live::{Live, LiveArray, now};
+use crate::engine::Engine;
+use crate::error::ControlResult;
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::Response;
+use crate::records::{RegisteredArray, VolumeRecord};
+use crate::spec::DeviceSpec;
+
+/// How long a start waits for devices that are not there, in seconds, unless the daemon is told otherwise.
+pub const DEVICE_WAIT_S: u16 = 30;
+/// How often missing devices are looked for while something waits for them.
+const LOOK_STEP: Duration = Duration::from_secs(1);
+/// How often they are looked for when nothing waits any more.
+const LATE_LOOK_STEP: Duration = Duration::from_secs(5);
+
+/// The end of an attempt to put a member back.
+enum Comeback {
+    /// The member is in its place again.
+    Done(u32),
+    /// The device is no member of the array, or another one has its place.
+    Stranger,
+    /// The device is a member, and the array does not take it back as it is.
+    Refused(u32),
+}
+
+/// Looks for missing devices, and tries what waits for them. Returns how soon to look again, if there is
+/// anything to look for.
+pub(super) fn look_for_devices<E: Engine>(
+    service: &mut Service<E>,
+    now: Instant,
+) -> Option<Duration> {
+    for record in service.registry.arrays().to_vec() {
+        look_for_members(service, record, now);
+    }
+    for record in service.registry.volumes().to_vec() {
+        let Some(live) = service.live.get(&record.name).filter(|live| !live.is_open) else {
+            continue;
+        };
+        let absence = live.absence.clone();
+        if let Some(since) = is_due(service, &absence, now) {
+            try_volume(service, &record, Some(since), now);
+        }
+    }
+    let arrays = service.live_arrays.values().map(|live| &live.absence);
+    let mut absences = arrays.chain(service.live.values().map(|live| &live.absence));
+    if absences.clone().any(Absence::is_waiting) {
+        return Some(LOOK_STEP);
+    }
+    let is_late = |it: &Absence| it.since.is_some() || !it.missing.is_empty();
+    absences.any(is_late).then_some(LATE_LOOK_STEP)
+}
+
+/// The beginning of the hold-off with which something that is not open is tried now, if it is. A device
+/// that comes after the hold-off begins a new one: others may be behind it.
+fn is_due<E: Engine>(service: &mut Service<E>, absence: &Absence, now: Instant) -> Option<Instant> {
+    let has_come = absence.missing.iter().any(|missing| absence::has_come(service, missing));
+    let is_over = absence.until.is_none_or(|until| now >= until);
+    match absence.since {
+        Some(since) => (has_come || is_over).then_some(since),
+        None => has_come.then_some(now),
+    }
+}
+
+fn look_for_members<E: Engine>(service: &mut Service<E>, record: RegisteredArray, now: Instant) {
+    let name = record.name.clone();
+    let Some(live) = service.live_arrays.get(&name) else { return };
+    let absence = live.absence.clone();
+    if live.size_bytes.is_some() {
+        for missing in absence.missing {
+            if !record.members.contains(&Some(missing.device.clone())) {
+                forget_missing(service, &name, &missing.device);
+            } else if absence::has_come(service, &missing) {
+                member_has_come(service, &name, &missing);
+            }
+        }
+    } else if let Some(since) = is_due(service, &absence, now) {
+        try_array(service, record, Some(since), now);
+        if service.size_of_array(&name).is_ok() {
+            serve_again(service, &name, now);
+        }
+    }
+}
+
+/// Assembles an array, unless its hold-off lasts and a device is missing. Without a hold-off it is
+/// assembled at once, with what is there.
+pub(super) fn try_array<E: Engine>(
+    service: &mut Service<E>,
+    record: RegisteredArray,
+    since: Option<Instant>,
+    now: Instant,
+) {
+    let (name, wait) = (record.name.clone(), service.device_wait);
+    let is_held = since.is_some_and(|_| !wait.is_zero());
+    let survey = absence::survey(service, &record, is_held);
+    let until = since.map(|since| survey.until(since, wait)).filter(|until| now < *until);
+    if until.is_some() && !survey.missing.is_empty() {
+        let absence = Absence { missing: survey.missing, since, until };
+        let error = absence.text("voltier array", name.as_str());
+        let before = service.live_arrays.get(&name).map(|live| &live.absence);
+        for missing in absence.news_since(before) {
+            service.engine.log(&format!("array {name}: waits: {missing}"));
+        }
+        let live = LiveArray { error, absence, ..LiveArray::default() };
+        service.live_arrays.insert(name, live);
+        return;
+    }
+    service.assemble_recorded(record, survey);
+    if let Some(live) = service.live_arrays.get_mut(&name)
+        && live.size_bytes.is_none()
+    {
+        live.absence.since = since.filter(|since| now < *since + wait);
+    }
+}
+
+/// Opens a volume, unless its hold-off lasts and a drive is missing. Without a hold-off it is opened at
+/// once, with what is there.
+pub(super) fn try_volume<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+    since: Option<Instant>,
+    now: Instant,
+) {
+    let (name, wait) = (record.name.clone(), service.device_wait);
+    let since = since.filter(|_| !wait.is_zero());
+    if let Some(begun) = since {
+        let missing = absence::missing_drives(service, record);
+        let arrays = missing.iter().filter_map(|it| service.live_arrays.get(it.device.array()?));
+        let ends = arrays.filter_map(|live| live.absence.until).chain([begun + wait]);
+        let until = ends.max().filter(|until| now < *until && !missing.is_empty());
+        if until.is_some() {
+            let absence = Absence { missing, since, until };
+            let before = service.live.get(&name).map(|live| &live.absence);
+            for missing in absence.news_since(before) {
+                service.log(&name, &format!("waits: {missing}"));
+            }
+            let error = absence.text("voltier", name.as_str());
+            service.live.insert(name, Live { error, absence, ..Live::new() });
+            return;
+        }
+    }
+    service.open_up(record);
+    if service.live.get(&name).is_some_and(|live| !live.is_open) {
+        let missing = absence::missing_drives(service, record);
+        let since = since.filter(|since| now < *since + wait);
+        if let Some(live) = service.live.get_mut(&name) {
+            live.absence = Absence { missing, since, until: None };
+        }
+    }
+}
+
+/// Brings one volume up; one that waits goes on waiting.
+pub(super) fn bring_up<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) {
+    let since = service.live.get(&record.name).and_then(|live| live.absence.since);
+    try_volume(service, record, since, now());
+}
+
+/// Brings up the volumes of an array that is open again.
+pub(super) fn serve_again<E: Engine>(service: &mut Service<E>, array: &ArrayName, now: Instant) {
+    for volume in service.registry.volumes().to_vec() {
+        let stands = volume.devices().any(|it| it.array() == Some(array));
+        if stands && !service.is_open(&volume.name) {
+            let live = service.live.get(&volume.name);
+            let since = live.and_then(|live| live.absence.since).unwrap_or(now);
+            try_volume(service, &volume, Some(since), now);
+        }
+    }
+}
+
+/// Opens a volume now, with what is there, and the arrays that it stands on.
+pub(super) fn start_volume<E: Engine>(
+    service: &mut Service<E>,
+    name: &VolumeName,
+) -> ControlResult<Response> {
+    let record = service.record(name)?;
+    for array in record.devices().filter_map(|device| device.array()) {
+        // The volume's own error tells of one that is not open.
+        let _ = start_array(service, array);
+    }
+    if !service.is_open(name) {
+        try_volume(service, &record, None, now());
+    }
+    service.open_record(name)?;
+    Ok(service.volume(name))
+}
+
+/// Assembles an array now, with what is there.
+pub(super) fn start_array<E: Engine>(
+    service: &mut Service<E>,
+    name: &ArrayName,
+) -> ControlResult<Response> {
+    let record = service.array_record(name)?;
+    if service.size_of_array(name).is_err() {
+        try_array(service, record, None, now());
+        service.size_of_array(name)?;
+        serve_again(service, name, now());
+    }
+    Ok(service.array_response(name, Vec::new()))
+}
+
+/// Puts a member back that was missing when its array was assembled.
+fn member_has_come<E: Engine>(service: &mut Service<E>, name: &ArrayName, missing: &Missing) {
+    let device = &missing.device;
+    let comeback = take_member_back(service, name, missing);
+    let line = match &comeback {
+        Ok(Comeback::Stranger) => None,
+        Ok(Comeback::Done(place)) => {
+            Some(format!("{device} is back as member {place}; what changed since is computed"))
+        }
+        Ok(Comeback::Refused(place)) => Some(format!(
+            "{device} is back, and is not taken as it is: \
+             `voltier array replace {name} {place} {device}` fills it anew"
+        )),
+        Err(error) => Some(format!("{device} is back, and not in service: {error}")),
+    };
+    let seen = device.path().and_then(|path| service.id_of(path));
+    let Some(live) = service.live_arrays.get_mut(name) else { return };
+    let is_news = line.as_ref().is_some_and(|line| !live.left_out.contains(line));
+    match &comeback {
+        Ok(Comeback::Stranger) => live.absence.saw(device, seen),
+        Ok(_) => live.absence.forget(device),
+        // Somebody may have it open for a moment.
+        Err(_) => {}
+    }
+    if let Some(line) = line.filter(|_| is_news) {
+        let of_device = format!("{device} ");
+        live.left_out.retain(|it| *it != missing.why && !it.starts_with(&of_device));
+        if !matches!(comeback, Ok(Comeback::Done(_))) {
+            live.left_out.push(line.clone());
+        }
+        service.engine.log(&format!("array {name}: {line}"));
+    }
+    service.notice_array_events();
+}
+
+fn take_member_back<E: Engine>(
+    service: &mut Service<E>,
+    name: &ArrayName,
+    missing: &Missing,
+) -> ControlResult<Comeback> {
+    let (record, device) = (service.array_record(name)?, &missing.device);
+    service.look_at(device, 0, "member")?;
+    let place = match service.engine.label_of(device)? {
+        Some(label) if label.array == record.uuid => label.place,
+        _ => return Ok(Comeback::Stranger),
+    };
+    service.is_nobody_elses(device, record.uuid)?;
+    // Where it was, or where another member that is missing was: not the device of one in service.
+    let known = record.members.get(place as usize).and_then(Option::as_ref);
+    let is_free = |known| known == device || is_missing(service, name, known);
+    if !known.is_none_or(is_free) {
+        return Ok(Comeback::Stranger);
+    }
+    let is_back = service.engine.take_back(name, place, device)?;
+    Ok(if is_back { Comeback::Done(place) } else { Comeback::Refused(place) })
+}
+
+/// A spare or another device has the place of a member that is missing.
+fn forget_missing<E: Engine>(service: &mut Service<E>, name: &ArrayName, device: &DeviceSpec) {
+    if let Some(live) = service.live_arrays.get_mut(name) {
+        live.absence.forget(device);
+    }
+}
+
+fn is_missing<E: Engine>(service: &Service<E>, name: &ArrayName, device: &DeviceSpec) -> bool {
+    let live = service.live_arrays.get(name);
+    live.is_some_and(|live| live.absence.missing.iter().any(|it| it.device == *device))
+}
