@@ -80,7 +80,7 @@ impl Named {
     }
 }
 
-/// What can be chosen about a cache when it is made.
+/// Choices about a cache when it is made.
 #[derive(Debug, Args)]
 pub(crate) struct CacheChoices {
     /// Replacement policy: lru, fifo, rand, s3fifo [default: lru]

@@ -311,7 +311,7 @@ fn what_was_lost_with_an_ssd_is_listed_also_by_the_next_daemon() {
     for block in 0..200_u64 {
         assert!(nbd.read(block << 16, 4096).is_err(), "never other data");
     }
-    // What cannot be read is tried again for three quarters of a minute.
+    // A cache tries again for three quarters of a minute to read its dirty lines.
     while instance.show("v")["ssd"]["state"] == "evacuating" {
         std::thread::park_timeout(Duration::from_millis(100));
     }
