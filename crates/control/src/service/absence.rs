@@ -131,6 +131,10 @@ pub(super) fn survey<E: Engine>(
             left_out.push(format!("{device} ended with the daemon before"));
             continue;
         }
+        // A path that is on record twice is opened once.
+        if present.contains(device) {
+            continue;
+        }
         match service.look_at(device, 0, "member") {
             Ok(()) => present.push(device.clone()),
             Err(error) => {

@@ -234,6 +234,8 @@ impl<E: Engine> Service<E> {
             }
             _ => {}
         }
+        // Another device may be under the path of a member that was lost.
+        self.is_nobody_elses(device, record.uuid)?;
         self.look_at(device, 0, "member")?;
         match (self.engine.label_of(device), device.path()) {
             (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
@@ -297,6 +299,7 @@ impl<E: Engine> Service<E> {
             )));
         }
         let Some(path) = device.path() else { return Ok(()) };
+        self.is_nobody_elses(device, record.uuid)?;
         let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
         let label = self.engine.journal_label_of(device);
         let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
@@ -408,12 +411,7 @@ impl<E: Engine> Service<E> {
             }
             let mut next =
                 RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
-            next.members.resize(members.len().max(next.members.len()), None);
-            for (place, device) in next.members.iter_mut().zip(members) {
-                if device.is_some() {
-                    *place = device;
-                }
-            }
+            next.record_places(&members);
             if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
                 wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
             }

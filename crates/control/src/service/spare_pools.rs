@@ -247,7 +247,7 @@ impl<E: Engine> Service<E> {
         let arrays = self.registry.arrays().to_vec();
         for pool in self.registry.pools().to_vec() {
             for spare in pool.spares {
-                let spare = self.located_spare(&pool.name, spare);
+                let Some(spare) = self.located_spare(&pool.name, spare) else { continue };
                 let mut takers = arrays.iter();
                 let device = &spare.device;
                 let mut is_its = |array: &&RegisteredArray| {
@@ -266,11 +266,19 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// A spare where it is now, also in the record of its pool.
-    fn located_spare(&mut self, pool: &PoolName, spare: PoolSpare) -> PoolSpare {
+    /// A spare where it is now, also in the record of its pool. None when another drive has its path: that
+    /// one says nothing of the spare.
+    fn located_spare(&mut self, pool: &PoolName, spare: PoolSpare) -> Option<PoolSpare> {
         let identity = spare.identity.as_ref();
-        let moved = drives::moved_to(&mut self.engine, &self.machine, &spare.device, identity);
-        let Some(device) = moved else { return spare };
+        let place = drives::place_of(&mut self.engine, &self.machine, &spare.device, identity);
+        let Some(device) = place else {
+            let line = format!("another drive has the path of the spare {}", spare.device);
+            self.engine.log(&format!("spare pool {pool}: {line}"));
+            return None;
+        };
+        if device == spare.device {
+            return Some(spare);
+        }
         self.engine.log(&format!("the spare {} of the pool {pool} is {device} now", spare.device));
         let found = PoolSpare { device, ..spare.clone() };
         let recorded = self.pool_record(pool).and_then(|mut record| {
@@ -281,7 +289,7 @@ impl<E: Engine> Service<E> {
         if let Err(error) = recorded {
             self.engine.log(&format!("spare pool {pool}: {}", error.message));
         }
-        found
+        Some(found)
     }
 
     fn move_to_array(

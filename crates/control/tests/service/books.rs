@@ -261,13 +261,18 @@ impl ArrayEngine for BookEngine {
         let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
         let count = record.members.len().max(3);
         let missing = count.saturating_sub(devices.len());
-        if missing > 1 {
+        let label_of = |device: &DeviceSpec| labels.get(device.path()?);
+        let redundancy = devices.iter().find_map(label_of).map_or(1, |label| label.redundancy);
+        if missing > redundancy as usize {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
-        // Known ones where they were, others where there is room.
-        let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
-        let places = (0..count).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
-        let mut places: Vec<Option<DeviceSpec>> = places.collect();
+        // Where their labels say; those without one where they were, others where there is room.
+        let is_at = |at: usize, it: &DeviceSpec| match label_of(it) {
+            Some(label) => label.place as usize == at,
+            None => record.members.get(at).and_then(Option::as_ref) == Some(it),
+        };
+        let here = |at| devices.iter().find(|it| is_at(at, it)).cloned();
+        let mut places: Vec<Option<DeviceSpec>> = (0..count).map(here).collect();
         for device in &devices {
             if !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());

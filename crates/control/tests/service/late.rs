@@ -212,6 +212,61 @@ fn a_member_that_comes_after_the_hold_off_returns_to_its_array() {
     assert!(array.left_out.is_empty() && array.waits_for.is_empty(), "{array:?}");
 }
 
+impl Fixture {
+    /// An array that can lose two of its four members starts without d2 and d3, which have changed places
+    /// when they come.
+    fn start_without_two(&mut self) -> Instant {
+        self.ask(self.make(&["d1", "d2", "d3", "d4"]));
+        self.steer(|books| books.labels.values_mut().for_each(|label| label.redundancy = 2));
+        let (second, third) = (self.take_label("d2"), self.take_label("d3"));
+        self.put_label("d2", third);
+        self.put_label("d3", second);
+        self.take_away("d2");
+        self.take_away("d3");
+        self.start_waiting()
+    }
+
+    /// Each of the paths of members is on record once, in this order.
+    #[track_caller]
+    fn has_members(&self, paths: [&str; 4]) {
+        let members = paths.map(|path| Some(self.device(path)));
+        assert_eq!(self.registry().arrays()[0].members, members);
+    }
+}
+
+#[test]
+fn a_member_that_returns_under_the_path_of_another_leaves_that_one_the_path_that_is_free() {
+    let mut fixture = Fixture::new();
+    let begun = fixture.start_without_two();
+    fixture.look(begun, 91);
+    assert_eq!(fixture.calls(), ["assemble r5 of 2", "pace r5 normal"]);
+    fixture.bring_back("d2");
+    assert_eq!(fixture.look(begun, 95), Some(Duration::from_secs(5)));
+    assert_eq!(fixture.calls(), ["take back r5 2"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+    fixture.bring_back("d3");
+    assert_eq!(fixture.look(begun, 100), None);
+    assert_eq!(fixture.calls(), ["take back r5 1"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+    assert_eq!(fixture.array().state, ArrayState::Running);
+    fixture.restart(false);
+    assert_eq!(fixture.calls(), ["assemble r5 of 4", "pace r5 normal"]);
+}
+
+#[test]
+fn a_member_that_a_start_finds_under_the_path_of_another_leaves_that_one_the_path_that_is_free() {
+    let mut fixture = Fixture::new();
+    let begun = fixture.start_without_two();
+    fixture.bring_back("d2");
+    fixture.look(begun, 91);
+    assert_eq!(fixture.calls(), ["assemble r5 of 3", "pace r5 normal"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+    fixture.bring_back("d3");
+    assert_eq!(fixture.look(begun, 95), None);
+    assert_eq!(fixture.calls(), ["take back r5 1"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+}
+
 #[test]
 fn a_member_that_was_used_elsewhere_is_not_taken_back_and_the_command_is_named() {
     let mut fixture = Fixture::new();

@@ -292,3 +292,15 @@ fn an_arrays_own_spare_is_left_out_after_a_start_when_another_drive_has_its_path
     fixture.service.notice_array_events();
     assert_eq!(fixture.record_of("a").spares, [fixture.device("d7")]);
 }
+
+#[test]
+fn a_spare_stays_in_its_pool_when_a_member_of_an_array_has_its_path() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    put_another(&fixture, "d7");
+    let label = fixture.take_label("d1");
+    fixture.put_label("d7", label);
+    let before = fixture.registry().pools().to_vec();
+    fixture.restart(false);
+    assert_eq!(fixture.registry().pools(), before);
+    assert!(fixture.record_of("a").spares.is_empty());
+}
