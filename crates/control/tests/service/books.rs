@@ -15,7 +15,7 @@ use voltier_control::engine::{
     LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
-use voltier_control::safety::Machine;
+use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
     ControlError, ControlResult, DeviceSpec, ExportSpec, RegisteredArray, Registry, Service,
@@ -43,6 +43,8 @@ pub(super) struct Books {
     spare_labels: BTreeMap<u64, SpareLabel>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
+    /// Devices that are there and cannot be read.
+    pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
     pub(super) small: Vec<PathBuf>,
     /// The call that the daemon does not survive, counted from now.
@@ -94,6 +96,14 @@ fn inode_of(device: &DeviceSpec) -> u64 {
 }
 
 impl Engine for BookEngine {
+    fn examine(&mut self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+        if self.books().silent.iter().any(|silent| silent == path) {
+            let shown = path.display();
+            return Err(ControlError::failed(format!("reading {shown}: input/output error")));
+        }
+        safety::examine(machine, path, role)
+    }
+
     fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
         match device {
             DeviceSpec::Memory(bytes) => Ok(*bytes),
@@ -271,10 +281,11 @@ impl ArrayEngine for BookEngine {
             Some(label) => label.place as usize == at,
             None => record.members.get(at).and_then(Option::as_ref) == Some(it),
         };
-        let here = |at| devices.iter().find(|it| is_at(at, it)).cloned();
+        let event_of = |it: &&DeviceSpec| label_of(it).map(|label| label.event);
+        let here = |at| devices.iter().filter(|it| is_at(at, it)).max_by_key(event_of).cloned();
         let mut places: Vec<Option<DeviceSpec>> = (0..count).map(here).collect();
         for device in &devices {
-            if !places.contains(&Some(device.clone())) {
+            if label_of(device).is_none() && !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
         }
@@ -470,8 +481,11 @@ impl Fixture {
         }
         let labels = std::mem::take(&mut self.engine.books().labels);
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
+        let silent = std::mem::take(&mut self.engine.books().silent);
         self.engine = BookEngine::default();
-        self.steer(|books| (books.labels, books.spare_labels) = (labels, spare_labels));
+        self.steer(|books| {
+            (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
+        });
         self.service = load(self.dir.path(), &self.engine);
         self.service.start(false, device_wait);
     }
@@ -535,6 +549,13 @@ impl Fixture {
 
     pub(super) fn put_label(&self, drive: &str, label: MemberLabel) {
         self.engine.books().labels.insert(self.path(drive), label);
+    }
+
+    /// Another program has this drive until the answer is dropped.
+    pub(super) fn keep_busy(&self, drive: &str) -> File {
+        let file = File::open(self.path(drive)).unwrap();
+        file.try_lock().unwrap();
+        file
     }
 
     pub(super) fn calls(&self) -> Vec<String> {
