@@ -206,8 +206,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().health.set_gate(Box::new(gate));
     }
 
-    /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines to
-    /// reach the origin, or for the record of its loss: for callers that wait for all requests to end.
+    /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines
+    /// to reach the origin, or for the record of the SSD's loss. Callers that wait for all requests to
+    /// end need that.
     #[must_use]
     pub fn release_waits(&self) -> impl Drop + use<S, O> {
         self.ground().health.release_waits()

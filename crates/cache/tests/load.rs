@@ -1,7 +1,7 @@
 //! Goal: a cache serves right while its map is loaded, and nothing that the map says out of date comes
-//! back with it.
-//! Method: the SSD holds back reads of the map after the start; clients write, discard and zero what is
-//! not loaded yet, in every way; then the map is let go, and all is held to a model, also after a kill.
+//! back with it. Method: the SSD holds back reads of the map after the start. Clients write, discard
+//! and zero what is not loaded yet, in every way. Then the map is let go, and a model checks all, also
+//! after a kill.
 
 use std::cell::Cell;
 use std::rc::Rc;

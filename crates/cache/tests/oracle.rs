@@ -1,5 +1,5 @@
-//! Goal: whatever the mode, policy, line size and alignment, reads give what was last written, also
-//! after a restart in order, a restart after a kill, and when the cache is taken away.
+//! Goal: reads give what was last written, whatever the mode, policy, line size and alignment. That
+//! holds also after a restart in order, a restart after a kill, and when the cache is taken away.
 //! Method: random requests against a plain array, on memory drives, in virtual time.
 
 use std::rc::Rc;

@@ -1,7 +1,6 @@
-//! Goal: in ordered mode the origin alone holds a flush cut at any moment: for some flush, every
-//! sector is as it was at that flush, or as it was written later.
-//! Method: random writes and flushes with destaging under way; the origin is looked at from the side,
-//! also across kills and restarts.
+//! Goal: in ordered mode the origin alone holds a flush cut at any moment. For some flush, every sector
+//! is as it was at that flush, or as it was written later. Method: random writes and flushes with
+//! destaging under way; the origin is looked at from the side, also across kills and restarts.
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;

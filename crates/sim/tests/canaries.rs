@@ -19,7 +19,7 @@ use voltier_sim::swarm::{self, Kept, Outcome, catch_panics, regressions};
 use voltier_sim::workload::{MODES, Profile};
 use voltier_sim::{FaultKind, Ledger, budget, trials};
 
-/// What is run, and with how many seeds at most.
+/// The kind of world that runs, and the most seeds of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Worlds {
     /// Crashes under a write-back load.
@@ -224,7 +224,7 @@ fn found(canary: Canary, kind: Worlds, seed: u64) -> Option<String> {
     Some(text.or(payload.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default())
 }
 
-/// Which oracle said this.
+/// The oracle that said this.
 fn oracle(said: &str) -> &'static str {
     let signs = [
         ("not at rest", "leaks and accounts"),
@@ -280,7 +280,7 @@ fn nothing_is_found_without_a_canary() {
     }
 }
 
-/// What a kept scenario begins with that was drawn for a canary.
+/// The beginning of a kept scenario that was drawn for a canary.
 const DRAWN_FOR: &str = "canaries ";
 
 fn run_with(canary: Canary, scenario: &Scenario) -> Outcome {

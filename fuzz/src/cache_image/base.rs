@@ -39,10 +39,10 @@ pub(super) struct Base {
     pub(super) history: History,
 }
 
-/// Which versions of each used sector a reader may meet.
+/// The versions of each used sector that a reader may meet.
 #[derive(Clone)]
 pub(super) struct History {
-    /// What the last stop in order left, and what was written last.
+    /// The version that the last stop in order left, and the version that was written last.
     pub(super) versions: Vec<(u64, u64)>,
 }
 

@@ -1,8 +1,8 @@
 //! A cache image that is not what was written, opened by the real recovery, then used.
 //!
-//! Whatever is on the SSD: no panic, no request outside a device, no endless work. What was written
-//! after the opening reads back. As long as no checksum was forged, every byte that is read is one
-//! that was written there, or the loss is reported.
+//! These rules hold for any content of the SSD: no panic, no request outside a device, no endless work.
+//! Data written after the opening read back. As long as no checksum was forged, every byte that is read
+//! is one that was written there, or the loss is reported.
 
 mod base;
 mod layout;

@@ -16,7 +16,7 @@ use voltier_control::{
 /// Size of every array, in bytes.
 const ARRAY_BYTES: u64 = 1 << 20;
 
-/// What the engine is told from outside.
+/// Orders to the engine from outside.
 #[derive(Default)]
 pub(crate) struct Orders {
     /// Number of the call that fails next, counted down; `None` for none.
@@ -39,7 +39,7 @@ pub(crate) struct BookEngine {
     orders: Arc<Mutex<Orders>>,
     open: Arc<Mutex<BTreeMap<VolumeName, Open>>>,
     arrays: Arc<Mutex<BTreeMap<ArrayName, ArrayDevices>>>,
-    /// What is written on devices, by their names.
+    /// The labels that are written on devices, by the devices' names.
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
     spare_labels: Arc<Mutex<BTreeMap<String, SpareLabel>>>,
 }

@@ -207,8 +207,8 @@ impl SsdHealth {
         }
     }
 
-    /// Has requests that wait for an evacuation, or for the record of a loss, end with an error: somebody
-    /// waits for all requests to end, and the record may wait for him.
+    /// Has requests that wait for an evacuation, or for the record of a loss, end with an error.
+    /// Somebody waits for all requests to end, and the record may wait for that caller.
     pub(crate) fn release_waits(self: &Rc<Self>) -> ReleasedWaits {
         self.releases.set(self.releases.get() + 1);
         self.news.notify();

@@ -19,8 +19,8 @@ use crate::numbers::Slot;
 /// Rests before a read that failed is tried again: a queue that was full, memory that was short. A medium
 /// error has been tried by the drive itself already.
 const READ_BACK_OFF_NS: [Nanos; 2] = [1_000_000, 10_000_000];
-/// Rests before a write that failed is tried again, 3.4 s in all: clients wait meanwhile, and a path that
-/// is switched over or a full file system that somebody empties takes about as long.
+/// Rests before a write that failed is tried again, 3.4 s in all. Clients wait meanwhile, and a path
+/// that is switched over or a full file system that somebody empties takes about as long.
 const WRITE_BACK_OFF_NS: [Nanos; 5] =
     [10_000_000, 40_000_000, 160_000_000, 640_000_000, 2_560_000_000];
 /// A request is not tried again so long after its first error: each try may take as long as the kernel's

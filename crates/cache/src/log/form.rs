@@ -1,6 +1,6 @@
 //! The log: changes queue up, records are formed from them, and acknowledged in order.
 //!
-//! A change takes effect in memory when its record is formed, so memory and log always agree on the
+//! A change takes effect in memory when its record is formed. So memory and log always agree on the
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 

@@ -22,9 +22,9 @@ use super::report::{Figures, Report, Row};
 use crate::model_store::{Drive, ModelStore};
 
 const FILE_BYTES: u64 = MIB;
-/// From one file to the next on the array: chosen so that passes in order are as much faster than
-/// passes at random, without the cache, as the two published ratios say. Files in one run would be
-/// read at 200 MB/s, of which no SSD of 250 MB/s makes 2.1 times as much.
+/// From one file to the next on the array. With this distance passes in order are as much faster than
+/// passes at random, without the cache, as the two published ratios say. Files in one run would be read
+/// at 200 MB/s, of which no SSD of 250 MB/s makes 2.1 times as much.
 const FILE_STRIDE_BYTES: u64 = 2560 * KIB;
 /// The stripe unit that the card takes unasked.
 const CHUNK_BYTES: u64 = 256 * KIB;

@@ -1,7 +1,8 @@
-//! A cache over arrays: its origin an array with parity, its SSD a mirror. Whole stripes are destaged,
-//! members go while it serves, the power does at any event; then both arrays are assembled, without
-//! members that they can lose, the cache is opened on them, and everything is held to the model. In the
-//! end the origin has it all alone, and a scrub finds nothing wrong with either array.
+//! A cache over arrays: its origin an array with parity, its SSD a mirror. The cache destages whole
+//! stripes, members go while the cache serves, and the power goes at any event. Then both arrays are
+//! assembled, without members that they can lose, the cache is opened on them, and the model checks
+//! everything. In the end the origin alone has everything, and a scrub finds nothing wrong with either
+//! array.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
