@@ -482,7 +482,9 @@ impl LogState {
             if let Some(slot) = map.index().lookup(line) {
                 map.forget(line, slot);
             }
-            if let Some((slot, crc)) = replaced {
+            if let Some((slot, crc)) = replaced
+                && !canary::is(Canary::RecordNotUndone)
+            {
                 let mask = Some(lost).filter(|lost| *lost != u128::MAX);
                 map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
             }
