@@ -87,7 +87,8 @@ impl Worlds {
             | Self::Mixed
             | Self::Past => 2,
             Self::Crowd | Self::Congested | Self::Busy => 4,
-            Self::BitRot | Self::Ordered | Self::Evacuation | Self::FailedFlush => 12,
+            Self::BitRot | Self::Ordered | Self::FailedFlush => 12,
+            Self::Evacuation => 24,
         }
     }
 
@@ -142,6 +143,8 @@ impl Worlds {
             profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 100)];
         }
         if self == Self::Evacuation {
+            (profile.clients, profile.window_bytes, profile.sectors_max) = (10, 64 << 10, 8);
+            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 8, 20);
             profile.ssd_faults.rates = vec![(FaultKind::WriteErrorForEver, 60)];
         }
         if self == Self::FailedFlush {
