@@ -25,6 +25,8 @@ pub(super) enum Rule {
     Strays,
     /// Sentences that open with a pronoun or a relative.
     Openings,
+    /// Sentences of more words than a reader keeps in mind.
+    LongSentences,
     /// Words that a standard term replaced.
     Synonyms,
     /// Lines of a page over 120 columns.
@@ -32,14 +34,21 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    const ALL: [Rule; 5] =
-        [Rule::Circles, Rule::Strays, Rule::Openings, Rule::Synonyms, Rule::WidePages];
+    const ALL: [Rule; 6] = [
+        Rule::Circles,
+        Rule::Strays,
+        Rule::Openings,
+        Rule::LongSentences,
+        Rule::Synonyms,
+        Rule::WidePages,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Rule::Circles => "circles",
             Rule::Strays => "strays",
             Rule::Openings => "openings",
+            Rule::LongSentences => "long-sentences",
             Rule::Synonyms => "synonyms",
             Rule::WidePages => "wide-pages",
         }
