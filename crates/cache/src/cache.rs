@@ -125,8 +125,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     }
 
     /// Lets the dirty lines of a cache whose opening [said that it evacuates](Opened::evacuates) go to the
-    /// origin. Before that nothing changes on the origin: the caller has it on record first, for a start
-    /// that finds the origin changed since a clean stop must know why.
+    /// origin. The caller has the evacuation on record before: a start that finds the origin changed since a
+    /// clean stop must know why.
     pub fn begin_evacuation(&self) {
         self.start_cleaner();
     }

@@ -82,7 +82,7 @@ pub struct Label {
     pub origin_sectors: u64,
 }
 
-/// What becomes of a cache whose SSD can be read, and takes no writes at the start.
+/// The fate of a cache whose SSD can be read, and takes no writes at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnwritableSsd {
     /// The cache is not opened.
@@ -105,7 +105,7 @@ pub struct OpenOptions {
     pub settings: Settings,
     /// Seed of what is left to chance (the policy `rand`).
     pub seed: u64,
-    /// What to do with an SSD that takes no writes.
+    /// The fate of the cache when the SSD takes no writes.
     pub unwritable: UnwritableSsd,
 }
 
@@ -123,7 +123,7 @@ pub struct Opened {
     pub suspect_lines: u64,
     /// The origin had been changed; all lines (clean ones) were dropped.
     pub origin_changed: bool,
-    /// The SSD takes no writes. Its lines are served, and clients' writes wait, until the caller has this
-    /// on record and [begins the evacuation](crate::Cache::begin_evacuation).
+    /// The SSD takes no writes. The cache serves its lines, and clients' writes wait, until the caller has
+    /// this on record and [begins the evacuation](crate::Cache::begin_evacuation).
     pub evacuates: bool,
 }
