@@ -89,8 +89,8 @@ pub enum UnwritableSsd {
     Refuse,
     /// The cache is opened and evacuated: see [`Opened::evacuates`].
     Evacuate,
-    /// The same, and the caller has it on record that an earlier start began to evacuate: the origin may
-    /// have some of the dirty lines, and so differ from what it was at a clean stop.
+    /// The same, and the caller has it on record that an earlier start began to evacuate. So the origin may
+    /// have some of the dirty lines, and differ from what it was at a clean stop.
     EvacuateFurther,
 }
 
