@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use voltier_bench::emit;
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::MemoryDevice;
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
@@ -26,6 +26,7 @@ fn options(mode: Mode) -> OpenOptions {
         generation_min: 0,
         settings: Settings { mode, ..Settings::default() },
         seed: 1,
+        unwritable: UnwritableSsd::Refuse,
     }
 }
 

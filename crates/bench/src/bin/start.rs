@@ -13,7 +13,7 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::{FileDevice, FileOptions, MemoryDevice};
 use voltier_ring::{Executor, Handle};
 
@@ -124,7 +124,13 @@ impl Drop for Files {
 
 fn options() -> OpenOptions {
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 }
+    OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings,
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    }
 }
 
 fn file(handle: &Handle, path: &Path, buffered: bool) -> FileDevice {

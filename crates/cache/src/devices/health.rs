@@ -8,6 +8,8 @@ use std::rc::Rc;
 use voltier_block::{IoError, IoResult};
 use voltier_ring::{Handle, Signal};
 
+use crate::canary::{self, Canary};
+
 /// Whether the SSD still takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
@@ -223,7 +225,10 @@ impl SsdHealth {
     /// requests are to end.
     pub(crate) async fn past_gate(&self) -> IoResult<()> {
         let failed_batches = self.failed_batches.get();
-        let waits = || matches!(self.state.get(), SsdState::Evacuating | SsdState::LossUnrecorded);
+        let waits = || match self.state.get() {
+            SsdState::Evacuating => !canary::is(Canary::EvacuationPassed),
+            state => state == SsdState::LossUnrecorded,
+        };
         let is_refused = || self.is_evacuating() && self.failed_batches.get() != failed_batches;
         self.news.until(|| !waits() || is_refused() || self.releases.get() > 0).await;
         if waits() { Err(IoError::Medium) } else { Ok(()) }

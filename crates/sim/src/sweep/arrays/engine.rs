@@ -437,6 +437,10 @@ impl Engine for ArraySimEngine {
         Err(failed("no volumes here"))
     }
 
+    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
+        Err(failed("no volumes here"))
+    }
+
     fn close(&mut self, _: &VolumeName) -> ControlResult<()> {
         Ok(())
     }
