@@ -95,6 +95,10 @@ pub struct CacheRecord {
     /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.
     #[serde(default)]
     pub dirty_lines: u64,
+    /// Whether a start found that the SSD takes no writes: since then the origin may have some of the dirty
+    /// lines, also if the cache was stopped in order before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub evacuating: bool,
     /// Why the SSD was given up, when it was.
     pub failed: Option<String>,
     /// Ranges lost with the SSD, in order; the first [`LOST_RANGES_MAX`] of them.

@@ -1,9 +1,9 @@
 //! Rules that the tree does not keep everywhere yet: each area's count may fall and not rise.
 //!
-//! `xtask/tidy-ratchet.toml` holds the counts. `cargo xtask tidy --lower` writes those that fell; a fall
-//! that was not written is told and refused by nobody, so that people who work side by side do not all
-//! edit the file. An area that the file does not name yet (code moved to a new crate) may bring as
-//! many as the rule's other areas lost.
+//! `xtask/tidy-ratchet.toml` holds the counts. `cargo xtask tidy --lower` writes the counts that fell.
+//! The task tells of a fall that was not written and does not refuse it, so that people who work side
+//! by side do not all edit the file. An area that the file does not name yet (code moved to a new
+//! crate) may bring as many as the rule's other areas lost.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -190,6 +190,7 @@ mod tests {
                 generation: 3,
                 maybe_dirty: true,
                 dirty_lines: 7,
+                evacuating: false,
                 failed: None,
                 lost: vec![ByteRange { offset_bytes: 4096, length_bytes: 512 }],
                 lost_total: 1,

@@ -224,11 +224,16 @@ impl<E: Engine> Service<E> {
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
             cache.maybe_dirty |= cache.settings.mode.writes_back();
+            cache.evacuating = opened.evacuates;
         }
         if let Err(error) = self.registry.put(record.clone()) {
             let closed = self.engine.close(&record.name);
             self.note(&record.name, closed);
             return Err(error);
+        }
+        if opened.evacuates {
+            self.log(&record.name, "its SSD takes no writes: its dirty lines go to the HDD now");
+            return self.engine.begin_evacuation(&record.name);
         }
         Ok(())
     }
