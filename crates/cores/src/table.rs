@@ -70,7 +70,7 @@ pub(super) fn open_ssd(handle: &Handle, device: &DeviceSpec) -> ControlResult<Dr
     })
 }
 
-/// Puts a device in a place. It has no other one: a member that was lost may have had its path.
+/// Puts a device in a place, and out of any other: a member that was lost may have had the same path.
 fn put(devices: &mut [Option<KnownDevice>], place: usize, known: KnownDevice) {
     if known.device.path().is_some() {
         for other in devices.iter_mut() {

@@ -18,7 +18,7 @@ use crate::spec::DeviceSpec;
 /// others. With the usual 30 s that is 90 s: as long as systemd waits for a device.
 const EXPOSED_FACTOR: u32 = 3;
 
-/// What keeps a recorded device from being used.
+/// The reason for which a recorded device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hindrance {
     /// The device is not there.
@@ -185,8 +185,8 @@ pub(super) fn survey<E: Engine>(
     Survey { present, left_out, missing, is_exposed }
 }
 
-/// The labels of the members that are there, newcomers and spares that became members among them. Recorded
-/// members that have none of the array are missing.
+/// The labels of the members that are there, devices on their way and spares that became members among them.
+/// Recorded members that have none of the array are missing.
 fn labels_of<E: Engine>(
     service: &mut Service<E>,
     record: &RegisteredArray,

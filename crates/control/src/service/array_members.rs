@@ -162,7 +162,11 @@ impl<E: Engine> Service<E> {
         }
         let mut record = before.clone();
         record.spares.push(spare.clone());
-        self.registry.put_array(record)?;
+        if let Err(error) = self.registry.put_array(record) {
+            // Else the label would name an array that knows nothing of the spare.
+            spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
+            return Err(error);
+        }
         if let Err(error) = self.engine.add_spare(name, &spare) {
             spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
             self.registry.put_array(before)?;

@@ -48,6 +48,12 @@ pub(super) fn look_for_devices<E: Engine>(
             try_volume(service, &record, Some(since), now);
         }
     }
+    let next_asking = service.ask_spares_again(now);
+    [next_look(service), next_asking].into_iter().flatten().min()
+}
+
+/// How soon to look for missing devices again, if there are any.
+fn next_look<E: Engine>(service: &Service<E>) -> Option<Duration> {
     let arrays = service.live_arrays.values().map(|live| &live.absence);
     let mut absences = arrays.chain(service.live.values().map(|live| &live.absence));
     if absences.clone().any(Absence::is_waiting) {

@@ -1,7 +1,7 @@
 //! A service over an engine that only keeps books, for tests.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Re
 use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportSpec, RegisteredArray, Registry, Service,
-    Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ControlError, ControlResult, DeviceSpec, ExportSpec, REGISTRY_FILE, RegisteredArray, Registry,
+    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
@@ -45,6 +45,8 @@ pub(super) struct Books {
     spare_labels: BTreeMap<u64, SpareLabel>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
+    /// The state folder whose registry cannot be written from the next label of a spare on.
+    pub(super) blocks_at_label: Option<PathBuf>,
     /// Devices that are there and cannot be read.
     pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
@@ -225,6 +227,9 @@ impl ArrayEngine for BookEngine {
         wipe: bool,
     ) -> ControlResult<()> {
         self.call("label", &label.name)?;
+        if let Some(state) = self.books().blocks_at_label.take() {
+            fs::create_dir(state.join(format!("{REGISTRY_FILE}.new"))).unwrap();
+        }
         if wipe {
             let file = File::options().write(true).open(device.path().unwrap()).unwrap();
             file.write_all_at(&[0; 128 << 10], 0).unwrap();

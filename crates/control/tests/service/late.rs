@@ -47,7 +47,7 @@ impl Fixture {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the service is told later moments than this one")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
@@ -503,7 +503,7 @@ fn an_array_waits_for_no_spare_and_takes_it_back_when_it_comes() {
         assert_eq!(fixture.registry().arrays()[0].spares, [fixture.device("d5")]);
         fs::remove_file(fixture.path("d4")).unwrap();
         fixture.bring_back("d4");
-        // Its label says that it is the array's: nothing is overwritten.
+        // The label names the array: no `-f` is needed.
         fixture.ask(add(&fixture, "d4"));
         assert_eq!(fixture.registry().arrays()[0].spares.len(), 2);
     }
