@@ -46,7 +46,7 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 
-/// What is kept of which member.
+/// The content that is kept of each member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     array: [u8; 16],
