@@ -21,7 +21,7 @@ mod specs;
 
 /// One fuzz target.
 pub struct Target {
-    /// Its name, also that of its folder in `corpus`.
+    /// The target's name, also that of the target's folder in `corpus`.
     pub name: &'static str,
     /// Feeds it one input; panics when a promise is broken.
     pub run: fn(&[u8]),

@@ -1,7 +1,8 @@
 //! Results of other programs: fio, Orion, elbencho, and the file of a run.
 //!
-//! The first byte chooses the name, and with it the format. What is taken must be judged without a
-//! panic, with findings about its own points only; what is refused must be refused in one line.
+//! The first byte chooses the name, and with it the format. The import judges a result that it takes
+//! without a panic, with findings about the result's own points only. The import refuses any other
+//! result in one line.
 
 use std::collections::BTreeSet;
 

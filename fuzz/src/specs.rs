@@ -1,7 +1,7 @@
 //! Everything a person writes on the command line: devices, doors, sizes, names, settings.
 //!
-//! What is taken must come back the same when it is written out and read again; what is refused
-//! must be refused in one line.
+//! A spec that the parser takes must come back the same when it is written out and read again. The
+//! parser must refuse any other in one line.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;

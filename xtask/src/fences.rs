@@ -7,11 +7,11 @@ use crate::Failure;
 /// One fenced block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// What follows the opening backticks: `sh run`, `json`, nothing.
+    /// The words behind the opening backticks: `sh run`, `json`, nothing.
     pub info: String,
     /// Line number of the first line inside, from 1.
     pub line: usize,
-    /// What is inside.
+    /// The lines inside.
     pub body: String,
 }
 

@@ -1,5 +1,5 @@
-//! What the tasks of the repository share: the workspace as cargo sees it, the blocks of its pages, and how
-//! a task ends.
+//! The base that the tasks of the repository share: the workspace as cargo sees it, the blocks of its
+//! pages, and how a task ends.
 
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::Failure;
 
-/// What `cargo metadata` says about the crates of the workspace.
+/// The crates of the workspace as `cargo metadata` gives them.
 #[derive(Deserialize)]
 pub struct Metadata {
     /// One for each crate of the workspace.
@@ -19,11 +19,11 @@ pub struct Metadata {
 /// One crate.
 #[derive(Deserialize)]
 pub struct Package {
-    /// Its name.
+    /// The name of the crate.
     pub name: String,
-    /// Its Cargo.toml.
+    /// The path of the crate's `Cargo.toml`.
     pub manifest_path: PathBuf,
-    /// What it depends on.
+    /// The crates that the crate depends on.
     pub dependencies: Vec<Dependency>,
 }
 

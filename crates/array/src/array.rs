@@ -167,7 +167,7 @@ impl<D: BlockDevice> Array<D> {
     /// without are left out, and the report says so.
     ///
     /// # Errors
-    /// When something that was given does not belong to the array, when too little is there, and when
+    /// When something that was given does not belong to the array, or when too little is there. When
     /// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
     pub async fn assemble(
         handle: &Handle,

@@ -462,8 +462,8 @@ async fn flush_what_was_found<D: BlockDevice>(
     join_all(members.iter().map(flush)).await.into_iter().flatten().collect()
 }
 
-/// Tells the newest event to members that are behind it, or have it in one copy only: the next one would
-/// leave them two behind, and a cut in the midst of it would have lost them.
+/// Tells the newest event to members that are behind, or have the event in one copy only. The next
+/// event would leave them two behind, and a cut in the midst of that event would have lost them.
 async fn tell_those_behind<D: BlockDevice>(
     members: &BTreeMap<MemberIndex, Candidate<D>>,
     told: &ArrayRecord,
@@ -481,8 +481,8 @@ async fn tell_those_behind<D: BlockDevice>(
 /// Puts an array in service. The worker of a capacity expansion is still to be begun.
 ///
 /// # Errors
-/// When something that was given does not belong to the array, when too little is there, and when
-/// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
+/// When something that was given does not belong to the array, or when too little is there. When the
+/// data may not be what was acknowledged, unless the options allow it. Nothing is written then.
 pub(crate) async fn assemble<D: BlockDevice>(
     handle: &Handle,
     devices: Vec<D>,

@@ -1,11 +1,11 @@
 //! A parity row is added while the array serves: 5 becomes 6, 6 becomes 7.3, a mirror gets one more
 //! copy.
 //!
-//! Nothing moves. The new shape has the same data and parities at the same places, and one member more for
-//! each group. For a moment requests wait: when nothing is under way the new shape takes over, with the
-//! new members as such that lack everything, and the superblocks say so, those of the new members first.
-//! From then on it is a rebuild: at its pace, region by region, gone on with after a restart. A region
-//! counts its new row when it is filled.
+//! Nothing moves. The new shape has the same data and parities at the same places, and one member more
+//! for each group. For a moment requests wait. When nothing is under way the new shape takes over, with
+//! the new members as such that lack everything. The superblocks say so, those of the new members
+//! first. From then on the change is a rebuild: at a rebuild's pace, region by region, gone on with
+//! after a restart. A region counts its new row when the row is filled.
 
 use std::rc::Rc;
 

@@ -177,8 +177,8 @@ fn raid_6_with_a_fixed_q_is_laid_out_as_by_linux_md() {
     assert_eq!(table(Level::Raid6, Layout::LeftSymmetricFixedRows, 5, 5), expected);
 }
 
-/// Linux md numbers the data for Q from the member behind Q on, past P: with Q on the last member in
-/// the order of the members, whatever the order of the data.
+/// Linux md numbers the data for Q from the member behind Q on, past P. With Q on the last member that
+/// is the order of the members, whatever the order of the data.
 #[test]
 fn data_are_numbered_for_q_as_by_linux_md() {
     for layout in LAYOUTS.into_iter().take(2) {

@@ -28,8 +28,8 @@ const CLASS_MAX_LOG2: u32 = 22;
 const CLASS_COUNT: usize = (CLASS_MAX_LOG2 - CLASS_MIN_LOG2 + 1) as usize;
 
 /// Bytes kept free per thread, all classes together: what a few clients with deep queues have in
-/// flight. Less than that and every burst returns memory to the system and faults it in again,
-/// which took longer than the drive (four jobs of 16 requests of 256 KiB are 16 MiB by themselves).
+/// flight. With less, every burst returns memory to the system and faults memory in again, which took
+/// longer than the drive. (Four jobs of 16 requests of 256 KiB are 16 MiB by themselves.)
 const POOL_BYTES_MAX: usize = 128 << 20;
 
 struct Block {

@@ -1,7 +1,8 @@
 //! Copies that leave the processor's caches alone.
 //!
-//! UNSAFETY: this module writes through raw pointers; the invariant is that every store lies inside
-//! `into`, which the loop's bound keeps, and that all of them are fenced before the function returns.
+//! UNSAFETY: this module writes through raw pointers. The invariant is that every store lies inside
+//! `into`, which the loop's bound keeps, and that a fence follows all stores before the function
+//! returns.
 #![allow(unsafe_code)]
 
 /// Copies `from` over `into`, which is as long, past the caches where the processor can: for content that

@@ -138,10 +138,10 @@ impl Limits {
 ///   `block_bytes` block is written whole or not at all.
 /// - A write with [`Durability::Durable`] is on the medium when it completes. A completed `flush`
 ///   covers every write that had completed before the flush was *submitted*, and no other.
-/// - Overlapping requests in flight have no order: a reader may see either content, sector by sector. Clients
-///   of a plain volume get just this. A cache orders writes of the same lines by locks on its lines, and an
-///   array with parity orders writes of the same stripes by locks on its stripes, because a torn line or a
-///   torn parity would outlive the race.
+/// - Overlapping requests in flight have no order: a reader may see either content, sector by sector.
+///   Clients of a plain volume get just this. A cache orders writes of the same lines by locks on its
+///   lines. An array with parity orders writes of the same stripes by locks on its stripes. A torn line
+///   or a torn parity would outlive the race.
 /// - Dropping a future does not cancel the I/O: buffers stay owned until the completion.
 /// - The export refuses ranges that [`Limits::accepts`] does not, in the words of its protocol, and the
 ///   volume refuses them again for callers without a protocol. Layers between may assert; the drive checks

@@ -14,7 +14,7 @@ use crate::admission::Admission;
 use crate::clean::cleaner::Cleaner;
 use crate::config::{FormatOptions, Settings};
 use crate::ground::Ground;
-use crate::log::open::{Label, OpenError, OpenOptions, Opened, ssd_error};
+use crate::log::open::{Label, OpenError, OpenOptions, Opened, UnwritableSsd, ssd_error};
 use crate::log::recover;
 use crate::log::stage::Stage;
 use crate::map::contents::must;
@@ -75,17 +75,30 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         options: OpenOptions,
     ) -> Result<(Self, Opened), OpenError> {
         let recovered = recover::recover(&ssd, &origin, &options).await?;
-        let opened = recovered.opened;
+        let (mut opened, superblock) = (recovered.opened, recovered.superblock);
         let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
+        if opened.evacuates {
+            ground.health.refuse_writes();
+        } else if let Err(error) = ground.ssd.begin_generation(superblock).await {
+            if ground.health.failed() || options.unwritable == UnwritableSsd::Refuse {
+                return Err(ssd_error(error));
+            }
+            opened.evacuates = true;
+        } else {
+            opened.generation = ground.log.generation();
+        }
         let cache = Self::start(ground);
-        if opened.origin_changed {
+        if !opened.evacuates {
+            cache.start_cleaner();
+        }
+        if opened.origin_changed && !opened.evacuates {
             // No mark tells the next start that these lines were dropped: a checkpoint does.
             cache.ground().checkpointer.checkpoint().await.map_err(ssd_error)?;
         }
         Ok((cache, opened))
     }
 
-    /// Puts the upper parts on the lower ones, and starts the background tasks.
+    /// Puts the upper parts on the lower ones, and starts the background tasks but the cleaner.
     fn start(ground: Ground<S, O>) -> Self {
         let router = Rc::new(Router::new(&ground));
         let flusher = Rc::new(Flusher::new(&ground));
@@ -101,10 +114,21 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             handle.spawn(ground.loader().load_rest()),
             handle.spawn(ground.reclaimer().reclaim()),
             handle.spawn(ground.log_writer().write_log()),
-            handle.spawn(cleaner.clone().clean()),
         ];
         let tasks = RefCell::new(tasks);
         Self(Rc::new(Service { ground, cleaner, reader, writer, flusher, discarder, tasks }))
+    }
+
+    fn start_cleaner(&self) {
+        let cleaner = self.ground().handle.spawn(self.0.cleaner.clone().clean());
+        self.0.tasks.borrow_mut().push(cleaner);
+    }
+
+    /// Lets the dirty lines of a cache whose opening [said that it evacuates](Opened::evacuates) go to the
+    /// origin. The caller has the evacuation on record before: a start that finds the origin changed since a
+    /// clean stop must know why.
+    pub fn begin_evacuation(&self) {
+        self.start_cleaner();
     }
 
     fn ground(&self) -> &Ground<S, O> {
@@ -206,8 +230,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().health.set_gate(Box::new(gate));
     }
 
-    /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines to
-    /// reach the origin, or for the record of its loss: for callers that wait for all requests to end.
+    /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines
+    /// to reach the origin, or for the record of the SSD's loss. Callers that wait for all requests to
+    /// end need that.
     #[must_use]
     pub fn release_waits(&self) -> impl Drop + use<S, O> {
         self.ground().health.release_waits()

@@ -50,6 +50,12 @@ pub enum Canary {
     BufferLeaked,
     /// Holes between the dirty lines of a stripe are written back without their locks.
     HolesUnlocked,
+    /// A client's write goes to the origin before an evacuation has ended.
+    EvacuationPassed,
+    /// Records that a log had not acknowledged when it ended stay in the map.
+    RecordNotUndone,
+    /// A failed flush of the SSD makes records durable.
+    FailedFlushBelieved,
 }
 
 voltier_ring::canary_switch!(Canary);

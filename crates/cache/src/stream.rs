@@ -1,10 +1,10 @@
 //! Sequential streams: which requests belong to a long run and would only wash out the cache.
 //!
-//! Streams are followed per direction, and each by itself, so that interleaved jobs do not
-//! hide one another. A stream's requests may arrive a little out of order, as they do from a queue
-//! of several: a window behind its end remembers what has been seen, and a late request that fills
-//! a hole belongs to it. Reading the same place again does not; a run with too many
-//! holes in it is no run and counts from zero.
+//! Streams are followed per direction, and each by itself, so that interleaved jobs do not hide one
+//! another. A stream's requests may arrive a little out of order, as they do from a queue of several. A
+//! window behind the stream's end remembers what has been seen, and a late request that fills a hole
+//! belongs to the stream. A second read of the same place does not. A run with too many holes is no run
+//! and counts from zero.
 
 use voltier_block::SectorRange;
 

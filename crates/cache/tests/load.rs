@@ -1,7 +1,7 @@
 //! Goal: a cache serves right while its map is loaded, and nothing that the map says out of date comes
-//! back with it.
-//! Method: the SSD holds back reads of the map after the start; clients write, discard and zero what is
-//! not loaded yet, in every way; then the map is let go, and all is held to a model, also after a kill.
+//! back with it. Method: the SSD holds back reads of the map after the start. Clients write, discard
+//! and zero what is not loaded yet, in every way. Then the map is let go, and a model checks all, also
+//! after a kill.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,9 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
+use voltier_cache::{
+    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings, UnwritableSsd,
+};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles, Signal};
 
@@ -98,7 +100,13 @@ impl Stand {
     async fn open(&self, mode: Mode) -> Result<TestCache, OpenError> {
         let settings =
             Settings { mode, dirty_low_percent: 80, dirty_high_percent: 85, ..Settings::default() };
-        let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+        let options = OpenOptions {
+            uuid: None,
+            generation_min: 0,
+            settings,
+            seed: 1,
+            unwritable: UnwritableSsd::Refuse,
+        };
         let (ssd, origin) = (self.ssd.clone(), self.origin.clone());
         Cache::open(&self.handle, ssd, origin, options).await.map(|opened| opened.0)
     }

@@ -1,12 +1,12 @@
-//! Goal: whatever the mode, policy, line size and alignment, reads give what was last written, also
-//! after a restart in order, a restart after a kill, and when the cache is taken away.
+//! Goal: reads give what was last written, whatever the mode, policy, line size and alignment. That
+//! holds also after a restart in order, a restart after a kill, and when the cache is taken away.
 //! Method: random requests against a plain array, on memory drives, in virtual time.
 
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Payload, Prng, SectorRange};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -20,7 +20,13 @@ fn settings(mode: Mode) -> Settings {
 }
 
 async fn open(handle: &Handle, ssd: &MemoryDevice, origin: &MemoryDevice, mode: Mode) -> TestCache {
-    let options = OpenOptions { uuid: None, generation_min: 0, settings: settings(mode), seed: 1 };
+    let options = OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings: settings(mode),
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    };
     let opened = Cache::open(handle, ssd.clone(), origin.clone(), options).await;
     opened.expect("the cache opens").0
 }

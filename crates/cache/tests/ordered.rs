@@ -1,11 +1,10 @@
-//! Goal: in ordered mode the origin alone holds a flush cut at any moment: for some flush, every
-//! sector is as it was at that flush, or as it was written later.
-//! Method: random writes and flushes with destaging under way; the origin is looked at from the side,
-//! also across kills and restarts.
+//! Goal: in ordered mode the origin alone holds a flush cut at any moment. For some flush, every sector
+//! is as it was at that flush, or as it was written later. Method: random writes and flushes with
+//! destaging under way; the origin is looked at from the side, also across kills and restarts.
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -59,7 +58,13 @@ fn settings() -> Settings {
 }
 
 async fn open(handle: &Handle, ssd: &MemoryDevice, origin: &MemoryDevice) -> TestCache {
-    let options = OpenOptions { uuid: None, generation_min: 0, settings: settings(), seed: 1 };
+    let options = OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings: settings(),
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    };
     Cache::open(handle, ssd.clone(), origin.clone(), options).await.expect("it opens").0
 }
 

@@ -13,7 +13,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Waits for the end of a job. The job goes on in the daemon when this is interrupted.
 ///
 /// # Errors
-/// What the job failed with, or that the daemon went away.
+/// When the job failed, or the daemon went away.
 pub(crate) fn follow(client: &mut Client, first: JobStatus) -> ControlResult<JobStatus> {
     let mut shown = Shown::of(&format!("{} {}", first.verb, first.volume), Unit::Lines);
     let mut job = first;

@@ -25,18 +25,28 @@ fn content(block: u64, count: u64) -> Vec<u8> {
     (block << 32 | count).to_le_bytes().iter().copied().cycle().take(BLOCK).collect()
 }
 
-/// A daemon that outlives a write beyond the limit.
+/// Runs a command that starts a daemon which outlives a write beyond the limit.
+fn run_with_limits(instance: &Instance, args: &[&str]) {
+    let command = instance.command(args);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(command.get_program());
+    shell.args(command.get_args()).current_dir(instance.path("."));
+    shell.env("VOLTIER_STATE", instance.state());
+    support::Answer::from(shell.output().unwrap()).ok();
+}
+
 fn serving() -> Instance {
     let instance = Instance::new();
     let (ssd, hdd) = (instance.drive("ssd", 64 * MIB), instance.drive("hdd", 10 * MIB));
-    let create = instance.command(&["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(create.get_program());
-    shell.args(create.get_args()).current_dir(instance.path("."));
-    shell.env("VOLTIER_STATE", instance.state());
-    support::Answer::from(shell.output().unwrap()).ok();
+    run_with_limits(&instance, &["create", "-s", &ssd, "-p", &hdd, "-t", "wb", "v"]);
     instance.export("v");
     instance
+}
+
+/// No file of the daemon may be written at or beyond this offset.
+fn limit_files(instance: &Instance, bytes: Option<u64>) {
+    let limit = Rlimit { current: bytes, maximum: None };
+    prlimit(instance.pid(), Resource::Fsize, limit).unwrap();
 }
 
 fn connect(instance: &Instance) -> NbdClient {
@@ -51,8 +61,7 @@ fn fill_and_limit(instance: &Instance, counts: &mut [u64]) {
         counts[block as usize] = 1;
     }
     client.flush().unwrap();
-    let limit = Rlimit { current: Some(LIMIT_BYTES), maximum: Some(LIMIT_BYTES) };
-    prlimit(instance.pid(), Resource::Fsize, limit).unwrap();
+    limit_files(instance, Some(LIMIT_BYTES));
 }
 
 fn check(instance: &Instance, counts: &[u64], may_be_newer: bool) {
@@ -120,4 +129,49 @@ fn kill_nine_while_a_full_ssd_is_evacuated_loses_nothing() {
         instance.run(&["show", "v"]).ok();
         check(&instance, &counts, true);
     }
+}
+
+/// The SSD is a FUSE file of another daemon, whose files take no write at all in the end.
+#[test]
+fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
+    let (other, instance) = (Instance::new(), Instance::new());
+    let (behind, ssd) = (other.drive("behind", 64 * MIB), other.path("ssd"));
+    let ssd = ssd.to_str().unwrap();
+    run_with_limits(&other, &["create", "-p", &behind, "s"]);
+    let answer = other.run(&["export", "s", "--fuse", ssd]);
+    if answer.code != 0 {
+        eprintln!("left out: {}", answer.err);
+        return;
+    }
+    let hdd = instance.drive("hdd", 10 * MIB);
+    instance.run(&["create", "-s", ssd, "-p", &hdd, "-t", "wb", "v"]).ok();
+    instance.run(&["set", "v", "dirty_high=80", "dirty_low=70"]).ok();
+    instance.export("v");
+    let mut counts = vec![1; BLOCKS as usize];
+    let mut client = connect(&instance);
+    for block in blocks() {
+        client.write(block * BLOCK as u64, &content(block, 1)).unwrap();
+    }
+    client.flush().unwrap();
+    drop(client);
+    instance.stop();
+    limit_files(&other, Some(0));
+    instance.run(&["show", "v"]).ok();
+    check(&instance, &counts, false);
+    let mut client = connect(&instance);
+    for block in blocks().take(100) {
+        client.write(block * BLOCK as u64, &content(block, 2)).unwrap();
+        counts[block as usize] = 2;
+    }
+    client.flush().unwrap();
+    let status = instance.show("v");
+    assert_eq!(status["ssd"]["state"], "failed", "{status}");
+    assert_eq!(status["lost_ranges"], 0, "{status}");
+    assert!(status["error"].as_str().unwrap().contains("nothing is lost"), "{status}");
+    let log = std::fs::read_to_string(instance.state().join("daemon.log")).unwrap();
+    assert!(log.contains("its SSD takes no writes"), "{log}");
+    limit_files(&other, None);
+    instance.kill();
+    instance.run(&["show", "v"]).ok();
+    check(&instance, &counts, false);
 }

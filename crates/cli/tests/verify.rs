@@ -1,5 +1,5 @@
-//! fio verifies what it wrote, at random sizes and alignments, while the volume is changed under it:
-//! through both doors, in every mode, with every policy, with and without a cache.
+//! fio verifies what it wrote, at random sizes and alignments, while the volume changes under fio. The
+//! test takes both exports, every mode and every policy, with and without a cache.
 
 mod support;
 

@@ -2,7 +2,7 @@
 //! real ones and the simulator with its own.
 
 use voltier_block::BlockDevice;
-use voltier_volume::{Cache, OpenOptions, Opened, Volume};
+use voltier_volume::{Cache, OpenOptions, Opened, UnwritableSsd, Volume};
 
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
@@ -27,6 +27,11 @@ pub async fn put_in_front<D: BlockDevice>(
         generation_min: cache.generation,
         settings: cache.settings.for_cache(),
         seed,
+        unwritable: match start {
+            CacheStart::Format => UnwritableSsd::Refuse,
+            CacheStart::Load if cache.evacuating => UnwritableSsd::EvacuateFurther,
+            CacheStart::Load => UnwritableSsd::Evacuate,
+        },
     };
     let opened = match start {
         CacheStart::Load => volume.attach_existing(ssd, options).await,
@@ -43,8 +48,8 @@ pub async fn put_in_front<D: BlockDevice>(
     Ok(opened)
 }
 
-/// Looks whether the origin of a record is not the SSD of that very record: two devices that have
-/// changed places would be served, and written to, as the data they are not.
+/// Looks whether the origin of a record is not the SSD of that very record. Voltier would serve two
+/// devices that have changed places, and write to them, as the data they are not.
 ///
 /// # Errors
 /// One line for the user.

@@ -247,6 +247,11 @@ impl Engine for CoreEngine {
         Ok(opened)
     }
 
+    fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
+        let volume = name.clone();
+        self.on_core(name, move |_| async move { volumes::begin_evacuation(&volume) })
+    }
+
     fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
         let Some(home) = self.homes.remove(name) else { return Ok(()) };
         // A FUSE file that is still in use is detached from its path here.

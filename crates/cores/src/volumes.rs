@@ -15,7 +15,7 @@ use voltier_control::{
 use voltier_export::fuse::FileExport;
 use voltier_export::nbd::{ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
-use voltier_volume::{Drive, Health, Volume, VolumeError};
+use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
 use crate::loss::LossGate;
 use crate::table;
@@ -82,9 +82,10 @@ pub(super) async fn open(
     let origin = table::open_origin(&handle, &record.origin)?;
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
-    let mut generation = 0;
+    let (mut generation, mut evacuates) = (0, false);
     if let Some(cache) = record.cache.filter(|cache| cache.failed.is_none()) {
-        generation = put_in_front(&handle, &volume, &cache, start, gate).await?;
+        let opened = put_in_front(&handle, &volume, &cache, start, gate).await?;
+        (generation, evacuates) = (opened.generation, opened.evacuates);
     }
     let size_bytes = volume.limits().bytes();
     let resident = Resident {
@@ -94,17 +95,17 @@ pub(super) async fn open(
         giving_up: Signal::new(),
     };
     RESIDENTS.with_borrow_mut(|all| all.insert(record.name, Rc::new(resident)));
-    Ok(OpenedVolume { size_bytes, generation })
+    Ok(OpenedVolume { size_bytes, generation, evacuates })
 }
 
-/// Opens or makes a cache in front of a volume; its generation.
+/// Opens or makes a cache in front of a volume.
 async fn put_in_front(
     handle: &Handle,
     volume: &Volume<Drive>,
     cache: &CacheRecord,
     start: CacheStart,
     gate: LossGate,
-) -> ControlResult<u64> {
+) -> ControlResult<Opened> {
     let ssd = table::open_ssd(handle, &cache.device)?;
     let opened = voltier_control::put_in_front(volume, ssd, cache, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 {
@@ -112,7 +113,15 @@ async fn put_in_front(
     }
     let handle = handle.clone();
     volume.on_ssd_failure(move || Box::pin(gate.pass(handle)));
-    Ok(opened.generation)
+    Ok(opened)
+}
+
+/// Lets the dirty lines of a volume whose SSD took no writes at the start go to the origin.
+pub(super) fn begin_evacuation(name: &VolumeName) -> ControlResult<()> {
+    if let Some(cache) = resident(name)?.volume.cache() {
+        cache.begin_evacuation();
+    }
+    Ok(())
 }
 
 /// Stops a volume and forgets it.
@@ -140,7 +149,8 @@ pub(super) async fn attach(
     gate: LossGate,
 ) -> ControlResult<u64> {
     let volume = resident(&name)?.volume.clone();
-    put_in_front(&handle, &volume, &cache, CacheStart::Format, gate).await
+    let opened = put_in_front(&handle, &volume, &cache, CacheStart::Format, gate).await?;
+    Ok(opened.generation)
 }
 
 /// Writes everything back and has requests wait.

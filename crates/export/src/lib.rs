@@ -1,7 +1,7 @@
 //! The exports: NBD and the FUSE file.
 //!
 //! An export serves anything that is a [`BlockDevice`](voltier_block::BlockDevice), on the device's
-//! core: requests become tasks there, bounded in number and bytes for each client, and no lock is
+//! core. Requests become tasks there, bounded in number and bytes for each client, and no lock is
 //! shared by all I/O.
 
 mod counters;

@@ -149,7 +149,7 @@ fn folder(args: &LabRun, plan: &Plan) -> PathBuf {
     (1..).map(name).find(|folder| !folder.exists()).unwrap_or_else(|| runs.to_owned())
 }
 
-/// What a run tells goes to standard error: the answer alone to standard output.
+/// The progress of a run goes to standard error: the answer alone to standard output.
 struct Shown(Steps);
 
 impl Progress for Shown {

@@ -163,7 +163,7 @@ fn convert(args: &TraceConvert, json: bool) -> ControlResult<()> {
 
 /// Takes away what was written of a trace that turned out to be unusable.
 fn discard(path: &Path, error: LabError) -> ControlError {
-    // It was made a moment ago, by us.
+    // The file is ours: this command made the file a moment ago.
     std::fs::remove_file(path).ok();
     failed(error)
 }

@@ -103,8 +103,8 @@ fn write_report(args: &LabReport, json: bool) -> ControlResult<()> {
     print(&format!("report: {}{partial}\n", files.html.display()))
 }
 
-/// Where the report of a run belongs: into its folder. What has none gets one under `voltier-lab`,
-/// but not that of another run.
+/// Where the report of a run belongs: into the run's folder. A run without a folder gets one under
+/// `voltier-lab`, but not that of another run.
 fn report_folder(given: &str) -> ControlResult<PathBuf> {
     let path = Path::new(given);
     if path.is_dir() {

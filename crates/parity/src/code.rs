@@ -62,7 +62,7 @@ impl Code {
         self.data + self.rows
     }
 
-    /// What data member `member` is multiplied with in parity `row`.
+    /// The coefficient of data member `member` in parity `row`.
     ///
     /// # Panics
     /// If the code has no such row or data member.
@@ -107,7 +107,7 @@ impl Code {
         self.kernels.check(&self.extra, data, parity)
     }
 
-    /// Which member is wrong, judged from the syndromes of every byte: see [`Verdict`].
+    /// Judges from the syndromes of every byte which member is wrong: see [`Verdict`].
     ///
     /// # Panics
     /// If the numbers of slices are not those of the code, or their lengths differ.

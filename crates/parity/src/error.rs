@@ -8,13 +8,13 @@ pub enum CodeError {
     /// No rows, or more than [`ROWS_MAX`].
     #[error("{rows} parity rows: give 1 to {ROWS_MAX}")]
     Rows {
-        /// What was asked for.
+        /// The number of rows that the caller asked for.
         rows: usize,
     },
     /// No data members, or more than so many rows can protect.
     #[error("{data} data members with {rows} parity rows: give 1 to {}", data_max(*rows))]
     Data {
-        /// What was asked for.
+        /// The number of data members that the caller asked for.
         data: usize,
         /// The rows, which are possible.
         rows: usize,

@@ -108,8 +108,8 @@ const fn split() -> [Split; 256] {
     tables
 }
 
-/// Multiplication with every constant as a matrix over bits: byte 7 - i is what of a byte is summed to bit
-/// i of the product. What one affine instruction takes.
+/// Multiplication with every constant as a matrix over bits, as one affine instruction takes it. Byte 7
+/// - i says which bits of a byte are summed to bit i of the product.
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "x86-64 has the instruction"))]
 pub(crate) static MATRICES: [u64; 256] = matrices();
 

@@ -1,9 +1,9 @@
 //! Parity over GF(2^8): what lets an array lose members.
 //!
-//! A [`Code`] is so many data members and so many parity rows; each byte of a row is a sum of the bytes
-//! at the same place of all data members, each multiplied with a coefficient. It encodes rows from data,
-//! brings them up to date with a change of one member, makes [`Decoder`]s that compute what is lost, and
-//! says which member is wrong ([`Verdict`]).
+//! A [`Code`] is so many data members and so many parity rows. Each byte of a row is a sum of the bytes
+//! at the same place of all data members, each multiplied with a coefficient. A code encodes rows from
+//! data, and brings them up to date with a change of one member. A code also makes [`Decoder`]s that
+//! compute what is lost, and says which member is wrong ([`Verdict`]).
 //!
 //! ```
 //! use voltier_parity::{Code, Stores};
@@ -37,8 +37,8 @@
 //! | 1, Q | 2^i | RAID 6, byte for byte that of Linux md, with md's numbering of members |
 //! | r from 2 | (x + 1) / (x + 2^-i), x = 2^(r-1) | RAID 7.3 and N+M |
 //!
-//! A row does not depend on how many other rows there are, nor on how many members: a row or a member
-//! is added without touching parity that is already written.
+//! A row does not depend on how many other rows there are, nor on how many members. So an array adds a
+//! row or a member without touching parity that is already written.
 //!
 //! # Why any losses up to the number of rows can be made up for
 //!
@@ -50,10 +50,10 @@
 //! hence n roots only if it is zero, and then so are all factors. So every square part of the matrix
 //! is regular, which is what solving for n lost data members from any n rows takes.
 //!
-//! The condition that no y is an x bounds the width ([`Code::data_max`]): 255 data members with one or two
-//! rows, 254, 253, 252, 251, 250, 249 with three to eight. Beside the proof, tests try all square parts of
-//! three rows at full width and of five rows up to 32 members, and the reconstruction of every triple of
-//! losses at every width up to 32 data members and three rows.
+//! The condition that no y is an x bounds the width ([`Code::data_max`]): 255 data members with one or
+//! two rows, 254, 253, 252, 251, 250, 249 with three to eight. Beside the proof, tests try all square
+//! parts of three rows at full width and of five rows up to 32 members. Tests also try the
+//! reconstruction of every triple of losses at every width up to 32 data members and three rows.
 //!
 //! # Wrong members
 //!
@@ -64,17 +64,18 @@
 //!
 //! # Speed
 //!
-//! All rows are computed in one pass: a block of every member is read once, and all rows stay in
-//! registers. P is a sum; Q is summed by Horner's rule, where doubling takes one addition, one look-up and
-//! one sum of three; further rows multiply by looking up both nibbles of a byte in tables of sixteen.
-//! Kernels for SSSE3, AVX2 and AVX-512 are one source compiled three times, chosen once at start
-//! ([`Kernels::best`]), and held to a scalar one by tests. Figures: `docs/benchmarks.md`.
+//! The kernels compute all rows in one pass: they read a block of every member once, and all rows stay
+//! in registers. P is a sum. Q is summed by Horner's rule, where doubling takes one addition, one
+//! look-up and one sum of three. Further rows multiply by looking up both nibbles of a byte in tables
+//! of sixteen. Kernels for SSSE3, AVX2 and AVX-512 are one source compiled three times, chosen once at
+//! start ([`Kernels::best`]), and held to a scalar one by tests. Figures: `docs/benchmarks.md`.
 //!
 //! # Sources
 //!
 //! - H. P. Anvin, "The mathematics of RAID-6", 2004: P, Q, the field, recovery, finding a wrong member.
-//! - J. S. Plank, "A Tutorial on Reed-Solomon Coding for Fault-Tolerance in RAID-like Systems", 1997, with
-//!   the correction of 2003 by Plank and Ding: why powers alone do not give more than two rows in general.
+//! - J. S. Plank, "A Tutorial on Reed-Solomon Coding for Fault-Tolerance in RAID-like Systems", 1997,
+//!   with the correction of 2003 by Plank and Ding. Powers alone do not give more than two rows in
+//!   general.
 //! - J. Blömer et al., "An XOR-Based Erasure-Resilient Coding Scheme", 1995: Cauchy matrices as codes.
 //! - A. Mazzoleni, SnapRAID: a Cauchy matrix extended and scaled so that its first rows are RAID 5 and 6.
 //! - J. S. Plank, K. M. Greenan, E. L. Miller, "Screaming Fast Galois Field Arithmetic Using Intel SIMD

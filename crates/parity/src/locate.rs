@@ -1,4 +1,4 @@
-//! Which member is wrong.
+//! Finds which member is wrong.
 //!
 //! The syndromes of a byte are the stored parity plus the parity of the stored data, row by row. An
 //! error e in data member m leaves e times the coefficient of m in every row; an error in a parity
@@ -8,11 +8,11 @@ use crate::field::{invert, logarithm, multiply};
 use crate::kernels::{Kernels, Stores};
 use crate::matrix::{ROWS_MAX, coefficient};
 
-/// What the syndromes say about a stretch of a stripe.
+/// The verdict of the syndromes about an extent of a stripe.
 ///
-/// With m rows, fewer than m wrong members in one byte are never taken for a different single one: with
-/// two rows one wrong member is found, and two may look like a third; with three rows one wrong member
-/// is found, and two are noticed as more than one. Longer stretches help: all their bytes must name the
+/// With m rows, fewer than m wrong members in one byte are never taken for a different single one. With
+/// two rows one wrong member is found, and two may look like a third. With three rows one wrong member
+/// is found, and two are noticed as more than one. Longer extents help: all their bytes must name the
 /// same member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -20,7 +20,7 @@ pub enum Verdict {
     Consistent,
     /// One member explains every byte that is wrong.
     One {
-        /// Its number: data members from 0, then the rows.
+        /// The member's number: data members from 0, then the rows.
         member: usize,
     },
     /// No single member explains it, or there is one row only, which cannot tell.

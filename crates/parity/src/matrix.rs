@@ -10,8 +10,8 @@ pub(crate) const fn data_max(rows: usize) -> usize {
     if rows <= 2 { 255 } else { 257 - rows }
 }
 
-/// What member `column` is multiplied with in parity `row`. Neither the number of members nor of
-/// rows matters, so a row or a member can be added later and nothing already written changes.
+/// The coefficient of member `column` in parity `row`. Neither the number of members nor of rows
+/// matters, so a row or a member can be added later and nothing already written changes.
 ///
 /// Row 0 is 1; row 1 is 2^column; row r from 2 is (x + 1) / (x + 2^-column) with x = 2^(r - 1).
 pub(crate) fn coefficient(row: usize, column: usize) -> u8 {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// The condition of Cauchy's theorem (see the crate's page), at the full width of every number of
-    /// rows: the x of the rows and the y of the columns are all different.
+    /// rows. The x of the rows and the y of the columns are all different.
     #[test]
     fn rows_and_columns_of_the_construction_never_meet() {
         for rows in 1..=ROWS_MAX {
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// What is on the members: these numbers never change.
+    /// The coefficients are part of what is on the members: these numbers never change.
     #[test]
     fn the_coefficients_are_fixed() {
         let row =

@@ -40,7 +40,7 @@ impl Members {
         each.map(|(memory, lead)| &mut memory[*lead..lead + self.bytes]).collect()
     }
 
-    /// What lies around the members.
+    /// The bytes around the members.
     fn surroundings(&self) -> Vec<u8> {
         let each = self.memory.iter().zip(&self.lead);
         each.flat_map(|(memory, lead)| [&memory[..*lead], &memory[lead + self.bytes..]].concat())

@@ -4,8 +4,8 @@
 /// is chosen on this thread, `choose` chooses.
 ///
 /// Both exist only with the feature `canaries` of the crate that calls this, which nothing but the
-/// proof of the simulator turns on: without it `is` is a constant `false` and the compiler removes
-/// every trace.
+/// proof of the simulator turns on. Without the feature `is` is a constant `false`, and the compiler
+/// removes every trace.
 #[macro_export]
 macro_rules! canary_switch {
     ($canary:ident) => {

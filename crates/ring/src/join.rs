@@ -27,8 +27,8 @@ pub fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> JoinAll<F> {
     JoinAll { parts: futures.into_iter().map(Part::Running).collect() }
 }
 
-/// Runs futures, begun in order and so many at once at most; their results in order. What has not begun
-/// costs nothing, however many they are.
+/// Runs futures, begun in order and so many at once at most; their results in order. Futures that have
+/// not begun cost nothing, however many they are.
 pub async fn join_at_most<F: Future>(
     at_once: usize,
     futures: impl IntoIterator<Item = F>,

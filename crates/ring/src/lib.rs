@@ -11,9 +11,9 @@
 //!        uring: io_uring, the clock    virtual_time: timers jump, files are a trait
 //! ```
 //!
-//! Nothing else in the data path may ask for the time, roll dice or make threads (a lint says so),
-//! hence a run in virtual time is the same every time. Idle costs nothing: a core without work
-//! sleeps in the kernel.
+//! Nothing else in the data path may ask for the time, roll dice or make threads (a lint says so). So a
+//! run in virtual time is the same every time. Idle costs nothing: a core without work sleeps in the
+//! kernel.
 //!
 //! UNSAFETY: this crate hands pointers of owned buffers to io_uring (`uring.rs`), polls futures where
 //! they are pinned (`join.rs`), and nothing else.

@@ -1,4 +1,4 @@
-//! Which events of a recorded life are crash points.
+//! The choice of crash points among the events of a recorded life.
 
 use voltier_block::Prng;
 

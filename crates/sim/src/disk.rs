@@ -239,8 +239,8 @@ impl SimDisk {
         self.0.world.event(event, self.0.spec.number, operation, range);
     }
 
-    /// Draws what goes wrong with a request. What lasts, or strikes the medium, happens here; what
-    /// concerns this request alone is returned.
+    /// Draws what goes wrong with a request. A fault that lasts, or strikes the medium, happens here; a
+    /// fault of this request alone is returned.
     fn strike(&self, request: Request, range: SectorRange) -> Option<FaultKind> {
         let kind = self.0.injector.borrow_mut().draw(request)?;
         let bytes = self.0.spec.bytes;

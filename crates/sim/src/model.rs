@@ -4,16 +4,16 @@
 //! completion. One version *replaces* another when it was submitted after the other had completed.
 //!
 //! - A read may return any version that no completed one has replaced before the read began.
-//! - What one read has returned, no read that begins after its end may find undone: each sector is
-//!   linearizable, also where reads and writes of several clients overlap in part. (A sector's history
-//!   is linearizable exactly when no two of its versions must each come before the other, where a
-//!   version comes before another if the write of the one, or a read that returned it, ended before
-//!   the write of the other, or a read that returned that, began.) A request of many sectors is not
-//!   atomic, and no disk promises it is.
+//! - No read may find undone what an earlier read, which ended before the later began, has returned.
+//!   Each sector is linearizable, also where reads and writes of several clients overlap in part. (A
+//!   sector's history is linearizable exactly when no two of its versions must each come before the
+//!   other. Version A comes before version B if the write of A, or a read that returned A, ended before
+//!   the write of B, or a read that returned B, began.) A request of many sectors is not atomic, and no
+//!   disk promises that.
 //! - After a power cut a sector may hold any version that no *durable* one has replaced. A version
 //!   is durable when a flush submitted after its completion has completed, or it was a FUA write.
-//! - After a kill: any version that no completed one has replaced. What was lost by no kill may still
-//!   be lost by a later power cut.
+//! - After a kill: any version that no completed one has replaced. A later power cut may still take
+//!   what no kill took.
 //! - The first read that no write overlaps decides between the versions that are possible: from then
 //!   on, the sector must not change by itself, not by a restart either.
 //! - A discarded sector may read as anything until it is written.
@@ -143,7 +143,7 @@ impl Model {
         self.contents.borrow().len()
     }
 
-    /// Forgets the contents that came after there were so many: those of copies that are gone. They
+    /// Forgets the contents that came after there were so many: those of copies that are gone. Contents
     /// share one list, which would grow with every crash point.
     pub fn forget_contents_since(&self, count: usize) {
         self.contents.borrow_mut().truncate(count);

@@ -149,8 +149,8 @@ impl History {
     }
 }
 
-/// Guarantee 5, ordered mode: at any moment the origin alone, as a power cut would leave it, is the
-/// state at some flush and any part of the writes up to the next one.
+/// Guarantee 5, ordered mode. At any moment the origin alone, as after a power cut, is the state at
+/// some flush and any part of the writes up to the next one.
 ///
 /// # Panics
 /// When the promise is broken.
@@ -229,7 +229,7 @@ async fn ordered_step(
 }
 
 /// Every setting is one that changes nothing of what may be read: a policy, who is admitted, a line
-/// size, a cut-off for streams, all of them changed while clients are at work.
+/// size, a cut-off for streams. All of them change while clients are at work.
 ///
 /// # Panics
 /// When it does.

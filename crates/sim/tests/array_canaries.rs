@@ -45,7 +45,7 @@ const CANARIES: [Canary; 28] = [
     Canary::GapsBridged,
 ];
 
-/// Which oracle said this.
+/// The oracle that said this.
 fn oracle(said: &str) -> &'static str {
     let signs = [
         ("parity ", "parity"),

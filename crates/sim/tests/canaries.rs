@@ -19,7 +19,7 @@ use voltier_sim::swarm::{self, Kept, Outcome, catch_panics, regressions};
 use voltier_sim::workload::{MODES, Profile};
 use voltier_sim::{FaultKind, Ledger, budget, trials};
 
-/// What is run, and with how many seeds at most.
+/// The kind of world that runs, and the most seeds of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Worlds {
     /// Crashes under a write-back load.
@@ -50,10 +50,14 @@ enum Worlds {
     Crowd,
     /// Crashes while the origin serves hits.
     Congested,
+    /// Crashes before, while and after an SSD that takes no writes any more is evacuated.
+    Evacuation,
+    /// Crashes after a flush of the SSD has failed.
+    FailedFlush,
 }
 
 impl Worlds {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -68,6 +72,8 @@ impl Worlds {
         Self::Stripes,
         Self::Crowd,
         Self::Congested,
+        Self::Evacuation,
+        Self::FailedFlush,
     ];
 
     fn seeds(self) -> u64 {
@@ -81,7 +87,8 @@ impl Worlds {
             | Self::Mixed
             | Self::Past => 2,
             Self::Crowd | Self::Congested | Self::Busy => 4,
-            Self::BitRot | Self::Ordered => 12,
+            Self::BitRot | Self::Ordered | Self::FailedFlush => 12,
+            Self::Evacuation => 24,
         }
     }
 
@@ -94,7 +101,9 @@ impl Worlds {
             | Self::LongLog
             | Self::Pinned
             | Self::Crowd
-            | Self::Congested => &[Mode::WriteBack],
+            | Self::Congested
+            | Self::Evacuation
+            | Self::FailedFlush => &[Mode::WriteBack],
             Self::Mixed | Self::Spikes | Self::Stripes => &MODES,
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::BitRot => return trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
@@ -133,6 +142,14 @@ impl Worlds {
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
             profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 100)];
         }
+        if self == Self::Evacuation {
+            (profile.clients, profile.window_bytes, profile.sectors_max) = (10, 64 << 10, 8);
+            (profile.ssd.latency_ns, one_in, warm_up_steps) = (300_000, 8, 20);
+            profile.ssd_faults.rates = vec![(FaultKind::WriteErrorForEver, 60)];
+        }
+        if self == Self::FailedFlush {
+            profile.ssd_faults.rates = vec![(FaultKind::FlushError, 4)];
+        }
         if self == Self::Spikes {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 12, 200);
             (profile.sectors_max, profile.window_bytes) = (64, 512 << 10);
@@ -153,7 +170,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 23] = [
+const CANARIES: [(Canary, Worlds); 26] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -177,6 +194,9 @@ const CANARIES: [(Canary, Worlds); 23] = [
     (Canary::PinIgnored, Worlds::Pinned),
     (Canary::PinLeaked, Worlds::WriteBack),
     (Canary::BufferLeaked, Worlds::WriteBack),
+    (Canary::EvacuationPassed, Worlds::Evacuation),
+    (Canary::RecordNotUndone, Worlds::Evacuation),
+    (Canary::FailedFlushBelieved, Worlds::FailedFlush),
 ];
 
 fn number(name: &str) -> Option<u64> {
@@ -224,7 +244,7 @@ fn found(canary: Canary, kind: Worlds, seed: u64) -> Option<String> {
     Some(text.or(payload.downcast_ref::<&str>().map(|it| (*it).to_owned())).unwrap_or_default())
 }
 
-/// Which oracle said this.
+/// The oracle that said this.
 fn oracle(said: &str) -> &'static str {
     let signs = [
         ("not at rest", "leaks and accounts"),
@@ -280,7 +300,7 @@ fn nothing_is_found_without_a_canary() {
     }
 }
 
-/// What a kept scenario begins with that was drawn for a canary.
+/// The beginning of a kept scenario that was drawn for a canary.
 const DRAWN_FOR: &str = "canaries ";
 
 fn run_with(canary: Canary, scenario: &Scenario) -> Outcome {

@@ -32,7 +32,7 @@ fn rows(page: &str) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Whatever is in `backticks` and looks like the name of a test: words joined by underscores.
+/// Everything in `backticks` that looks like the name of a test: words joined by underscores.
 fn tests_named(text: &str) -> BTreeSet<String> {
     let quoted = text.split('`').skip(1).step_by(2);
     let is_name = |name: &&str| {

@@ -2,7 +2,7 @@
 //! Method: see `voltier_sim::sweep::volumes`.
 //!
 //! By default some of the events are crash points. `VOLTIER_SIM_FULL=n` takes every event of every
-//! command, by both cuts, for n seeds each (four have all pairs of block sizes);
+//! command, by both cuts, for n seeds each (four have all pairs of block sizes).
 //! `VOLTIER_SIM_COMMAND="detach wb"`, `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` sweep one command,
 //! seed or event again.
 

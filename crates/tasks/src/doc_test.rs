@@ -1,5 +1,5 @@
-//! Runs the commands shown in README.md and docs/guide as a reader would: each page's `sh run`
-//! blocks in order, by one shell, in an empty folder, with the freshly built binary on PATH.
+//! Runs the commands shown in README.md and docs/guide as a reader would. One shell runs each page's
+//! `sh run` blocks in order, in an empty folder, with the freshly built binary on PATH.
 
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, SectorRange};
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
 use voltier_sim::{Cut, Medium, SimDisk, SimDrive, World};
@@ -39,10 +39,10 @@ pub(super) struct Base {
     pub(super) history: History,
 }
 
-/// Which versions of each used sector a reader may meet.
+/// The versions of each used sector that a reader may meet.
 #[derive(Clone)]
 pub(super) struct History {
-    /// What the last stop in order left, and what was written last.
+    /// The version that the last stop in order left, and the version that was written last.
     pub(super) versions: Vec<(u64, u64)>,
 }
 
@@ -131,7 +131,13 @@ impl Maker {
             ordered: self.profile.ordered,
             ..Settings::default()
         };
-        let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+        let options = OpenOptions {
+            uuid: None,
+            generation_min: 0,
+            settings,
+            seed: 1,
+            unwritable: UnwritableSsd::Refuse,
+        };
         let origin = SimDrive::any_sector(origin.clone());
         let opened = Cache::open(self.world.handle(), ssd.clone(), origin, options).await;
         opened.expect("its own cache opens").0

@@ -17,7 +17,7 @@ const RECORD_HEAD_BYTES: usize = 96;
 const ENTRY_BYTES: usize = 40;
 const KIND_DATA: u8 = 1;
 
-/// What a structure is, and so what is in it.
+/// The kind of a structure, which says what is in the structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Superblock,

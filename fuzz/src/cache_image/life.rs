@@ -10,7 +10,7 @@ use super::sectors;
 
 /// Sectors written after the opening: whole lines and parts of lines, used and new ones.
 const WRITES: [(u64, u64); 6] = [(0, 128), (131, 2), (200, 8), (300, 40), (600, 64), (20_000, 96)];
-/// Their version: no image has it.
+/// The version of new writes, which no image has.
 const NEW: u64 = 1 << 40;
 
 pub(super) struct Life {
@@ -72,7 +72,7 @@ impl Life {
         }
     }
 
-    /// What an opening writes first: superblocks and intent blocks.
+    /// The places that an opening writes first: superblocks and intent blocks.
     fn labels(&self) -> Vec<u8> {
         let mut labels = vec![0; 136 << 10];
         self.ssd.peek(Lba(0), &mut labels);

@@ -1,8 +1,8 @@
 //! A cache image that is not what was written, opened by the real recovery, then used.
 //!
-//! Whatever is on the SSD: no panic, no request outside a device, no endless work. What was written
-//! after the opening reads back. As long as no checksum was forged, every byte that is read is one
-//! that was written there, or the loss is reported.
+//! These rules hold for any content of the SSD: no panic, no request outside a device, no endless work.
+//! Data written after the opening read back. As long as no checksum was forged, every byte that is read
+//! is one that was written there, or the loss is reported.
 
 mod base;
 mod layout;
@@ -13,7 +13,7 @@ mod sectors;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_cache::{Mode, OpenOptions, Settings};
+use voltier_cache::{Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::{SimDisk, World};
 
@@ -37,7 +37,13 @@ pub(crate) fn run(input: &[u8]) {
         ordered: how & 128 != 0,
         ..Settings::default()
     };
-    let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+    let options = OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings,
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    };
     let mut profile = base.profile.clone();
     match input.byte() {
         0..240 => {}

@@ -1,5 +1,5 @@
-//! What happens to an image: fields changed, structures moved, bits turned, with and without a
-//! checksum that fits.
+//! Mutations of an image: fields changed, structures moved, bits turned, with and without a checksum
+//! that fits.
 
 use voltier_sim::Medium;
 

@@ -10,7 +10,7 @@ pub(super) fn content(sector: u64, version: u64) -> [u8; 512] {
     content
 }
 
-/// Which version of a sector this is, if it is one at all.
+/// The version of a sector, if `bytes` are one at all.
 pub(super) fn version(sector: u64, bytes: &[u8]) -> Option<u64> {
     let version = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
     (content(sector, version) == bytes).then_some(version)

@@ -16,7 +16,7 @@ use voltier_control::{
 /// Size of every array, in bytes.
 const ARRAY_BYTES: u64 = 1 << 20;
 
-/// What the engine is told from outside.
+/// Orders to the engine from outside.
 #[derive(Default)]
 pub(crate) struct Orders {
     /// Number of the call that fails next, counted down; `None` for none.
@@ -39,7 +39,7 @@ pub(crate) struct BookEngine {
     orders: Arc<Mutex<Orders>>,
     open: Arc<Mutex<BTreeMap<VolumeName, Open>>>,
     arrays: Arc<Mutex<BTreeMap<ArrayName, ArrayDevices>>>,
-    /// What is written on devices, by their names.
+    /// The labels that are written on devices, by the devices' names.
     labels: Arc<Mutex<BTreeMap<String, MemberLabel>>>,
     spare_labels: Arc<Mutex<BTreeMap<String, SpareLabel>>>,
 }
@@ -138,7 +138,11 @@ impl Engine for BookEngine {
         let before = self.open.lock().expect("no call panics").insert(record.name.clone(), open);
         assert!(before.is_none(), "{} is opened twice", record.name);
         let generation = cache.map_or(0, |cache| cache.generation.saturating_add(1));
-        Ok(OpenedVolume { size_bytes: record.size_bytes, generation })
+        Ok(OpenedVolume { size_bytes: record.size_bytes, generation, evacuates: false })
+    }
+
+    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
+        self.call()
     }
 
     fn close(&mut self, name: &VolumeName) -> ControlResult<()> {

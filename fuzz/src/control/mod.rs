@@ -166,7 +166,7 @@ impl Daemon {
         (registry.volumes().to_vec(), registry.arrays().to_vec())
     }
 
-    /// What is shown is what is recorded, and nothing else is open.
+    /// The answers show what is recorded, and nothing else is open.
     fn check(&mut self) {
         let (volumes, arrays) = self.recorded();
         let recorded: Vec<VolumeName> = volumes.into_iter().map(|record| record.name).collect();

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_control::{DeviceSpec, ModelBacking};
 
-/// What there is, and its size: two disks, two SSDs, one too small for anything, and none.
+/// The files and their sizes: two disks, two SSDs, one too small for anything, and none.
 const FILES: [(&str, Option<u64>); 6] = [
     ("hdd", Some(1 << 20)),
     ("hdd2", Some(2 << 20)),

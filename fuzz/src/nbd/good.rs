@@ -9,7 +9,7 @@ use super::{NAME, VOLUME_BYTES};
 const DATA: [u8; 1024] = [0x5a; 1024];
 const AT: u64 = VOLUME_BYTES - DATA.len() as u64;
 
-/// It writes (or may not), flushes, reads what it wrote, and leaves.
+/// The client writes (or may not), flushes, reads what it wrote, and leaves.
 pub(super) struct Client {
     read_only: bool,
 }

@@ -1,5 +1,5 @@
 //! A hostile NBD client against the real server, its volume and its executor, on a wire without a
-//! socket; then a good client, who must be served as if nothing had happened.
+//! socket. Then comes a good client, whom the server must serve as if nothing had happened.
 
 mod good;
 mod negotiation;

@@ -81,7 +81,7 @@ pub(super) fn option_reply(answer: &[u8]) -> Option<(u32, u32, &[u8], &[u8])> {
     Some((number(&header[8..12]) as u32, number(&header[12..16]) as u32, data, rest))
 }
 
-/// What follows the whole handshake of a client that ended it with `OPT_GO`.
+/// The bytes that follow the whole handshake of a client that ended the handshake with `OPT_GO`.
 pub(super) fn after_go(answer: &[u8]) -> &[u8] {
     let mut rest = after_greeting(answer);
     while let Some((option, kind, _, behind)) = option_reply(rest) {

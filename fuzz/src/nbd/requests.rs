@@ -95,7 +95,7 @@ fn distort(header: &mut Header, input: &mut Input<'_>, before: &mut Vec<u8>) {
     }
 }
 
-/// What a request is owed.
+/// The answer that a request is owed.
 enum Owed {
     Data(Vec<u8>),
     Success,

@@ -27,7 +27,7 @@ pub(super) struct Pace {
     pub(super) send_bytes: u8,
 }
 
-/// What a client does when it has sent everything.
+/// The behaviour of a client that has sent everything.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     HangUp,
@@ -40,11 +40,11 @@ pub(super) struct Script {
     pub(super) bytes: Vec<u8>,
     pub(super) pace: Pace,
     pub(super) end: End,
-    /// It takes no more than so many bytes: then sending to it fails.
+    /// The client takes no more than so many bytes: then sending to the client fails.
     pub(super) takes_bytes_max: usize,
 }
 
-/// What each client was sent.
+/// The bytes that each client was sent.
 pub(super) type Outputs = Rc<RefCell<Vec<Vec<u8>>>>;
 
 struct Client {
@@ -55,7 +55,7 @@ struct Client {
 pub(super) struct Wire {
     waiting: std::vec::IntoIter<Script>,
     clients: Vec<Client>,
-    /// Which client a descriptor is, the last one when the number was used again.
+    /// The client of each descriptor, the last one when the number was used again.
     by_fd: BTreeMap<RawFd, usize>,
     outputs: Outputs,
 }

@@ -1,6 +1,6 @@
-//! Which crate may name which: `export -> volume -> {cache, array, drive} -> {ring, parity} ->
-//! block`; the control plane may name the data path, never the reverse; the laboratory may name both,
-//! and neither names the laboratory; only tests name `sim`.
+//! The layers say which crate may name which: `export -> volume -> {cache, array, drive} -> {ring,
+//! parity} -> block`. The control plane may name the data path, never the reverse. The laboratory may
+//! name both, and neither names the laboratory. Only tests name `sim`.
 
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! - [`sources`]: file length, line width, unsafe code in its place, words that must not stay
 //! - [`docs`]: links that lead somewhere, formats that are linked, commands that are run
 //! - [`structure`]: import circles inside a crate, `impl` blocks far from their type
-//! - [`prose`]: sentences without a subject, words that a standard term replaced, wide lines of pages
+//! - [`prose`]: sentences without a subject or too long, words that a standard term replaced, wide lines
 //!
 //! The last two are rules that the tree does not keep everywhere yet: [`ratchet`] refuses a rise of their
 //! counts. Function length is clippy's (`clippy.toml`).

@@ -1,9 +1,9 @@
 //! The modules of one crate, what each file names of the others, and the circles among them.
 //!
 //! A `use`, or a path in code, counts as an arrow from its file to the file that defines the name. A
-//! name that a module only passes on (`pub use`) is followed to its origin. What a module names of the
-//! modules inside it is containment, and no arrow: a folder's `mod.rs` may dispatch to its files, and they
-//! may use what it defines.
+//! name that a module only passes on (`pub use`) is followed to its origin. A module's names of the
+//! modules inside it are containment, and no arrows: a folder's `mod.rs` may dispatch to its files, and
+//! they may use what it defines.
 
 use std::collections::{BTreeMap, BTreeSet};
 

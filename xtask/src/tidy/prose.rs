@@ -1,8 +1,9 @@
-//! Sentences of comments and pages: each names its subject, in the words of the glossary, on lines that
-//! fit a screen.
+//! Sentences of comments and pages: each names its subject, in the words of the glossary, is short, and
+//! stands on lines that fit a screen.
 //!
 //! A sentence that opens with a pronoun or a relative sends its reader back to the sentence before, or to
-//! the code. Code spans, code blocks and tables are no sentences.
+//! the code. A long sentence makes its reader hold its beginning in mind. Code spans, code blocks,
+//! headings and tables are no sentences.
 
 use super::ratchet::{Place, Rule};
 use super::rust::{self, Comment};
@@ -10,6 +11,9 @@ use super::tree::SourceFile;
 
 /// Longer lines of a page are folded.
 const WIDTH_MAX: usize = 120;
+
+/// A sentence with more words is cut in two.
+const WORDS_MAX: usize = 30;
 
 /// Pronouns and relatives that are no subject. Words that begin as many good sentences (`One`, `Each`,
 /// `Whether`, `How`) are left out.
@@ -100,6 +104,11 @@ fn told(file: &SourceFile, paragraph: &Paragraph) -> Vec<Place> {
             let message = format!("a sentence opens with `{opening}`: name its subject");
             found.push(Place::new(Rule::Openings, &file.path, line, message));
         }
+        let words = words(&sentence);
+        if words > WORDS_MAX {
+            let message = format!("a sentence of {words} words: {WORDS_MAX} are the most");
+            found.push(Place::new(Rule::LongSentences, &file.path, line, message));
+        }
     }
     for (line, text) in paragraph {
         let words: Vec<String> =
@@ -119,7 +128,8 @@ fn not_in_word(c: char) -> bool {
     !c.is_alphanumeric() && c != '\'' && c != '_' && c != '-'
 }
 
-/// Comment lines that follow each other with the same marker, cut at empty lines and at list items.
+/// Comment lines that follow each other with the same marker, cut at empty lines, headings, tables and
+/// list items.
 fn paragraphs(comments: &[Comment]) -> Vec<Paragraph> {
     let mut found: Vec<Paragraph> = Vec::new();
     let mut before: Option<&Comment> = None;
@@ -133,6 +143,8 @@ fn paragraphs(comments: &[Comment]) -> Vec<Paragraph> {
         before = Some(comment);
         if comment.text.starts_with("```") {
             in_code = !in_code;
+            found.push(Vec::new());
+        } else if comment.text.starts_with(['|', '#']) {
             found.push(Vec::new());
         } else if !in_code {
             add_line(&mut found, follows, comment.line, &comment.text);
@@ -222,6 +234,20 @@ fn opening(sentence: &str) -> Option<&str> {
     (OPENINGS.contains(&first) || demonstrative).then_some(first)
 }
 
+/// How many words a sentence has. A code span is one, and so is the text of a link without a space; the
+/// address of a link is none, nor is a figure.
+fn words(sentence: &str) -> usize {
+    let sentence = without_code(sentence);
+    let pieces = sentence.split("](").enumerate();
+    let texts = pieces.map(|(at, piece)| {
+        let address = if at == 0 { None } else { piece.find(')') };
+        address.map_or(piece, |end| &piece[end + 1..])
+    });
+    let text: String = texts.collect();
+    let is_word = |word: &&str| word.contains(|c: char| c.is_alphabetic() || c == '_');
+    text.split_whitespace().filter(is_word).count()
+}
+
 /// The line with its code spans blanked.
 fn without_code(line: &str) -> String {
     let pieces = line.split('`').enumerate();
@@ -249,6 +275,22 @@ mod tests {
     }
 
     #[test]
+    fn a_long_sentence_is_noticed_and_tables_code_and_addresses_are_not_counted() {
+        let noticed = |path: &str, text: &str| said(path, text).len();
+        let thirty = "ab ".repeat(30);
+        let found = said("a.rs", &format!("//! Short.\n//! {thirty}\n//! cd.\n"));
+        assert_eq!(found, ["a.rs:2: a sentence of 31 words: 30 are the most"]);
+        assert_eq!(noticed("a.md", &format!("A head.\n{thirty}cd:\n{thirty}cd.\n")), 1);
+        assert_eq!(noticed("a.md", &format!("- {thirty}\n- cd\n\n{thirty}.\ncd.\n")), 0);
+        assert_eq!(noticed("a.md", &format!("# {thirty}cd\n\n| {thirty}cd |\n")), 0);
+        assert_eq!(noticed("a.rs", &format!("/// # {thirty}\n/// | {thirty} |\n/// cd\n")), 0);
+        assert_eq!(noticed("a.md", &format!("```text\n{thirty}cd\n```\n")), 0);
+        let twenty_nine = "ab ".repeat(29);
+        assert_eq!(noticed("a.md", &format!("{twenty_nine}[`c d\ne`](f/g.md) 12.5.\n")), 0);
+        assert_eq!(noticed("a.md", &format!("{twenty_nine}[cd ef](g.md).\n")), 1);
+    }
+
+    #[test]
     fn words_that_left_the_glossary_are_noticed_outside_code() {
         let text = "/// The regions in doubt, by `door`.\n// Doors are indoors.\nfn door() {}\n";
         let expected = [
@@ -261,8 +303,8 @@ mod tests {
 
     #[test]
     fn wide_lines_of_a_page_are_noticed_where_they_can_be_cut() {
-        let wide = "ab ".repeat(41);
-        assert_eq!(said("a.md", &format!("{wide}\n")), ["a.md:1: 123 columns: 120 is the most"]);
+        let wide = "abcde ".repeat(21);
+        assert_eq!(said("a.md", &format!("{wide}\n")), ["a.md:1: 126 columns: 120 is the most"]);
         assert_eq!(said("a.md", &format!("| {wide} |\n\n```\n{wide}\n```\n")), [""; 0]);
         assert_eq!(said("a.md", &format!("- https://{}\n", "x".repeat(130))), [""; 0]);
         assert_eq!(said("a.rs", &format!("// {wide}\n")), [""; 0]);

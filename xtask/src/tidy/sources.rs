@@ -1,5 +1,5 @@
-//! What every source file keeps to: length, width, unsafe code in its place, no words that were
-//! meant to go away.
+//! The rules of every source file: length, width, unsafe code in its place, no words that were meant to
+//! go away.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ const RETIRED: [(&str, &str, &str); 7] = [
     ("crates/array", "with_row", "with_parity: a row is a stripe row"),
 ];
 
-/// Folders of one machine. They mean nothing on another.
+/// Folders of one machine, which mean nothing on another.
 const MACHINE_PATHS: [&str; 3] =
     [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 

@@ -85,8 +85,8 @@ impl Case {
         noise
     }
 
-    /// What is written, in this order: sectors, blocks, pieces over the ends of chunks, whole
-    /// stripes, some of them alone and some in a row, all over a volume of so many bytes.
+    /// The writes, in this order: sectors, blocks, pieces over the ends of chunks, whole stripes. Some
+    /// stripes are alone and some in a row, all over a volume of so many bytes.
     pub(crate) fn requests(&self, data_chunks: usize, volume_bytes: u64) -> Vec<Request> {
         let mut dice = Prng::new(self.seed());
         let stripe_bytes = self.chunk_bytes * data_chunks as u64;

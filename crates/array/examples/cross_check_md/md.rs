@@ -1,5 +1,5 @@
-//! The superblock of Linux md, version 1.2, as `include/uapi/linux/raid/md_p.h` describes it: what is
-//! needed to find the data of a member and to know that the array is the one that was asked for.
+//! The superblock of Linux md, version 1.2, as `include/uapi/linux/raid/md_p.h` describes it. Read are
+//! the fields that say where a member's data are, and that the array is the one that was asked for.
 
 use voltier_array::Layout;
 use voltier_block::SECTOR_BYTES;

@@ -1,8 +1,8 @@
 //! Where everything is: pure functions between the volume and the members.
 //!
-//! The volume is a sequence of stripes; a stripe is as many chunks of the volume, its *columns*, as
-//! it has chunks of data. Stripes go round the groups: stripe s is on group s mod g, in *row* s / g
-//! of its members, so a stripe is one chunk at the same offset of every member of a group.
+//! The volume is a sequence of stripes. A stripe is as many chunks of the volume, its *columns*, as it
+//! has chunks of data. Stripes go round the groups: stripe s is on group s mod g, in *row* s / g of the
+//! group's members. So a stripe is one chunk at the same offset of every member of a group.
 //!
 //! Inside a stripe the chunks have *slots*: the members of the parity code, data first, then the
 //! parities. With [`Layout::LeftSymmetric`] the slot of a column is its number.
@@ -427,9 +427,9 @@ impl Geometry {
 
 /// Shapes of the same array with further members.
 ///
-/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing
-/// else: a member of its own, for each group, behind all members there are. The name of the level follows
-/// from the count.
+/// A parity row does not depend on the parity rows there are, so a further one needs a place and
+/// nothing else. The place is a member of its own, for each group, behind all members there are. The
+/// name of the level follows from the count.
 impl Geometry {
     /// The same with one more parity, or copy. It has one member more for each group.
     ///

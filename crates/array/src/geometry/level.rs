@@ -51,16 +51,17 @@ pub enum Level {
 /// Where the parity of a stripe is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// The default, and Linux md's for RAID 5 and 6: parity goes one member to the left from stripe
-    /// to stripe, further parity rows follow to its right, data begin behind the last of them and wrap.
+    /// The default, and Linux md's for RAID 5 and 6. Parity goes one member to the left from stripe to
+    /// stripe, and further parity rows follow to its right. Data begin behind the last parity row and
+    /// wrap.
     #[default]
     LeftSymmetric,
     /// Linux md's `left-symmetric-6`: the first parity rotates over all members but the last ones,
     /// which hold the further parity rows. A parity row added to a RAID 5 without moving data gives this.
     LeftSymmetricFixedRows,
-    /// What parity rows added to an array of several parities, or of groups, give: so many parities as by
-    /// [`LeftSymmetric`](Self::LeftSymmetric) over the members that were there first, and each further
-    /// parity row on members of its own, one for each group, behind all others.
+    /// The layout that parity rows added to an array of several parities, or of groups, give. So many
+    /// parities are as by [`LeftSymmetric`](Self::LeftSymmetric) over the members that were there
+    /// first. Each further parity row is on members of its own, one for each group, behind all others.
     AddedRows {
         /// Parities that rotate, of each group.
         rotating: usize,

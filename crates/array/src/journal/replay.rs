@@ -341,8 +341,8 @@ impl<D: BlockDevice> Replay<D> {
         Ok(found)
     }
 
-    /// Whether a ring has a batch behind the one where its walk ended: that one was whole then, because no
-    /// batch is begun before the one in front of it is durable.
+    /// Whether a ring has a batch behind the one where its walk ended. That one was whole then, because
+    /// no batch begins before the one in front of it is durable.
     async fn has_later_batch(
         &self,
         device: &Rc<D>,

@@ -1,9 +1,9 @@
 //! Where transactions are recorded, and the tasks that write there: batches, labels, the watermark.
 //!
-//! Records go to the rings of the members, or all of them to that of a device of its own. The members' rings
-//! are there in either case, empty while a device takes the records. When the device is lost, what is in
-//! place is flushed, the members' rings are labelled as the newest, and the members say durably that the
-//! device is out; only then is anything acknowledged or written in place again.
+//! Records go to the rings of the members, or all of them to that of a device of its own. The members'
+//! rings are there in either case, empty while a device takes the records. When the device is lost,
+//! what is in place is flushed, the members' rings are labelled as the newest, and the members say
+//! durably that the device is out. Only then does the array acknowledge or write in place again.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

@@ -150,8 +150,8 @@ pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
     write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }
 
-/// The label of a spare; none unless both copies are whole, the same, and of a device of this size:
-/// something else that was made of the device wrote over one of them.
+/// The label of a spare; none unless both copies are whole, the same, and of a device of this size.
+/// Otherwise something else that was made of the device wrote over one of the copies.
 ///
 /// # Errors
 /// When the label is of a newer version or damaged, or the device cannot be read.

@@ -1,8 +1,9 @@
 //! What the members say of the array, kept true while it is in use.
 //!
 //! A member that is given up is out at once, in memory. No change is acknowledged before all others say
-//! so durably, with a higher event count ([`barrier`](Membership::barrier)): a member that comes back without
-//! the changes can be told from those who have everything. Many requests that meet one loss share one update.
+//! so durably, with a higher event count ([`barrier`](Membership::barrier)). So a start can tell a
+//! member that comes back without the changes from those that have everything. Many requests that meet
+//! one loss share one update.
 //!
 //! The next event is written only when all members in service have the one before it; a start tells that one
 //! first to those that lack it. So a member that is one event behind the newest, and in service by it, has

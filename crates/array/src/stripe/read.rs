@@ -1,5 +1,5 @@
-//! Reads: each part from its member, those that lie behind one another there as one; what cannot be read
-//! is computed from the others, and a medium error repaired with the result.
+//! Reads: each part from its member, those that lie behind one another there as one. Parts that cannot
+//! be read are computed from the others, and the result repairs a medium error.
 
 use std::rc::Rc;
 use std::slice::from_ref;

@@ -21,11 +21,11 @@ use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::tasks::pace::{Pace, Pacer, Progress, Turn};
 
-/// What a run reads of each member, in bytes, if a chunk is no longer: long enough for the full speed of
-/// a disk, short enough for a writer that waits.
+/// The bytes that a run reads of each member, if a chunk is no longer. So many are long enough for the
+/// full speed of a disk, and short enough for a writer that waits.
 const RUN_BYTES: u64 = 512 << 10;
-/// The same for a task that only keeps its floor beside requests, on drives without seeks: on eight
-/// modelled D3700 200 MB/s of them add 2 % to the clients' 99th percentile, and long ones a tenth.
+/// The same for a task that only keeps its floor beside requests, on drives without seeks. On eight
+/// modelled D3700 200 MB/s of such runs add 2 % to the clients' 99th percentile, and long ones a tenth.
 const SHORT_RUN_BYTES: u64 = 128 << 10;
 /// How often a task looks whether its runs have ended.
 const LOOK_NS: Nanos = 1_000_000;

@@ -1,7 +1,8 @@
 //! How fast background tasks go: beside requests, and never under their floor.
 //!
-//! A task works in batches. Before each it asks for its turn: at once while nothing else is under way;
-//! beside requests as its priority says; and in any case when it is behind its floor.
+//! A task works in batches. Before each batch the task asks for its turn. The turn comes at once while
+//! nothing else is under way, beside requests as the priority says, and in any case when the task is
+//! behind its floor.
 
 use std::cell::Cell;
 

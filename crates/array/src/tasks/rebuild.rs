@@ -5,9 +5,9 @@
 //! stripes in it; while it is being filled, it is written like any other. The most exposed regions come
 //! first: those that the most members of a group lack. Never-written ones are no work.
 //!
-//! Every few seconds the members that are filled are flushed, and what they have then is taken out of
-//! the region map on all members: a restart goes on from there. When nothing is lacking, the member is
-//! flushed once more, and the superblocks say that it is in service.
+//! Every few seconds the rebuild flushes the members that are filled. The rebuild then takes what they
+//! have out of the region map on all members, and a restart goes on from there. When nothing is
+//! lacking, the member is flushed once more, and the superblocks say that it is in service.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

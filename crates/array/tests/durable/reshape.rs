@@ -1,5 +1,5 @@
-//! A member for capacity, added while the array serves: power cuts at every step with requests beside it,
-//! members that are lost before, in the middle and behind it, and what is refused.
+//! A member for capacity, added while the array serves. The tests have power cuts at every step with
+//! requests beside it, members that are lost before, in the middle and behind it, and what is refused.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier};
 use voltier_bench::emit;
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::MemoryDevice;
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
@@ -26,6 +26,7 @@ fn options(mode: Mode) -> OpenOptions {
         generation_min: 0,
         settings: Settings { mode, ..Settings::default() },
         seed: 1,
+        unwritable: UnwritableSsd::Refuse,
     }
 }
 
@@ -33,8 +34,8 @@ fn format(policy: PolicyKind) -> FormatOptions {
     FormatOptions { line_size: LineSize::DEFAULT, policy, uuid: [3; 16] }
 }
 
-/// A memory drive of this size that was written from end to end: the system clears memory when it is
-/// touched for the first time, which is not what is measured.
+/// A memory drive of this size that was written from end to end. The system clears memory that is
+/// touched for the first time, and the bench does not measure that.
 async fn written(bytes: u64) -> MemoryDevice {
     let device = MemoryDevice::new(bytes);
     for line in 0..bytes / 4096 {
@@ -127,7 +128,7 @@ async fn request<D: BlockDevice>(device: &D, work: Work, at: Lba) {
     }
 }
 
-/// Ours and the bare drive's rate on this core. What is measured begins on all `cores` at once: filling
+/// Ours and the bare drive's rate on this core. The measurement begins on all `cores` at once: filling
 /// a drive with fresh memory on one would slow the others down.
 fn one_core(work: Work, seconds: f64, cores: Arc<Barrier>) -> (f64, f64) {
     let mut executor = Executor::real().expect("io_uring is available");
@@ -197,8 +198,8 @@ fn modelled(profile: &'static str, depth: u64) -> (f64, f64) {
     })
 }
 
-/// Requests of any size and alignment, half of them writes, on a small SSD before a fast origin:
-/// writes per second of virtual time. What the cache itself waits for shows.
+/// Requests of any size and alignment, half of them writes, on a small SSD before a fast origin: writes
+/// per second of virtual time. The figure shows the cache's own waits.
 fn mixed(line_bytes: u64) -> f64 {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let handle = executor.handle();

@@ -13,7 +13,7 @@ use voltier_block::{
     SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::model::Profile;
 use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -94,7 +94,13 @@ fn ios_per_line(work: Work, ssd_bytes: u64, has_stripes: bool) -> f64 {
             FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
         Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
         let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-        let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+        let options = OpenOptions {
+            uuid: None,
+            generation_min: 0,
+            settings,
+            seed: 1,
+            unwritable: UnwritableSsd::Refuse,
+        };
         let opened = Cache::open(&handle, ssd, origin, options).await;
         let cache = opened.expect("the cache opens").0;
         let before = array.counts();

@@ -5,7 +5,7 @@
 use voltier_array::{Array, Consistency, CreateOptions, Geometry, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -53,7 +53,13 @@ async fn cache(handle: &Handle) -> Cache<MemoryDevice, MemoryDevice> {
         FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
     Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+    let options = OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings,
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    };
     let cache = Cache::open(handle, ssd, origin, options).await.expect("the cache opens").0;
     let data = Buf::zeroed(MIB as usize).freeze();
     for megabyte in 0..SPAN_BYTES / MIB {

@@ -1,8 +1,8 @@
 //! The cases of `cargo xtask bench parity`: one JSON line a case.
 //!
 //! UNSAFETY: calls into ISA-L, the peer, which is opened at run time: the product neither needs nor
-//! links it. Its functions are declared here as its documentation does (`isa-l/erasure_code.h`,
-//! `isa-l/raid.h`), and are given pointers into one buffer that outlives the calls.
+//! links it. ISA-L's functions are declared here as ISA-L's documentation does (`isa-l/erasure_code.h`,
+//! `isa-l/raid.h`), and get pointers into one buffer that outlives the calls.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_uchar, c_void};
@@ -94,7 +94,7 @@ impl IsaL {
     }
 }
 
-/// What is done to a stripe.
+/// The work on a stripe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Op {
     /// All parity from all data.
@@ -136,7 +136,7 @@ struct Stripes<'a> {
     decoder: Decoder,
     chunk: usize,
     buf: Buf,
-    /// What ISA-L's update of a changed chunk starts from.
+    /// The content that ISA-L's update of a changed chunk starts from.
     delta: Buf,
     tables: Vec<u8>,
     next: usize,
@@ -255,7 +255,7 @@ impl<'a> Stripes<'a> {
         }
     }
 
-    /// What the first stripe is afterwards; it is as before then.
+    /// The first stripe's content afterwards; the stripe is as before then.
     fn result(&mut self, way: Way) -> Vec<u8> {
         let (data, rows, stripe) =
             (self.code.data_count(), self.code.row_count(), self.stripe_bytes());
@@ -273,7 +273,7 @@ impl<'a> Stripes<'a> {
         after
     }
 
-    /// What counts: data, of an update the chunk that changes.
+    /// The bytes that count: data, of an update the chunk that changes.
     fn data_bytes(&self) -> usize {
         match self.op {
             Op::Encode | Op::Decode => self.code.data_count() * self.chunk,
@@ -328,7 +328,7 @@ fn coefficients(code: &Code, members: std::ops::Range<usize>) -> Vec<u8> {
     members.flat_map(row).collect()
 }
 
-/// What the first chunks of data are made with, of the others and the parities.
+/// The coefficients that make the first chunks of data of the others and the parities.
 fn decoding(isa_l: &IsaL, code: &Code) -> Vec<u8> {
     let (data, rows) = (code.data_count(), code.row_count());
     let mut known = coefficients(code, rows..data + rows);
@@ -342,7 +342,7 @@ fn decoding(isa_l: &IsaL, code: &Code) -> Vec<u8> {
     inverse
 }
 
-/// What this thread has used of a processor: what else runs on the machine takes none of it.
+/// The processor time of this thread: other programs on the machine add nothing.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to `time`.

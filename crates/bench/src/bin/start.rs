@@ -1,10 +1,10 @@
 //! `cargo xtask bench start`: how long a full cache takes to come back after an unclean stop. One
 //! JSON line a case.
 //!
-//! The cache is real, and so is the file it comes back from. Only while it is filled are lines of
-//! zeroes left out of the file: its holes read as zeroes too, so nothing is different but the space it
-//! takes, about 5 GiB for 256 GiB of cache. `BENCH_START_GIB` (256) is the size of the SSD; the
-//! files are in `TMPDIR`, which should be on a real disk.
+//! The cache is real, and so is the file it comes back from. Only during the fill are lines of zeroes
+//! left out of the file. The file's holes read as zeroes too, so nothing is different but the file's
+//! space, about 5 GiB for 256 GiB of cache. `BENCH_START_GIB` (256) is the size of the SSD; the files
+//! are in `TMPDIR`, which should be on a real disk.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::{FileDevice, FileOptions, MemoryDevice};
 use voltier_ring::{Executor, Handle};
 
@@ -21,7 +21,7 @@ const ORIGIN_BYTES: u64 = 1 << 40;
 const MIB: u64 = 1 << 20;
 /// Dirty lines at the stop: 1 GiB, below the threshold at which they are written back.
 const DIRTY_BYTES: u64 = 1 << 30;
-/// What is read before the log is waited for.
+/// The bytes that are read before the log is waited for.
 const BATCH_BYTES: u64 = 4 * MIB;
 const UNIT_BYTES: usize = 4096;
 /// Reads and writes after which it counts as serving.
@@ -62,7 +62,7 @@ impl BlockDevice for Sparse {
             for start in (0..piece.len()).step_by(UNIT_BYTES) {
                 let unit = piece.slice(start..(start + UNIT_BYTES).min(piece.len()));
                 let sectors = unit.len() as u64 / SECTOR_BYTES;
-                // What is cached here is zeroes; what is not begins with a record's magic number.
+                // Cached lines are zeroes here; everything else begins with a record's magic number.
                 if unit[..16] == [0; 16] {
                     self.write_run(run_at, &mut run).await?;
                 } else {
@@ -116,14 +116,21 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        // What cannot be removed is in the temporary folder, under a name that says whose it is.
+        // Files that cannot be removed are in the temporary folder, under a name that says whose they
+        // are.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 fn options() -> OpenOptions {
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 }
+    OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings,
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    }
 }
 
 fn file(handle: &Handle, path: &Path, buffered: bool) -> FileDevice {
@@ -131,8 +138,8 @@ fn file(handle: &Handle, path: &Path, buffered: bool) -> FileDevice {
     FileDevice::open(handle, path, &options).expect("a file of our own opens")
 }
 
-/// Fills a new cache on the file, makes some lines dirty, and stops without order. What is cached
-/// then: all lines, and the dirty ones.
+/// Fills a new cache on the file, makes some lines dirty, and stops without order. Returns how many
+/// lines are cached then, and how many of them are dirty.
 async fn fill_and_kill(handle: &Handle, path: &Path, ssd_bytes: u64) -> (u64, u64) {
     let ssd = Sparse {
         file: file(handle, path, true),

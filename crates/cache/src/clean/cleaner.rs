@@ -39,8 +39,9 @@ const REST_NS_MAX: u64 = 1_000_000_000;
 /// Rest after the origin failed, before it is tried again.
 const ERROR_REST_NS: u64 = 1_000_000_000;
 
-/// Sweeps of an evacuation that bring nothing, after which the lines left are lost: with the rests between
-/// them three quarters of a minute, in which a path is switched over or a controller has restarted.
+/// Sweeps of an evacuation that bring nothing, after which the lines left are lost. With the rests
+/// between them they take three quarters of a minute. In that time a path is switched over or a
+/// controller restarts.
 const IDLE_SWEEPS_MAX: u32 = 7;
 /// Rest after the first sweep that brought nothing; doubled after each further one.
 const IDLE_REST_NS: u64 = 750_000_000;

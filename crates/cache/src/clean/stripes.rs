@@ -79,8 +79,8 @@ impl Stripes {
         windows.filter(is_mostly).flatten().copied().collect()
     }
 
-    /// Whether it takes the origin's drives fewer I/Os, and no more bytes, to read what lies between these
-    /// runs of dirty lines and write the whole window than to write each run.
+    /// Whether the whole window takes the origin's drives fewer I/Os, and no more bytes, than each run
+    /// of dirty lines by itself. The reads of what lies between the runs count too.
     pub(crate) fn is_better_whole(&self, window: &Range<Line>, runs: &[Range<Line>]) -> bool {
         let apart = sum(runs.iter().map(|run| self.write_cost(run.clone())));
         let ends = runs.iter().flat_map(|run| [run.start, run.end]);

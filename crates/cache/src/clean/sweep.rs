@@ -6,8 +6,8 @@ use crate::map::contents::Contents;
 use crate::map::index::LINES_PER_EXTENT;
 use crate::numbers::Line;
 
-/// Lines of one batch, which ends with a flush of the origin: enough that a disk's flush (a
-/// rotation or two) is small beside its writes, small enough to follow the thresholds.
+/// Lines of one batch, which ends with a flush of the origin. A disk's flush (a rotation or two) is
+/// small beside the writes of so many, and so few still follow the thresholds.
 pub(super) const BATCH_LINES: usize = 1024;
 /// Extents that a choosy sweep looks at before others have their turn.
 const CHOOSY_EXTENTS: u64 = 256;

@@ -1,8 +1,8 @@
 //! Recognising an origin that was changed behind the cache's back.
 //!
-//! The origin carries nothing of ours, so at a clean stop samples of it are remembered: its
-//! beginning and end, where partition tables and file systems keep what every mount changes, and
-//! places spread over the rest. Other samples at the next start mean that somebody wrote to it.
+//! The origin carries nothing of ours, so a clean stop remembers samples of the origin. Samples are its
+//! beginning and end, where partition tables and file systems keep what every mount changes, and places
+//! spread over the rest. Other samples at the next start mean that somebody wrote to it.
 
 use voltier_block::{BlockDevice, Buf, IoResult, Lba};
 

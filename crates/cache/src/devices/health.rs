@@ -8,6 +8,8 @@ use std::rc::Rc;
 use voltier_block::{IoError, IoResult};
 use voltier_ring::{Handle, Signal};
 
+use crate::canary::{self, Canary};
+
 /// Whether the SSD still takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
@@ -207,8 +209,8 @@ impl SsdHealth {
         }
     }
 
-    /// Has requests that wait for an evacuation, or for the record of a loss, end with an error: somebody
-    /// waits for all requests to end, and the record may wait for him.
+    /// Has requests that wait for an evacuation, or for the record of a loss, end with an error.
+    /// Somebody waits for all requests to end, and the record may wait for that caller.
     pub(crate) fn release_waits(self: &Rc<Self>) -> ReleasedWaits {
         self.releases.set(self.releases.get() + 1);
         self.news.notify();
@@ -223,7 +225,10 @@ impl SsdHealth {
     /// requests are to end.
     pub(crate) async fn past_gate(&self) -> IoResult<()> {
         let failed_batches = self.failed_batches.get();
-        let waits = || matches!(self.state.get(), SsdState::Evacuating | SsdState::LossUnrecorded);
+        let waits = || match self.state.get() {
+            SsdState::Evacuating => !canary::is(Canary::EvacuationPassed),
+            state => state == SsdState::LossUnrecorded,
+        };
         let is_refused = || self.is_evacuating() && self.failed_batches.get() != failed_batches;
         self.news.until(|| !waits() || is_refused() || self.releases.get() > 0).await;
         if waits() { Err(IoError::Medium) } else { Ok(()) }

@@ -5,8 +5,8 @@
 //! 128 KiB  intent block, two copies    1 MiB    checkpoint area A, then B, then the segments
 //! ```
 //!
-//! Everything is little-endian; every structure carries a CRC-32C over itself with the CRC field
-//! zero, the uuid of its cache, and enough of its own address to betray a misdirected write.
+//! Everything is little-endian. Every structure carries a CRC-32C over itself with the CRC field zero,
+//! the uuid of its cache, and enough of its own address to betray a misdirected write.
 
 pub(crate) mod checksum;
 pub(crate) mod chunk;

@@ -1,9 +1,9 @@
 //! Reading the log ahead of a replay: many segments at once, their records in order.
 //!
-//! The first record of a segment names the segment after it, so a scout reads first records only, and
-//! each segment it finds is walked from head to head beside the others. Where segments follow one
-//! another on the SSD, as they do while a cache fills, the scout reads the first records of several
-//! before it is told of them. A record that the scout finds is a guess: the replay takes records only as
+//! The first record of a segment names the segment after it, so a scout reads first records only. Each
+//! segment that the scout finds is walked from head to head beside the others. Where segments follow
+//! one another on the SSD, as while a cache fills, the scout reads the first records of several before
+//! any record names them. A record that the scout finds is a guess: the replay takes records only as
 //! long as they follow one another.
 
 use std::collections::VecDeque;

@@ -112,8 +112,8 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         self.intents.begin_clearing();
         let area = 1 - self.superblock.get().checkpoint_area.get();
         let (lines, dirty_chunks) = self.write_map(area, replay_sequence).await?;
-        // The state may show records that are still on their way, also such as were formed while it
-        // was copied: without them the map would point at slots that were never written.
+        // The state may show records that are still on their way, also such as were formed during the
+        // copy. Without them the map would point at slots that were never written.
         self.log.all_acked().await?;
         if !canary::is(Canary::LabelBeforeBody) {
             self.ssd.flush().await?;

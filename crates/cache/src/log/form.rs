@@ -1,6 +1,6 @@
 //! The log: changes queue up, records are formed from them, and acknowledged in order.
 //!
-//! A change takes effect in memory when its record is formed, so memory and log always agree on the
+//! A change takes effect in memory when its record is formed. So memory and log always agree on the
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
@@ -482,7 +482,9 @@ impl LogState {
             if let Some(slot) = map.index().lookup(line) {
                 map.forget(line, slot);
             }
-            if let Some((slot, crc)) = replaced {
+            if let Some((slot, crc)) = replaced
+                && !canary::is(Canary::RecordNotUndone)
+            {
                 let mask = Some(lost).filter(|lost| *lost != u128::MAX);
                 map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
             }
@@ -545,10 +547,9 @@ mod tests {
         let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
         let mut map = Contents::new(geometry.clone(), policy, 1);
         let mut log = LogState::new(geometry.clone(), uuid, true);
-        let unit = geometry.first_head_in(0);
-        let (next_segment, next_segment_unit) = (1, unit);
-        log.position = Position { segment: 0, unit, slot: 1, next_segment, next_segment_unit };
         log.resume(&mut map);
+        let segments = 0..geometry.segment_count;
+        map.learn_segments(segments, 1);
         let write = |line, byte: u8, mask| {
             let data = Bytes::copy_of(&vec![byte; 4096]);
             let source = Source::Write { dirty: true };

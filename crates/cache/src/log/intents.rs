@@ -1,9 +1,10 @@
 //! The intent block: regions of the origin that are written past the log.
 //!
-//! A write that goes straight to the origin could be on its medium while the log's news of it (the
-//! new copy, or the drop of the old one) is lost by a power cut; a clean copy in the cache would
-//! then be older than the origin. So a region is marked, durably, before the first such write, and
-//! after an unclean stop clean lines of marked regions are not trusted. IntentMarks go away at checkpoints.
+//! A write that goes straight to the origin could be on the origin's medium while a power cut loses the
+//! log's news of it. The news is the new copy, or the drop of the old one. A clean copy in the cache
+//! would then be older than the origin. So the cache marks a region, durably, before the first such
+//! write. After an unclean stop a start does not trust clean lines of marked regions. Marks go away at
+//! checkpoints.
 
 use std::cell::{Cell, RefCell};
 

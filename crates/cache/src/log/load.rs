@@ -1,11 +1,11 @@
 //! Loading the map of a checkpoint: first what must be known before anything is served, then, while
 //! the cache serves, the rest.
 //!
-//! Serving needs the dirty lines, which the checkpoint lists apart, and the log behind it. A line
-//! that neither of them names is clean or not cached: the origin has its content, so it can be
-//! read and written before its place in the cache is known. The rest of the map is then taken in slot
-//! by slot, without what is out of date: slots and lines that the log behind the checkpoint names,
-//! lines that left since, and lines that were written past the log since.
+//! Serving needs the dirty lines, which the checkpoint lists apart, and the log behind it. A line that
+//! neither of them names is clean or not cached. The origin has such a line's content, so clients can
+//! read and write the line before its place in the cache is known. The start then takes in the rest of
+//! the map slot by slot, without what is out of date. Out of date are slots and lines that the log
+//! behind the checkpoint names, lines that left since, and lines that were written past the log since.
 
 use std::ops::Range;
 

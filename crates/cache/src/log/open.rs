@@ -82,6 +82,18 @@ pub struct Label {
     pub origin_sectors: u64,
 }
 
+/// The fate of a cache whose SSD can be read, and takes no writes at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnwritableSsd {
+    /// The cache is not opened.
+    Refuse,
+    /// The cache is opened and evacuated: see [`Opened::evacuates`].
+    Evacuate,
+    /// The same, and the caller has it on record that an earlier start began to evacuate. So the origin may
+    /// have some of the dirty lines, and differ from what it was at a clean stop.
+    EvacuateFurther,
+}
+
 /// How to open.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -93,6 +105,8 @@ pub struct OpenOptions {
     pub settings: Settings,
     /// Seed of what is left to chance (the policy `rand`).
     pub seed: u64,
+    /// The fate of the cache when the SSD takes no writes.
+    pub unwritable: UnwritableSsd,
 }
 
 /// Facts that the opening found.
@@ -109,4 +123,7 @@ pub struct Opened {
     pub suspect_lines: u64,
     /// The origin had been changed; all lines (clean ones) were dropped.
     pub origin_changed: bool,
+    /// The SSD takes no writes. The cache serves its lines, and clients' writes wait, until the caller has
+    /// this on record and [begins the evacuation](crate::Cache::begin_evacuation).
+    pub evacuates: bool,
 }

@@ -1,12 +1,12 @@
 //! Ordered destaging: the origin holds a prefix of the writes at any moment, cut at a flush.
 //!
-//! Records are grouped by epoch, the number of completed flushes before them. All of one epoch goes
-//! to the origin before anything of the next; within an epoch order does not matter, because no
-//! client was promised any. A line overwritten in a later epoch is written out in both versions: the
-//! older one stays in the log until then, because the replay begins no later than the oldest group.
+//! Records are grouped by epoch, the number of completed flushes before them. All of one epoch goes to
+//! the origin before anything of the next. Within an epoch order does not matter, because no client was
+//! promised any. A line overwritten in a later epoch is written out in both versions. The older one
+//! stays in the log until then, because the replay begins no later than the oldest group.
 //!
-//! So a lost SSD leaves an origin with everything up to some flush and any part of what came after:
-//! what a disk with a volatile cache leaves after a power cut, and every file system can take.
+//! So a lost SSD leaves an origin with everything up to some flush and any part of what came after. A
+//! disk with a volatile cache leaves just that after a power cut, and every file system can take it.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -22,8 +22,8 @@ const PREPARED_MIN: usize = 4;
 const REPLAY_RECORDS_MAX: u64 = 400_000;
 /// Records after which a checkpoint may be due at the earliest.
 const REPLAY_RECORDS_MIN: u64 = 16_384;
-/// Entries of records after which a checkpoint is due, as a part of the lines it holds: a start
-/// replays so many, and the map that is written for them is a 50th of their data.
+/// Entries of records after which a checkpoint is due, as a part of the lines of the checkpoint. A
+/// start replays so many, and the map that is written for them is a 50th of their data.
 const REPLAY_ENTRIES_PART: u64 = 8;
 /// The least number of such entries, for a small cache: 0.1 s of a start.
 const REPLAY_ENTRIES_MIN: u64 = 1 << 20;

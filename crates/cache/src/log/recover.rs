@@ -1,6 +1,6 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Limits};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits};
 
 use crate::config::FormatOptions;
 use crate::devices::fingerprint::fingerprint;
@@ -14,12 +14,15 @@ use crate::format::superblock::{
 use crate::log::form::LogState;
 use crate::log::intents::{self, Intents};
 use crate::log::load::{load_before_replay, load_open_segments};
-use crate::log::open::{Label, OpenError, OpenOptions, Opened, origin_error, ssd_error};
+use crate::log::open::{
+    Label, OpenError, OpenOptions, Opened, UnwritableSsd, origin_error, ssd_error,
+};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
 
-/// A cache as its SSD has it, ready to serve.
+/// A cache as its SSD has it, ready to serve when the SSD has the superblock of this generation.
 pub(crate) struct Recovered {
+    /// To be written before anything else.
     pub(crate) superblock: Superblock,
     pub(crate) map: Contents,
     pub(crate) log: LogState,
@@ -115,7 +118,7 @@ pub(crate) async fn probe<S: BlockDevice>(ssd: &S) -> Result<Option<Label>, Open
     }))
 }
 
-/// Reads the state of the cache on `ssd`, and begins its next generation there.
+/// Reads the state of the cache on `ssd`.
 ///
 /// # Errors
 /// When it is not the expected cache, does not fit, or is damaged; nothing is changed then.
@@ -145,14 +148,21 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let changed = clean
         && fingerprint(origin).await.map_err(origin_error)? != found.fingerprint.get()
         && map.lines_expected() > 0;
-    if changed && map.index().dirty_lines() > 0 {
+    let explained = options.unwritable == UnwritableSsd::EvacuateFurther;
+    if changed && !explained && map.index().dirty_lines() > 0 {
         return Err(OpenError::OriginChanged { dirty: map.index().dirty_lines() });
     }
     log.generation = found.generation.get() + 1;
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
     let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
-    let intents = load_intents(ssd, &mut map, &log, trusted, changed).await?;
+    let (intents, marked) = load_intents(ssd, &mut map, &log, trusted, changed).await?;
+    let evacuates = marked.is_err();
+    if let Err(error) = marked
+        && (error == IoError::Gone || options.unwritable == UnwritableSsd::Refuse)
+    {
+        return Err(ssd_error(error));
+    }
     // Only now is it known which lines live where the log stands, and so where it may write.
     let open = [log.position.segment, log.position.next_segment];
     load_open_segments(ssd, &mut map, found.uuid, open).await?;
@@ -165,13 +175,13 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
         first_sequence: log.next_sequence.into(),
         ..found
     };
-    store_superblock(ssd, superblock).await.map_err(ssd_error)?;
     let opened = Opened {
         clean,
-        generation: log.generation,
+        generation: found.generation.get(),
         records,
         suspect_lines: map.suspect_lines(),
         origin_changed: changed,
+        evacuates,
     };
     Ok(Recovered { superblock, map, log, intents, opened })
 }
@@ -223,14 +233,15 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
     }
 }
 
-/// Reads the intent marks, and drops the lines that may be older than the origin.
+/// Reads the intent marks, and drops the lines that may be older than the origin. Whether the SSD took the
+/// marks of an origin that was changed.
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
     map: &mut Contents,
     log: &LogState,
     trusted: bool,
     changed: bool,
-) -> Result<Intents, OpenError> {
+) -> Result<(Intents, IoResult<()>), OpenError> {
     let (newest, whole) = intents::load_block(ssd, &log.uuid).await.map_err(ssd_error)?;
     let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
     let intents = Intents::new(map.geometry(), log.uuid, log.generation, sequence);
@@ -238,18 +249,19 @@ async fn load_intents<S: BlockDevice>(
         Some((_, block)) if whole && !changed => intents.load_bits(block),
         _ => intents.mark_all(),
     }
+    let mut marked = Ok(());
     if changed {
         // On the medium before the cache is open: a crash must not make the lines trusted again.
-        intents.persist_marks(ssd).await.map_err(ssd_error)?;
+        marked = intents.persist_marks(ssd).await;
         map.drop_unloaded();
     }
     if trusted && !changed {
-        return Ok(intents);
+        return Ok((intents, marked));
     }
     let marks = intents.marks();
     map.drop_suspects(|sector| marks.is_marked(sector));
     if let Some(loading) = map.loading_mut() {
         loading.distrust(marks);
     }
-    Ok(intents)
+    Ok((intents, marked))
 }

@@ -219,9 +219,9 @@ fn take_data(
     Ok(dirty.then_some(Version { slot, crc, mask }))
 }
 
-/// Looks for proof that a durable record is missing behind the end of the replay: a head that calls
-/// it durable, further on in the same segment, in the next one, or in those that follow it as long
-/// as they hold records behind the end.
+/// Looks for proof that a durable record is missing behind the end of the replay. The proof is a head
+/// that calls the record durable. The head may stand further on in the same segment, in the next one,
+/// or in those that follow as long as they hold records behind the end.
 async fn prove_end<S: BlockDevice>(
     reader: &LogReader<'_, S>,
     log: &LogState,

@@ -202,8 +202,8 @@ impl Contents {
         self.index.used_lines() + self.loading.as_ref().map_or(0, Loading::lines_left)
     }
 
-    /// While the map is loaded, lines that may leave are found only in a part of the cache: new ones
-    /// must not take the place of those that are still to come.
+    /// During the load of the map, lines that may leave are found only in a part of the cache. New
+    /// lines must not take the place of those that are still to come.
     pub(crate) fn has_room_to_load(&self) -> bool {
         let capacity = self.geometry.capacity_lines();
         self.loading.is_none() || self.lines_expected() < capacity + capacity / 64

@@ -1,9 +1,9 @@
 //! The index: flat arrays over slots, and the table from lines to slots.
 //!
-//! Per slot, in one word of as many bits as it takes: four bits of state, 24 bits of the data's
-//! CRC-32C, and the line (8 bits more, beside it, when the origin has over 2^36 lines); and only
-//! where needed a mask of valid sectors. The whole CRC is in the log; 24 bits of it catch all but
-//! one wrong line in 16 million, 256 times better than the 16-bit guard of T10 protection
+//! Each slot has one word of as many bits as needed: four bits of state, 24 bits of the data's CRC-32C,
+//! and the line. 8 bits more of the line are beside the word when the origin has over 2^36 lines. A
+//! mask of valid sectors exists only where needed. The whole CRC is in the log. 24 bits of the CRC
+//! catch all but one wrong line in 16 million, 256 times better than the 16-bit guard of T10 protection
 //! information.
 
 use voltier_block::Lba;

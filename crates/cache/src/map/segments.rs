@@ -1,10 +1,10 @@
 //! The life of a segment: open, closed, prepared, and open again.
 //!
-//! The log reuses the free slots of a segment and steps over its live lines: nothing is moved, so
-//! the log writes no more than its heads beside the data, however full the cache is. Heads of lines
-//! larger than a unit share slots, so a segment's room is always whole slots. Before slots are
-//! reused, what emptied them must be durable, no read may be under way in them, and no replay may
-//! begin before the segment's last record.
+//! The log reuses the free slots of a segment, steps over its live lines, and moves nothing. So the log
+//! writes no more than its heads beside the data, however full the cache is. Heads of lines larger than
+//! a unit share slots, so a segment's room is always whole slots. Before slots are reused, what emptied
+//! them must be durable, no read may be under way in them, and no replay may begin before the segment's
+//! last record.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -14,10 +14,10 @@ const END: u32 = 0;
 /// Node 0 is the sentinel, slot `s` is node `s + 1`; an all-zero node is not in the list (or is
 /// the only one), so that fresh memory needs no initialising.
 ///
-/// Two hands look for a victim. The near hand walks from the oldest line up to the far hand and
-/// starts over, so it meets lines that were cleaned behind it; the far hand goes on where nobody
-/// has looked yet. Both step aside when their line moves. While a look from the oldest line
-/// succeeds, the next one starts there again: that is what keeps the order exact.
+/// Two hands look for a victim. The near hand walks from the oldest line up to the far hand and starts
+/// over, so it meets lines that were cleaned behind it. The far hand goes on where nobody has looked
+/// yet. Both step aside when their line moves. While a look from the oldest line succeeds, the next one
+/// starts there again: that is what keeps the order exact.
 #[derive(Debug)]
 pub(super) struct Lru {
     nodes: Vec<[u32; 2]>,

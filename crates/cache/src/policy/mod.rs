@@ -5,8 +5,8 @@
 //! [`Policy::remove`]. Everything is allocated by [`Policy::new`]; no operation allocates.
 //!
 //! Lines that cannot go now (dirty, busy) stay in the order and are stepped over. One call of
-//! [`Policy::victim`] looks at a bounded number of lines, and the hands of a policy remember where
-//! they stopped, so that a long run of dirty lines is walked once and not once per eviction.
+//! [`Policy::victim`] looks at a bounded number of lines, and the hands of a policy remember where they
+//! stopped. So a policy walks a long run of dirty lines once and not once per eviction.
 
 mod fifo;
 mod lru;
@@ -31,9 +31,9 @@ pub const LINE_LIMIT: u64 = (1 << 40) - 1;
 /// lines than this cannot be evicted, the ordered policies (lru, fifo) are exact.
 pub const NEAR_LOOKS_MAX: u32 = 32;
 
-/// Lines past the known-unevictable ones that one call of `victim` looks at with the far hand.
-/// With one clean line in sixteen it fails once in sixty calls, and the next call goes on from
-/// there; 96 looks at a cache miss each stay under 10 us, a tenth of an SSD write.
+/// Lines past the known-unevictable ones that one call of `victim` looks at with the far hand. With one
+/// clean line in sixteen a call fails once in sixty calls, and the next call goes on from there. 96
+/// looks at a cache miss each stay under 10 us, a tenth of an SSD write.
 pub const FAR_LOOKS_MAX: u32 = 64;
 
 /// Facts that a policy may ask about the lines it orders.

@@ -40,8 +40,8 @@ impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
         Ok(())
     }
 
-    /// Without the SSD, when all that could be read from it is on the origin: what it acknowledged and had
-    /// not flushed may be lost, and as long as it is, no flush may say otherwise.
+    /// A flush without the SSD, when all that could be read from the SSD is on the origin. What the SSD
+    /// acknowledged and had not flushed may be lost, and as long as it is, no flush may say otherwise.
     async fn flush_failed(&self) -> IoResult<()> {
         self.health.past_gate().await?;
         self.origin.flush().await?;

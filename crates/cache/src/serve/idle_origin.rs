@@ -1,8 +1,8 @@
 //! A congested SSD: clean hits that would wait long in its queue are read from an origin that rests.
 //!
 //! The origin has the same data, and the checksum of the line proves it. One such read at a time goes
-//! there, and only while the cache and its clients want nothing else of the origin, so that neither
-//! misses nor destaging wait for it.
+//! there, and only while the cache and its clients want nothing else of the origin. So neither misses
+//! nor destaging wait for such a read.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -87,7 +87,7 @@ impl<S: BlockDevice, O: BlockDevice> IdleOrigin<S, O> {
     /// Whether a hit is better served by the origin.
     ///
     /// Where requests queue, one that goes elsewhere spares those behind it as long as it would have
-    /// waited itself, so the origin may take twice the SSD's wait and all are served sooner.
+    /// waited itself. So the origin may take twice the SSD's wait, and all are served sooner.
     fn prefers_origin(&self, congested_us: u32) -> bool {
         let ssd = self.ssd_wait_ns.get();
         congested_us > 0

@@ -393,8 +393,9 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             .collect()
     }
 
-    /// Commits what a direct write changed, and all that was formed before it: an older record that
-    /// made one of its lines clean or dropped it must not be lost when this write is acknowledged.
+    /// Commits what a direct write changed, and all that was formed before. An older record that made
+    /// one of the write's lines clean, or dropped one, must not be lost when this write is
+    /// acknowledged.
     ///
     /// # Errors
     /// `Gone` when the SSD takes no more writes: the older record may be undone, and an evacuation may

@@ -39,6 +39,8 @@ pub struct OpenedVolume {
     pub size_bytes: u64,
     /// Generation of its cache now; 0 without one.
     pub generation: u64,
+    /// The SSD takes no writes: see [`Engine::begin_evacuation`].
+    pub evacuates: bool,
 }
 
 /// Where a drain stands.
@@ -95,8 +97,8 @@ pub trait Engine: ArrayEngine + 'static {
         DeviceId::of_path(machine, path)
     }
 
-    /// What the drive at a path is known by whatever it is called; `None` when nothing is there, and of a
-    /// drive without such a mark.
+    /// The mark that the drive at a path is known by under any path; `None` when nothing is there, and
+    /// of a drive without such a mark.
     fn drive_identity(&mut self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
         DriveIdentity::of_path(machine, path)
     }
@@ -117,6 +119,13 @@ pub trait Engine: ArrayEngine + 'static {
     /// Nothing is open then. With `Format`, an SSD that is too small is told apart before anything
     /// is written to it.
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume>;
+
+    /// Lets the dirty lines of a volume that was opened and evacuates go to its origin, after that is on
+    /// record.
+    ///
+    /// # Errors
+    /// When the volume is not open.
+    fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()>;
 
     /// Stops a volume cleanly: dirty lines stay dirty, the log is checkpointed. The exports are
     /// closed before.

@@ -76,6 +76,7 @@ impl<E: Engine> Service<E> {
             settings: new.settings,
             generation: 0,
             dirty_lines: 0,
+            evacuating: false,
             failed: None,
             lost: Vec::new(),
             lost_total: 0,

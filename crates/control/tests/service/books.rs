@@ -31,6 +31,8 @@ pub(super) struct Books {
     open: BTreeMap<VolumeName, bool>,
     pub(super) dirty: u64,
     pub(super) ssd_failed: bool,
+    /// Every SSD takes no writes when a cache on it is opened.
+    pub(super) takes_no_writes: bool,
     pub(super) clients: u64,
     /// Calls that are to fail, by their first word.
     pub(super) failing: Option<&'static str>,
@@ -111,7 +113,12 @@ impl Engine for BookEngine {
         self.books().open.insert(record.name.clone(), cache.is_some());
         let size_bytes = record.size_bytes;
         let generation = cache.map_or(0, |cache| cache.generation + 1);
-        Ok(OpenedVolume { size_bytes, generation })
+        let evacuates = cache.is_some() && self.books().takes_no_writes;
+        Ok(OpenedVolume { size_bytes, generation, evacuates })
+    }
+
+    fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
+        self.call("begin_evacuation", name.as_str())
     }
 
     fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
@@ -465,8 +472,12 @@ impl Fixture {
         }
         let labels = std::mem::take(&mut self.engine.books().labels);
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
+        let takes_no_writes = self.engine.books().takes_no_writes;
         self.engine = BookEngine::default();
-        self.steer(|books| (books.labels, books.spare_labels) = (labels, spare_labels));
+        self.steer(|books| {
+            (books.labels, books.spare_labels) = (labels, spare_labels);
+            books.takes_no_writes = takes_no_writes;
+        });
         self.service = load(self.dir.path(), &self.engine);
         self.service.start(false, device_wait);
     }

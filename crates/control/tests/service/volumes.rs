@@ -273,6 +273,21 @@ fn an_ssd_that_fails_while_serving_is_recorded_so_that_it_is_never_trusted_again
 }
 
 #[test]
+fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    fixture.steer(|books| books.takes_no_writes = true);
+    let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
+    fixture.restart(true);
+    assert_eq!(fixture.calls(), ["open Load", "begin_evacuation v"]);
+    assert!(record(&fixture).evacuating, "the next start has to know");
+    fixture.steer(|books| books.takes_no_writes = false);
+    fixture.restart(true);
+    assert_eq!(fixture.calls(), ["open Load"]);
+    assert!(!record(&fixture).evacuating, "it takes writes again");
+}
+
+#[test]
 fn an_origin_that_shrank_or_vanished_is_not_served_and_the_rest_is() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteThrough);
@@ -432,6 +447,7 @@ fn an_attach_that_was_cut_off_is_taken_back_at_the_start() {
         generation: 0,
         maybe_dirty: false,
         dirty_lines: 0,
+        evacuating: false,
         failed: None,
         lost: Vec::new(),
         lost_total: 0,

@@ -55,8 +55,8 @@ pub struct HddParams {
     pub read_ahead_bytes: u64,
     /// Streams followed at a time.
     pub segments: usize,
-    /// How far apart requests of streams may lie, in bytes, for the disk to serve them as one while
-    /// its queue is full: what several jobs do that walk one region together.
+    /// How far apart requests of streams may lie, in bytes, for the disk to serve them as one while the
+    /// disk's queue is full. Several jobs that walk one region together have such requests.
     pub near_bytes: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The interference of reads and writes of one drive.
 //!
-//! A mixture on flash costs neither the sum of its parts nor a fixed share more: garbage collection
-//! and programming get in the way of reads, and buffers hide some of it. The sum depends
-//! on the mixture and on the size of the requests, so it is a measured table of both.
+//! A mixture on flash costs neither the sum of its parts nor a fixed share more. Garbage collection and
+//! programming get in the way of reads, and buffers hide some of that. The sum depends on the mixture
+//! and on the size of the requests, so it is a measured table of both.
 
 /// How many requests the recent mix goes back: beyond the swings in which layers above first read,
 /// then write.

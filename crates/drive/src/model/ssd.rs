@@ -42,8 +42,8 @@ pub struct SsdParams {
     pub read_bytes_per_s: u64,
     /// Rate of sequential writes in steady state, in bytes per second.
     pub write_bytes_per_s: u64,
-    /// Rate at which a write's bytes come over the link into the buffer, in bytes per second: with the
-    /// command, what a write waits for on an idle drive before it is acknowledged.
+    /// Rate at which a write's bytes come over the link into the buffer, in bytes per second. On an
+    /// idle drive a write waits for that and for the command before the drive acknowledges.
     pub write_link_bytes_per_s: u64,
     /// Rate of random writes in steady state, in bytes per second.
     pub random_write_bytes_per_s: u64,

@@ -9,9 +9,9 @@ use voltier_block::{
 use super::range_locks::{Mode, RangeLocks};
 use crate::requests;
 
-/// Byte-granular access to a device. Writers through it never lose each other's bytes, however
-/// they are aligned. Nobody orders them with writers through another export: a write of a part of a
-/// block may take the rest of the block back to what it was before such a writer.
+/// Byte-granular access to a device. Writers through it never lose each other's bytes, however they are
+/// aligned. Nobody orders them with writers through another export. A write of a part of a block may
+/// take the rest of the block back to its content before such a writer.
 pub(super) struct ByteDevice<D> {
     device: Rc<D>,
     locks: RangeLocks,

@@ -122,8 +122,8 @@ fn check_fuse(path: &Path) -> Result<(), ExportError> {
 
 /// Removes the mount of a server that died, and the empty file it made to be mounted over.
 ///
-/// A dead file answers nothing but ENOTCONN. (Its attributes may still be known to the kernel, so
-/// that asking for those is not enough.) Anything else at `path` is left alone.
+/// A dead file answers nothing but ENOTCONN. (The kernel may still know the file's attributes, so a
+/// question for those is not enough.) Anything else at `path` is left alone.
 pub fn clear_dead(path: &Path) {
     let is_dead =
         || rustix::fs::statfs(path).is_err_and(|errno| errno == rustix::io::Errno::NOTCONN);

@@ -27,9 +27,9 @@ const IN_FLIGHT_REQUESTS_MAX: usize = 256;
 /// Bytes of data in flight for one connection: two requests of the longest kind, or 256 of 256 KiB.
 const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 
-/// Longest write that is waited for in the receive buffer and copied out, in bytes. A system call
-/// and a wake-up saved are worth more than the copy: writes of 128 KiB at depth 32 run at about 1.4
-/// times the speed of receiving each into its own buffer.
+/// Longest write that is waited for in the receive buffer and copied out, in bytes. A system call and a
+/// wake-up saved are worth more than the copy. Writes of 128 KiB at depth 32 run at about 1.4 times the
+/// speed of receiving each into its own buffer.
 const COPIED_WRITE_BYTES_MAX: usize = 256 << 10;
 
 /// A client that has not finished its handshake by then is sent away, in nanoseconds.

@@ -1,9 +1,9 @@
-//! The demonstration: the MaxIO document's five fio jobs on a modelled hard disk, a modelled SSD,
-//! and the disk with the SSD in front of it as a write-back cache, all through the same NBD export.
+//! The demonstration: the MaxIO document's five fio jobs on a modelled hard disk, a modelled SSD, and
+//! the disk with the SSD as a write-back cache. All run through the same NBD export.
 //!
-//! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job;
-//! here drives are models with the document's figures, and size and time are scaled. Everything
-//! else is the document's: see [`maxio_jobs`](crate::plan::maxio_jobs).
+//! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job. Here
+//! drives are models with the document's figures, and size and time are scaled. Everything else is the
+//! document's: see [`maxio_jobs`](crate::plan::maxio_jobs).
 
 pub mod html;
 pub mod options;
@@ -103,9 +103,9 @@ impl Bench<'_> {
         })
     }
 
-    /// Makes sure that no measurement is the first to touch the memory of a modelled drive: the
-    /// system clears it then, which can take longer than the drive that is modelled. The write also
-    /// leaves the cache as long use would: its log reuses its space.
+    /// Makes sure that no measurement is the first to touch the memory of a modelled drive. The system
+    /// clears memory then, which can take longer than the drive that is modelled. The write also leaves
+    /// the cache as long use would: its log reuses its space.
     fn write_whole_ssd(&self, target: &Target) -> Result<(), LabError> {
         let ssd_bytes = SSD_PER_SIZE * self.options.size_bytes;
         for _ in 0..PASSES_MAX {

@@ -167,8 +167,8 @@ impl Orion {
         groups
     }
 
-    /// Whether the targets together behave as `raid0` of its stripe does: no request lies across two
-    /// stripes then, random ones meet every target alike, and streams go from one to the next.
+    /// Whether the targets together behave as `raid0` of the plan's stripe does. No request lies across
+    /// two stripes then, random ones meet every target alike, and streams go from one to the next.
     pub fn is_striped(&self) -> bool {
         let is_whole = |request: ByteSize| self.stripe.0.is_multiple_of(request.0.max(1));
         self.simulate == "raid0" && is_whole(self.size_small) && is_whole(self.size_large)

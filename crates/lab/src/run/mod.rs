@@ -1,8 +1,8 @@
 //! A run: from a plan and targets to the file of a run.
 //!
-//! Reading route: [`run`] and [`resume`]; `Session` measures point after point;
-//! `gate` stands before the first write; `target` is what can be measured; `load`, `clients`,
-//! `files`, `database` and `model` are the ways of measuring.
+//! Reading route: [`run`] and [`resume`]. `Session` measures point after point; `gate` stands before
+//! the first write; `target` is what can be measured. `load`, `clients`, `files`, `database` and
+//! `model` are the ways of measuring.
 
 mod clients;
 mod database;

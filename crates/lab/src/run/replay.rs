@@ -1,6 +1,6 @@
 //! A trace on a real target: written as fio's log for it, replayed by fio.
 //!
-//! fio sleeps between requests and looks for completions when it sends the next one, so the latency of
+//! fio sleeps between requests and looks for completions when fio sends the next one. So the latency of
 //! a request that takes longer than that is told up to one gap too long.
 
 use std::fs::File;

@@ -357,7 +357,7 @@ impl Target {
     /// Switches the cache of a volume: pass-through, or its mode of before.
     ///
     /// # Errors
-    /// What the daemon refused.
+    /// When the daemon refuses the change.
     pub fn switch_cache(&self, on: bool) -> Result<(), LabError> {
         let Kind::Volume(volume) = &self.kind else { return Ok(()) };
         let mode = if on { volume.mode.clone() } else { "pt".to_owned() };
@@ -368,7 +368,7 @@ impl Target {
     /// The volume as a file, for a loop device, until the run ends.
     ///
     /// # Errors
-    /// What the daemon refused; that this is no volume.
+    /// When the daemon refuses the file, or the target is no volume.
     pub fn file_door(&self, path: &Path) -> Result<PathBuf, LabError> {
         let Kind::Volume(volume) = &self.kind else {
             return Err(self.refuse("is no volume: it has no FUSE file"));

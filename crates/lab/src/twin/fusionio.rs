@@ -1,7 +1,7 @@
 //! Fusion-io: an ioDrive under Orion's load sweep, and where its knees are.
 //!
-//! The article measures the card, not a product before it: published product and hardware are one
-//! figure here, and Voltier is a plain volume on the card, which is to cost nothing of it.
+//! The article measures the card, not a product before the card. So published product and hardware are
+//! one figure here, and Voltier is a plain volume on the card, which is to cost nothing.
 
 use std::rc::Rc;
 

@@ -9,7 +9,7 @@ use voltier_array::{Array, Geometry, Layout, Level};
 use voltier_block::{BlockDevice, Buf, KIB, Lba, MIB, Nanos, Prng, SECTOR_BYTES};
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
 use voltier_results::table::figure;
@@ -22,9 +22,9 @@ use super::report::{Figures, Report, Row};
 use crate::model_store::{Drive, ModelStore};
 
 const FILE_BYTES: u64 = MIB;
-/// From one file to the next on the array: chosen so that passes in order are as much faster than
-/// passes at random, without the cache, as the two published ratios say. Files in one run would be
-/// read at 200 MB/s, of which no SSD of 250 MB/s makes 2.1 times as much.
+/// From one file to the next on the array. With this distance passes in order are as much faster than
+/// passes at random, without the cache, as the two published ratios say. Files in one run would be read
+/// at 200 MB/s, of which no SSD of 250 MB/s makes 2.1 times as much.
 const FILE_STRIDE_BYTES: u64 = 2560 * KIB;
 /// The stripe unit that the card takes unasked.
 const CHUNK_BYTES: u64 = 256 * KIB;
@@ -140,7 +140,13 @@ async fn cache(handle: &Handle, disks: Rc<Array<Drive>>) -> Cache<Drive, Rc<Arra
     Cache::format(&ssd, &disks, &format).await.expect("the SSD takes a cache");
     let settings =
         Settings { mode: Mode::ReadOnly, admission: AdmissionKind::Learned, ..Settings::default() };
-    let options = OpenOptions { uuid: None, generation_min: 0, settings, seed: 1 };
+    let options = OpenOptions {
+        uuid: None,
+        generation_min: 0,
+        settings,
+        seed: 1,
+        unwritable: UnwritableSsd::Refuse,
+    };
     Cache::open(handle, ssd, disks, options).await.expect("the cache opens").0
 }
 

@@ -1,9 +1,9 @@
 //! Twins: the real engine on modelled drives, beside published measurements of other products.
 //!
-//! A twin takes the drives of a published test bed as models, calibrated on what was measured on
-//! each drive alone, puts Voltier's engine in the place of the product, and repeats the published
-//! load in virtual time. Everything here is a simulation: it says what the engine makes of the drives,
-//! not what a processor takes for it.
+//! A twin takes the drives of a published test bed as models, calibrated on what was measured on each
+//! drive alone. The twin puts Voltier's engine in the place of the product, and repeats the published
+//! load in virtual time. Everything here is a simulation: a twin says what the engine makes of the
+//! drives, not what processor time that takes.
 //!
 //! [`load`] drives any device, [`calibration`] holds a model against what was measured, [`report`]
 //! is the table that every twin ends in. One file for each twin.

@@ -1,7 +1,7 @@
 //! The vector kernels, written once over [`Vector`] and compiled for each instruction set.
 //!
-//! A block is `N` vectors. For each block all members are read once, and all rows are kept in
-//! registers until they are stored. What remains at the end is the scalar kernels' part.
+//! A block is `N` vectors. For each block all members are read once, and all rows are kept in registers
+//! until they are stored. The rest at the end is the scalar kernels' part.
 //!
 //! UNSAFETY: reads and writes by pointer, within slices whose lengths the callers of the kernels
 //! have checked. All functions are inlined into functions that enable the instruction set.
@@ -31,9 +31,9 @@ pub(super) trait Vector: Copy {
     unsafe fn xor3(self, second: Self, third: Self) -> Self;
     /// Every byte doubled, what leaves it dropped.
     unsafe fn double(self) -> Self;
-    /// What of a vector is multiplied: its low and its high nibbles, or twice itself.
+    /// The parts of a vector that are multiplied: its low and its high nibbles, or twice itself.
     unsafe fn operand(self) -> Operand<Self>;
-    /// What a constant multiplies by.
+    /// The form of a constant as a factor.
     unsafe fn factor(constant: u8) -> Factor<Self>;
     /// Adds a product.
     unsafe fn add_product(self, factor: Factor<Self>, operand: Operand<Self>) -> Self;
@@ -65,7 +65,7 @@ pub(super) unsafe fn add_looked_up<V: Vector>(sum: V, factor: Factor<V>, operand
     unsafe { sum.xor3(factor.0.look_up(operand.0), factor.1.look_up(operand.1)) }
 }
 
-/// `x` with 2 * x ^ 0x1d = x: see [`sums`]. It is 0x1d / 3.
+/// `x` with 2 * x ^ 0x1d = x, which is 0x1d / 3: see [`sums`].
 const BIAS: u8 = bias();
 
 const fn bias() -> u8 {
@@ -102,8 +102,8 @@ unsafe fn load_block<V: Vector, const N: usize>(slice: &[u8], at: usize) -> [V; 
 ///
 /// The second row is summed by Horner's rule, from the last member to the first: q = 2 * q ^ d. The
 /// reduction after doubling is a look-up in a table of sixteen times 0x1d, which gives zero where the
-/// highest bit is set and 0x1d where it is not: the wrong way round, that is 0x1d too much in every
-/// byte. With q kept as q ^ x, where 2 * x ^ 0x1d = x, the excess turns x into x again, and is
+/// highest bit is set and 0x1d where it is not. The table answers the wrong way round: 0x1d too much in
+/// every byte. With q kept as q ^ x, where 2 * x ^ 0x1d = x, the excess turns x into x again, and is
 /// removed once at the end.
 #[inline(always)]
 unsafe fn sums<V: Vector, const ROWS: usize, const N: usize>(
@@ -289,8 +289,8 @@ pub(super) unsafe fn update<V: Vector, const N: usize>(
     }
 }
 
-/// All `ROWS` rows of a block are loaded before the first is stored: chunks lie at multiples of the page,
-/// and a load behind a store to the same place in another page waits for it.
+/// All `ROWS` rows of a block are loaded before the first is stored. Chunks lie at multiples of the
+/// page, and a load behind a store to the same place in another page waits for that store.
 #[inline(always)]
 unsafe fn update_rows<V: Vector, const ROWS: usize, const N: usize>(
     old: &[u8],
@@ -339,9 +339,9 @@ unsafe fn update_rows<V: Vector, const ROWS: usize, const N: usize>(
     scalar::update_from(bytes, old, new, targets);
 }
 
-/// The four kernels of an instruction set. A block of an update has as many vectors as given first;
-/// then come, for each number of rows, those of encoding and checking, and those of combining: as many
-/// as the registers hold.
+/// The four kernels of an instruction set. The first number is how many vectors a block of an update
+/// has. Then come, for each number of rows, those of encoding and checking, and those of combining: as
+/// many as the registers hold.
 macro_rules! kernels {
     (
         $name:literal, $feature:literal, $vector:ty, update: $update:literal,

@@ -41,8 +41,8 @@ pub enum Stores {
     /// Through the caches: what is right when the stripe, or the parity of the last one, is there.
     #[default]
     Cached,
-    /// Past the caches where the rows are aligned to 64 bytes: saves reading the old content of the
-    /// parity from memory, when none of it is in a cache and nobody reads it soon.
+    /// Past the caches where the rows are aligned to 64 bytes. That saves the read of the parity's old
+    /// content from memory, when no cache has any of the content and nobody reads the new one soon.
     Streaming,
 }
 

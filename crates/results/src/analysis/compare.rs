@@ -105,8 +105,8 @@ fn grouped(run: &Run) -> Vec<Series<'_>> {
     series::group(run, |axes| (axes.round, axes.pass) = (None, None))
 }
 
-/// The same place in another run: by all axes; where a run has one target only, whatever its name;
-/// last by all axes but the name of the step, if that is one place.
+/// The same place in another run: by all axes; where a run has one target only, whatever its name. The
+/// last try is by all axes but the name of the step, if that is one place.
 fn matching<'a, 'b>(
     series: &Series<'_>,
     run: &Run,

@@ -1,7 +1,8 @@
 //! Steady state by the two criteria of SNIA's performance test specification.
 //!
-//! Over five consecutive rounds of a variable y: max - min is at most 20 % of the mean, and the
-//! fitted line rises or falls by at most 10 % of the mean inside the window (4 steps of the slope).
+//! Two conditions hold over five consecutive rounds of a variable y. The first: max - min is at most 20
+//! % of the mean. The second: the fitted line rises or falls by at most 10 % of the mean inside the
+//! window (4 steps of the slope).
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! Matrices: small x large requests, block size x mix, clients x jobs, jobs x depth, as heat maps;
-//! of block sizes and mixes also lines and a surface, as the standard asks.
+//! Matrices: small x large requests, block size x mix, clients x jobs, jobs x depth, as heat maps.
+//! Block sizes and mixes also have lines and a surface, as the standard asks.
 
 use std::collections::BTreeSet;
 

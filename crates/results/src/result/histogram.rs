@@ -1,8 +1,8 @@
 //! Latencies in fio's own bins, so that figures of fio and of ours merge without loss.
 //!
-//! 29 groups of 64 bins: values below 128 ns have a bin each, above that a bin is at most 1/64 of
-//! its value wide (fio `stat.h`, `FIO_IO_U_PLAT_*`; benchmarks by fio's json+ name a bin by its
-//! midpoint).
+//! There are 29 groups of 64 bins. Values below 128 ns have a bin each; above that a bin is at most
+//! 1/64 of its value wide. (See fio's `stat.h`, `FIO_IO_U_PLAT_*`; benchmarks by fio's json+ name a bin
+//! by its midpoint.)
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! The file that a run leaves: JSON lines that everything else reads.
 //!
-//! The first line is the [`Manifest`] (plan, target, machine), then one line for each [`Point`] as
-//! it was finished, so that an interrupted run keeps what it has and a resumed one appends. Nothing
+//! The first line is the [`Manifest`] (plan, target, machine). Then comes one line for each [`Point`]
+//! as it was finished, so that an interrupted run keeps its points and a resumed one appends. Nothing
 //! derived is stored: verdicts, checks and charts are made from these lines, by any later version.
 //!
 //! Reading route: [`Point`] is one measurement, [`Flow`] one direction of it, [`Histogram`] its

@@ -109,7 +109,7 @@ async fn check_rows_of_all(fixture: &ArrayFixture, when: &str) {
     if fixture.needs_resync() {
         return;
     }
-    // From here on nothing happens. What has come behind the end meanwhile nobody has written.
+    // From here on nothing happens. Nobody has written what has come behind the end meanwhile.
     let end = volume.len() as u64 / SECTOR_BYTES;
     volume.resize(most_bytes as usize, 0);
     check_rows(fixture, &volume, end, when);

@@ -156,8 +156,9 @@ impl ArrayFixture {
     fn still_in_service(&self) -> MemberSet {
         let array = self.array.borrow();
         let Some(array) = &*array else {
-            // Until it changes anything it relies on nothing: what a kill left in the drives' caches, and
-            // the start has found there, may go with the power, and the record is what it was before.
+            // Until the start changes anything it relies on nothing. Content that a kill left in the
+            // drives' caches, and that the start has found there, may go with the power. Then the
+            // record is what it was before.
             let relies = self.looking.get().is_none();
             return if relies { self.starting.get() } else { MemberSet::EMPTY };
         };

@@ -1,10 +1,10 @@
-//! Which row has which shape while an array moves to wider stripes, computed from the position alone, as
-//! `docs/adr/0022` says it: rows below `p x d` have the new shape, rows from `p x (d + 1)` on the old one,
+//! The shape of each row while an array moves to wider stripes, computed from the position alone, as
+//! `docs/adr/0022` says. Rows below `p x d` have the new shape, rows from `p x (d + 1)` on the old one,
 //! the rest holds nothing.
 
 use voltier_array::Geometry;
 
-/// Which shape rows have.
+/// The shapes of rows.
 pub(crate) struct Rows {
     pub(crate) before: Geometry,
     pub(crate) after: Geometry,

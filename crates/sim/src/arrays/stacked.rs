@@ -1,7 +1,8 @@
-//! A cache over arrays: its origin an array with parity, its SSD a mirror. Whole stripes are destaged,
-//! members go while it serves, the power does at any event; then both arrays are assembled, without
-//! members that they can lose, the cache is opened on them, and everything is held to the model. In the
-//! end the origin has it all alone, and a scrub finds nothing wrong with either array.
+//! A cache over arrays: its origin an array with parity, its SSD a mirror. The cache destages whole
+//! stripes, members go while the cache serves, and the power goes at any event. Then both arrays are
+//! assembled, without members that they can lose, the cache is opened on them, and the model checks
+//! everything. In the end the origin alone has everything, and a scrub finds nothing wrong with either
+//! array.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use voltier_array::{
     Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, UnwritableSsd};
 use voltier_ring::{Executor, NoFiles};
 
 use crate::arrays::merge::merge_of;
@@ -278,6 +279,7 @@ impl StackFixture {
             generation_min: self.generation.get(),
             settings: profile.settings(profile.modes[0]),
             seed: 1,
+            unwritable: UnwritableSsd::Refuse,
         };
         let (ssd, origin) =
             (self.array(Side::Ssd), StackedOrigin::any_sector(self.array(Side::Origin)));

@@ -133,8 +133,8 @@ impl DaemonFixture {
         self.run(async move { handle.sleep(time_ns).await });
     }
 
-    /// A step of the control plane begins or ends: it takes time of its own, in which clients go
-    /// on, and a crash may fall between any two, also when no drive is at work.
+    /// A step of the control plane begins or ends. A step takes time of its own, in which clients go
+    /// on. A crash may fall between any two steps, also when no drive is at work.
     pub(super) fn step(&self) {
         self.world.event(Event::Completed, 0, "command", SectorRange::default());
         if self.clients.borrow().is_some() {

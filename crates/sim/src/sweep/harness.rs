@@ -43,7 +43,7 @@ pub(super) trait Subject: Sized + 'static {
 
     /// The command, for messages.
     fn command(&self) -> impl Display;
-    /// Which events of the command are crash points.
+    /// The events of the command that are crash points.
     fn points(&self) -> Points;
     /// Command and seed, for messages.
     fn title(&self) -> String {

@@ -14,7 +14,7 @@ pub(super) enum Progress {
     Answered,
 }
 
-/// Which events of a command are crash points.
+/// The events of a command that are crash points.
 #[derive(Clone, Copy)]
 pub(super) struct Points {
     pub(super) seed: u64,

@@ -5,8 +5,8 @@
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba, Nanos, SectorRange};
-use voltier_cache::{Health, Mode, Settings};
-use voltier_sim::{Cut, FaultKind, FaultMix};
+use voltier_cache::{Health, Mode, OpenError, OpenOptions, Settings, UnwritableSsd};
+use voltier_sim::{Cut, FaultKind, FaultMix, Medium};
 
 use crate::ssd_errors::place_of;
 use crate::stand::{LINES, Stand, in_virtual_time, is_dirty, line_range, lines_of, options};
@@ -171,8 +171,7 @@ fn a_crash_at_any_moment_of_an_evacuation_loses_nothing() {
                 }
                 assert_eq!(acknowledged, [0_u64; 0], "before the end of the evacuation");
                 let settings = Settings { ordered, ..Settings::default() };
-                let options =
-                    voltier_cache::OpenOptions { settings, ..options(Mode::WriteBack, 0) };
+                let options = OpenOptions { settings, ..options(Mode::WriteBack, 0) };
                 let (again, _) = stand.on(media, options).await.expect("it comes back");
                 again.check_either(100).await;
                 again.cache.drain().await.expect("the SSD takes writes again");
@@ -197,4 +196,88 @@ fn single_errors_during_an_evacuation_cost_nothing() {
         stand.write(line_range(1), 1).await.expect("the origin takes it");
         check_evacuated(&stand).await;
     });
+}
+
+/// Options of a start that may evacuate.
+fn evacuating(unwritable: UnwritableSsd) -> OpenOptions {
+    OpenOptions { unwritable, ..options(Mode::WriteBack, 0) }
+}
+
+/// The media that a start may find: after a stop in order, a kill, a power cut.
+async fn media_left_by(stand: &Stand, end: usize) -> (Medium, Medium) {
+    match end {
+        0 => stand.stop().await,
+        1 => stand.crash(Cut::Kill),
+        _ => stand.crash(Cut::Power),
+    }
+}
+
+#[test]
+fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it_when_that_is_on_record() {
+    for end in 0..3 {
+        in_virtual_time(move |world| async move {
+            let stand = Stand::filled(world).await;
+            let media = media_left_by(&stand, end).await;
+            let refused = evacuating(UnwritableSsd::Refuse);
+            assert!(stand.on_unwritable(media.clone(), refused).await.is_err());
+            let options = evacuating(UnwritableSsd::Evacuate);
+            let (mut again, opened) = stand.on_unwritable(media, options).await.expect("it opens");
+            assert!(opened.evacuates);
+            let before = again.lines_not_on_origin();
+            assert_eq!(again.failing_lines().await, [0_u64; 0]);
+            sleep(&again, 10 * TRIED_NS).await;
+            assert_eq!(again.cache.status().health, Health::Evacuating);
+            assert_eq!(again.lines_not_on_origin(), before, "not before it is on record");
+            again.cache.begin_evacuation();
+            again.write(line_range(1), 1).await.expect("the origin takes it");
+            check_evacuated(&again).await;
+            again.cache.stop().await.expect("it ends in order");
+            again.cache.audit().expect("nothing is held");
+        });
+    }
+}
+
+#[test]
+fn a_crash_in_the_evacuation_of_a_start_is_gone_on_from_by_who_has_it_on_record() {
+    let mut refused = 0;
+    for moment in 0..40 {
+        for (end, cut) in [(0, Cut::Kill), (0, Cut::Power), (2, Cut::Power)] {
+            let seen = Rc::new(std::cell::Cell::new(0));
+            let (counted, is_stopped) = (seen.clone(), end == 0);
+            in_virtual_time(move |world| async move {
+                let stand = Stand::filled(world).await;
+                let media = media_left_by(&stand, end).await;
+                let first = evacuating(UnwritableSsd::Evacuate);
+                let (first, _) = stand.on_unwritable(media, first).await.expect("it opens");
+                first.cache.begin_evacuation();
+                sleep(&first, moment * 500_000).await;
+                let media = first.crash(cut);
+                if first.cache.status().health == Health::Failed {
+                    return;
+                }
+                let unaware = evacuating(UnwritableSsd::Evacuate);
+                if let Err(error) = first.on_unwritable(media.clone(), unaware).await {
+                    assert!(
+                        is_stopped && matches!(error, OpenError::OriginChanged { .. }),
+                        "{error}"
+                    );
+                    counted.set(1);
+                }
+                let further = evacuating(UnwritableSsd::EvacuateFurther);
+                let (healed, opened) =
+                    first.on(media.clone(), further.clone()).await.expect("it opens");
+                assert!(!opened.evacuates, "it takes writes again");
+                assert_eq!(healed.failing_lines().await, [0_u64; 0]);
+                healed.cache.drain().await.expect("a drain works");
+                assert_eq!(healed.lines_not_on_origin(), [0_u64; 0]);
+                let (second, _) = first.on_unwritable(media, further).await.expect("it opens");
+                assert_eq!(second.failing_lines().await, [0_u64; 0]);
+                second.cache.begin_evacuation();
+                sleep(&second, 10 * TRIED_NS).await;
+                check_evacuated(&second).await;
+            });
+            refused += seen.get();
+        }
+    }
+    assert!(refused > 0, "no start found the origin changed");
 }

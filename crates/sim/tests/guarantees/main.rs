@@ -1,6 +1,6 @@
-//! Goal: guarantees 4 and 6, and what the cache does when a drive fails (guarantee 5): a wrong byte
-//! is never served, what is lost is named exactly, what does not belong together is refused.
-//! Method: a cache with known clean and dirty lines on simulated drives; one fault at a time.
+//! Goal: guarantees 4 and 6, and what the cache does when a drive fails (guarantee 5). The cache never
+//! serves a wrong byte, names exactly what is lost, and refuses what does not belong together. Method:
+//! a cache with known clean and dirty lines on simulated drives; one fault at a time.
 
 mod evacuation;
 mod ssd_errors;
@@ -402,5 +402,5 @@ fn errors_of_the_origin_reach_the_client_and_leave_no_wrong_copy() {
     });
 }
 
-// Guarantee 5 in ordered mode (`Settings::ordered`) belongs here: after the loss of the SSD, at any
-// event, the origin alone equals the model at some flush, plus any part of the writes after it.
+// Guarantee 5 in ordered mode (`Settings::ordered`) belongs here. After the loss of the SSD, at any
+// event, the origin alone equals the model at some flush, plus any part of the writes after that flush.

@@ -5,7 +5,7 @@ use std::future::Future;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Prng, SectorRange,
 };
-use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, Settings};
+use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, Settings, UnwritableSsd};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
 use voltier_sim::{Cut, Medium, SimDisk, SimDrive, World};
@@ -32,7 +32,7 @@ pub(crate) fn in_virtual_time<F: Future<Output = ()> + 'static>(body: impl FnOnc
 
 pub(crate) fn options(mode: Mode, generation_min: u64) -> OpenOptions {
     let settings = Settings { mode, ..Settings::default() };
-    OpenOptions { uuid: None, generation_min, settings, seed: 1 }
+    OpenOptions { uuid: None, generation_min, settings, seed: 1, unwritable: UnwritableSsd::Refuse }
 }
 
 pub(crate) fn line_range(line: u64) -> SectorRange {
@@ -179,11 +179,33 @@ impl Stand {
     /// The cache on other media, for clients who expect the same.
     pub(crate) async fn on(
         &self,
-        (ssd, origin): (Medium, Medium),
+        media: (Medium, Medium),
         options: OpenOptions,
     ) -> Result<(Self, Opened), OpenError> {
+        self.on_drives(self.drives_of(media), options).await
+    }
+
+    /// The same where the SSD takes no writes.
+    pub(crate) async fn on_unwritable(
+        &self,
+        media: (Medium, Medium),
+        options: OpenOptions,
+    ) -> Result<(Self, Opened), OpenError> {
+        let drives = self.drives_of(media);
+        drives.0.fail_writes(SectorRange::from_bytes(0, self.profile.ssd.bytes));
+        self.on_drives(drives, options).await
+    }
+
+    fn drives_of(&self, (ssd, origin): (Medium, Medium)) -> (SimDisk, SimDisk) {
         let ssd = SimDisk::new(&self.world, &self.profile.ssd, ssd);
-        let origin = SimDisk::new(&self.world, &self.profile.origin, origin);
+        (ssd, SimDisk::new(&self.world, &self.profile.origin, origin))
+    }
+
+    async fn on_drives(
+        &self,
+        (ssd, origin): (SimDisk, SimDisk),
+        options: OpenOptions,
+    ) -> Result<(Self, Opened), OpenError> {
         let (world, profile) = (self.world.clone(), self.profile.clone());
         let drives = (ssd.clone(), SimDrive::any_sector(origin.clone()));
         let opened = Cache::open(world.handle(), drives.0, drives.1, options).await?;

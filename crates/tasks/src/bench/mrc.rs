@@ -240,8 +240,8 @@ fn compare(
     Ok(())
 }
 
-/// The models say what makes the difference: the one of Voltier's has its miss ratio, and with whole
-/// names in the ghost and a queue as main part it has libCacheSim's.
+/// The models say what makes the difference. The model of Voltier's policy has that policy's miss
+/// ratio. With whole names in the ghost and a queue as main part the model has libCacheSim's.
 fn note_models(
     point: &TheirPoint,
     s3fifo: f64,

@@ -82,8 +82,8 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// Writes a cached volume until its drive was written from end to end: memory that is touched
-    /// for the first time is cleared by the system, which is not what is measured.
+    /// Writes a cached volume until its drive was written from end to end. The system clears memory
+    /// that is touched for the first time, and the bench does not measure that.
     fn write_whole_ssd(&self, name: &str) -> Result<(), Failure> {
         let fill = job("fill", Pattern::Write, 256 << 10, Until::Once);
         for _ in 0..PASSES_MAX {

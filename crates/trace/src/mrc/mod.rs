@@ -1,7 +1,7 @@
 //! Miss-ratio curves: the share of line references that a cache of each size would miss.
 //!
-//! Three ways: stack distances give the exact curve of LRU at every size in one pass; SHARDS
-//! estimates it from a sample; the cache's own policies are replayed at each size.
+//! There are three ways. Stack distances give the exact curve of LRU at every size in one pass. SHARDS
+//! estimates that curve from a sample. The cache's own policies are replayed at each size.
 
 mod cache;
 mod curves;

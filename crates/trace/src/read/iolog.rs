@@ -24,7 +24,7 @@ impl Iolog {
     /// A line, the first one first.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When the line is no entry of the log, or the log has an unknown version.
     pub(super) fn parse(&mut self, line: &str) -> Result<Record, String> {
         if self.version == 0 {
             self.version = match line.trim_end() {

@@ -1,7 +1,8 @@
 //! Requests out of trace files: formats, units, broken records.
 //!
-//! A record that is none is counted and the first one named; a trace with too many of them, or with
-//! no request at all, is refused at its end: what was computed of it until then is not to be shown.
+//! The reader counts broken records and names the first one. The reader refuses a trace with too many
+//! of them, or with no request at all, at its end. Nobody is to show what was computed of the trace
+//! until then.
 
 mod binary;
 mod format;

@@ -23,7 +23,7 @@ const SUMMARY: [&str; 11] = [
 /// A line of one of the formats, without its end.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When the line is no entry of the format.
 pub(super) fn parse(format: Format, line: &str) -> Result<Record, String> {
     if line.trim().is_empty() {
         return Ok(Record::Other);

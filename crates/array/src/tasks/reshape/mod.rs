@@ -1,5 +1,5 @@
-//! Capacity expansion: stripes get wider while the array serves. `docs/adr/0022-capacity-expansion.md` has
-//! the protocol and why it holds.
+//! Capacity expansion: stripes get wider while the array serves. `docs/internals/capacity-expansion.md`
+//! has the protocol and why it holds.
 //!
 //! - `worker`: moves windows, and raises the position.
 //! - `strips`: rows of the old shape become rows of the new one.

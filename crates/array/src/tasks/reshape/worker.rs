@@ -1,9 +1,10 @@
 //! Moves the array window by window from its old shape to the new one.
 //!
-//! A window is closed to requests, what the journal has for it is brought in place, its rows are written
-//! where nothing is needed any more, flushed, and then the superblocks say that the position is behind
-//! it. Until all of them do, the rows it was read from are as they were. The first units lie over what
-//! they are moved to: these are kept on all members (`backup_area`) before they are written.
+//! A window is closed to requests, and what the journal has for the window is brought in place. The
+//! worker writes the window's rows where nothing is needed any more, and flushes. Then the superblocks
+//! say that the position is behind the window. Until all of them do, the rows that the worker read are
+//! as they were. The first units lie over what they are moved to: all members keep these units
+//! (`backup_area`) before the worker writes them.
 
 use std::ops::Range;
 use std::rc::{Rc, Weak};

@@ -25,7 +25,7 @@ struct Bed {
     consistency: Option<Consistency>,
     lost: usize,
     merge: MergeMode,
-    /// What is written and read, from the start of the volume.
+    /// The extent that is written and read, from the start of the volume.
     span_bytes: u64,
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn cases(seconds: f64) {
     let bare = 1.0 / (3.0 / bare_memory(read, seconds) + 3.0 / bare_memory(write, seconds));
     let case = "write 4k, RAID 6 8+2, to bare memory";
     emit(case, "requests/s", writes, "3 reads and 3 writes of a memory drive", bare);
-    // What the caches hold is copied in no time: what is left is the engine.
+    // A copy of what the caches hold takes no time: the engine's time is left.
     let ours = Bed { span_bytes: 8 << 20, ..raid_6 }.one_core(write, seconds);
     emit(
         "write 4k, RAID 6 8+2, 8 MiB, 1 core",
@@ -131,7 +131,8 @@ pub(crate) fn cases(seconds: f64) {
         "aim of the project",
         600_000.0,
     );
-    // What a drive costs nothing a stream gains little: this is what looking for streams takes.
+    // Where a drive costs nothing a stream gains little, so the case shows what looking for streams
+    // takes.
     let adaptive = Bed { merge: MergeMode::Adaptive, ..raid_6 };
     let ours = adaptive.one_core(write, seconds);
     emit("write 4k, RAID 6 8+2, adaptive, 1 core", "requests/s", ours, "merge=off", writes);
@@ -159,7 +160,7 @@ pub(crate) fn cases(seconds: f64) {
     consistency_cases(write, writes, seconds);
 }
 
-/// What it costs that data and parity stay together over a power cut.
+/// The cost of keeping data and parity together over a power cut.
 fn consistency_cases(write: Load, bare: f64, seconds: f64) {
     let wide = Load::sequential(Work::Write, STRIPE_BYTES);
     let figures = |consistency| {

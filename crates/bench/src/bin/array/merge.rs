@@ -16,7 +16,7 @@ const CHUNK_BYTES: u64 = 16 * KIB;
 const DRIVE_BYTES: u64 = 4 << 30;
 const SECONDS: f64 = 0.3;
 
-/// What a load makes of an array whose small writes are merged so.
+/// The figures of a load on an array whose small writes are merged so.
 struct Made {
     /// Requests a second.
     rate: f64,

@@ -1,5 +1,6 @@
-//! Rebuild rate and what requests feel of it, in virtual time on modelled drives: RAID 6 over eight
-//! D3700, 4 KiB requests of which seven in ten are reads, priorities and floors side by side.
+//! Rebuild rate and what requests feel of it, in virtual time on modelled drives. The array is RAID 6
+//! over eight D3700, with 4 KiB requests of which seven in ten are reads, priorities and floors side by
+//! side.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +22,7 @@ const MEASURED_NS: u64 = 500_000_000;
 
 type Drives = Array<ModelDevice<MemoryDevice>>;
 
-/// What clients saw.
+/// The figures of the clients.
 #[derive(Default)]
 struct Seen {
     latencies_ns: RefCell<Vec<u64>>,
@@ -49,7 +50,7 @@ fn drive(handle: &Handle) -> ModelDevice<MemoryDevice> {
     ModelDevice::new(handle.clone(), profile, MemoryDevice::new(MEMBER_BYTES))
 }
 
-/// What a rebuild did, and what clients had beside it.
+/// The figures of a rebuild, and of the clients beside the rebuild.
 #[derive(Default)]
 struct Figures {
     rebuilt_mb_per_s: f64,
@@ -83,7 +84,7 @@ fn measure(clients: u64, is_lost: bool, pace: Option<Pace>) -> Figures {
         }
         seen.latencies_ns.borrow_mut().clear();
         let from = handle.now();
-        // What is done grows by whole regions: its rate is that between two steps.
+        // Progress grows by whole regions, so the rate is that between two steps.
         let mut steps = vec![(from, array.rebuild_status().progress.done_bytes)];
         // A short rebuild ends before the time is over.
         while handle.now() < from + MEASURED_NS

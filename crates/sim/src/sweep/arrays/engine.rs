@@ -157,7 +157,7 @@ impl ArrayEngine for ArraySimEngine {
             Array::create_with_journal(&handle, &options, disks, journal).await
         });
         let (array, pending) = (made.map_err(failed)?, Vec::new());
-        // Whatever was there before, a new array is zeroes.
+        // A new array is zeroes, with any content before.
         let sectors = array.limits().sectors;
         self.0.is_new(sectors);
         let devices = devices.into_iter().map(Some).collect();
@@ -434,6 +434,10 @@ impl Engine for ArraySimEngine {
     }
 
     fn open(&mut self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
+        Err(failed("no volumes here"))
+    }
+
+    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
         Err(failed("no volumes here"))
     }
 

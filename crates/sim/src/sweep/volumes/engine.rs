@@ -114,18 +114,24 @@ impl Engine for SimEngine {
         let volume = Volume::plain(self.0.world.handle(), origin);
         let (opened, checked) = (volume.clone(), record.clone());
         self.0.run(async move { check_origin(&opened, &checked).await })?;
-        let mut generation = 0;
+        let (mut generation, mut evacuates) = (0, false);
         if let Some(cache) = record.cache.clone().filter(|cache| cache.failed.is_none()) {
             let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
             let volume = volume.clone();
             let opened =
                 self.0.run(async move { put_in_front(&volume, ssd, &cache, start).await })?;
-            generation = opened.generation;
+            (generation, evacuates) = (opened.generation, opened.evacuates);
         }
         let size_bytes = volume.limits().bytes();
         self.0.volume.replace(Some(volume));
         self.0.step();
-        Ok(OpenedVolume { size_bytes, generation })
+        Ok(OpenedVolume { size_bytes, generation, evacuates })
+    }
+
+    fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
+        self.0.step();
+        self.volume()?.cache().iter().for_each(Cache::begin_evacuation);
+        Ok(())
     }
 
     fn close(&mut self, _: &VolumeName) -> ControlResult<()> {

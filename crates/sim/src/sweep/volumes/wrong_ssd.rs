@@ -154,8 +154,9 @@ pub(super) fn replace_the_ssd(
     1
 }
 
-/// A call that names the drives in the wrong order is refused while the SSD holds a cache, also
-/// one that nobody has on record, and changes nothing; how many such calls were tried.
+/// The service refuses a call that names the drives in the wrong order while the SSD holds a cache,
+/// also one that nobody has on record. Such a call changes nothing. Returns how many such calls were
+/// tried.
 pub(super) fn refuse_swapped(
     ledger: &Ledger,
     fixture: &VolumeFixture,
