@@ -21,6 +21,7 @@ use crate::format::superblock::MEMBERS_MAX;
 use crate::generation::{Generation, NextShape};
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::member::Member;
 use crate::stripe::ground::Ground;
 
@@ -170,9 +171,9 @@ pub(crate) async fn add_parity<D: BlockDevice>(
     gate.succeed(next).await.map_err(ArrayError::Io)?;
     array.tasks.rebuild.begin_if_wanted();
     let members = &array.ground.members;
-    let mut added = first..members.len();
+    let mut added = members.indexes().skip(first);
     match added.find(|member| !members[*member].has_device()) {
-        Some(member) => Err(GrowError::Lost { member }.into()),
+        Some(MemberIndex(member)) => Err(GrowError::Lost { member }.into()),
         None => Ok(()),
     }
 }

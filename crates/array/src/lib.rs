@@ -108,7 +108,7 @@ pub use format::superblock::{
 };
 pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
-pub use geometry::numbers::{Row, StripeNumber};
+pub use geometry::numbers::{MemberIndex, Row, StripeNumber};
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};

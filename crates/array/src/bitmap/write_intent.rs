@@ -236,7 +236,7 @@ impl<D: BlockDevice> Bitmap<D> {
             return;
         }
         self.being_flushed.borrow_mut().extend(&filled);
-        for member in 0..self.members.len() {
+        for member in self.members.indexes() {
             let is_due = !canary::is(bug);
             let own = &self.members[member];
             if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
@@ -453,7 +453,7 @@ impl<D: BlockDevice> Bitmap<D> {
                 None => ranges.push(range),
             }
         }
-        let all = 0..self.members.len();
+        let all = self.members.indexes();
         for range in ranges {
             let clear = Clear::Zeroes(Durability::Cached);
             let clears = all.clone().map(|member| self.members.clone().clear(member, range, clear));
@@ -487,7 +487,7 @@ impl<D: BlockDevice> Bitmap<D> {
                 Bytes::copy_of(&map.encode(block))
             };
             let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
-            let all = 0..self.members.len();
+            let all = self.members.indexes();
             writes.extend(
                 all.map(|member| self.members.clone().write_meta(member, at, bytes.clone())),
             );

@@ -13,7 +13,7 @@ use voltier_parity::ROWS_MAX;
 use crate::geometry::level::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
 };
-use crate::geometry::numbers::{Row, StripeNumber};
+use crate::geometry::numbers::{MemberIndex, Row, StripeNumber};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,19 +246,19 @@ impl Geometry {
     }
 
     /// The members of a group, ascending: all stripes of the group are on these.
-    pub fn members_of(&self, group: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+    pub fn members_of(&self, group: usize) -> impl Iterator<Item = MemberIndex> + Clone + use<> {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
         let added = (groups * base + group..self.member_count()).step_by(groups);
-        (group * base..(group + 1) * base).chain(added)
+        (group * base..(group + 1) * base).chain(added).map(MemberIndex)
     }
 
     /// The group of a member.
-    pub const fn group_of_member(&self, member: usize) -> usize {
+    pub const fn group_of_member(&self, member: MemberIndex) -> usize {
         self.place_in_group(member).0
     }
 
     /// Whether a member has data, and not parities alone.
-    pub const fn holds_data(&self, member: usize) -> bool {
+    pub const fn holds_data(&self, member: MemberIndex) -> bool {
         let is_shared = self.is_mirror() || self.shape.parities == 0;
         is_shared || self.place_in_group(member).1 < self.rotating()
     }
@@ -272,19 +272,19 @@ impl Geometry {
     }
 
     /// The member, of all, that has this place in its group.
-    const fn member_at(&self, group: usize, index: usize) -> usize {
+    const fn member_at(&self, group: usize, index: usize) -> MemberIndex {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
-        match index.checked_sub(base) {
+        MemberIndex(match index.checked_sub(base) {
             None => group * base + index,
             Some(added) => groups * base + added * groups + group,
-        }
+        })
     }
 
     /// The group of a member and its place in it.
-    const fn place_in_group(&self, member: usize) -> (usize, usize) {
+    const fn place_in_group(&self, member: MemberIndex) -> (usize, usize) {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
-        match member.checked_sub(groups * base) {
-            None => (member / base, member % base),
+        match member.0.checked_sub(groups * base) {
+            None => (member.0 / base, member.0 % base),
             Some(added) => (added % groups, base + added / groups),
         }
     }
@@ -336,7 +336,7 @@ impl Geometry {
 
     /// The member, of all, that has a slot of a stripe.
     #[inline]
-    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> usize {
+    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> MemberIndex {
         self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
     }
 
@@ -361,7 +361,7 @@ impl Geometry {
     }
 
     /// The slot that a member has of a stripe; none if the stripe is on another group.
-    pub fn slot_of(&self, stripe: StripeNumber, member: usize) -> Option<usize> {
+    pub fn slot_of(&self, stripe: StripeNumber, member: MemberIndex) -> Option<usize> {
         let (group, index) = self.place_in_group(member);
         if group != self.group_of(stripe) || index >= self.shape.width {
             return None;
@@ -393,8 +393,8 @@ impl Geometry {
     }
 
     /// What a sector of a member is; none if it is not used.
-    pub fn member_place(&self, member: usize, at: Lba) -> Option<MemberPlace> {
-        if member >= self.member_count() || at.0 >= self.member_sectors() {
+    pub fn member_place(&self, member: MemberIndex, at: Lba) -> Option<MemberPlace> {
+        if member.0 >= self.member_count() || at.0 >= self.member_sectors() {
             return None;
         }
         let stripe = self.stripe_of(self.group_of_member(member), self.row_at(at));

@@ -13,8 +13,9 @@ use voltier_ring::Signal;
 
 use crate::format::journal_place::{BATCH_BLOCKS_MAX, JournalOptions, JournalPlace};
 use crate::format::journal_record::{
-    BLOCK_SECTORS, Bounds, ENTRIES_MAX, Entry, Owner, Start, batch_blocks,
+    BLOCK_SECTORS, Bounds, ENTRIES_MAX, Entry, Owner, RingIndex, Start, batch_blocks,
 };
+use crate::geometry::numbers::MemberIndex;
 
 /// The journal's knowledge of all transactions.
 pub(super) struct Transactions {
@@ -131,12 +132,12 @@ impl Ledger {
         lives.max().unwrap_or(0) + 1
     }
 
-    /// The ring of a member, or that of the device: it has the number behind the last member's.
-    pub(super) fn ring(&self, ring: usize) -> &RefCell<Ring> {
-        self.rings.get(ring).unwrap_or(&self.device_ring)
+    /// The ring of a member, or that of the device.
+    pub(super) fn ring(&self, ring: RingIndex) -> &RefCell<Ring> {
+        ring.entry_in(&self.rings).unwrap_or(&self.device_ring)
     }
 
-    pub(super) fn owner(&self, ring: usize) -> Owner {
+    pub(super) fn owner(&self, ring: RingIndex) -> Owner {
         self.options.owner(ring, self.ring(ring).borrow().place())
     }
 
@@ -203,7 +204,7 @@ pub(crate) enum Content {
 /// The change of a transaction to one member.
 #[derive(Clone)]
 pub(crate) struct Piece {
-    pub(crate) member: usize,
+    pub(crate) member: MemberIndex,
     /// Where in the member's data area.
     pub(crate) at: Lba,
     pub(crate) content: Content,
@@ -237,7 +238,7 @@ impl Outstanding {
 pub(crate) struct Pending {
     pub(crate) number: u64,
     /// The member that it is for, in the ring of a device; none in that member's own.
-    pub(crate) member: Option<usize>,
+    pub(crate) member: Option<MemberIndex>,
     pub(crate) participants: u64,
     pub(crate) at: Lba,
     pub(crate) content: Content,

@@ -15,7 +15,9 @@ use crate::canary::{self, Canary};
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::{JournalLabel, JournalRecord, JournalState, ring_place};
 use crate::format::journal_place::{JournalPlace, device_ring_sectors_min};
-use crate::format::journal_record::{BatchPlace, Entry, Label, Start, batch_blocks, encode_batch};
+use crate::format::journal_record::{
+    BatchPlace, Entry, Label, RingIndex, Start, batch_blocks, encode_batch,
+};
 use crate::format::superblock::ArrayRecord;
 use crate::journal::ledger::{Content, Ledger, Pending};
 use crate::members::label_copies::write_label;
@@ -138,9 +140,9 @@ impl<D: BlockDevice> Placement<D> {
     ///
     /// # Errors
     /// `Gone` when it is lost.
-    pub(crate) fn device_of_ring(&self, ring: usize) -> IoResult<Rc<D>> {
-        if ring < self.members.len() {
-            return self.members[ring].device();
+    pub(crate) fn device_of_ring(&self, ring: RingIndex) -> IoResult<Rc<D>> {
+        if let Some(member) = ring.entry_in(&self.members) {
+            return member.device();
         }
         let journal = self.device.borrow();
         let in_use = journal.as_ref().filter(|journal| !journal.is_failing.get());
@@ -151,12 +153,12 @@ impl<D: BlockDevice> Placement<D> {
     /// device.
     pub(crate) fn lose_ring_on_error(
         &self,
-        ring: usize,
+        ring: RingIndex,
         device: &Rc<D>,
         result: IoResult<()>,
     ) -> IoResult<()> {
-        if ring < self.members.len() {
-            return self.members.lose_on_error(ring, device, result);
+        if let Some(member) = ring.member() {
+            return self.members.lose_on_error(member, device, result);
         }
         if result.is_err() {
             self.lose_device(device);
@@ -165,12 +167,12 @@ impl<D: BlockDevice> Placement<D> {
     }
 
     /// Rings that take records.
-    pub(crate) fn rings_in_use(&self) -> Vec<usize> {
-        let members = self.members.len();
+    pub(crate) fn rings_in_use(&self) -> Vec<RingIndex> {
         if self.is_on_device() {
-            return vec![members];
+            return vec![RingIndex::DEVICE];
         }
-        (0..members).filter(|member| self.members[*member].is_online()).collect()
+        let online = self.members.indexes().filter(|member| self.members[*member].is_online());
+        online.map(RingIndex::of).collect()
     }
 
     pub(crate) fn lose_device(&self, device: &Rc<D>) {
@@ -254,7 +256,7 @@ impl<D: BlockDevice> JournalWriter<D> {
 
     /// Writes what waits for a ring, batch after batch: what arrives while one is on its way
     /// goes out with the next.
-    pub(super) async fn write_queue(self: Rc<Self>, ring: usize) {
+    pub(super) async fn write_queue(self: Rc<Self>, ring: RingIndex) {
         loop {
             let journal = self.placement.in_service();
             let batch = journal.ring(ring).borrow_mut().take_batch();
@@ -276,7 +278,7 @@ impl<D: BlockDevice> JournalWriter<D> {
         }
     }
 
-    async fn write_batch(self: &Rc<Self>, ring: usize, batch: &[Pending]) -> IoResult<()> {
+    async fn write_batch(self: &Rc<Self>, ring: RingIndex, batch: &[Pending]) -> IoResult<()> {
         let journal = self.placement.in_service();
         let data: Vec<_> = batch
             .iter()
@@ -314,17 +316,20 @@ impl<D: BlockDevice> JournalWriter<D> {
     }
 
     /// A member is tried once more. A device of the journal's own is not: the members take over.
+    fn may_try_again(&self, ring: RingIndex, device: &Rc<D>, error: IoError) -> bool {
+        ring.member().is_some_and(|member| self.members.may_try_again(member, device, error))
+    }
+
     async fn write_ring(
         self: &Rc<Self>,
-        ring: usize,
+        ring: RingIndex,
         at: Lba,
         payload: Payload,
         durability: Durability,
     ) -> IoResult<()> {
         let device = self.placement.device_of_ring(ring)?;
-        let is_of_member = ring < self.members.len();
         match write_long(&*device, at, payload.clone(), durability).await {
-            Err(error) if is_of_member && self.members.may_try_again(ring, &device, error) => {
+            Err(error) if self.may_try_again(ring, &device, error) => {
                 Box::pin(write_long(&*device, at, payload, durability)).await
             }
             result => result,
@@ -332,7 +337,7 @@ impl<D: BlockDevice> JournalWriter<D> {
     }
 
     /// Waits until so many blocks of a ring may be written over; the first of them.
-    async fn make_room(self: &Rc<Self>, ring: usize, blocks: u64) -> IoResult<u64> {
+    async fn make_room(self: &Rc<Self>, ring: RingIndex, blocks: u64) -> IoResult<u64> {
         let journal = self.placement.in_service();
         loop {
             journal.check()?;
@@ -362,7 +367,11 @@ impl<D: BlockDevice> JournalWriter<D> {
         }
     }
 
-    pub(super) async fn write_label(self: &Rc<Self>, ring: usize, start: Start) -> IoResult<()> {
+    pub(super) async fn write_label(
+        self: &Rc<Self>,
+        ring: RingIndex,
+        start: Start,
+    ) -> IoResult<()> {
         let journal = self.placement.in_service();
         let label = Label::encode(journal.owner(ring), start);
         let at = journal.ring(ring).borrow().place().label_lba(start.number);
@@ -399,12 +408,13 @@ impl<D: BlockDevice> JournalWriter<D> {
         life: u64,
         watermark: u64,
     ) -> IoResult<()> {
-        for member in 0..self.members.len() {
+        for member in self.members.indexes() {
+            let ring = RingIndex::of(member);
             if !self.members[member].is_online() {
                 continue;
             }
-            let start = journal.rings[member].borrow_mut().begin_life(life, watermark);
-            let written = self.write_label(member, start).await;
+            let start = journal.ring(ring).borrow_mut().begin_life(life, watermark);
+            let written = self.write_label(ring, start).await;
             self.members.lose_on_error_now(member, written)?;
         }
         self.members.check_groups()

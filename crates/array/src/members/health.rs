@@ -15,11 +15,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Index;
 use std::rc::Rc;
 
 use voltier_block::Nanos;
 
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::latency::Latency;
 use crate::members::member::{Member, ROUNDS, Timed};
 
@@ -180,15 +182,27 @@ impl HealthWatch {
 /// known.
 struct Means(Vec<Option<Nanos>>);
 
+impl Index<MemberIndex> for Means {
+    type Output = Option<Nanos>;
+
+    fn index(&self, member: MemberIndex) -> &Option<Nanos> {
+        &self.0[member.0]
+    }
+}
+
 impl Means {
     /// The median of the others with which a member is compared: those of its group, or of all groups if
     /// there are not two others in its own.
-    fn of_others(&self, member: usize, group: impl Iterator<Item = usize>) -> Option<Nanos> {
-        let mut others: Vec<usize> = group.filter(|other| *other != member).collect();
+    fn of_others(
+        &self,
+        member: MemberIndex,
+        group: impl Iterator<Item = MemberIndex>,
+    ) -> Option<Nanos> {
+        let mut others: Vec<MemberIndex> = group.filter(|other| *other != member).collect();
         if others.len() < 2 {
-            others = (0..self.0.len()).filter(|other| *other != member).collect();
+            others = MemberIndex::all(self.0.len()).filter(|other| *other != member).collect();
         }
-        let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self.0[other]).collect();
+        let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self[other]).collect();
         means.sort_unstable();
         // Of an even number the slower one: then fewer members are blamed.
         means.get(means.len() / 2).copied()
@@ -215,8 +229,8 @@ impl Means {
     }
 
     /// Whether a member has samples in this round.
-    fn has(&self, member: usize) -> bool {
-        self.0[member].is_some()
+    fn has(&self, member: MemberIndex) -> bool {
+        self[member].is_some()
     }
 }
 
@@ -231,15 +245,14 @@ impl HealthRound {
     pub(crate) fn verdict<D>(
         &self,
         geometry: &Geometry,
-        number: usize,
+        index: MemberIndex,
         member: &Member<D>,
     ) -> Option<Slowness> {
         let is_slow_now = member.watch().is_slow();
         let mut verdict: Option<Slowness> = None;
         for means in &self.means {
-            let group = geometry.members_of(geometry.group_of_member(number));
-            let (Some(mean_ns), Some(others_ns)) =
-                (means.0[number], means.of_others(number, group))
+            let group = geometry.members_of(geometry.group_of_member(index));
+            let (Some(mean_ns), Some(others_ns)) = (means[index], means.of_others(index, group))
             else {
                 continue;
             };
@@ -258,7 +271,7 @@ impl HealthRound {
     }
 
     /// Whether the round had samples of a member.
-    pub(crate) fn has(&self, member: usize) -> bool {
+    pub(crate) fn has(&self, member: MemberIndex) -> bool {
         self.means.iter().any(|means| means.has(member))
     }
 }
@@ -330,10 +343,13 @@ mod tests {
     #[test]
     fn the_median_of_the_others_is_of_the_group_or_of_all_if_that_is_a_pair() {
         let means = Means([1, 9, 5, 4, 100, 6].map(Some).into());
-        assert_eq!(means.of_others(0, 0..3), Some(9));
-        assert_eq!(means.of_others(4, 3..6), Some(6));
-        assert_eq!(means.of_others(4, 4..6), Some(5));
-        assert_eq!(means.of_others(1, [1, 3, 5].into_iter()), Some(6));
-        assert_eq!(Means(vec![Some(1), None]).of_others(0, 0..2), None);
+        let of_others = |means: &Means, member, group: &[usize]| {
+            means.of_others(MemberIndex(member), group.iter().map(|member| MemberIndex(*member)))
+        };
+        assert_eq!(of_others(&means, 0, &[0, 1, 2]), Some(9));
+        assert_eq!(of_others(&means, 4, &[3, 4, 5]), Some(6));
+        assert_eq!(of_others(&means, 4, &[4, 5]), Some(5));
+        assert_eq!(of_others(&means, 1, &[1, 3, 5]), Some(6));
+        assert_eq!(of_others(&Means(vec![Some(1), None]), 0, &[0, 1]), None);
     }
 }

@@ -115,7 +115,7 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
 /// missing: with others that were lost since it would be started as it was.
 pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
     let since_event = said.array.event;
-    let own = &mut said.array.members[said.member];
+    let own = &mut said.array[said.member];
     *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
     // One that does not take it is no good: nothing depends on it.
     let _ = write_superblock(device, &said).await;

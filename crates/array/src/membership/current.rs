@@ -18,7 +18,6 @@ use voltier_ring::Signal;
 use crate::canary::{self, Canary};
 use crate::format::journal_label::{JournalRecord, JournalState};
 use crate::format::superblock::{ArrayRecord, Usage};
-use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 
 /// Begins an update of the record, by a task of its own; false if the array is gone.
@@ -247,13 +246,13 @@ impl Membership {
     }
 
     /// Members that are lost, and not on record as such.
-    pub(crate) fn has_unrecorded_loss<D>(&self, members: &[Member<D>]) -> bool {
+    pub(crate) fn has_unrecorded_loss<D>(&self, members: &MemberSet<D>) -> bool {
         if self.record.is_none() {
             return false;
         }
         let record = self.now();
         let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
-        (0..record.members.len()).any(|member| is_used(member) && !members[member].has_device())
+        record.indexes().any(|member| is_used(member) && !members[member].has_device())
     }
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.

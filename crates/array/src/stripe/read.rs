@@ -2,15 +2,17 @@
 //! be read are computed from the others, and the result repairs a medium error.
 
 use std::rc::Rc;
+use std::slice::from_ref;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Part, Span};
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{MemberIndex, StripeNumber};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
+use crate::members::long_transfer::longest_run;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::{Access, Stripes};
@@ -46,7 +48,7 @@ impl Runs {
     /// Adds a part at this place of a member to what lies in front of it, if that is not too long then.
     fn add(
         &mut self,
-        (member, at): (usize, Lba),
+        (MemberIndex(member), at): (MemberIndex, Lba),
         stripe: StripeNumber,
         wanted: Wanted,
         sectors_max: impl FnOnce() -> u64,
@@ -153,8 +155,8 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// How much of a member is read at once. Copies are held one by one, against writers.
-    fn run_sectors_max(&self, member: usize) -> u64 {
-        if self.geometry.is_mirror() { 0 } else { self.members.longest_run(member..member + 1) }
+    fn run_sectors_max(&self, member: MemberIndex) -> u64 {
+        if self.geometry.is_mirror() { 0 } else { longest_run(from_ref(&self.members[member])) }
     }
 
     fn is_slot_online(&self, stripe: StripeNumber, slot: usize) -> bool {

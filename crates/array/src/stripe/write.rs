@@ -19,6 +19,7 @@ use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::journal::ledger::{Content, Ledger, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::at_once;
+use crate::members::long_transfer::longest_run;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::merge::batch::batches_of;
@@ -163,7 +164,7 @@ impl<D: BlockDevice> Writer<D> {
 
     /// Rows that are written as one, at most: members and the journal take them at once.
     fn rows_of_run_max(&self) -> usize {
-        let mut sectors = self.members.longest_run(0..self.members.len());
+        let mut sectors = longest_run(&self.members);
         let mut rows = u64::MAX;
         let width = self.geometry.width();
         if let Some(sectors_max) = self.journal.run_sectors_max(width) {

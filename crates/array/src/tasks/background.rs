@@ -14,7 +14,7 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{Region, Row, count, each};
+use crate::geometry::numbers::{MemberIndex, Region, Row, count, each};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
@@ -44,7 +44,7 @@ pub(crate) struct RegionJob<D> {
     pub(crate) group: usize,
     pub(crate) region: Region,
     /// Members that are filled, and with which devices.
-    pub(crate) targets: Vec<(usize, Rc<D>)>,
+    pub(crate) targets: Vec<(MemberIndex, Rc<D>)>,
     /// What the members of the array were when it began.
     pub(crate) generation: u64,
     pub(crate) error: Cell<Option<IoError>>,
@@ -56,7 +56,7 @@ impl<D> RegionJob<D> {
     pub(crate) fn new(
         group: usize,
         region: Region,
-        targets: Vec<(usize, Rc<D>)>,
+        targets: Vec<(MemberIndex, Rc<D>)>,
         generation: u64,
     ) -> Self {
         let (runs_left, error) = (Cell::new(0), Cell::new(None));

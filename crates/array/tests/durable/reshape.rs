@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Geometry,
-    GrowError, Layout, Level, MemberState, Pace, Priority, ReshapeWait, ScrubRepair,
+    GrowError, Layout, Level, MemberIndex, MemberState, Pace, Priority, ReshapeWait, ScrubRepair,
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Prng, SectorRange};
 
@@ -96,9 +96,10 @@ async fn array_drives(world: &World, members: usize) -> Vec<usize> {
         let Ok(Some(found)) = Array::examine(drive).await else { continue };
         let event = found.array.event;
         // One that was to come, and to which the others never went, has a number of its own.
-        let is_known = found.member < members && found.array.is_in_service(found.member);
-        if is_known && event > newest[found.member] {
-            (drives[found.member], newest[found.member]) = (Some(number), event);
+        let MemberIndex(member) = found.member;
+        let is_known = member < members && found.array.is_in_service(found.member);
+        if is_known && event > newest[member] {
+            (drives[member], newest[member]) = (Some(number), event);
         }
     }
     drives.into_iter().map(|drive| drive.expect("all are there")).collect()

@@ -12,7 +12,7 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{Row, count, each};
+use crate::geometry::numbers::{MemberIndex, Row, count, each};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -142,7 +142,7 @@ impl<D: BlockDevice> Restriper<D> {
         let at_once = (self.run_bytes_max() / chunk_bytes as u64).max(1);
         let runs = each(rows.clone()).step_by(at_once as usize);
         let runs: Vec<_> = runs.map(|start| start..(start + at_once).min(rows.end)).collect();
-        let members: Vec<usize> = (0..before.member_count()).collect();
+        let members: Vec<MemberIndex> = MemberIndex::all(before.member_count()).collect();
         let read = |rows: &Range<Row>| {
             let (inner, members, rows) = (self.clone(), members.clone(), rows.clone());
             async move { inner.stripes.read_rows(&members, &rows).await }
@@ -150,11 +150,11 @@ impl<D: BlockDevice> Restriper<D> {
         let mut known = BTreeMap::new();
         let results = together(&self.handle, runs.iter().map(read).collect()).await;
         for (rows, read) in runs.iter().zip(results) {
-            for (member, bytes) in read?.into_iter().enumerate() {
+            for (member, bytes) in members.iter().zip(read?) {
                 let bytes = bytes.freeze();
                 for (index, row) in each(rows.clone()).enumerate() {
                     let chunk = bytes.slice(index * chunk_bytes..(index + 1) * chunk_bytes);
-                    known.insert((row, member), chunk);
+                    known.insert((row, *member), chunk);
                 }
             }
         }
@@ -217,7 +217,7 @@ impl<D: BlockDevice> Restriper<D> {
             let slots = sources.into_iter().chain(parities.iter().map(|parity| &parity[..]));
             for (slot, chunk) in slots.enumerate() {
                 let member = after.member_of(stripe, slot);
-                members[member][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
+                members[member.0][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
             }
         }
         Filled { rows, span, members: members.into_iter().map(Buf::freeze).collect() }
@@ -228,7 +228,7 @@ impl<D: BlockDevice> Restriper<D> {
     /// # Errors
     /// When a member does not take them that cannot be lost.
     pub(super) async fn write_rows(self: &Rc<Self>, filled: &Filled) -> IoResult<()> {
-        let members = filled.members.iter().enumerate();
+        let members = self.members.indexes().zip(&filled.members);
         let writes = members.flat_map(|(member, bytes)| {
             let pieces = self.pieces_of_rows(filled, bytes);
             pieces.into_iter().map(move |(at, piece)| (member, at, piece))

@@ -386,7 +386,7 @@ impl<D: BlockDevice> Reshape<D> {
             let _entered = self.bitmap.enter(stripe).await?;
             let rest = SectorRange::new(start, range.end().0 - start.0);
             let clear = Clear::Zeroes(Durability::Cached);
-            let members = 0..self.members.len();
+            let members = self.members.indexes();
             let clears = members.map(|member| self.members.clone().clear(member, rest, clear));
             let results = together(&self.handle, clears.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;
