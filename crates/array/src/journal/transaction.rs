@@ -339,9 +339,9 @@ impl<D: BlockDevice> Journal<D> {
                 journal.progress.until(|| journal.committing.get() == 0).await;
                 journal.check()?;
                 self.members.flush().await?;
-                // Their labels must be true also if the news is never told, and the device is there at
-                // the next start. A member that is lost just now, and not on record, lacks what was
-                // flushed here.
+                // The labels of the rings must be true also if the news is never told, and the device
+                // is there at the next start. A member that is lost just now, and not on record, lacks
+                // what was flushed here.
                 let watermark = journal.transactions.borrow().watermark;
                 self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
                 journal.transactions.borrow_mut().end_all();
