@@ -17,6 +17,7 @@ use crate::format::superblock::Superblock;
 use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
@@ -102,9 +103,9 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
 
 /// From the members to an array, and back.
 impl<D: BlockDevice> Array<D> {
-    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
-    /// their numbers, `None` for each that is lost. Their content must be consistent: that of members of
-    /// zeroes is.
+    /// A bare array, without durable state: chunks from the first sector on, over members in the order
+    /// of their numbers, `None` for each that is lost. The content of the members must be consistent:
+    /// that of members of zeroes is.
     ///
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
@@ -166,7 +167,7 @@ impl<D: BlockDevice> Array<D> {
     /// without are left out, and the report says so.
     ///
     /// # Errors
-    /// When something that was given does not belong to the array, when too little is there, and when
+    /// When something that was given does not belong to the array, or when too little is there. When
     /// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
     pub async fn assemble(
         handle: &Handle,
@@ -225,7 +226,7 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If there is no such member.
     pub fn is_online(&self, member: usize) -> bool {
-        self.0.ground.members[member].is_online()
+        self.0.ground.members[MemberIndex(member)].is_online()
     }
 
     /// Takes a member out of service; requests go on without it. The other members know durably
@@ -237,13 +238,13 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If there is no such member.
     pub fn fail(&self, member: usize) -> Result<(), ArrayError> {
-        let array = &self.0.ground;
-        let group = array.geometry.group_of_member(member);
+        let (array, index) = (&self.0.ground, MemberIndex(member));
+        let group = array.geometry.group_of_member(index);
         let (lost, allowed) = (array.members.lost_in(group), array.geometry.parity_chunks());
         if self.is_online(member) && lost == allowed {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
-        array.members.lose(member);
+        array.members.lose(index);
         array.membership.begin_update();
         Ok(())
     }
@@ -266,7 +267,7 @@ impl<D: BlockDevice> Array<D> {
     /// # Panics
     /// If there is no such member.
     pub fn health(&self, member: usize) -> MemberHealth {
-        self.0.ground.members.health_of(member)
+        self.0.ground.members.health_of(MemberIndex(member))
     }
 
     /// Events of members since the last call, the oldest first.
@@ -300,7 +301,7 @@ impl<D: BlockDevice> Array<D> {
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.replace(member, Rc::new(device), uuid).await
+        array.tasks.replacements.replace(MemberIndex(member), Rc::new(device), uuid).await
     }
 
     /// Puts a lost member back whose device is there again, not used elsewhere since: only regions changed
@@ -310,7 +311,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit or fails; the array is as before then.
     pub async fn take_back(&self, member: usize, device: D) -> Result<bool, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.take_back(member, Rc::new(device)).await
+        array.tasks.replacements.take_back(MemberIndex(member), Rc::new(device)).await
     }
 
     /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds

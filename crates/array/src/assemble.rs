@@ -20,7 +20,7 @@ use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
 use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
-use crate::geometry::numbers::Region;
+use crate::geometry::numbers::{MemberIndex, Region};
 use crate::journal::replay::ReplayReport;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
 use crate::service;
@@ -129,12 +129,12 @@ async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Read<D>, MetadataEr
             return Err(MetadataError::Stranger { device: position, uuid, name });
         }
         // Two devices of one number and not of one uuid: one of them took the place of the other.
-        let uuid = |of: &Superblock| of.array.members[of.member].uuid;
+        let uuid = |of: &Superblock| of.array[of.member].uuid;
         let is_same = |it: &&Candidate<D>| {
             it.superblock().member == own.member && uuid(it.superblock()) == uuid(own)
         };
         if let Some(first) = candidates.iter().find(is_same) {
-            let (first, member) = (first.position, own.member);
+            let (first, member) = (first.position, own.member.0);
             return Err(MetadataError::Duplicate { first, second: position, member });
         }
         candidates.push(Candidate { position, device, found });
@@ -218,8 +218,8 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
             (newest.position.min(candidate.position), newest.position.max(candidate.position));
         let contradiction = MetadataError::Contradiction { first: pair.0, second: pair.1 };
         let is_alike = own.places == array.places && own.consistency == array.consistency;
-        let uuid = own.members[member].uuid;
-        let record = array.members.get(member).filter(|record| record.uuid == uuid);
+        let uuid = own[member].uuid;
+        let record = array.get(member).filter(|record| record.uuid == uuid);
         if is_alike && record.is_none() && array.geometry.grows_into(&own.geometry) {
             // The device was to have a further parity row, and the others went on as they were.
             continue;
@@ -243,8 +243,8 @@ fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataErro
 /// Whether a member is up to date: in service, or being rebuilt, by the newest record, and at most one
 /// event behind it (see [`membership`](crate::membership)).
 fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
-    let uuid = own.array.members[own.member].uuid;
-    let has_place = array.members.get(own.member).is_some_and(|record| record.uuid == uuid);
+    let uuid = own.array[own.member].uuid;
+    let has_place = array.get(own.member).is_some_and(|record| record.uuid == uuid);
     has_place
         && (canary::is(Canary::StaleBelieved)
             || array.is_in_service(own.member)
@@ -252,29 +252,33 @@ fn is_current(array: &ArrayRecord, own: &Superblock) -> bool {
         && own.array.event + 1 >= array.event
 }
 
+/// Members as errors and reports say them: plain numbers.
+fn plain(members: impl Iterator<Item = MemberIndex>) -> Vec<usize> {
+    members.map(|member| member.0).collect()
+}
+
 /// Refuses a start without enough members, or with what may be an old half.
 fn check_presence(
     array: &ArrayRecord,
-    is_present: &dyn Fn(usize) -> bool,
+    is_present: &dyn Fn(MemberIndex) -> bool,
     options: AssembleOptions,
 ) -> Result<(), MetadataError> {
     let geometry = &array.geometry;
     let (width, needed) = (geometry.width(), geometry.data_chunks());
+    let is_missing = |member: &MemberIndex| array.is_in_service(*member) && !is_present(*member);
     let mut could_go_on = true;
     for group in 0..geometry.group_count() {
         let members = geometry.members_of(group);
         let usable = members.clone().filter(|&member| is_present(member)).count();
-        let absent: Vec<usize> =
-            members.filter(|&member| array.is_in_service(member) && !is_present(member)).collect();
+        let missing = plain(members.filter(is_missing));
+        could_go_on &= missing.len() >= needed;
         if usable < needed {
-            return Err(MetadataError::TooFew { group, usable, width, needed, missing: absent });
+            return Err(MetadataError::TooFew { group, usable, width, needed, missing });
         }
-        could_go_on &= absent.len() >= needed;
     }
     if could_go_on && !options.degraded {
-        let all = 0..array.members.len();
-        let missing = all.filter(|&member| array.is_in_service(member) && !is_present(member));
-        return Err(MetadataError::MayBeOld { missing: missing.collect() });
+        let missing = plain(array.indexes().filter(is_missing));
+        return Err(MetadataError::MayBeOld { missing });
     }
     Ok(())
 }
@@ -318,7 +322,7 @@ struct Ready<D> {
     array: ArrayRecord,
     /// The newest record as it is on those members that have it.
     told: ArrayRecord,
-    members: BTreeMap<usize, Candidate<D>>,
+    members: BTreeMap<MemberIndex, Candidate<D>>,
     left_out: Vec<LeftOut>,
     /// Of those left out the ones whose places others have, and who do not say so.
     replaced: Vec<Candidate<D>>,
@@ -359,14 +363,14 @@ fn put_on_record(lacking: &Bits<Region>, joined: &mut Joined) {
 
 /// A device that the array went on without.
 fn left_out_of(array: &ArrayRecord, own: &Superblock, device: usize) -> LeftOut {
-    let (member, was) = (own.member, own.array.members[own.member]);
+    let (member, was) = (own.member, own.array[own.member]);
     // In service and older than it can be: what it is told to be, it is not.
-    let state = match array.members.get(member).map(|record| record.state) {
+    let state = match array.get(member).map(|record| record.state) {
         Some(MemberState::InService | MemberState::Rebuilding) => MemberState::Lost,
         state => state.unwrap_or(MemberState::Absent),
     };
-    let is_replaced = array.members.get(member).is_some_and(|now| now.uuid != was.uuid);
-    LeftOut { device, member, state, is_replaced }
+    let is_replaced = array.get(member).is_some_and(|now| now.uuid != was.uuid);
+    LeftOut { device, member: member.0, state, is_replaced }
 }
 
 async fn examine_all<D: BlockDevice>(
@@ -386,7 +390,7 @@ async fn examine_all<D: BlockDevice>(
         if is_current(&array, own) {
             members.insert(member, candidate);
         } else {
-            let (out, was) = (left_out_of(&array, own, device), own.array.members[member].state);
+            let (out, was) = (left_out_of(&array, own, device), own.array[member].state);
             left_out.push(out);
             if out.is_replaced && was == MemberState::InService {
                 replaced.push(candidate);
@@ -415,15 +419,14 @@ async fn examine_all<D: BlockDevice>(
     if members.keys().any(|member| array.is_rebuilding(*member)) {
         put_on_record(&lacking, &mut joined);
     }
-    let all = 0..array.members.len();
-    let lacks = |member: &usize| match members.contains_key(member) {
+    let lacks = |member: &MemberIndex| match members.contains_key(member) {
         true if array.is_in_service(*member) => false,
         true => lacking.iter().any(|region| to_resync.has(region)),
         false => true,
     };
     // Parity alone is made anew from data, of which none is computed without these members.
-    let holds_data = |member: &usize| array.geometry.holds_data(*member);
-    let missing: Vec<usize> = all.filter(lacks).filter(holds_data).collect();
+    let holds_data = |member: &MemberIndex| array.geometry.holds_data(*member);
+    let missing = plain(array.indexes().filter(lacks).filter(holds_data));
     // Copies are whole blocks, old or new: none of them is computed from others.
     let is_surprise = !missing.is_empty() && !to_resync.is_empty() && !array.geometry.is_mirror();
     if is_surprise && !options.force {
@@ -448,21 +451,21 @@ async fn examine_all<D: BlockDevice>(
 /// may be in volatile caches. The array goes on from that as it was read, and tells others of it: the power
 /// must not take it away again, on one member or on all.
 async fn flush_what_was_found<D: BlockDevice>(
-    members: &BTreeMap<usize, Candidate<D>>,
-) -> Vec<usize> {
+    members: &BTreeMap<MemberIndex, Candidate<D>>,
+) -> Vec<MemberIndex> {
     if canary::is(Canary::ReplayBeforeFlush) {
         return Vec::new();
     }
-    let flush = async |(member, it): (&usize, &Candidate<D>)| {
+    let flush = async |(member, it): (&MemberIndex, &Candidate<D>)| {
         it.device.flush().await.is_err().then_some(*member)
     };
     join_all(members.iter().map(flush)).await.into_iter().flatten().collect()
 }
 
-/// Tells the newest event to members that are behind it, or have it in one copy only: the next one would
-/// leave them two behind, and a cut in the midst of it would have lost them.
+/// Tells the newest event to members that are behind, or have the event in one copy only. The next
+/// event would leave them two behind, and a cut in the midst of that event would have lost them.
 async fn tell_those_behind<D: BlockDevice>(
-    members: &BTreeMap<usize, Candidate<D>>,
+    members: &BTreeMap<MemberIndex, Candidate<D>>,
     told: &ArrayRecord,
 ) {
     for (member, Candidate { device, found, .. }) in members {
@@ -478,8 +481,8 @@ async fn tell_those_behind<D: BlockDevice>(
 /// Puts an array in service. The worker of a capacity expansion is still to be begun.
 ///
 /// # Errors
-/// When something that was given does not belong to the array, when too little is there, and when
-/// the data may not be what was acknowledged, unless the options allow it. Nothing is written then.
+/// When something that was given does not belong to the array, or when too little is there. When the
+/// data may not be what was acknowledged, unless the options allow it. Nothing is written then.
 pub(crate) async fn assemble<D: BlockDevice>(
     handle: &Handle,
     devices: Vec<D>,
@@ -498,17 +501,17 @@ pub(crate) async fn assemble<D: BlockDevice>(
     let own_journal = ready.journal;
     let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
     let label_copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
-    let all = 0..array.members.len();
-    let is_gone = |member: &usize| {
+    let is_gone = |member: &MemberIndex| {
         let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
         was_there && !members.contains_key(member)
     };
-    let now_lost: Vec<usize> = all.clone().filter(is_gone).collect();
+    let now_lost = plain(array.indexes().filter(is_gone));
     let regions_to_resync = to_resync.count();
     let was_clean = array.usage == Usage::Clean;
     let journal = array.journal();
     let unflushed_map = journal.is_some() && !was_clean;
-    let devices = all.map(|member| members.remove(&member).map(|it| it.device)).collect();
+    let devices =
+        array.indexes().map(|member| members.remove(&member).map(|it| it.device)).collect();
     let states = RegionStates::new(map, array.geometry.member_sectors(), to_resync, unflushed_map);
     let foundation = Foundation::of(&array, devices, states);
     let generations = Generations::new(Generation::build(handle, foundation)?);
@@ -518,8 +521,8 @@ pub(crate) async fn assemble<D: BlockDevice>(
     for member in unflushed {
         parts.members.lose_on_error_now(member, Err(IoError::Medium)).map_err(ArrayError::Io)?;
     }
-    for (number, member) in parts.members.iter().enumerate() {
-        if array.is_rebuilding(number)
+    for (index, member) in parts.members.indexed() {
+        if array.is_rebuilding(index)
             && let Ok(device) = member.device()
         {
             member.join(device, member.uuid(), lacking.clone());

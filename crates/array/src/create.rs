@@ -130,14 +130,15 @@ pub(crate) async fn create<D: BlockDevice>(
     let member_sectors = record.geometry.member_sectors();
     let map = RegionMap::new(record.uuid, member_sectors);
     // All are labelled before any of them is believed.
-    for (member, device) in devices.iter().enumerate() {
+    for (member, device) in record.indexes().zip(&devices) {
         let device_sectors = device.limits().sectors;
         let superblock = Superblock { array: record.clone(), member, device_sectors };
         let written = match write_superblock(device, &superblock).await {
             Ok(()) => write_map(device, &map).await,
             failed => failed,
         };
-        let error = |error| MetadataError::Device { device: member, error: DeviceError::Io(error) };
+        let error =
+            |error| MetadataError::Device { device: member.0, error: DeviceError::Io(error) };
         written.map_err(error)?;
     }
     let to_resync = Bits::new(map.count());

@@ -13,6 +13,7 @@ use crate::format::reshape_record::ReshapeRecord;
 use crate::format::superblock::MEMBERS_MAX;
 use crate::generation::{Generation, NextShape, limits_of};
 use crate::generations::Generations;
+use crate::geometry::numbers::MemberIndex;
 use crate::geometry::shapes::Shapes;
 use crate::grow::{check_can_grow, check_pending_member, check_undisturbed, wipe};
 use crate::journal::ledger::Ring;
@@ -89,12 +90,12 @@ pub(crate) async fn add_capacity<D: BlockDevice>(
     gate.at_rest().await;
     // Much may have happened since it was looked at first, and nothing happens from here on.
     let shapes = check_capacity(array, &device, &uuid)?;
-    let member = shapes.before.member_count();
+    let member = MemberIndex(shapes.before.member_count());
     let next = with_two_shapes(array, shapes, device, uuid, ring)?;
     gate.succeed(next).await.map_err(ArrayError::Io)?;
     begin_reshape(array);
     let is_there = array.ground.members[member].has_device();
-    if is_there { Ok(()) } else { Err(GrowError::Lost { member }.into()) }
+    if is_there { Ok(()) } else { Err(GrowError::Lost { member: member.0 }.into()) }
 }
 
 /// Starts the worker of an array that has two shapes, unless it goes on already.

@@ -1,11 +1,11 @@
 //! A parity row is added while the array serves: 5 becomes 6, 6 becomes 7.3, a mirror gets one more
 //! copy.
 //!
-//! Nothing moves. The new shape has the same data and parities at the same places, and one member more for
-//! each group. For a moment requests wait: when nothing is under way the new shape takes over, with the
-//! new members as such that lack everything, and the superblocks say so, those of the new members first.
-//! From then on it is a rebuild: at its pace, region by region, gone on with after a restart. A region
-//! counts its new row when it is filled.
+//! Nothing moves. The new shape has the same data and parities at the same places, and one member more
+//! for each group. For a moment requests wait. When nothing is under way the new shape takes over, with
+//! the new members as such that lack everything. The superblocks say so, those of the new members
+//! first. From then on the change is a rebuild: at a rebuild's pace, region by region, gone on with
+//! after a restart. A region counts its new row when the row is filled.
 
 use std::rc::Rc;
 
@@ -21,6 +21,7 @@ use crate::format::superblock::MEMBERS_MAX;
 use crate::generation::{Generation, NextShape};
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::member::Member;
 use crate::stripe::ground::Ground;
 
@@ -170,9 +171,9 @@ pub(crate) async fn add_parity<D: BlockDevice>(
     gate.succeed(next).await.map_err(ArrayError::Io)?;
     array.tasks.rebuild.begin_if_wanted();
     let members = &array.ground.members;
-    let mut added = first..members.len();
+    let mut added = members.indexes().skip(first);
     match added.find(|member| !members[*member].has_device()) {
-        Some(member) => Err(GrowError::Lost { member }.into()),
+        Some(MemberIndex(member)) => Err(GrowError::Lost { member }.into()),
         None => Ok(()),
     }
 }

@@ -11,10 +11,10 @@
 //!
 //! # A read
 //!
-//! Each part comes from its member, without a lock; copies are held against writers, so that no read goes
-//! back behind another. What cannot be had is computed from as many
-//! chunks as there are data, with the stripe held against writers; after a medium error the result is
-//! written where it belongs.
+//! Each part comes from its member, without a lock; copies are held against writers, so that no read
+//! goes back behind another. Parts that cannot be read are computed from as many chunks as there are
+//! data, with the stripe held against writers. After a medium error the result is written where it
+//! belongs.
 //!
 //! # A write
 //!
@@ -25,8 +25,9 @@
 //! Writes of less than a stripe that follow one another may wait for each other and go as one
 //! (`stripe::merge`).
 //!
-//! Before data and parity are written, what will be written is in a journal on the same members, so
-//! that a crash leaves all of it or nothing: one more write for each, short runs of them together.
+//! Before the array writes data and parity, a journal on the same members has what will be written. So
+//! a crash leaves all of a write or nothing. The cost is one more write for each, short runs of them
+//! together.
 //!
 //! | write of 4 KiB | reads | writes, journal apart |
 //! | --- | --- | --- |
@@ -36,11 +37,11 @@
 //!
 //! # Durable state
 //!
-//! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an array
-//! together from members in any order, [`Array::new`] does without. A lost member is on record before
-//! anything is acknowledged without it (`membership`, `update_record`); a region that was never written
-//! reads as zeroes (`bitmap`); parity that does not match after a crash is made to match (`tasks::resync`).
-//! Tables: [format](../../../docs/formats/array.md).
+//! [`Array::create`] puts a superblock and a region map on every member, [`Array::assemble`] puts an
+//! array together from members in any order, [`Array::new`] does without. A lost member is on record
+//! before anything is acknowledged without the member (`membership`, `update_record`). A region that
+//! was never written reads as zeroes (`bitmap`). Parity that does not match after a crash is made to
+//! match (`tasks::resync`). Tables: [format](../../../docs/formats/array.md).
 //!
 //! # Floors
 //!
@@ -63,10 +64,10 @@
 //!
 //! # Background
 //!
-//! [`Array::replace`] fills a device in the place of a lost member or of one in service, [`Array::add_spare`]
-//! keeps one for the next loss, [`Array::grow`] adds a parity row to fill, [`Array::grow_capacity`] a
-//! member for capacity, [`Array::scrub`] finds what members return wrong. Each goes at a [`Pace`]: beside
-//! requests as its priority says, never under its floor.
+//! [`Array::replace`] fills a device in the place of a lost member or of one in service.
+//! [`Array::add_spare`] keeps a device for the next loss. [`Array::grow`] adds a parity row to fill,
+//! [`Array::grow_capacity`] a member for capacity. [`Array::scrub`] finds what members return wrong.
+//! Each goes at a [`Pace`]: beside requests as its priority says, never under its floor.
 
 mod array;
 mod assemble;
@@ -107,7 +108,7 @@ pub use format::superblock::{
 };
 pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
-pub use geometry::numbers::{Row, StripeNumber};
+pub use geometry::numbers::{MemberIndex, Row, StripeNumber};
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};

@@ -34,8 +34,8 @@ pub(crate) async fn take_into_use<D: BlockDevice>(
     if members.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
 }
 
-/// Takes an array into use: makes the map the same on all members, says on all that the array is in use, and
-/// who is not there, then brings the members to what the journal says.
+/// Takes an array into use. Makes the map the same on all members, and says on all that the array is in
+/// use, and who is not there. Then brings the members to what the journal says.
 ///
 /// # Errors
 /// When members that cannot be lost do not take that.

@@ -4,9 +4,10 @@ use voltier_block::{BlockDevice, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
 use crate::format::journal_label::JournalRecord;
-use crate::format::superblock::{MemberRecord, MemberState, Usage};
+use crate::format::superblock::{MemberState, Usage};
 use crate::generation::Generation;
 use crate::geometry::level::Level;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::counts::Counts;
 use crate::members::health::MemberHealth;
 use crate::stripe::ground::Ground;
@@ -82,14 +83,14 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
     let Ground { members, membership, bitmap, journal, .. } = ground;
     let record = membership.durable()?.record();
     let [regions, regions_written, regions_dirty, regions_to_resync] = bitmap.counts();
-    let member = |(number, member): (usize, &MemberRecord)| {
-        let own = &members[number];
+    let member = |index: MemberIndex| {
+        let (member, own) = (record[index], &members[index]);
         MemberStatus {
             uuid: own.uuid(),
             state: own.state(member.state),
             since_event: member.since_event,
             is_being_copied: own.succeeding().is_some(),
-            health: members.health_of(number),
+            health: members.health_of(index),
         }
     };
     Some(ArrayStatus {
@@ -100,7 +101,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
         bytes: stripes.volume_sectors() * SECTOR_BYTES,
         event: record.event,
         usage: record.usage,
-        members: record.members.iter().enumerate().map(member).collect(),
+        members: record.indexes().map(member).collect(),
         journal_device: journal.placement().record_now(),
         is_degraded: members.is_degraded(),
         region_bytes: members.regions().region_sectors() * SECTOR_BYTES,

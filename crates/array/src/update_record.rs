@@ -10,7 +10,7 @@ use crate::canary::{self, Canary};
 use crate::format::journal_label::JournalRecord;
 use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock};
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::Region;
+use crate::geometry::numbers::{MemberIndex, Region};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::label_copies::{evict, write_superblock};
@@ -38,11 +38,10 @@ fn is_same_journal(now: Option<JournalRecord>, before: Option<JournalRecord>) ->
 
 /// Members by whether they come with this record. Nobody is sent away on record before the one in his
 /// place can be known by his: new members are written first.
-fn new_and_old(before: &ArrayRecord, next: &ArrayRecord) -> (Vec<usize>, Vec<usize>) {
-    let is_new = |member: &usize| {
-        before.members.get(*member).map(|it| it.uuid) != Some(next.members[*member].uuid)
-    };
-    (0..next.members.len()).partition(is_new)
+fn new_and_old(before: &ArrayRecord, next: &ArrayRecord) -> (Vec<MemberIndex>, Vec<MemberIndex>) {
+    let is_new =
+        |member: &MemberIndex| before.get(*member).map(|it| it.uuid) != Some(next[*member].uuid);
+    next.indexes().partition(is_new)
 }
 
 /// Updates of the record of an array.
@@ -161,7 +160,7 @@ impl<D: BlockDevice> UpdateRecord<D> {
         if is_grown {
             next.geometry = self.geometry.clone();
             let (known, since_event) = (next.members.len(), next.event);
-            let added = self.members[known..].iter().map(Member::uuid);
+            let added = self.members.iter().skip(known).map(Member::uuid);
             let state = MemberState::Absent;
             next.members.extend(added.map(|uuid| MemberRecord { uuid, state, since_event }));
         }
@@ -188,11 +187,11 @@ impl<D: BlockDevice> UpdateRecord<D> {
     }
 
     /// Tells devices that made place for their copies that they are out.
-    async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<usize>) {
+    async fn evict_replaced(&self, before: &ArrayRecord, members: Vec<MemberIndex>) {
         for member in members {
             let Some((device, uuid)) = self.members[member].take_replaced() else { continue };
             let mut array = before.clone();
-            array.members[member].uuid = uuid;
+            array[member].uuid = uuid;
             let device_sectors = device.limits().sectors;
             evict(&*device, Superblock { array, member, device_sectors }).await;
         }
@@ -203,10 +202,10 @@ impl<D: BlockDevice> UpdateRecord<D> {
     async fn write_superblocks(
         self: &Rc<Self>,
         record: &ArrayRecord,
-        members: Vec<usize>,
+        members: Vec<MemberIndex>,
     ) -> IoResult<()> {
         let is_used =
-            |member: &usize| record.is_in_service(*member) || record.is_rebuilding(*member);
+            |member: &MemberIndex| record.is_in_service(*member) || record.is_rebuilding(*member);
         let used = members.into_iter().filter(is_used);
         let writes = used.map(|member| self.clone().write_own(member, record.clone()));
         let results = together(&self.handle, writes.collect()).await;
@@ -214,9 +213,9 @@ impl<D: BlockDevice> UpdateRecord<D> {
         self.members.check_groups()
     }
 
-    async fn write_own(self: Rc<Self>, member: usize, array: ArrayRecord) -> IoResult<()> {
+    async fn write_own(self: Rc<Self>, member: MemberIndex, array: ArrayRecord) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
-        if self.members[member].uuid() != array.members[member].uuid {
+        if self.members[member].uuid() != array[member].uuid {
             // The device came when the record was on its way: the next one is about it.
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use voltier_array::{Geometry, GeometryError, Layout, Level, Place, StripeNumber};
+use voltier_array::{Geometry, GeometryError, Layout, Level, MemberIndex, Place, StripeNumber};
 use voltier_block::{Lba, SectorRange};
 
 const CHUNK: u64 = 4096;
@@ -47,6 +47,10 @@ fn small_geometries() -> Vec<Geometry> {
     all
 }
 
+fn members_of(geometry: &Geometry) -> impl Iterator<Item = MemberIndex> + use<> {
+    (0..geometry.member_count()).map(MemberIndex)
+}
+
 #[test]
 fn each_sector_of_the_volume_has_one_of_the_members_and_back() {
     for geometry in small_geometries() {
@@ -75,8 +79,8 @@ fn each_slot_of_a_stripe_is_on_a_member_of_its_own_and_back() {
     for geometry in small_geometries() {
         for stripe in (0..geometry.stripe_count()).map(StripeNumber) {
             let group = geometry.members_of(geometry.group_of(stripe));
-            let group: BTreeSet<usize> = group.collect();
-            let members: BTreeSet<usize> =
+            let group: BTreeSet<MemberIndex> = group.collect();
+            let members: BTreeSet<MemberIndex> =
                 (0..geometry.width()).map(|slot| geometry.member_of(stripe, slot)).collect();
             assert_eq!(members, group);
             let number = geometry.group_of(stripe);
@@ -85,13 +89,13 @@ fn each_slot_of_a_stripe_is_on_a_member_of_its_own_and_back() {
                 let member = geometry.member_of(stripe, slot);
                 assert_eq!(geometry.slot_of(stripe, member), Some(slot));
             }
-            for other in (0..geometry.member_count()).filter(|member| !group.contains(member)) {
+            for other in members_of(&geometry).filter(|member| !group.contains(member)) {
                 assert_eq!(geometry.slot_of(stripe, other), None);
             }
         }
         let (end, members) = (Lba(geometry.member_sectors()), geometry.member_count());
-        assert_eq!(geometry.member_place(0, end), None);
-        assert_eq!(geometry.member_place(members, Lba(0)), None);
+        assert_eq!(geometry.member_place(MemberIndex(0), end), None);
+        assert_eq!(geometry.member_place(MemberIndex(members), Lba(0)), None);
     }
 }
 
@@ -105,7 +109,7 @@ fn with_the_default_layout_each_member_has_as_much_parity_as_the_others() {
         let is_parity = |stripe, member| {
             geometry.slot_of(stripe, member).is_some_and(|slot| slot >= geometry.data_chunks())
         };
-        for member in 0..geometry.member_count() {
+        for member in members_of(&geometry) {
             let count =
                 (0..rounds).filter(|stripe| is_parity(StripeNumber(*stripe), member)).count();
             assert_eq!(count, geometry.parity_chunks(), "{geometry:?}");
@@ -135,7 +139,7 @@ fn table(level: Level, layout: Layout, members: usize, rows: u64) -> Vec<String>
     let geometry = Geometry::new(level, layout, members, CHUNK, rows * 8).expect("possible");
     let data = geometry.data_chunks();
     let cell = |row: u64, member: usize| {
-        let place = geometry.member_place(member, Lba(row * 8)).expect("in use");
+        let place = geometry.member_place(MemberIndex(member), Lba(row * 8)).expect("in use");
         match place.slot.checked_sub(data) {
             Some(parity) => ["P", "Q", "R"][parity].to_owned(),
             None => {
@@ -173,16 +177,16 @@ fn raid_6_with_a_fixed_q_is_laid_out_as_by_linux_md() {
     assert_eq!(table(Level::Raid6, Layout::LeftSymmetricFixedRows, 5, 5), expected);
 }
 
-/// Linux md numbers the data for Q from the member behind Q on, past P: with Q on the last member in
-/// the order of the members, whatever the order of the data.
+/// Linux md numbers the data for Q from the member behind Q on, past P. With Q on the last member that
+/// is the order of the members, whatever the order of the data.
 #[test]
 fn data_are_numbered_for_q_as_by_linux_md() {
     for layout in LAYOUTS.into_iter().take(2) {
         let geometry = Geometry::new(Level::Raid6, layout, 6, CHUNK, 800).expect("possible");
         for stripe in (0..geometry.stripe_count()).map(StripeNumber) {
-            let (p, q) = (geometry.member_of(stripe, 4), geometry.member_of(stripe, 5));
+            let [p, q] = [4, 5].map(|slot| geometry.member_of(stripe, slot).0);
             let behind_q = (1..6).map(|step| (q + step) % 6).filter(|member| *member != p);
-            let numbered = (0..4).map(|slot| geometry.member_of(stripe, slot));
+            let numbered = (0..4).map(|slot| geometry.member_of(stripe, slot).0);
             assert!(numbered.eq(behind_q), "{layout:?}, {stripe:?}");
         }
     }
@@ -234,11 +238,10 @@ fn a_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own() {
                     assert_eq!(slots[0], slots[1], "{before:?}");
                 }
                 let added = now.member_of(stripe, before.width());
-                assert_eq!(added, before.member_count() + before.group_of(stripe));
+                assert_eq!(added.0, before.member_count() + before.group_of(stripe));
                 assert_eq!(now.holds_data(added), now.is_mirror());
             }
-            let all = 0..before.member_count();
-            for member in all.filter(|member| before.holds_data(*member)) {
+            for member in members_of(before).filter(|member| before.holds_data(*member)) {
                 assert!(now.holds_data(member), "{before:?}");
             }
         }
@@ -289,7 +292,8 @@ fn raid_10_has_copies_side_by_side() {
     let geometry = Geometry::new(Level::Raid10, Layout::default(), 4, CHUNK, 80).expect("possible");
     let members = |chunk: u64| {
         let stripe = geometry.place_of(Lba(chunk * 8)).stripe;
-        (geometry.member_of(stripe, 0), geometry.member_of(stripe, 1), geometry.row_of(stripe).0)
+        let [one, other] = [0, 1].map(|slot| geometry.member_of(stripe, slot).0);
+        (one, other, geometry.row_of(stripe).0)
     };
     assert_eq!([0, 1, 2, 3].map(members), [(0, 1, 0), (2, 3, 0), (0, 1, 1), (2, 3, 1)]);
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 
-/// A process between fork and exec shares the locks of its parent for a moment: a lock just given
-/// back can look taken for as long as that lasts, a few milliseconds on a busy machine.
+/// A process between fork and exec shares the locks of its parent for a moment. A lock just given back
+/// can look taken for as long as that lasts, a few milliseconds on a busy machine.
 const TRIES: u32 = 20;
 const TRY_STEP: Duration = Duration::from_millis(5);
 

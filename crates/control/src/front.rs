@@ -48,8 +48,8 @@ pub async fn put_in_front<D: BlockDevice>(
     Ok(opened)
 }
 
-/// Looks whether the origin of a record is not the SSD of that very record: two devices that have
-/// changed places would be served, and written to, as the data they are not.
+/// Looks whether the origin of a record is not the SSD of that very record. Voltier would serve two
+/// devices that have changed places, and write to them, as the data they are not.
 ///
 /// # Errors
 /// One line for the user.

@@ -81,7 +81,7 @@ pub enum Desired {
 pub struct CacheRecord {
     /// The SSD, where it was last.
     pub device: DeviceSpec,
-    /// What the SSD is known by, if it has such a mark.
+    /// The mark that the SSD is known by, if the SSD has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<DriveIdentity>,
     /// Identity written on the SSD when the cache was made.
@@ -131,7 +131,8 @@ pub struct VolumeRecord {
     pub size_bytes: u64,
     /// The slow side, where it was last.
     pub origin: DeviceSpec,
-    /// What the slow side is known by, if it has such a mark: a drive with another one is not served.
+    /// The mark that the origin is known by, if the origin has one: a drive with another mark is not
+    /// served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_identity: Option<DriveIdentity>,
     /// The fast side.

@@ -45,7 +45,7 @@ pub enum DeviceState {
 pub struct DeviceStatus {
     /// As the command line named it, or where it was found since; empty when there is none.
     pub path: String,
-    /// What it is known by whatever its path is; empty when it has no such mark.
+    /// The mark that the drive is known by whatever its path is; empty when the drive has no such mark.
     #[serde(default)]
     pub identity: String,
     /// Size in bytes.

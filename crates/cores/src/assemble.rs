@@ -110,7 +110,7 @@ pub(super) async fn assemble(
     // This instance has seen nothing newer of the array: these members are no old half.
     let degraded = force || (record.events > 0 && newest >= record.events);
     let options = AssembleOptions { force, degraded };
-    let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member).collect();
+    let places: Vec<usize> = candidates.iter().map(|it| it.superblock.member.0).collect();
     let members = candidates.into_iter().map(|it| (it.leaf, it.known));
     let (leaves, mut known): (Vec<Leaf>, Vec<KnownDevice>) = members.chain(journals).unzip();
     let given: Vec<DeviceSpec> = known.iter().map(|known| known.device.clone()).collect();

@@ -104,7 +104,7 @@ impl OpenArray {
         let geometry = self.array.geometry();
         let lost = |group| {
             let members = geometry.members_of(group);
-            members.filter(|member| !self.array.is_online(*member)).count()
+            members.filter(|member| !self.array.is_online(member.0)).count()
         };
         let lost_most = (0..geometry.group_count()).map(lost).max().unwrap_or(0);
         geometry.parity_chunks().saturating_sub(lost_most) as u32

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use voltier_array::{Array, Geometry};
+use voltier_array::{Array, Geometry, MemberIndex};
 use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -10,7 +10,7 @@ use voltier_ring::{Executor, Handle, NoFiles};
 use crate::cases::{Case, Request, Start};
 use crate::md::Superblock;
 
-/// What a case came to, for the table.
+/// The outcome of a case, for the table.
 pub(crate) struct Outcome {
     pub(crate) requests: usize,
     pub(crate) rows: u64,
@@ -159,7 +159,7 @@ pub(crate) fn compare(case: &Case, folder: &Path) -> Result<Outcome, String> {
             let (count, first) = differences(&ours, md);
             differing += count;
             if let Some(at) = first {
-                let place = geometry.member_place(number, Lba(in_sectors(at)));
+                let place = geometry.member_place(MemberIndex(number), Lba(in_sectors(at)));
                 eprintln!("{case}: member {number} differs from byte {at} on: {place:?}");
             }
         }

@@ -1,5 +1,5 @@
-//! The superblock of Linux md, version 1.2, as `include/uapi/linux/raid/md_p.h` describes it: what is
-//! needed to find the data of a member and to know that the array is the one that was asked for.
+//! The superblock of Linux md, version 1.2, as `include/uapi/linux/raid/md_p.h` describes it. Read are
+//! the fields that say where a member's data are, and that the array is the one that was asked for.
 
 use voltier_array::Layout;
 use voltier_block::SECTOR_BYTES;
@@ -12,7 +12,7 @@ const MAJOR_VERSION: u32 = 1;
 /// The first of the roles, one of 16 bits for each device.
 const ROLES: usize = 256;
 
-/// What a member says of itself and its array.
+/// The superblock of a member: the member and its array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     level: i32,
@@ -22,7 +22,7 @@ pub(crate) struct Superblock {
     chunk_sectors: u32,
     members: u32,
     pub(crate) data_offset_bytes: u64,
-    /// Which member it is.
+    /// The number of the member.
     role: u16,
 }
 

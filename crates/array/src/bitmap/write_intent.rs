@@ -201,7 +201,8 @@ impl<D: BlockDevice> Bitmap<D> {
         }
     }
 
-    /// What a new member lacks: all that was written; of one that comes back what is dirty.
+    /// The regions that a new member lacks: all that were written; for one that comes back the dirty
+    /// ones.
     pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits<Region>> {
         self.states.as_ref().map(|states| states.lacking(is_back))
     }
@@ -235,7 +236,7 @@ impl<D: BlockDevice> Bitmap<D> {
             return;
         }
         self.being_flushed.borrow_mut().extend(&filled);
-        for member in 0..self.members.len() {
+        for member in self.members.indexes() {
             let is_due = !canary::is(bug);
             let own = &self.members[member];
             if is_due && (own.is_rebuilding() || own.succeeding().is_some()) {
@@ -349,8 +350,8 @@ impl<D: BlockDevice> Bitmap<D> {
             self.zero_regions(&zeroed).await?;
         }
         if self.membership.has_unrecorded_loss(&self.members) {
-            // A member that came back now would be believed, and does not have the zeroes. Who waits
-            // for these regions has the loss recorded, and asks again.
+            // A member that came back now would be believed, and does not have the zeroes. Callers that
+            // wait for these regions have the loss recorded, and ask again.
             wanted.retain(|region| !zeroed.contains(region));
             zeroed.clear();
         }
@@ -452,7 +453,7 @@ impl<D: BlockDevice> Bitmap<D> {
                 None => ranges.push(range),
             }
         }
-        let all = 0..self.members.len();
+        let all = self.members.indexes();
         for range in ranges {
             let clear = Clear::Zeroes(Durability::Cached);
             let clears = all.clone().map(|member| self.members.clone().clear(member, range, clear));
@@ -486,7 +487,7 @@ impl<D: BlockDevice> Bitmap<D> {
                 Bytes::copy_of(&map.encode(block))
             };
             let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
-            let all = 0..self.members.len();
+            let all = self.members.indexes();
             writes.extend(
                 all.map(|member| self.members.clone().write_meta(member, at, bytes.clone())),
             );

@@ -3,7 +3,7 @@
 use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
 
 use crate::format::journal_record::{
-    BLOCK_BYTES, BLOCK_SECTORS, DEVICE_RING, LABEL_COPIES, Owner, batch_blocks,
+    BLOCK_BYTES, BLOCK_SECTORS, LABEL_COPIES, Owner, RingIndex, batch_blocks,
 };
 use crate::geometry::chunks::Geometry;
 
@@ -65,9 +65,8 @@ impl JournalPlace {
 }
 
 impl JournalOptions {
-    pub(crate) fn owner(&self, ring: usize, place: JournalPlace) -> Owner {
-        let member = if ring == self.places.len() { DEVICE_RING } else { ring };
-        Owner { array: self.array, member, blocks: place.blocks() }
+    pub(crate) fn owner(&self, ring: RingIndex, place: JournalPlace) -> Owner {
+        Owner { array: self.array, ring, blocks: place.blocks() }
     }
 }
 

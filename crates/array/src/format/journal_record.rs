@@ -1,4 +1,4 @@
-//! What is in a ring, byte by byte. The tables are in `docs/formats/array.md`.
+//! The content of a ring, byte by byte. The tables are in `docs/formats/array.md`.
 //!
 //! ```text
 //! 0      label, copy 0        4096   label, copy 1        8192   blocks of 4096 bytes, used in a ring
@@ -12,13 +12,12 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::canary::{self, Canary};
+use crate::geometry::numbers::MemberIndex;
 
 /// The grain of a ring, in bytes: the largest block of any member.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 /// The same in sectors.
 pub(crate) const BLOCK_SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
-/// Who the ring of a device of its own belongs to, where a label or batch names a member.
-pub(crate) const DEVICE_RING: usize = u32::MAX as usize;
 /// Copies of the label: written in turns, so one is whole at any moment.
 pub(crate) const LABEL_COPIES: u64 = 2;
 /// Entries that a batch has room for.
@@ -71,15 +70,48 @@ pub(crate) struct Label {
 
 const _: () = assert!(size_of::<Label>() == 80);
 
-/// Whose ring it is: array, member, blocks behind the labels.
+/// The index of a ring, as labels and batches say it: the index of the ring's member. The ring of the journal
+/// device has one that no member has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct RingIndex(usize);
+
+impl RingIndex {
+    /// The ring of the journal device.
+    pub(crate) const DEVICE: Self = Self(u32::MAX as usize);
+
+    /// The ring of a member.
+    #[inline]
+    pub(crate) const fn of(member: MemberIndex) -> Self {
+        Self(member.0)
+    }
+
+    /// The member of the ring; none of the journal device's ring.
+    #[inline]
+    pub(crate) fn member(self) -> Option<MemberIndex> {
+        (self != Self::DEVICE).then_some(MemberIndex(self.0))
+    }
+
+    /// The entry of the ring's member in a list of all members; none of the journal device's ring.
+    #[inline]
+    pub(crate) fn entry_in<T>(self, members: &[T]) -> Option<&T> {
+        members.get(self.0)
+    }
+
+    fn code(self) -> U32 {
+        (self.0 as u32).into()
+    }
+}
+
+/// The identity of a ring: array, index, blocks behind the labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) array: [u8; 16],
-    pub(crate) member: usize,
+    pub(crate) ring: RingIndex,
     pub(crate) blocks: u64,
 }
 
-/// What changes from label to label.
+/// The fields that change from label to label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     pub(crate) life: u64,
@@ -94,7 +126,7 @@ impl Label {
         let mut label = Self {
             magic: LABEL_MAGIC,
             crc: 0.into(),
-            member: (owner.member as u32).into(),
+            member: owner.ring.code(),
             array: owner.array,
             blocks: owner.blocks.into(),
             life: start.life.into(),
@@ -115,7 +147,7 @@ impl Label {
         let label = Self::read_from_prefix(block).ok()?.0;
         let whole = label.magic == LABEL_MAGIC
             && label.array == owner.array
-            && label.member.get() as usize == owner.member
+            && label.member == owner.ring.code()
             && label.blocks.get() == owner.blocks
             && label.tail_block.get() < owner.blocks
             && label.crc.get() == crc_of(&block[..LABEL_BYTES], std::iter::empty());
@@ -136,7 +168,7 @@ pub(crate) struct BatchHead {
     /// Length with this block.
     blocks: U32,
     entry_count: U32,
-    /// Its own place: a batch elsewhere is not valid.
+    /// The batch's own place: a batch elsewhere is not valid.
     block: U64,
     life: U64,
     /// Without gaps in a life.
@@ -188,13 +220,13 @@ impl Entry {
     }
 
     /// The same in the ring of a device, where it names its member.
-    pub(crate) fn on_device(self, member: usize) -> Self {
-        Self { member: member as u8, ..self }
+    pub(crate) fn on_device(self, member: MemberIndex) -> Self {
+        Self { member: member.0 as u8, ..self }
     }
 
-    /// The member that it is for, in the ring of this owner.
-    pub(crate) fn member_in(&self, owner: usize) -> usize {
-        if owner == DEVICE_RING { self.member.into() } else { owner }
+    /// The member that an entry of this ring is for.
+    pub(crate) fn member_in(&self, ring: RingIndex) -> MemberIndex {
+        ring.member().unwrap_or(MemberIndex(self.member.into()))
     }
 
     /// Whether its new content follows the head; else it is zeroes.
@@ -202,21 +234,21 @@ impl Entry {
         self.kind == KIND_DATA
     }
 
-    fn is_sensible(&self, owner: usize, member_sectors: u64) -> bool {
+    fn is_sensible(&self, ring: RingIndex, member_sectors: u64) -> bool {
         let (at, sectors) = (self.at.get(), u64::from(self.sectors.get()));
-        let member = self.member_in(owner);
+        let MemberIndex(member) = self.member_in(ring);
         sectors > 0
             && at.checked_add(sectors).is_some_and(|end| end <= member_sectors)
             && member < u64::BITS as usize
             && self.participants.get() >> member & 1 == 1
-            && (owner == DEVICE_RING || self.member == 0)
+            && (ring == RingIndex::DEVICE || self.member == 0)
             && self.reserved == [0; 2]
             && matches!(self.kind, KIND_DATA | KIND_ZEROES)
             && are_counters(&[self.number])
     }
 }
 
-/// What a batch says beside its entries.
+/// The fields of a batch beside its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchPlace {
     pub(crate) block: u64,
@@ -224,7 +256,7 @@ pub(crate) struct BatchPlace {
     pub(crate) sequence: u64,
 }
 
-/// What a batch knows of all transactions.
+/// The numbers that a batch knows of all transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) watermark: u64,
@@ -250,7 +282,7 @@ pub(crate) fn encode_batch(
     let mut batch = BatchHead {
         magic: BATCH_MAGIC,
         crc: 0.into(),
-        member: (owner.member as u32).into(),
+        member: owner.ring.code(),
         array: owner.array,
         blocks: (blocks as u32).into(),
         entry_count: (entries.len() as u32).into(),
@@ -282,7 +314,7 @@ pub(crate) fn length_of_batch(head: &[u8], owner: Owner, place: BatchPlace) -> O
     let blocks = u64::from(head.blocks.get());
     let may_be = head.magic == BATCH_MAGIC
         && head.array == owner.array
-        && head.member.get() as usize == owner.member
+        && head.member == owner.ring.code()
         && head.block.get() == place.block
         && head.life.get() == place.life
         && head.sequence.get() == place.sequence
@@ -301,10 +333,10 @@ pub(crate) fn is_later_batch(head: &[u8], owner: Owner, block: u64, place: Batch
     sequence > place.sequence && length_of_batch(head, owner, at).is_some()
 }
 
-/// What a whole batch says: `batch` is as long as [`length_of_batch`] has it. None if it is torn.
+/// The content of a whole batch: `batch` is as long as [`length_of_batch`] has it. None if it is torn.
 pub(crate) fn decode_batch(
     batch: &[u8],
-    owner: usize,
+    ring: RingIndex,
     member_sectors: u64,
 ) -> Option<(Bounds, Vec<Entry>)> {
     let head = BatchHead::read_from_prefix(batch).ok()?.0;
@@ -317,7 +349,7 @@ pub(crate) fn decode_batch(
         <[Entry]>::ref_from_prefix_with_elems(entries, head.entry_count.get() as usize).ok()?;
     let data = entries.iter().filter(|entry| entry.has_data());
     let data_sectors = data.map(|entry| u64::from(entry.sectors.get())).sum();
-    let is_sensible = entries.iter().all(|entry| entry.is_sensible(owner, member_sectors))
+    let is_sensible = entries.iter().all(|entry| entry.is_sensible(ring, member_sectors))
         && batch_blocks(data_sectors) == u64::from(head.blocks.get())
         && are_counters(&[head.watermark, head.recorded_below]);
     let (watermark, recorded_below) = (head.watermark.get(), head.recorded_below.get());
@@ -328,7 +360,9 @@ pub(crate) fn decode_batch(
 mod tests {
     use super::*;
 
-    const OWNER: Owner = Owner { array: [7; 16], member: 2, blocks: 100 };
+    const RING: RingIndex = RingIndex::of(MemberIndex(2));
+    const OTHER_RING: RingIndex = RingIndex::of(MemberIndex(1));
+    const OWNER: Owner = Owner { array: [7; 16], ring: RING, blocks: 100 };
     const PLACE: BatchPlace = BatchPlace { block: 9, life: 3, sequence: 12 };
     const BOUNDS: Bounds = Bounds { watermark: 40, recorded_below: 44 };
 
@@ -351,12 +385,12 @@ mod tests {
         ] {
             assert_eq!(length_of_batch(&bytes, OWNER, other), None);
         }
-        assert_eq!(length_of_batch(&bytes, Owner { member: 1, ..OWNER }, PLACE), None);
-        let (bounds, entries) = decode_batch(&bytes, 2, 2000).expect("whole");
+        assert_eq!(length_of_batch(&bytes, Owner { ring: OTHER_RING, ..OWNER }, PLACE), None);
+        let (bounds, entries) = decode_batch(&bytes, RING, 2000).expect("whole");
         assert_eq!((bounds, entries.len()), (BOUNDS, 2));
         assert_eq!(entries[0].as_bytes(), Entry::new(45, 0b101, 16, 3, true).as_bytes());
-        assert!(decode_batch(&bytes, 2, 1000).is_none(), "the second ends behind the member");
-        assert!(decode_batch(&bytes, 1, 2000).is_none(), "the first is none of member 1");
+        assert!(decode_batch(&bytes, RING, 1000).is_none(), "the second ends behind the member");
+        assert!(decode_batch(&bytes, OTHER_RING, 2000).is_none(), "the first is none of member 1");
     }
 
     #[test]
@@ -367,7 +401,7 @@ mod tests {
             flipped[at] ^= 1 << (at % 8);
             let read = length_of_batch(&flipped, OWNER, PLACE)
                 .filter(|blocks| *blocks == 2)
-                .and_then(|_| decode_batch(&flipped, 2, 2000));
+                .and_then(|_| decode_batch(&flipped, RING, 2000));
             assert!(read.is_none(), "byte {at}");
         }
     }
@@ -380,7 +414,7 @@ mod tests {
         let numbers = [label.life, label.number, label.tail_block, label.tail_sequence];
         assert_eq!(numbers.map(U64::get), [4, 9, 99, 17]);
         assert_eq!(label.watermark.get(), 1000);
-        assert!(Label::decode(&block, Owner { member: 3, ..OWNER }).is_none());
+        assert!(Label::decode(&block, Owner { ring: OTHER_RING, ..OWNER }).is_none());
         assert!(Label::decode(&block, Owner { blocks: 99, ..OWNER }).is_none());
         for at in 0..LABEL_BYTES {
             let mut flipped = block.to_vec();

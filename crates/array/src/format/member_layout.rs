@@ -41,9 +41,10 @@ pub struct MemberLayout {
 }
 
 impl MemberLayout {
-    /// The places on members the smallest of which has `device_sectors` sectors: whole chunks of
-    /// `chunk_bytes` (a power of two up to 1 MiB) behind a journal of `journal_bytes`, a multiple of
-    /// [`AREA_ALIGN_BYTES`] and zero for none. `None` if not one chunk has room.
+    /// The places on members the smallest of which has `device_sectors` sectors. The data are whole
+    /// chunks of `chunk_bytes` (a power of two up to 1 MiB) behind a journal. The journal has
+    /// `journal_bytes`, a multiple of [`AREA_ALIGN_BYTES`] and zero for none. `None` if not one chunk
+    /// has room.
     ///
     /// # Panics
     /// If the journal is not a multiple.

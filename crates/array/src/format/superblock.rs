@@ -1,8 +1,9 @@
-//! What every member says of the array: the superblock. Pure.
+//! The superblock, in which every member describes the array. Pure.
 //!
 //! Everything is checked before anything is believed; the tables are in `docs/formats/array.md`.
 
 use std::fmt;
+use std::ops::{Index, IndexMut};
 
 use voltier_block::{Lba, SECTOR_BYTES, SectorRange};
 use zerocopy::little_endian::{U32, U64};
@@ -19,6 +20,7 @@ use crate::format::region_map::RegionGrid;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
+use crate::geometry::numbers::MemberIndex;
 use crate::geometry::shapes::Shapes;
 
 /// First bytes of every member of an array.
@@ -47,14 +49,14 @@ impl fmt::Display for Uuid<'_> {
     }
 }
 
-/// What a member is to the array.
+/// The state of a member in the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It holds all that was acknowledged, and is read and written.
+    /// The member holds all that was acknowledged, and is read and written.
     InService,
-    /// It was given up: others went on without it.
+    /// The member was given up: others went on without it.
     Lost,
-    /// It is written and not read, until a rebuild is through.
+    /// The member is written and not read, until a rebuild is through.
     Rebuilding,
     /// Nothing was ever in its place.
     Absent,
@@ -71,9 +73,9 @@ impl MemberState {
 /// A member, as the table of all members has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberRecord {
-    /// Its uuid.
+    /// The member's uuid.
     pub uuid: [u8; 16],
-    /// What it is to the array.
+    /// The member's state in the array.
     pub state: MemberState,
     /// The event with which it came to be that.
     pub since_event: u64,
@@ -82,11 +84,11 @@ pub struct MemberRecord {
 /// Whether an array is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// It is being made; not all members may have a superblock.
+    /// The array is being made; not all members may have a superblock.
     Making,
-    /// It is in use, or was when the power went.
+    /// The array is in use, or was when the power went.
     InUse,
-    /// It was stopped: nothing needs a resync.
+    /// The array was stopped: nothing needs a resync.
     Clean,
 }
 
@@ -98,18 +100,18 @@ impl Usage {
     }
 }
 
-/// What all members say alike.
+/// The part of the superblock that is the same on all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayRecord {
     /// The uuid of the array.
     pub uuid: [u8; 16],
-    /// Its name: 1 to 64 bytes.
+    /// The array's name: 1 to 64 bytes.
     pub name: String,
     /// Where the chunks are.
     pub geometry: Geometry,
     /// Where everything is on a member.
     pub places: MemberLayout,
-    /// What closes the write hole.
+    /// The way to close the write hole.
     pub consistency: Consistency,
     /// Raised whenever a member comes or goes, and when the array is taken into use or stopped.
     pub event: u64,
@@ -129,10 +131,10 @@ pub struct ArrayRecord {
 /// A superblock: what is said of the array, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// What all members say alike.
+    /// The part that is the same on all members.
     pub array: ArrayRecord,
-    /// The number of the member it is on.
-    pub member: usize,
+    /// The member it is on.
+    pub member: MemberIndex,
     /// The size of its device, in sectors.
     pub device_sectors: u64,
 }
@@ -226,7 +228,7 @@ fn level_of((code, first, second): (u32, usize, usize)) -> Option<Level> {
         100 => Level::NPlusM { data: first, parity: second },
         _ => return None,
     };
-    // What a level does not have is zero.
+    // Numbers that a level does not have are zero.
     (level_code(level) == (code, first, second)).then_some(level)
 }
 
@@ -252,10 +254,31 @@ pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(|letter: char| letter.is_control())
 }
 
+impl Index<MemberIndex> for ArrayRecord {
+    type Output = MemberRecord;
+
+    fn index(&self, member: MemberIndex) -> &MemberRecord {
+        &self.members[member.0]
+    }
+}
+
+impl IndexMut<MemberIndex> for ArrayRecord {
+    fn index_mut(&mut self, member: MemberIndex) -> &mut MemberRecord {
+        &mut self.members[member.0]
+    }
+}
+
 impl ArrayRecord {
-    /// The number of the member with this uuid.
-    pub fn member_with(&self, uuid: &[u8; 16]) -> Option<usize> {
-        self.members.iter().position(|member| member.uuid == *uuid)
+    /// The indexes of all members, in order.
+    pub(crate) fn indexes(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = MemberIndex> + ExactSizeIterator + Clone + use<> {
+        MemberIndex::all(self.members.len())
+    }
+
+    /// The record of a member; none if there is no such member.
+    pub(crate) fn get(&self, member: MemberIndex) -> Option<&MemberRecord> {
+        self.members.get(member.0)
     }
 
     /// The journal's rings, if there are any.
@@ -273,13 +296,13 @@ impl ArrayRecord {
     }
 
     /// Whether a member is in service.
-    pub fn is_in_service(&self, member: usize) -> bool {
-        self.members[member].state == MemberState::InService
+    pub fn is_in_service(&self, member: MemberIndex) -> bool {
+        self[member].state == MemberState::InService
     }
 
     /// Whether a member is being rebuilt.
-    pub fn is_rebuilding(&self, member: usize) -> bool {
-        self.members[member].state == MemberState::Rebuilding
+    pub fn is_rebuilding(&self, member: MemberIndex) -> bool {
+        self[member].state == MemberState::Rebuilding
     }
 }
 
@@ -294,7 +317,7 @@ impl Superblock {
         raw.magic = SUPERBLOCK_MAGIC;
         raw.version = version_of(array).into();
         raw.array_uuid = array.uuid;
-        raw.member_uuid = array.members[self.member].uuid;
+        raw.member_uuid = array[self.member].uuid;
         raw.event = array.event.into();
         raw.device_sectors = self.device_sectors.into();
         raw.copy = copy.into();
@@ -306,7 +329,7 @@ impl Superblock {
         raw.layout = geometry.layout().code().into();
         raw.chunk_bytes = ((geometry.chunk_sectors() * SECTOR_BYTES) as u32).into();
         raw.member_count = (array.members.len() as u32).into();
-        raw.member = (self.member as u32).into();
+        raw.member = (self.member.0 as u32).into();
         let MemberLayout { map, journal, data } = array.places;
         raw.map_start = map.start.0.into();
         raw.map_sectors = map.count.into();
@@ -354,11 +377,11 @@ impl Superblock {
 impl Raw {
     fn checked(&self, copy: u32) -> Option<Superblock> {
         let count = self.member_count.get() as usize;
-        let member = self.member.get() as usize;
+        let member = MemberIndex(self.member.get() as usize);
         let event = self.event.get();
         let is_possible = self.copy == copy
             && (1..=MEMBERS_MAX).contains(&count)
-            && member < count
+            && member.0 < count
             && (1..COUNTER_MAX).contains(&event);
         if !is_possible {
             return None;
@@ -378,7 +401,7 @@ impl Raw {
         let mut uuids: Vec<&[u8; 16]> = members.iter().map(|member| &member.uuid).collect();
         uuids.sort();
         let are_all_different = uuids.windows(2).all(|pair| pair[0] != pair[1]);
-        if !are_all_different || members[member].uuid != self.member_uuid {
+        if !are_all_different || members[member.0].uuid != self.member_uuid {
             return None;
         }
         let places = self.places()?;
@@ -415,7 +438,7 @@ impl Raw {
         })
     }
 
-    /// Which device has the journal, and whether parity needs a resync nevertheless.
+    /// The device that has the journal, and whether parity needs a resync nevertheless.
     fn journal(&self) -> Option<(Option<JournalRecord>, bool)> {
         if self.version.get() < 2 {
             return Some((None, false));

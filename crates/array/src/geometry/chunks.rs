@@ -1,8 +1,8 @@
 //! Where everything is: pure functions between the volume and the members.
 //!
-//! The volume is a sequence of stripes; a stripe is as many chunks of the volume, its *columns*, as
-//! it has chunks of data. Stripes go round the groups: stripe s is on group s mod g, in *row* s / g
-//! of its members, so a stripe is one chunk at the same offset of every member of a group.
+//! The volume is a sequence of stripes. A stripe is as many chunks of the volume, its *columns*, as it
+//! has chunks of data. Stripes go round the groups: stripe s is on group s mod g, in *row* s / g of the
+//! group's members. So a stripe is one chunk at the same offset of every member of a group.
 //!
 //! Inside a stripe the chunks have *slots*: the members of the parity code, data first, then the
 //! parities. With [`Layout::LeftSymmetric`] the slot of a column is its number.
@@ -13,7 +13,7 @@ use voltier_parity::ROWS_MAX;
 use crate::geometry::level::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
 };
-use crate::geometry::numbers::{Row, StripeNumber};
+use crate::geometry::numbers::{MemberIndex, Row, StripeNumber};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl Geometry {
         self.chunk_sectors
     }
 
-    /// What a stripe holds of the volume, in sectors.
+    /// The sectors of the volume in a stripe.
     pub const fn stripe_sectors(&self) -> u64 {
         self.chunk_sectors * self.data_chunks() as u64
     }
@@ -193,7 +193,7 @@ impl Geometry {
         self.stripe_count() * self.stripe_sectors()
     }
 
-    /// What is used of each member, in sectors.
+    /// The sectors of each member that are used.
     pub const fn member_sectors(&self) -> u64 {
         self.member_rows * self.chunk_sectors
     }
@@ -246,19 +246,19 @@ impl Geometry {
     }
 
     /// The members of a group, ascending: all stripes of the group are on these.
-    pub fn members_of(&self, group: usize) -> impl Iterator<Item = usize> + Clone + use<> {
+    pub fn members_of(&self, group: usize) -> impl Iterator<Item = MemberIndex> + Clone + use<> {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
         let added = (groups * base + group..self.member_count()).step_by(groups);
-        (group * base..(group + 1) * base).chain(added)
+        (group * base..(group + 1) * base).chain(added).map(MemberIndex)
     }
 
     /// The group of a member.
-    pub const fn group_of_member(&self, member: usize) -> usize {
+    pub const fn group_of_member(&self, member: MemberIndex) -> usize {
         self.place_in_group(member).0
     }
 
     /// Whether a member has data, and not parities alone.
-    pub const fn holds_data(&self, member: usize) -> bool {
+    pub const fn holds_data(&self, member: MemberIndex) -> bool {
         let is_shared = self.is_mirror() || self.shape.parities == 0;
         is_shared || self.place_in_group(member).1 < self.rotating()
     }
@@ -272,19 +272,19 @@ impl Geometry {
     }
 
     /// The member, of all, that has this place in its group.
-    const fn member_at(&self, group: usize, index: usize) -> usize {
+    const fn member_at(&self, group: usize, index: usize) -> MemberIndex {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
-        match index.checked_sub(base) {
+        MemberIndex(match index.checked_sub(base) {
             None => group * base + index,
             Some(added) => groups * base + added * groups + group,
-        }
+        })
     }
 
     /// The group of a member and its place in it.
-    const fn place_in_group(&self, member: usize) -> (usize, usize) {
+    const fn place_in_group(&self, member: MemberIndex) -> (usize, usize) {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
-        match member.checked_sub(groups * base) {
-            None => (member / base, member % base),
+        match member.0.checked_sub(groups * base) {
+            None => (member.0 / base, member.0 % base),
             Some(added) => (added % groups, base + added / groups),
         }
     }
@@ -336,7 +336,7 @@ impl Geometry {
 
     /// The member, of all, that has a slot of a stripe.
     #[inline]
-    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> usize {
+    pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> MemberIndex {
         self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
     }
 
@@ -361,7 +361,7 @@ impl Geometry {
     }
 
     /// The slot that a member has of a stripe; none if the stripe is on another group.
-    pub fn slot_of(&self, stripe: StripeNumber, member: usize) -> Option<usize> {
+    pub fn slot_of(&self, stripe: StripeNumber, member: MemberIndex) -> Option<usize> {
         let (group, index) = self.place_in_group(member);
         if group != self.group_of(stripe) || index >= self.shape.width {
             return None;
@@ -392,9 +392,9 @@ impl Geometry {
         Lba(self.row_of(stripe).0 * self.chunk_sectors + offset)
     }
 
-    /// What a sector of a member is; none if it is not used.
-    pub fn member_place(&self, member: usize, at: Lba) -> Option<MemberPlace> {
-        if member >= self.member_count() || at.0 >= self.member_sectors() {
+    /// The role of a sector of a member; none if the sector is not used.
+    pub fn member_place(&self, member: MemberIndex, at: Lba) -> Option<MemberPlace> {
+        if member.0 >= self.member_count() || at.0 >= self.member_sectors() {
             return None;
         }
         let stripe = self.stripe_of(self.group_of_member(member), self.row_at(at));
@@ -427,11 +427,11 @@ impl Geometry {
 
 /// Shapes of the same array with further members.
 ///
-/// A parity row does not depend on the parity rows there are, so a further one needs a place and nothing
-/// else: a member of its own, for each group, behind all members there are. The name of the level follows
-/// from the count.
+/// A parity row does not depend on the parity rows there are, so a further one needs a place and
+/// nothing else. The place is a member of its own, for each group, behind all members there are. The
+/// name of the level follows from the count.
 impl Geometry {
-    /// The same with one more parity, or copy. It has one member more for each group.
+    /// The same with one more parity, or copy. The new geometry has one member more for each group.
     ///
     /// # Errors
     /// None inside when the level has no parity row to add one to, or no name with one more.
@@ -502,7 +502,8 @@ impl Geometry {
         self.resized(level, self.member_count() + 1).map_err(Some)
     }
 
-    /// What [`with_member`](Self::with_member) makes this of, if there is such an array.
+    /// The geometry of which [`with_member`](Self::with_member) makes this one, if there is such an
+    /// array.
     pub(crate) fn without_member(&self) -> Option<Self> {
         let level = match self.level() {
             same @ (Level::Raid5 | Level::Raid6 | Level::Raid7_3) => same,

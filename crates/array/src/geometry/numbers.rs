@@ -79,3 +79,19 @@ pub struct Row(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub(crate) struct Region(pub(crate) u64);
+
+/// The index of a member in its array; errors, news and reports have it as a plain number. A slot is another
+/// number: the place of a member's chunk in the parity code of a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct MemberIndex(pub usize);
+
+impl MemberIndex {
+    /// The members of an array of so many, in order.
+    #[inline]
+    pub(crate) fn all(
+        count: usize,
+    ) -> impl DoubleEndedIterator<Item = Self> + ExactSizeIterator + Clone {
+        (0..count).map(Self)
+    }
+}

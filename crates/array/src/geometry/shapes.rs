@@ -33,7 +33,7 @@ pub(crate) struct Window {
     pub(crate) old_rows: Range<Row>,
     /// And in the new one.
     pub(crate) new_rows: Range<Row>,
-    /// What they are of the volume.
+    /// The range of the volume that they hold.
     pub(crate) range: SectorRange,
 }
 
@@ -127,7 +127,7 @@ impl Shapes {
 mod tests {
     use super::*;
     use crate::geometry::level::{Layout, Level};
-    use crate::geometry::numbers::{count, each};
+    use crate::geometry::numbers::{MemberIndex, count, each};
     use std::collections::BTreeMap;
 
     const CHUNK: u64 = 8;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Where every chunk of the volume is, member and row: moved unit by unit, one chunk after the other.
-    fn naive(shapes: &Shapes, position: u64) -> Vec<(usize, Row)> {
+    fn naive(shapes: &Shapes, position: u64) -> Vec<(MemberIndex, Row)> {
         let place = |geometry: &Geometry, chunk: u64| {
             let place = geometry.place_of(Lba(chunk * CHUNK));
             let slot = geometry.slot_of_column(place.stripe, place.column);
@@ -210,7 +210,7 @@ mod tests {
                     assert_eq!((part.span.start, part.span.end), (0, CHUNK));
                     assert_eq!(shape.row_of(part.stripe), *row);
                     assert_eq!(shape.member_of(part.stripe, part.slot), *member);
-                    let taken: &mut Vec<usize> = rows.entry(*row).or_default();
+                    let taken: &mut Vec<MemberIndex> = rows.entry(*row).or_default();
                     assert!(!taken.contains(member), "two chunks in one place");
                     taken.push(*member);
                 }

@@ -1,5 +1,5 @@
-//! What the journal knows in memory: all transactions, the room of every ring, and what waits to be written
-//! there. Pure bookkeeping.
+//! The journal's state in memory: all transactions, the room of every ring, and what waits to be
+//! written there. Pure bookkeeping.
 //!
 //! Batches follow each other; one that does not fit before the end goes to block 0. The walk of a
 //! replay does the same: the next batch is where the last one ends, or at block 0, or nowhere.
@@ -13,10 +13,11 @@ use voltier_ring::Signal;
 
 use crate::format::journal_place::{BATCH_BLOCKS_MAX, JournalOptions, JournalPlace};
 use crate::format::journal_record::{
-    BLOCK_SECTORS, Bounds, ENTRIES_MAX, Entry, Owner, Start, batch_blocks,
+    BLOCK_SECTORS, Bounds, ENTRIES_MAX, Entry, Owner, RingIndex, Start, batch_blocks,
 };
+use crate::geometry::numbers::MemberIndex;
 
-/// What the journal knows of all transactions.
+/// The journal's knowledge of all transactions.
 pub(super) struct Transactions {
     pub(super) next_number: u64,
     /// Not in the rings of all their members yet.
@@ -131,12 +132,12 @@ impl Ledger {
         lives.max().unwrap_or(0) + 1
     }
 
-    /// The ring of a member, or that of the device: it has the number behind the last member's.
-    pub(super) fn ring(&self, ring: usize) -> &RefCell<Ring> {
-        self.rings.get(ring).unwrap_or(&self.device_ring)
+    /// The ring of a member, or that of the device.
+    pub(super) fn ring(&self, ring: RingIndex) -> &RefCell<Ring> {
+        ring.entry_in(&self.rings).unwrap_or(&self.device_ring)
     }
 
-    pub(super) fn owner(&self, ring: usize) -> Owner {
+    pub(super) fn owner(&self, ring: RingIndex) -> Owner {
         self.options.owner(ring, self.ring(ring).borrow().place())
     }
 
@@ -200,10 +201,10 @@ pub(crate) enum Content {
     Zeroes { sectors: u64 },
 }
 
-/// What a transaction does to one member.
+/// The change of a transaction to one member.
 #[derive(Clone)]
 pub(crate) struct Piece {
-    pub(crate) member: usize,
+    pub(crate) member: MemberIndex,
     /// Where in the member's data area.
     pub(crate) at: Lba,
     pub(crate) content: Content,
@@ -237,7 +238,7 @@ impl Outstanding {
 pub(crate) struct Pending {
     pub(crate) number: u64,
     /// The member that it is for, in the ring of a device; none in that member's own.
-    pub(crate) member: Option<usize>,
+    pub(crate) member: Option<MemberIndex>,
     pub(crate) participants: u64,
     pub(crate) at: Lba,
     pub(crate) content: Content,
@@ -326,7 +327,7 @@ impl Ring {
         let mut batch = Vec::new();
         let mut sectors = 0;
         while let Some(number) = self.queue.front().map(|next| next.number) {
-            // What a ring has of a transaction is in one batch: all of it is there, or nothing.
+            // One batch has all pieces of a transaction in a ring: all of them are there, or none.
             let whole = self.queue.iter().take_while(|pending| pending.number == number);
             let (count, more) = whole.fold((0, 0), |(count, sectors), pending| {
                 (count + 1, sectors + pending.data_sectors())

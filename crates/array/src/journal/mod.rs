@@ -1,6 +1,6 @@
-//! The write-hole journal: what a stripe's members will be written is in rings on these members before
-//! it is written in place, so that a crash leaves all of it or nothing, whichever members are lost
-//! with it. `docs/adr/0016-write-hole-journal.md` has the protocol and why it holds.
+//! The write-hole journal. Rings on a stripe's members hold what these members will be written before
+//! the array writes it in place. So a crash leaves all of a write or nothing, whichever members are
+//! lost with the crash. `docs/internals/write-hole.md` has the protocol and why it holds.
 //!
 //! - `ledger`: all transactions, the room in every ring, and the queue before it.
 //! - `writer`: in which rings a record goes; the tasks that write batches, labels, and raise the watermark.

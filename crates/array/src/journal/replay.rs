@@ -1,5 +1,5 @@
-//! What an array with a journal does before it serves: redo what the rings have and the members may
-//! not, then begin a new life of the rings.
+//! The replay, which an array with a journal does before it serves: redo what the rings have and the
+//! members may not, then begin a new life of the rings.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,10 +16,11 @@ use crate::format::journal_place::{
     JOURNAL_MEMBERS_MAX, JournalOptions, JournalPlace, batch_blocks_max, journal_sectors_min,
 };
 use crate::format::journal_record::{
-    BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, DEVICE_RING, Entry, Label, Owner, Start,
+    BLOCK_BYTES, BLOCK_SECTORS, BatchPlace, Bounds, Entry, Label, Owner, RingIndex, Start,
     decode_batch, is_later_batch, length_of_batch,
 };
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
 use crate::journal::ledger::{Ledger, Ring};
 use crate::journal::writer::Placement;
@@ -33,10 +34,10 @@ use crate::membership::current::Membership;
 const REDO_DEPTH: usize = 16;
 /// Longest write of a replay, in sectors: bounds its memory.
 const REDO_SECTORS: u64 = 2048;
-/// What is read at once of a ring that is looked through, in blocks.
+/// The blocks that are read at once of a ring that is looked through.
 const LOOK_BLOCKS: u64 = 256;
 
-/// What was found in one ring.
+/// The batches that were found in one ring.
 #[derive(Default)]
 struct Found {
     life: u64,
@@ -56,7 +57,7 @@ struct Record {
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     options: &'a JournalOptions,
-    ring: usize,
+    ring: RingIndex,
     place: JournalPlace,
 }
 
@@ -78,14 +79,15 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// What is below `redo_from` is in place, whatever the rings say.
+    /// `found` has the rings of so many members, then the ring of the journal device. Transactions
+    /// below `redo_from` are in place, whatever the rings say.
     fn of(found: &[Option<Found>], members: usize, redo_from: u64) -> Self {
         let rings = || found.iter().flatten();
         let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
         let watermark = highest(|ring| ring.bounds.watermark).max(redo_from);
         let mut transactions = BTreeMap::new();
         let mut next_number = watermark;
-        for (member, ring) in found.iter().enumerate() {
+        for (index, ring) in found.iter().enumerate() {
             for record in ring.iter().flat_map(|ring| &ring.records) {
                 let number = record.entry.number.get();
                 next_number = next_number.max(number);
@@ -94,7 +96,7 @@ impl Gathered {
                     let participants = record.entry.participants.get();
                     seen.0 |= participants;
                     // On a device it is all of it, in one batch.
-                    seen.1 |= if member < members { 1 << member } else { participants };
+                    seen.1 |= if index < members { 1 << index } else { participants };
                 }
             }
         }
@@ -130,7 +132,7 @@ pub(crate) enum JournalStart {
     Replay,
 }
 
-/// What a replay did.
+/// The counts of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayReport {
     /// Transactions found that are not known to be in place.
@@ -229,8 +231,8 @@ impl<D: BlockDevice> Replay<D> {
         let redo_from = self.redo_from;
         let gathered = Gathered::of(&found, self.members.len(), redo_from);
         let damaged = gathered.damaged(self.present());
-        for member in (0..self.members.len()).filter(|member| damaged >> member & 1 == 1) {
-            found[member] = None;
+        for member in self.members.indexes().filter(|member| damaged >> member.0 & 1 == 1) {
+            found[member.0] = None;
         }
         self.lose_damaged(&found, &mut report)?;
         // Before anything is redone without a member: it must not come back as it is.
@@ -256,8 +258,8 @@ impl<D: BlockDevice> Replay<D> {
     }
 
     fn present(&self) -> u64 {
-        let online = (0..self.members.len()).filter(|member| self.members[*member].is_online());
-        online.fold(0, |mask, member| mask | 1 << member)
+        let online = self.members.indexes().filter(|member| self.members[*member].is_online());
+        online.fold(0, |mask, member| mask | 1 << member.0)
     }
 
     /// A member in service whose ring could not be read is lost, if its group can lose it.
@@ -266,30 +268,35 @@ impl<D: BlockDevice> Replay<D> {
         found: &[Option<Found>],
         report: &mut ReplayReport,
     ) -> Result<(), ArrayError> {
-        for (member, found) in found.iter().enumerate().take(self.members.len()) {
+        for (member, found) in self.members.indexes().zip(found) {
             if self.members[member].is_online() && found.is_none() {
                 self.members
                     .lose_on_error_now(member, Err(IoError::Medium))
-                    .map_err(|_| ArrayError::JournalDamaged { member })?;
-                report.damaged.push(member);
+                    .map_err(|_| ArrayError::JournalDamaged { member: member.0 })?;
+                report.damaged.push(member.0);
             }
         }
         Ok(())
     }
 
-    /// What every ring has; none for those of lost members and those that cannot be read.
+    /// All rings: the members' in order, then the journal device's.
+    fn rings(&self) -> impl Iterator<Item = RingIndex> + use<D> {
+        self.members.indexes().map(RingIndex::of).chain([RingIndex::DEVICE])
+    }
+
+    /// The content of every ring; none for those of lost members and those that cannot be read.
     async fn walk_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
         let options = Rc::new(options.clone());
         let walk = |ring| {
             let (inner, options) = (self.clone(), options.clone());
             async move { inner.walk(ring, &options).await.ok() }
         };
-        together(&self.handle, (0..=self.members.len()).map(walk).collect()).await
+        together(&self.handle, self.rings().map(walk).collect()).await
     }
 
-    async fn walk(self: Rc<Self>, ring: usize, options: &JournalOptions) -> IoResult<Found> {
+    async fn walk(self: Rc<Self>, ring: RingIndex, options: &JournalOptions) -> IoResult<Found> {
         let device = self.placement.device_of_ring(ring)?;
-        if self.members.get(ring).is_some_and(|member| !member.is_online()) {
+        if ring.entry_in(&self.members).is_some_and(|member| !member.is_online()) {
             // One that is being rebuilt takes no part: what is redone it lacks.
             return Err(IoError::Gone);
         }
@@ -326,7 +333,7 @@ impl<D: BlockDevice> Replay<D> {
             let Some(next) = next else { break };
             (block, sequence) = (next, sequence + 1);
         }
-        let is_alone = ring == self.members.len();
+        let is_alone = ring == RingIndex::DEVICE;
         if is_alone && self.has_later_batch(&device, walk, found.life, sequence).await? {
             // No other ring proves what this one has lost.
             return Err(IoError::Medium);
@@ -334,8 +341,8 @@ impl<D: BlockDevice> Replay<D> {
         Ok(found)
     }
 
-    /// Whether a ring has a batch behind the one where its walk ended: that one was whole then, because no
-    /// batch is begun before the one in front of it is durable.
+    /// Whether a ring has a batch behind the one where its walk ended. The walk's last batch was whole
+    /// then, because no batch begins before the one in front of it is durable.
     async fn has_later_batch(
         &self,
         device: &Rc<D>,
@@ -370,9 +377,9 @@ impl<D: BlockDevice> Replay<D> {
         let Some(blocks) = length_of_batch(&head, owner, at) else { return Ok(None) };
         let bytes = blocks as usize * BLOCK_BYTES;
         let batch = read_long(&**device, first.start, bytes).await?;
-        let decoded = decode_batch(&batch, owner.member, self.geometry.member_sectors());
+        let decoded = decode_batch(&batch, owner.ring, self.geometry.member_sectors());
         let Some((bounds, entries)) = decoded else { return Ok(None) };
-        let is_known = |entry: &Entry| entry.member_in(owner.member) < self.members.len();
+        let is_known = |entry: &Entry| entry.member_in(owner.ring).0 < self.members.len();
         if !entries.iter().all(is_known) {
             return Ok(None);
         }
@@ -396,14 +403,17 @@ impl<D: BlockDevice> Replay<D> {
         let present = self.present();
         let mut redone = Vec::new();
         let is_on_device = self.placement.is_on_device();
-        for member in 0..self.members.len() {
+        for (member, own) in self.members.indexes().zip(found) {
             let mut extents = Extents::default();
             // The members' rings are empty while a device has the records.
-            let source = if is_on_device { self.members.len() } else { member };
-            let owner = if is_on_device { DEVICE_RING } else { member };
+            let (source, found) = if is_on_device {
+                (RingIndex::DEVICE, found.last().unwrap_or(&None))
+            } else {
+                (RingIndex::of(member), own)
+            };
             // Records of a ring ascend: later ones are put over earlier ones.
-            for Record { entry, data } in found[source].iter().flat_map(|ring| &ring.records) {
-                let is_own = entry.member_in(owner) == member;
+            for Record { entry, data } in found.iter().flat_map(|ring| &ring.records) {
+                let is_own = entry.member_in(source) == member;
                 if is_own && gathered.is_complete(entry.number.get(), present) {
                     let (at, sectors) = (entry.at.get(), u64::from(entry.sectors.get()));
                     extents.put(Extent { at, sectors, from: *data });
@@ -420,8 +430,8 @@ impl<D: BlockDevice> Replay<D> {
 
     async fn redo(
         self: Rc<Self>,
-        member: usize,
-        source: usize,
+        member: MemberIndex,
+        source: RingIndex,
         extents: Vec<Extent>,
     ) -> IoResult<u64> {
         if !self.members[member].is_online() {
@@ -447,8 +457,8 @@ impl<D: BlockDevice> Replay<D> {
 
     async fn redo_extent(
         self: Rc<Self>,
-        member: usize,
-        source: usize,
+        member: MemberIndex,
+        source: RingIndex,
         extent: Extent,
     ) -> IoResult<()> {
         let at = Lba(extent.at);
@@ -462,22 +472,21 @@ impl<D: BlockDevice> Replay<D> {
         };
         let device = match self.placement.device_of_ring(source) {
             Ok(device) => device,
-            Err(error) if source == self.members.len() => return Err(error),
+            Err(error) if source == RingIndex::DEVICE => return Err(error),
             Err(_) => return Ok(()),
         };
         match read_long(&*device, Lba(from), (extent.sectors * SECTOR_BYTES) as usize).await {
             Ok(data) => {
                 self.members.clone().write(member, at, data.into(), Durability::Cached).await
             }
-            Err(error) if source == self.members.len() => Err(error),
+            Err(error) if source == RingIndex::DEVICE => Err(error),
             Err(error) => self.members.lose_on_error(member, &device, Err(error)),
         }
     }
 
     /// After a kill records may be in its volatile cache: what is redone must stay there.
     async fn flush_journal_device(self: &Rc<Self>) -> Result<(), ArrayError> {
-        let ring = self.members.len();
-        let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
+        let Ok(device) = self.placement.device_of_ring(RingIndex::DEVICE) else { return Ok(()) };
         if device.flush().await.is_err() {
             self.lose_damaged_device()?;
         }
@@ -489,15 +498,15 @@ impl<D: BlockDevice> Replay<D> {
         if self.membership.durable().is_none_or(|it| it.is_replay_due()) {
             return Err(JournalError::Damaged.into());
         }
-        if let Ok(device) = self.placement.device_of_ring(self.members.len()) {
+        if let Ok(device) = self.placement.device_of_ring(RingIndex::DEVICE) {
             self.placement.lose_device(&device);
         }
         Ok(())
     }
 
-    fn ring_place(&self, options: &JournalOptions, ring: usize) -> JournalPlace {
+    fn ring_place(&self, options: &JournalOptions, ring: RingIndex) -> JournalPlace {
         let own = self.placement.device_place();
-        options.places.get(ring).copied().or(own).unwrap_or(JournalPlace::NONE)
+        ring.entry_in(&options.places).copied().or(own).unwrap_or(JournalPlace::NONE)
     }
 
     /// Labels on all members in service, by which all that the rings hold is void. A start that is cut
@@ -512,32 +521,33 @@ impl<D: BlockDevice> Replay<D> {
         let is_left = canary::is(Canary::LifeNotBegun) && gathered.life > 0;
         let life = if is_left { gathered.life } else { gathered.life + 1 };
         let options = Rc::new(options);
-        let label = |ring: usize| {
+        let label = |(ring, label_number): (RingIndex, &u64)| {
             let (inner, options) = (self.clone(), options.clone());
-            let number = label_numbers[ring] + 1;
+            let number = label_number + 1;
             let start = Start { life, number, tail: (0, 1), watermark: next_number };
             async move { inner.begin_ring(ring, &options, start).await }
         };
-        let begun = if is_left { 0 } else { self.members.len() + 1 };
+        let begun = if is_left { 0 } else { label_numbers.len() };
         if let Some(durable) = self.membership.durable() {
             // All of it is in place: from here on the journal may leave its device.
             durable.replay_is_done();
         }
-        let labels = (0..begun).map(label).collect();
+        let labels = self.rings().zip(&label_numbers).take(begun).map(label).collect();
         let results = together(&self.handle, labels).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.membership.barrier().await?;
-        let ring = |ring: usize| {
+        let ring = |(ring, label_number): (RingIndex, &u64)| {
             let place = self.ring_place(&options, ring);
             let limit = self
                 .placement
                 .device_of_ring(ring)
                 .map_or(u32::MAX, |it| it.limits().max_transfer_bytes);
-            Ring::new(place, batch_blocks_max(place, limit), life, label_numbers[ring] + 2)
+            Ring::new(place, batch_blocks_max(place, limit), life, label_number + 2)
         };
-        let rings = (0..self.members.len()).map(ring).collect();
+        let mut rings: Vec<Ring> = self.rings().zip(&label_numbers).map(ring).collect();
+        let device_ring = rings.pop().expect("the last is the journal device's");
         let journal = Ledger::new((*options).clone(), rings, next_number);
-        journal.device_ring.replace(ring(self.members.len()));
+        journal.device_ring.replace(device_ring);
         self.placement.begin(journal);
         Ok(())
     }
@@ -545,7 +555,7 @@ impl<D: BlockDevice> Replay<D> {
     /// Both copies of the label, one after the other.
     async fn begin_ring(
         self: Rc<Self>,
-        ring: usize,
+        ring: RingIndex,
         options: &JournalOptions,
         start: Start,
     ) -> IoResult<()> {

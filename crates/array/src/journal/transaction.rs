@@ -11,7 +11,8 @@ use crate::errors::ArrayError;
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::JournalLabel;
 use crate::format::journal_place::{JournalPlace, batch_blocks_max};
-use crate::format::journal_record::{Label, Owner, Start};
+use crate::format::journal_record::{Label, RingIndex, Start};
+use crate::geometry::numbers::MemberIndex;
 use crate::journal::ledger::{Ledger, Outstanding, Pending, Piece, Ring};
 use crate::journal::writer::{JournalDevice, JournalWriter, Placement, label_for};
 use crate::members::label_copies::{erase_label, write_label};
@@ -23,7 +24,7 @@ use crate::membership::current::Membership;
 pub(crate) struct Transaction(Option<u64>);
 
 impl Transaction {
-    /// What in-place writes need: what is in the rings is durable already.
+    /// The durability that in-place writes need: what is in the rings is durable already.
     pub(crate) fn in_place(&self, asked: Durability) -> Durability {
         if self.0.is_some() { Durability::Cached } else { asked }
     }
@@ -173,13 +174,13 @@ impl<D: BlockDevice> Journal<D> {
     /// Hands pieces to the rings of the members in service, or to that of the device.
     fn queue_pieces(&self, journal: &Ledger, mut pieces: Vec<Piece>) -> (u64, Rc<Outstanding>) {
         pieces.retain(|piece| self.members[piece.member].is_online());
-        let participants = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.member);
+        let participants = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.member.0);
         let outstanding = Outstanding::of(pieces.len());
         let number = journal.transactions.borrow_mut().begin();
         for Piece { member, at, content } in pieces {
             let outstanding = outstanding.clone();
             let is_on_device = self.placement.is_on_device();
-            let ring = if is_on_device { self.members.len() } else { member };
+            let ring = if is_on_device { RingIndex::DEVICE } else { RingIndex::of(member) };
             let member = is_on_device.then_some(member);
             let pending = Pending { number, member, participants, at, content, outstanding };
             if journal.ring(ring).borrow_mut().push(pending) {
@@ -201,7 +202,8 @@ impl<D: BlockDevice> Journal<D> {
         if let Err(error) = result {
             journal.fail(error);
         }
-        // What is in place is flushed when the journal leaves its device, which is news: waited for below.
+        // Writes in place are flushed when the journal leaves its device, which is news: waited for
+        // below.
         journal.committing.set(journal.committing.get() - 1);
         journal.notify();
         let result = match result {
@@ -262,7 +264,7 @@ impl<D: BlockDevice> Journal<D> {
     /// The device's.
     pub(crate) async fn make_first_ring(&self, device: &Rc<D>) -> IoResult<Option<Ring>> {
         let Some(journal) = self.placement.ledger() else { return Ok(None) };
-        let (member, place) = (journal.rings.len(), journal.options.places[0]);
+        let (member, place) = (MemberIndex(journal.rings.len()), journal.options.places[0]);
         let life = journal.rings[0].borrow().life();
         Ok(Some(self.write_ring_labels(journal, device, member, place, life).await?))
     }
@@ -291,15 +293,15 @@ impl<D: BlockDevice> Journal<D> {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) async fn make_ring(&self, member: usize, device: &Rc<D>) -> IoResult<()> {
+    pub(crate) async fn make_ring(&self, member: MemberIndex, device: &Rc<D>) -> IoResult<()> {
         let Some(journal) = self.placement.ledger() else { return Ok(()) };
         if canary::is(Canary::RingNotMade) {
             return Ok(());
         }
-        let place = journal.options.places[member];
-        let life = journal.rings[member].borrow().life();
+        let own = journal.ring(RingIndex::of(member));
+        let (place, life) = (journal.options.places[member.0], own.borrow().life());
         let ring = self.write_ring_labels(journal, device, member, place, life).await?;
-        journal.rings[member].replace(ring);
+        own.replace(ring);
         Ok(())
     }
 
@@ -307,14 +309,14 @@ impl<D: BlockDevice> Journal<D> {
         &self,
         journal: &Ledger,
         device: &Rc<D>,
-        member: usize,
+        member: MemberIndex,
         place: JournalPlace,
         life: u64,
     ) -> IoResult<Ring> {
         let watermark = journal.transactions.borrow().watermark;
         for number in [1, 2] {
             let start = Start { life, number, tail: (0, 1), watermark };
-            let owner = Owner { array: journal.options.array, member, blocks: place.blocks() };
+            let owner = journal.options.owner(RingIndex::of(member), place);
             let label = Payload::One(Label::encode(owner, start));
             self.members.counters().add(|counts| counts.journal_writes += 1);
             device.write(place.label_lba(number), label, Durability::Durable).await?;
@@ -323,8 +325,8 @@ impl<D: BlockDevice> Journal<D> {
         Ok(Ring::new(place, blocks, life, 2))
     }
 
-    /// Has the journal leave a device that failed. What the device had is in place and flushed then, or was
-    /// never begun; the members are still to be told, which is news.
+    /// Has the journal leave a device that failed. The device's content is in place and flushed then,
+    /// or was never begun; the members are still to be told, which is news.
     ///
     /// # Errors
     /// When what it had cannot be brought in place: it is needed at the next start.
@@ -337,8 +339,9 @@ impl<D: BlockDevice> Journal<D> {
                 journal.progress.until(|| journal.committing.get() == 0).await;
                 journal.check()?;
                 self.members.flush().await?;
-                // Their labels must be true also if the news is never told, and the device is there at the
-                // next start: a member that is lost just now, and not on record, lacks what was flushed here.
+                // The labels of the rings must be true also if the news is never told, and the device
+                // is there at the next start. A member that is lost just now, and not on record, lacks
+                // what was flushed here.
                 let watermark = journal.transactions.borrow().watermark;
                 self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
                 journal.transactions.borrow_mut().end_all();
@@ -435,7 +438,7 @@ impl<D: BlockDevice> Journal<D> {
         life: u64,
         watermark: u64,
     ) -> IoResult<Ring> {
-        let owner = journal.options.owner(self.members.len(), new.place);
+        let owner = journal.options.owner(RingIndex::DEVICE, new.place);
         for number in [1, 2] {
             let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
             self.members.counters().add(|counts| counts.journal_writes += 1);

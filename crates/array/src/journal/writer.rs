@@ -1,9 +1,9 @@
 //! Where transactions are recorded, and the tasks that write there: batches, labels, the watermark.
 //!
-//! Records go to the rings of the members, or all of them to that of a device of its own. The members' rings
-//! are there in either case, empty while a device takes the records. When the device is lost, what is in
-//! place is flushed, the members' rings are labelled as the newest, and the members say durably that the
-//! device is out; only then is anything acknowledged or written in place again.
+//! Records go to the rings of the members, or all of them to that of a device of its own. The members'
+//! rings are there in either case, empty while a device takes the records. When the device is lost,
+//! what is in place is flushed, the members' rings are labelled as the newest, and the members say
+//! durably that the device is out. Only then does the array acknowledge or write in place again.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -15,7 +15,9 @@ use crate::canary::{self, Canary};
 use crate::errors::journal::JournalError;
 use crate::format::journal_label::{JournalLabel, JournalRecord, JournalState, ring_place};
 use crate::format::journal_place::{JournalPlace, device_ring_sectors_min};
-use crate::format::journal_record::{BatchPlace, Entry, Label, Start, batch_blocks, encode_batch};
+use crate::format::journal_record::{
+    BatchPlace, Entry, Label, RingIndex, Start, batch_blocks, encode_batch,
+};
 use crate::format::superblock::ArrayRecord;
 use crate::journal::ledger::{Content, Ledger, Pending};
 use crate::members::label_copies::write_label;
@@ -28,7 +30,7 @@ pub(crate) struct JournalDevice<D> {
     pub(crate) device: Rc<D>,
     pub(crate) uuid: [u8; 16],
     pub(crate) place: JournalPlace,
-    /// It did not take a write; the journal is to leave it.
+    /// The device did not take a write; the journal is to leave it.
     is_failing: Cell<bool>,
 }
 
@@ -138,24 +140,25 @@ impl<D: BlockDevice> Placement<D> {
     ///
     /// # Errors
     /// `Gone` when it is lost.
-    pub(crate) fn device_of_ring(&self, ring: usize) -> IoResult<Rc<D>> {
-        if ring < self.members.len() {
-            return self.members[ring].device();
+    pub(crate) fn device_of_ring(&self, ring: RingIndex) -> IoResult<Rc<D>> {
+        if let Some(member) = ring.entry_in(&self.members) {
+            return member.device();
         }
         let journal = self.device.borrow();
         let in_use = journal.as_ref().filter(|journal| !journal.is_failing.get());
         in_use.map(|journal| journal.device.clone()).ok_or(IoError::Gone)
     }
 
-    /// What a failed write to a ring means: its member is lost, or the journal leaves its device.
+    /// The consequence of a failed write to a ring: its member is lost, or the journal leaves its
+    /// device.
     pub(crate) fn lose_ring_on_error(
         &self,
-        ring: usize,
+        ring: RingIndex,
         device: &Rc<D>,
         result: IoResult<()>,
     ) -> IoResult<()> {
-        if ring < self.members.len() {
-            return self.members.lose_on_error(ring, device, result);
+        if let Some(member) = ring.member() {
+            return self.members.lose_on_error(member, device, result);
         }
         if result.is_err() {
             self.lose_device(device);
@@ -164,12 +167,12 @@ impl<D: BlockDevice> Placement<D> {
     }
 
     /// Rings that take records.
-    pub(crate) fn rings_in_use(&self) -> Vec<usize> {
-        let members = self.members.len();
+    pub(crate) fn rings_in_use(&self) -> Vec<RingIndex> {
         if self.is_on_device() {
-            return vec![members];
+            return vec![RingIndex::DEVICE];
         }
-        (0..members).filter(|member| self.members[*member].is_online()).collect()
+        let online = self.members.indexes().filter(|member| self.members[*member].is_online());
+        online.map(RingIndex::of).collect()
     }
 
     pub(crate) fn lose_device(&self, device: &Rc<D>) {
@@ -218,7 +221,7 @@ impl<D: BlockDevice> Placement<D> {
         }
     }
 
-    /// What the journal device is now: also what is not on record yet.
+    /// The state of the journal device now: also what is not on record yet.
     pub(crate) fn record_now(&self) -> Option<JournalRecord> {
         let record = self.membership.durable()?.journal()?;
         let in_use = self.device.borrow();
@@ -253,7 +256,7 @@ impl<D: BlockDevice> JournalWriter<D> {
 
     /// Writes what waits for a ring, batch after batch: what arrives while one is on its way
     /// goes out with the next.
-    pub(super) async fn write_queue(self: Rc<Self>, ring: usize) {
+    pub(super) async fn write_queue(self: Rc<Self>, ring: RingIndex) {
         loop {
             let journal = self.placement.in_service();
             let batch = journal.ring(ring).borrow_mut().take_batch();
@@ -275,7 +278,7 @@ impl<D: BlockDevice> JournalWriter<D> {
         }
     }
 
-    async fn write_batch(self: &Rc<Self>, ring: usize, batch: &[Pending]) -> IoResult<()> {
+    async fn write_batch(self: &Rc<Self>, ring: RingIndex, batch: &[Pending]) -> IoResult<()> {
         let journal = self.placement.in_service();
         let data: Vec<_> = batch
             .iter()
@@ -313,17 +316,20 @@ impl<D: BlockDevice> JournalWriter<D> {
     }
 
     /// A member is tried once more. A device of the journal's own is not: the members take over.
+    fn may_try_again(&self, ring: RingIndex, device: &Rc<D>, error: IoError) -> bool {
+        ring.member().is_some_and(|member| self.members.may_try_again(member, device, error))
+    }
+
     async fn write_ring(
         self: &Rc<Self>,
-        ring: usize,
+        ring: RingIndex,
         at: Lba,
         payload: Payload,
         durability: Durability,
     ) -> IoResult<()> {
         let device = self.placement.device_of_ring(ring)?;
-        let is_of_member = ring < self.members.len();
         match write_long(&*device, at, payload.clone(), durability).await {
-            Err(error) if is_of_member && self.members.may_try_again(ring, &device, error) => {
+            Err(error) if self.may_try_again(ring, &device, error) => {
                 Box::pin(write_long(&*device, at, payload, durability)).await
             }
             result => result,
@@ -331,7 +337,7 @@ impl<D: BlockDevice> JournalWriter<D> {
     }
 
     /// Waits until so many blocks of a ring may be written over; the first of them.
-    async fn make_room(self: &Rc<Self>, ring: usize, blocks: u64) -> IoResult<u64> {
+    async fn make_room(self: &Rc<Self>, ring: RingIndex, blocks: u64) -> IoResult<u64> {
         let journal = self.placement.in_service();
         loop {
             journal.check()?;
@@ -361,7 +367,11 @@ impl<D: BlockDevice> JournalWriter<D> {
         }
     }
 
-    pub(super) async fn write_label(self: &Rc<Self>, ring: usize, start: Start) -> IoResult<()> {
+    pub(super) async fn write_label(
+        self: &Rc<Self>,
+        ring: RingIndex,
+        start: Start,
+    ) -> IoResult<()> {
         let journal = self.placement.in_service();
         let label = Label::encode(journal.owner(ring), start);
         let at = journal.ring(ring).borrow().place().label_lba(start.number);
@@ -398,12 +408,13 @@ impl<D: BlockDevice> JournalWriter<D> {
         life: u64,
         watermark: u64,
     ) -> IoResult<()> {
-        for member in 0..self.members.len() {
+        for member in self.members.indexes() {
+            let ring = RingIndex::of(member);
             if !self.members[member].is_online() {
                 continue;
             }
-            let start = journal.rings[member].borrow_mut().begin_life(life, watermark);
-            let written = self.write_label(member, start).await;
+            let start = journal.ring(ring).borrow_mut().begin_life(life, watermark);
+            let written = self.write_label(ring, start).await;
             self.members.lose_on_error_now(member, written)?;
         }
         self.members.check_groups()

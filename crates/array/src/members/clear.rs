@@ -1,6 +1,8 @@
 //! Discards and zeroes on one device.
 
-use voltier_block::{BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes};
+use voltier_block::{
+    AfterDiscard, BlockDevice, Durability, IoError, IoResult, SectorRange, zero_writes,
+};
 
 /// Longest write of zeroes to a member that has no command for it.
 const ZEROES_BYTES: u64 = 1 << 20;
@@ -10,6 +12,18 @@ const ZEROES_BYTES: u64 = 1 << 20;
 pub(crate) enum Clear {
     Discard,
     Zeroes(Durability),
+}
+
+impl Clear {
+    /// A discard goes into parity as zeroes: a device that came later and does not return them is
+    /// written zeroes.
+    pub(crate) fn suited<D: BlockDevice>(self, device: &D, has_parity: bool) -> Self {
+        let returns_zeroes = device.limits().after_discard == AfterDiscard::Zeroes;
+        match self {
+            Self::Discard if has_parity && !returns_zeroes => Self::Zeroes(Durability::Cached),
+            clear => clear,
+        }
+    }
 }
 
 pub(crate) async fn clear_device<D: BlockDevice>(

@@ -8,18 +8,20 @@
 //!
 //! # Slowness
 //!
-//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the window
-//! the means of the members are held against each other. Who was slower than the median of the others
-//! by the factor five times in a row is *slow*. Nobody is asked while nothing is timed, so an array at rest
-//! does nothing.
+//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the
+//! window the means of the members are held against each other. A member that was slower than the
+//! median of the others by the factor five times in a row is *slow*. Nobody is asked while nothing is
+//! timed, so an array at rest does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Index;
 use std::rc::Rc;
 
 use voltier_block::Nanos;
 
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::latency::Latency;
 use crate::members::member::{Member, ROUNDS, Timed};
 
@@ -31,15 +33,15 @@ const SLOW_NS_MIN: Nanos = 500_000;
 /// News that nobody has fetched yet; more replace the oldest.
 const NEWS_MAX: usize = 64;
 
-/// What is done about a member that is slow.
+/// The action on a member that is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowAction {
-    /// It is shown; of copies, the others are read.
+    /// The member is shown; of copies, the others are read.
     #[default]
     Show,
-    /// What would be read from it is computed from the others, too, where there is parity.
+    /// Reads from the member are computed from the others, too, where there is parity.
     Avoid,
-    /// It is given up, if that leaves the group redundancy; until then it is avoided.
+    /// The member is given up, if that leaves the group redundancy; until then it is avoided.
     Fail,
 }
 
@@ -68,7 +70,7 @@ pub struct HealthPolicy {
     pub slow_factor: u32,
     /// For how long it must be that, in nanoseconds; not 0.
     pub slow_window_ns: Nanos,
-    /// What is done about it.
+    /// The action on a slow member.
     pub slow_action: SlowAction,
 }
 
@@ -108,43 +110,43 @@ pub struct MemberHealth {
 /// Something about a member that somebody should hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthNews {
-    /// It has passed the limit of errors. Given up, or kept because the group cannot lose it.
+    /// The member has passed the limit of errors. Given up, or kept because the group cannot lose it.
     TooManyErrors {
         /// The member.
         member: usize,
-        /// Its errors of late.
+        /// The member's errors of late.
         errors: u32,
         /// Whether it was given up.
         is_failed: bool,
     },
-    /// It is slow.
+    /// The member is slow.
     Slow {
         /// The member.
         member: usize,
-        /// What it takes on the mean, in nanoseconds.
+        /// The time that the member takes on the mean, in nanoseconds.
         mean_ns: Nanos,
-        /// What the others take, in nanoseconds.
+        /// The time that the others take, in nanoseconds.
         others_ns: Nanos,
     },
-    /// It was given up because it is slow.
+    /// The member was given up because it is slow.
     SlowFailed {
         /// The member.
         member: usize,
     },
-    /// It is not slow any more.
+    /// The member is not slow any more.
     NotSlow {
         /// The member.
         member: usize,
     },
 }
 
-/// What is known of all members together.
+/// The state of all members together.
 #[derive(Default)]
 pub(crate) struct HealthWatch {
     policy: Cell<HealthPolicy>,
     round_ends_ns: Cell<Nanos>,
     news: RefCell<VecDeque<HealthNews>>,
-    /// Whom to tell that something has changed.
+    /// The listener to tell that something has changed.
     listener: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
@@ -176,25 +178,38 @@ impl HealthWatch {
     }
 }
 
-/// What members took in a round, of one kind of I/O; none of those of whom nothing is known.
+/// The mean times of members in a round, of one kind of I/O; none for members of which nothing is
+/// known.
 struct Means(Vec<Option<Nanos>>);
+
+impl Index<MemberIndex> for Means {
+    type Output = Option<Nanos>;
+
+    fn index(&self, member: MemberIndex) -> &Option<Nanos> {
+        &self.0[member.0]
+    }
+}
 
 impl Means {
     /// The median of the others with which a member is compared: those of its group, or of all groups if
     /// there are not two others in its own.
-    fn of_others(&self, member: usize, group: impl Iterator<Item = usize>) -> Option<Nanos> {
-        let mut others: Vec<usize> = group.filter(|other| *other != member).collect();
+    fn of_others(
+        &self,
+        member: MemberIndex,
+        group: impl Iterator<Item = MemberIndex>,
+    ) -> Option<Nanos> {
+        let mut others: Vec<MemberIndex> = group.filter(|other| *other != member).collect();
         if others.len() < 2 {
-            others = (0..self.0.len()).filter(|other| *other != member).collect();
+            others = MemberIndex::all(self.0.len()).filter(|other| *other != member).collect();
         }
-        let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self.0[other]).collect();
+        let mut means: Vec<Nanos> = others.into_iter().filter_map(|other| self[other]).collect();
         means.sort_unstable();
         // Of an even number the slower one: then fewer members are blamed.
         means.get(means.len() / 2).copied()
     }
 }
 
-/// What a round says of a member.
+/// The result of a round for a member.
 pub(crate) struct Slowness {
     pub(crate) is_slow: bool,
     pub(crate) mean_ns: Nanos,
@@ -202,7 +217,7 @@ pub(crate) struct Slowness {
 }
 
 impl Means {
-    /// What the members took in this round.
+    /// The times of the members in this round.
     fn of<D>(members: &[Member<D>], timed: Timed, now: Nanos, round_ns: Nanos) -> Self {
         let mean = |member: &Member<D>| {
             let watch = member.watch();
@@ -214,8 +229,8 @@ impl Means {
     }
 
     /// Whether a member has samples in this round.
-    fn has(&self, member: usize) -> bool {
-        self.0[member].is_some()
+    fn has(&self, member: MemberIndex) -> bool {
+        self[member].is_some()
     }
 }
 
@@ -226,19 +241,18 @@ pub(crate) struct HealthRound {
 }
 
 impl HealthRound {
-    /// What the round says of a member; none if nothing.
+    /// The verdict of the round on a member; none if nothing.
     pub(crate) fn verdict<D>(
         &self,
         geometry: &Geometry,
-        number: usize,
+        index: MemberIndex,
         member: &Member<D>,
     ) -> Option<Slowness> {
         let is_slow_now = member.watch().is_slow();
         let mut verdict: Option<Slowness> = None;
         for means in &self.means {
-            let group = geometry.members_of(geometry.group_of_member(number));
-            let (Some(mean_ns), Some(others_ns)) =
-                (means.0[number], means.of_others(number, group))
+            let group = geometry.members_of(geometry.group_of_member(index));
+            let (Some(mean_ns), Some(others_ns)) = (means[index], means.of_others(index, group))
             else {
                 continue;
             };
@@ -257,7 +271,7 @@ impl HealthRound {
     }
 
     /// Whether the round had samples of a member.
-    pub(crate) fn has(&self, member: usize) -> bool {
+    pub(crate) fn has(&self, member: MemberIndex) -> bool {
         self.means.iter().any(|means| means.has(member))
     }
 }
@@ -296,7 +310,7 @@ impl HealthWatch {
         Some(HealthRound { means, slow_factor: policy.slow_factor })
     }
 
-    /// What a member's record says under the policy.
+    /// The health of a member by its record under the policy.
     pub(crate) fn health_of<D>(&self, member: &Member<D>, now: Nanos) -> MemberHealth {
         let (watch, policy) = (member.watch(), self.policy.get());
         let errors_recent = watch.recent(now, policy.error_window_ns);
@@ -329,10 +343,13 @@ mod tests {
     #[test]
     fn the_median_of_the_others_is_of_the_group_or_of_all_if_that_is_a_pair() {
         let means = Means([1, 9, 5, 4, 100, 6].map(Some).into());
-        assert_eq!(means.of_others(0, 0..3), Some(9));
-        assert_eq!(means.of_others(4, 3..6), Some(6));
-        assert_eq!(means.of_others(4, 4..6), Some(5));
-        assert_eq!(means.of_others(1, [1, 3, 5].into_iter()), Some(6));
-        assert_eq!(Means(vec![Some(1), None]).of_others(0, 0..2), None);
+        let of_others = |means: &Means, member, group: &[usize]| {
+            means.of_others(MemberIndex(member), group.iter().map(|member| MemberIndex(*member)))
+        };
+        assert_eq!(of_others(&means, 0, &[0, 1, 2]), Some(9));
+        assert_eq!(of_others(&means, 4, &[3, 4, 5]), Some(6));
+        assert_eq!(of_others(&means, 4, &[4, 5]), Some(5));
+        assert_eq!(of_others(&means, 1, &[1, 3, 5]), Some(6));
+        assert_eq!(of_others(&Means(vec![Some(1), None]), 0, &[0, 1]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! The two copies of a superblock on a device.
 //!
-//! They are written one after the other, each durable before the next begins: a power cut tears one
-//! at most. The first is the newer one.
+//! The copies are written one after the other, each durable before the next begins: a power cut tears
+//! one at most. The first is the newer one.
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, SECTOR_BYTES, SectorRange,
@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) is_one_copy: bool,
 }
 
-/// What two copies on a device say, the second if `is_behind` says that the first one is; whether they
-/// are not the same is the second. None if neither begins as a copy.
+/// The content of two copies on a device, the second if `is_behind` says that the first one is; whether
+/// they are not the same is the second. None if neither begins as a copy.
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.
@@ -115,7 +115,7 @@ pub(crate) async fn write_superblock<D: BlockDevice>(
 /// missing: with others that were lost since it would be started as it was.
 pub(crate) async fn evict<D: BlockDevice>(device: &D, mut said: Superblock) {
     let since_event = said.array.event;
-    let own = &mut said.array.members[said.member];
+    let own = &mut said.array[said.member];
     *own = MemberRecord { uuid: own.uuid, state: MemberState::Lost, since_event };
     // One that does not take it is no good: nothing depends on it.
     let _ = write_superblock(device, &said).await;
@@ -150,8 +150,8 @@ pub(crate) async fn erase_label<D: BlockDevice>(device: &D) -> IoResult<()> {
     write_label_copies(device, |_| [0; BLOCK_BYTES]).await
 }
 
-/// The label of a spare; none unless both copies are whole, the same, and of a device of this size:
-/// something else that was made of the device wrote over one of them.
+/// The label of a spare; none unless both copies are whole, the same, and of a device of this size.
+/// Otherwise something else that was made of the device wrote over one of the copies.
 ///
 /// # Errors
 /// When the label is of a newer version or damaged, or the device cannot be read.

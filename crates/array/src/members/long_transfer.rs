@@ -1,8 +1,20 @@
-//! Transfers of any length: what a device does not take at once goes in parts.
+//! Transfers of any length: a device takes parts of a long one. The longest request of members.
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Payload, SECTOR_BYTES};
 
 use crate::format::journal_record::BLOCK_BYTES;
+use crate::members::member::Member;
+
+/// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
+const RUN_SECTORS_MAX: u64 = 2048;
+
+/// The longest request that is put together for any of some members, in sectors.
+pub(crate) fn longest_run<D: BlockDevice>(members: &[Member<D>]) -> u64 {
+    let devices = members.iter().filter_map(|member| member.device().ok());
+    let transfers =
+        devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
+    transfers.fold(RUN_SECTORS_MAX, u64::min)
+}
 
 /// A durable write of any length: more than the device takes at once goes in parts, at once.
 pub(crate) async fn write_long<D: BlockDevice>(

@@ -1,17 +1,18 @@
 //! The members of an array: what is sent to them, and when they are given up.
 //!
-//! Everything that reads, writes or flushes members goes through here: one place counts it, times it, tries a
-//! write once more, and decides what a failure means. What the floors above have to do about a lost member
-//! they are told by a [`MemberEvent`](crate::members::event::MemberEvent).
+//! Everything that reads, writes or flushes members goes through here: one place counts it, times it,
+//! tries a write once more, and decides what a failure means. A
+//! [`MemberEvent`](crate::members::event::MemberEvent) tells the floors above what they have to do
+//! about a lost member.
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
-use std::ops::{Deref, Range};
+use std::ops::{Deref, Index};
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload,
-    SECTOR_BYTES, SectorRange,
+    BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Nanos, Payload, SECTOR_BYTES,
+    SectorRange,
 };
 use voltier_ring::{Handle, JoinHandle};
 
@@ -19,7 +20,7 @@ use crate::canary::{self, Canary};
 use crate::format::region_map::RegionGrid;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{Region, each};
+use crate::geometry::numbers::{MemberIndex, Region, each};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
@@ -28,9 +29,6 @@ use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
 use crate::members::member::{Member, ReadUnderWay, Timed};
-
-/// Longest request of a member that is put together, in sectors: 1 MiB, as a drive takes it in one go.
-const RUN_SECTORS_MAX: u64 = 2048;
 
 /// The members of an array in service.
 pub(crate) struct MemberSet<D> {
@@ -54,6 +52,15 @@ impl<D> Deref for MemberSet<D> {
 
     fn deref(&self) -> &[Member<D>] {
         &self.members
+    }
+}
+
+impl<D> Index<MemberIndex> for MemberSet<D> {
+    type Output = Member<D>;
+
+    #[inline]
+    fn index(&self, member: MemberIndex) -> &Member<D> {
+        &self.members[member.0]
     }
 }
 
@@ -94,12 +101,16 @@ impl<D: BlockDevice> MemberSet<D> {
         assert!(self.above.set(above).is_ok(), "members report to one array");
     }
 
-    /// The longest request that is put together for any of these members, in sectors.
-    pub(crate) fn longest_run(&self, members: Range<usize>) -> u64 {
-        let devices = self.members[members].iter().filter_map(|member| member.device().ok());
-        let transfers =
-            devices.map(|device| u64::from(device.limits().max_transfer_bytes) / SECTOR_BYTES);
-        transfers.fold(RUN_SECTORS_MAX, u64::min)
+    /// The indexes of all members, in order.
+    pub(crate) fn indexes(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = MemberIndex> + ExactSizeIterator + Clone + use<D> {
+        MemberIndex::all(self.members.len())
+    }
+
+    /// All members with their indexes, in order.
+    pub(crate) fn indexed(&self) -> impl Iterator<Item = (MemberIndex, &Member<D>)> {
+        self.indexes().zip(&self.members)
     }
 
     /// Tells the members who they are.
@@ -132,10 +143,15 @@ impl<D: BlockDevice> MemberSet<D> {
         self.regions
     }
 
-    pub(crate) async fn read(self: Rc<Self>, member: usize, at: Lba, into: Buf) -> IoResult<Buf> {
-        let device = self.members[member].device()?;
+    pub(crate) async fn read(
+        self: Rc<Self>,
+        member: MemberIndex,
+        at: Lba,
+        into: Buf,
+    ) -> IoResult<Buf> {
+        let device = self[member].device()?;
         // Since it was chosen it may have made place for one that is to be filled.
-        if !self.members[member].has_region(self.region_at(at)) {
+        if !self[member].has_region(self.region_at(at)) {
             return Err(IoError::Gone);
         }
         self.counters.add(|counts| counts.member_reads += 1);
@@ -152,16 +168,16 @@ impl<D: BlockDevice> MemberSet<D> {
     /// them, and does not count.
     pub(crate) async fn read_run(
         self: Rc<Self>,
-        member: usize,
+        member: MemberIndex,
         at: Lba,
         into: Vec<Buf>,
     ) -> IoResult<Vec<Buf>> {
-        let device = self.members[member].device()?;
+        let device = self[member].device()?;
         let bytes: u64 = into.iter().map(|buf| buf.len() as u64).sum();
         let last = at.plus(bytes / SECTOR_BYTES - 1);
         let mut regions = each(self.region_at(at)..self.region_at(last) + 1);
         // Since it was chosen it may have made place for one that is to be filled.
-        if !regions.all(|region| self.members[member].has_region(region)) {
+        if !regions.all(|region| self[member].has_region(region)) {
             return Err(IoError::Gone);
         }
         self.counters.add(|counts| counts.member_reads += 1);
@@ -173,13 +189,13 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) async fn write(
         self: Rc<Self>,
-        member: usize,
+        member: MemberIndex,
         at: Lba,
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        // What a lost member would have held is in the others.
-        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        // The others have what a lost member would have held.
+        let Ok(device) = self[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
         let at = self.on_device(at);
         let beside = self.beside(member, |device: Rc<D>| {
@@ -201,18 +217,19 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) async fn clear(
         self: Rc<Self>,
-        member: usize,
+        member: MemberIndex,
         range: SectorRange,
         clear: Clear,
     ) -> IoResult<()> {
-        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        let Ok(device) = self[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
         let range = SectorRange::new(self.on_device(range.start), range.count);
-        let suited = self.members[member].succeeding().map(|device| self.suited(&device, clear));
+        let has_parity = self.geometry.parity_chunks() > 0;
+        let suited = self[member].succeeding().map(|device| clear.suited(&*device, has_parity));
         let beside = self.beside(member, move |device: Rc<D>| async move {
             clear_device(&*device, range, suited.unwrap_or(clear)).await
         });
-        let own = self.suited(&device, clear);
+        let own = clear.suited(&*device, has_parity);
         let mut result = clear_device(&*device, range, own).await;
         if let Err(error) = result
             && self.may_try_again(member, &device, error)
@@ -223,21 +240,9 @@ impl<D: BlockDevice> MemberSet<D> {
         self.lose_on_error(member, &device, result)
     }
 
-    /// A discard goes into parity as zeroes: a device that came later and does not return them is
-    /// written zeroes.
-    fn suited(&self, device: &Rc<D>, clear: Clear) -> Clear {
-        let returns_zeroes = device.limits().after_discard == AfterDiscard::Zeroes;
-        match clear {
-            Clear::Discard if self.geometry.parity_chunks() > 0 && !returns_zeroes => {
-                Clear::Zeroes(Durability::Cached)
-            }
-            clear => clear,
-        }
-    }
-
     /// Flushes every member; one that fails is lost.
     pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
-        let flushes = (0..self.members.len()).map(|member| self.clone().flush_one(member));
+        let flushes = self.indexes().map(|member| self.clone().flush_one(member));
         // To its end also when nobody waits: who could not flush is lost, and says so once.
         let inner = self.clone();
         let flushes: Vec<_> = flushes.collect();
@@ -247,35 +252,41 @@ impl<D: BlockDevice> MemberSet<D> {
         self.check_groups()
     }
 
-    pub(crate) async fn flush_one(self: Rc<Self>, member: usize) -> IoResult<()> {
-        let Ok(device) = self.members[member].device() else { return Ok(()) };
+    pub(crate) async fn flush_one(self: Rc<Self>, member: MemberIndex) -> IoResult<()> {
+        let Ok(device) = self[member].device() else { return Ok(()) };
         let beside = self.beside(member, move |device: Rc<D>| async move { device.flush().await });
         let result = device.flush().await;
         self.finish_beside(member, beside).await;
         self.lose_on_error(member, &device, result)
     }
 
-    /// A durable write of something that is not a chunk, at its sector of the device.
+    /// A durable write of something that is not a chunk, at its sector of the device; after a medium error
+    /// once more.
     pub(crate) async fn write_meta(
         self: Rc<Self>,
-        member: usize,
+        member: MemberIndex,
         at: Lba,
         data: Bytes,
     ) -> IoResult<()> {
-        let Ok(device) = self.members[member].device() else { return Ok(()) };
+        let Ok(device) = self[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.metadata_writes += 1);
-        let durability = Durability::Durable;
-        let result = self.write_device(member, &device, at, data.into(), durability).await;
+        let write = || device.write(at, data.clone().into(), Durability::Durable);
+        let mut result = write().await;
+        if let Err(error) = result
+            && self.may_try_again(member, &device, error)
+        {
+            result = Box::pin(write()).await;
+        }
         self.lose_on_error(member, &device, result)
     }
 
     /// Does the same to the successor of a member, if it has one.
     fn beside<F: Future<Output = IoResult<()>> + 'static>(
         &self,
-        member: usize,
+        member: MemberIndex,
         change: impl FnOnce(Rc<D>) -> F,
     ) -> Option<(Rc<D>, JoinHandle<IoResult<()>>)> {
-        let device = self.members[member].succeeding()?;
+        let device = self[member].succeeding()?;
         if canary::is(Canary::CopyMissesWrites) {
             return None;
         }
@@ -285,7 +296,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// A successor that does not take a change is none any more.
     async fn finish_beside(
         &self,
-        member: usize,
+        member: MemberIndex,
         beside: Option<(Rc<D>, JoinHandle<IoResult<()>>)>,
     ) {
         let Some((device, result)) = beside else { return };
@@ -295,7 +306,13 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Writes to a device that is being filled. One that does not take it is given up.
-    pub(crate) async fn write_target(&self, member: usize, device: &Rc<D>, at: Lba, data: Bytes) {
+    pub(crate) async fn write_target(
+        &self,
+        member: MemberIndex,
+        device: &Rc<D>,
+        at: Lba,
+        data: Bytes,
+    ) {
         self.counters().add(|counts| counts.member_writes += 1);
         let result = device.write(self.on_device(at), data.into(), Durability::Cached).await;
         if result.is_err() {
@@ -303,12 +320,12 @@ impl<D: BlockDevice> MemberSet<D> {
         }
     }
 
-    pub(crate) fn give_successor_up(&self, member: usize, device: &Rc<D>) {
-        if self.members[member].drop_successor(device) {
+    pub(crate) fn give_successor_up(&self, member: MemberIndex, device: &Rc<D>) {
+        if self[member].drop_successor(device) {
             self.counters.add(|counts| counts.members_lost += 1);
             self.change();
-        } else if self.members[member].is_device(device) {
-            // It has taken its place meanwhile.
+        } else if self[member].is_device(device) {
+            // The successor has taken the place of the member meanwhile.
             self.lose(member);
         }
     }
@@ -318,23 +335,23 @@ impl<D: BlockDevice> MemberSet<D> {
         at.plus(self.data_start)
     }
 
-    /// What a change of a member means for the request: a member that did not take it is lost, if
-    /// the others have all it held; then the change stands. The journal's end and the
-    /// array's write await the membership's barrier before the change is acknowledged.
+    /// The consequence of a member's change for the request: a member that did not take the change is
+    /// lost, if the others have all it held; then the change stands. The journal's end and the array's
+    /// write await the membership's barrier before the change is acknowledged.
     pub(crate) fn lose_on_error(
         &self,
-        member: usize,
+        member: MemberIndex,
         device: &Rc<D>,
         result: IoResult<()>,
     ) -> IoResult<()> {
         let Err(error) = result else { return Ok(()) };
         let group = self.geometry.group_of_member(member);
         let others_have_it = self.lost_in(group) < self.geometry.parity_chunks();
-        if !self.members[member].is_device(device) {
+        if !self[member].is_device(device) {
             return Ok(());
         }
         self.note_failed_change(member);
-        if self.members[member].is_rebuilding() {
+        if self[member].is_rebuilding() {
             // Nobody counts on it yet.
             self.lose(member);
             return Ok(());
@@ -346,14 +363,18 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// The same for whatever is the device of a member.
-    pub(crate) fn lose_on_error_now(&self, member: usize, result: IoResult<()>) -> IoResult<()> {
-        let Ok(device) = self.members[member].device() else { return Ok(()) };
+    pub(crate) fn lose_on_error_now(
+        &self,
+        member: MemberIndex,
+        result: IoResult<()>,
+    ) -> IoResult<()> {
+        let Ok(device) = self[member].device() else { return Ok(()) };
         self.lose_on_error(member, &device, result)
     }
 
     /// Gives a member up: at once in memory, and on record before the next acknowledgement.
-    pub(crate) fn lose(&self, member: usize) {
-        if self.members[member].lose() {
+    pub(crate) fn lose(&self, member: MemberIndex) {
+        if self[member].lose() {
             self.counters.add(|counts| counts.members_lost += 1);
             self.change();
             self.health.tell();
@@ -373,7 +394,7 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// Members of a group that are lost, or do not have all of it yet.
     pub(crate) fn lost_in(&self, group: usize) -> usize {
-        let members = self.geometry.members_of(group).map(|member| &self.members[member]);
+        let members = self.geometry.members_of(group).map(|member| &self[member]);
         members.filter(|member| !member.is_online()).count()
     }
 
@@ -398,35 +419,35 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// A read of a member begins.
     #[inline]
-    pub(crate) fn begin_read(&self, member: usize) -> ReadUnderWay<'_> {
-        self.members[member].watch().begin_read(|| self.handle.now())
+    pub(crate) fn begin_read(&self, member: MemberIndex) -> ReadUnderWay<'_> {
+        self[member].watch().begin_read(|| self.handle.now())
     }
 
-    /// A write of a member begins; when, if it is timed, or 0. It runs to its end.
+    /// A write of a member begins; when, if it is timed, or 0. The write runs to its end.
     #[inline]
-    pub(crate) fn begin_write(&self, member: usize) -> Nanos {
-        self.members[member].watch().begin(Timed::Write, || self.handle.now())
+    pub(crate) fn begin_write(&self, member: MemberIndex) -> Nanos {
+        self[member].watch().begin(Timed::Write, || self.handle.now())
     }
 
-    pub(crate) fn note_repair(&self, member: usize) {
+    pub(crate) fn note_repair(&self, member: MemberIndex) {
         self.counters.add(|counts| counts.repairs += 1);
-        self.members[member].watch().note_repair();
+        self[member].watch().note_repair();
     }
 
     /// A write or a flush has failed.
-    pub(crate) fn note_failed_change(&self, member: usize) {
-        self.members[member].watch().note_failed_change();
+    pub(crate) fn note_failed_change(&self, member: MemberIndex) {
+        self[member].watch().note_failed_change();
     }
 
-    fn set_avoided(&self, member: usize) {
-        let watch = self.members[member].watch();
+    fn set_avoided(&self, member: MemberIndex) {
+        let watch = self[member].watch();
         let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
         let may_avoid = self.geometry.is_mirror() || !is_shown_only;
         watch.set_avoided(watch.is_slow() && may_avoid);
     }
 
-    pub(crate) fn health_of(&self, member: usize) -> MemberHealth {
-        self.health.health_of(&self.members[member], self.handle.now())
+    pub(crate) fn health_of(&self, member: MemberIndex) -> MemberHealth {
+        self.health.health_of(&self[member], self.handle.now())
     }
 
     pub(crate) fn health(&self) -> &HealthWatch {
@@ -436,15 +457,15 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Judges all members anew by another policy.
     pub(crate) fn set_health_policy(&self, policy: HealthPolicy) {
         self.health.set_policy(policy);
-        for (number, member) in self.members.iter().enumerate() {
+        for (index, member) in self.indexed() {
             member.watch().judge_anew(policy.slow_factor > 0);
-            self.set_avoided(number);
+            self.set_avoided(index);
         }
     }
 
     /// A read has ended.
     #[inline]
-    pub(crate) fn end_read(self: &Rc<Self>, member: usize, under_way: ReadUnderWay<'_>) {
+    pub(crate) fn end_read(self: &Rc<Self>, member: MemberIndex, under_way: ReadUnderWay<'_>) {
         let since = under_way.end();
         if since != 0 {
             self.end_timed(member, Timed::Read, since);
@@ -453,18 +474,18 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// A write has ended that began then.
     #[inline]
-    pub(crate) fn end_write(self: &Rc<Self>, member: usize, since: Nanos) {
+    pub(crate) fn end_write(self: &Rc<Self>, member: MemberIndex, since: Nanos) {
         if since != 0 {
-            self.members[member].watch().end();
+            self[member].watch().end();
             self.end_timed(member, Timed::Write, since);
         }
     }
 
     #[cold]
-    fn end_timed(self: &Rc<Self>, member: usize, timed: Timed, since: Nanos) {
+    fn end_timed(self: &Rc<Self>, member: MemberIndex, timed: Timed, since: Nanos) {
         let now = self.handle.now();
         let took_ns = now.saturating_sub(since);
-        self.members[member].watch().add(timed, took_ns);
+        self[member].watch().add(timed, took_ns);
         if self.health.is_round_over(now) {
             self.end_round(now);
         }
@@ -476,42 +497,42 @@ impl<D: BlockDevice> MemberSet<D> {
             return self.forget_means(|_| true);
         };
         let slow_action = self.health.policy().slow_action;
-        for (number, member) in self.members.iter().enumerate() {
-            let Some(verdict) = round.verdict(&self.geometry, number, member) else { continue };
+        for (index, member) in self.indexed() {
+            let Some(verdict) = round.verdict(&self.geometry, index, member) else { continue };
             if member.watch().judge(verdict.is_slow) {
-                self.set_avoided(number);
+                self.set_avoided(index);
                 let Slowness { is_slow, mean_ns, others_ns } = verdict;
                 self.health.say(if is_slow {
-                    HealthNews::Slow { member: number, mean_ns, others_ns }
+                    HealthNews::Slow { member: index.0, mean_ns, others_ns }
                 } else {
-                    HealthNews::NotSlow { member: number }
+                    HealthNews::NotSlow { member: index.0 }
                 });
             }
             let is_slow = member.watch().is_slow();
-            if is_slow && slow_action == SlowAction::Fail && self.can_spare(number, 1) {
-                self.give_up(number);
-                self.health.say(HealthNews::SlowFailed { member: number });
+            if is_slow && slow_action == SlowAction::Fail && self.can_spare(index, 1) {
+                self.give_up(index);
+                self.health.say(HealthNews::SlowFailed { member: index.0 });
             }
         }
         self.forget_means(|member| round.has(member));
     }
 
-    fn forget_means(&self, is_done: impl Fn(usize) -> bool) {
-        for member in (0..self.members.len()).filter(|member| is_done(*member)) {
-            self.members[member].watch().forget_means();
+    fn forget_means(&self, is_done: impl Fn(MemberIndex) -> bool) {
+        for member in self.indexes().filter(|member| is_done(*member)) {
+            self[member].watch().forget_means();
         }
     }
 
     /// Whether a member in service can be given up by choice, so that its group can lose `more` after
     /// that: never while some of its parity may not match.
-    fn can_spare(&self, member: usize, more: usize) -> bool {
+    fn can_spare(&self, member: MemberIndex, more: usize) -> bool {
         let group = self.geometry.group_of_member(member);
-        self.members[member].is_online()
+        self[member].is_online()
             && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
             && self.above.get().is_none_or(|above| above.is_consistent(group))
     }
 
-    fn give_up(&self, member: usize) {
+    fn give_up(&self, member: MemberIndex) {
         self.lose(member);
         self.emit(MemberEvent::GivenUp);
     }
@@ -524,15 +545,20 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// A read has failed; it is made good from the others, if there are any.
     #[cold]
-    pub(crate) fn read_failed(self: &Rc<Self>, member: usize, device: &Rc<D>, error: IoError) {
-        if !self.members[member].is_device(device) {
+    pub(crate) fn read_failed(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        device: &Rc<D>,
+        error: IoError,
+    ) {
+        if !self[member].is_device(device) {
             return;
         }
         if error == IoError::Gone {
             self.lose(member);
             return;
         }
-        self.members[member].watch().note_failed_read();
+        self[member].watch().note_failed_read();
         self.note_error(member);
     }
 
@@ -541,38 +567,21 @@ impl<D: BlockDevice> MemberSet<D> {
     #[cold]
     pub(crate) fn may_try_again(
         self: &Rc<Self>,
-        member: usize,
+        member: MemberIndex,
         device: &Rc<D>,
         error: IoError,
     ) -> bool {
-        if error != IoError::Medium || !self.members[member].is_device(device) {
+        if error != IoError::Medium || !self[member].is_device(device) {
             return false;
         }
         self.note_failed_change(member);
         self.note_error(member);
-        self.members[member].is_device(device)
+        self[member].is_device(device)
     }
 
-    /// Writes to a member; what fails with a medium error is written once more.
-    pub(crate) async fn write_device(
-        self: &Rc<Self>,
-        member: usize,
-        device: &Rc<D>,
-        at: Lba,
-        data: Payload,
-        durability: Durability,
-    ) -> IoResult<()> {
-        match device.write(at, data.clone(), durability).await {
-            Err(error) if self.may_try_again(member, device, error) => {
-                Box::pin(device.write(at, data, durability)).await
-            }
-            result => result,
-        }
-    }
-
-    fn note_error(self: &Rc<Self>, member: usize) {
+    fn note_error(self: &Rc<Self>, member: MemberIndex) {
         let policy = self.health.policy();
-        let watch = self.members[member].watch();
+        let watch = self[member].watch();
         let errors = watch.add_error(self.handle.now(), policy.error_window_ns);
         if policy.max_errors == 0 || errors <= policy.max_errors {
             return;
@@ -583,7 +592,7 @@ impl<D: BlockDevice> MemberSet<D> {
         }
         // Once for each time that it passes the limit.
         if is_failed || errors == policy.max_errors + 1 {
-            self.health.say(HealthNews::TooManyErrors { member, errors, is_failed });
+            self.health.say(HealthNews::TooManyErrors { member: member.0, errors, is_failed });
         }
     }
 }

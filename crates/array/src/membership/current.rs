@@ -1,8 +1,9 @@
-//! What the members say of the array, kept true while it is in use.
+//! The record of the members about the array, kept true while the array is in use.
 //!
 //! A member that is given up is out at once, in memory. No change is acknowledged before all others say
-//! so durably, with a higher event count ([`barrier`](Membership::barrier)): a member that comes back without
-//! the changes can be told from those who have everything. Many requests that meet one loss share one update.
+//! so durably, with a higher event count ([`barrier`](Membership::barrier)). So a start can tell a
+//! member that comes back without the changes from those that have everything. Many requests that meet
+//! one loss share one update.
 //!
 //! The next event is written only when all members in service have the one before it; a start tells that one
 //! first to those that lack it. So a member that is one event behind the newest, and in service by it, has
@@ -17,18 +18,17 @@ use voltier_ring::Signal;
 use crate::canary::{self, Canary};
 use crate::format::journal_label::{JournalRecord, JournalState};
 use crate::format::superblock::{ArrayRecord, Usage};
-use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 
 /// Begins an update of the record, by a task of its own; false if the array is gone.
 pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
 
-/// Who is in the array, and what else its members say of it. A bare array says nothing, and waits for
-/// nothing.
+/// The members of the array, and what else their record says of it. A bare array says nothing, and
+/// waits for nothing.
 pub(crate) struct Membership {
-    /// What the members say; none of a bare array.
+    /// The record of the members; none of a bare array.
     record: Option<RefCell<ArrayRecord>>,
-    /// What the record is to say of its use.
+    /// The use that the record is to name.
     usage: Cell<Usage>,
     /// And of the journal's device; the event of a change is the record's.
     journal: Cell<Option<JournalRecord>>,
@@ -88,7 +88,7 @@ impl Membership {
         self.record.is_some()
     }
 
-    /// What the members say.
+    /// The record of the members.
     ///
     /// # Panics
     /// Of a bare array.
@@ -100,12 +100,12 @@ impl Membership {
         self.record.as_ref().expect("an array with durable state").borrow()
     }
 
-    /// What the record is to say of the journal's device.
+    /// The journal's device as the record is to name it.
     pub(crate) fn journal(&self) -> Option<JournalRecord> {
         self.journal.get()
     }
 
-    /// What the record is to say of the array's use.
+    /// The array's use as the record is to name it.
     pub(crate) fn usage(&self) -> Usage {
         self.usage.get()
     }
@@ -246,13 +246,13 @@ impl Membership {
     }
 
     /// Members that are lost, and not on record as such.
-    pub(crate) fn has_unrecorded_loss<D>(&self, members: &[Member<D>]) -> bool {
+    pub(crate) fn has_unrecorded_loss<D>(&self, members: &MemberSet<D>) -> bool {
         if self.record.is_none() {
             return false;
         }
         let record = self.now();
         let is_used = |member| record.is_in_service(member) || record.is_rebuilding(member);
-        (0..record.members.len()).any(|member| is_used(member) && !members[member].has_device())
+        record.indexes().any(|member| is_used(member) && !members[member].has_device())
     }
 
     /// Flushes every member; one that fails is lost, and on record as lost, or this fails.

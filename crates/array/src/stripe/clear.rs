@@ -10,7 +10,7 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{MemberIndex, StripeNumber, count, each};
 use crate::journal::ledger::{Content, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
@@ -50,12 +50,12 @@ impl<D: BlockDevice> Clearer<D> {
             return self.clear_beside(range, clear).await;
         }
         let stripe_sectors = self.geometry.stripe_sectors();
-        let first = range.start.0.div_ceil(stripe_sectors);
-        let end = range.end().0 / stripe_sectors;
+        let first = StripeNumber(range.start.0.div_ceil(stripe_sectors));
+        let end = StripeNumber(range.end().0 / stripe_sectors);
         if first >= end {
             return self.clear_part(range, clear).await;
         }
-        let (first_lba, end_lba) = (Lba(first * stripe_sectors), Lba(end * stripe_sectors));
+        let (first_lba, end_lba) = (Lba(first.0 * stripe_sectors), Lba(end.0 * stripe_sectors));
         let before = SectorRange::new(range.start, first_lba.0 - range.start.0);
         let behind = SectorRange::new(end_lba, range.end().0 - end_lba.0);
         self.clear_part(before, clear).await?;
@@ -63,8 +63,8 @@ impl<D: BlockDevice> Clearer<D> {
         while start < end {
             let stripes = start..self.end_of_run(start).min(end);
             start = stripes.end;
-            // What was never written reads as zeroes already.
-            if !self.bitmap.is_blank(StripeNumber(stripes.start)) {
+            // Regions that were never written read as zeroes already.
+            if !self.bitmap.is_blank(stripes.start) {
                 // A task of its own: members are cleared together, whether somebody waits or not.
                 self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;
             }
@@ -85,7 +85,7 @@ impl<D: BlockDevice> Clearer<D> {
     }
 
     /// Up to which stripe those from `start` on are locked at once: all in one region.
-    fn end_of_run(&self, start: u64) -> u64 {
+    fn end_of_run(&self, start: StripeNumber) -> StripeNumber {
         let end = start + STRIPES_AT_ONCE;
         if !self.bitmap.is_durable() {
             return end;
@@ -93,7 +93,7 @@ impl<D: BlockDevice> Clearer<D> {
         let groups = self.geometry.group_count() as u64;
         let in_region =
             self.members.regions().region_sectors() / self.geometry.chunk_sectors() * groups;
-        end.min((start / in_region + 1) * in_region)
+        end.min(StripeNumber((start.0 / in_region + 1) * in_region))
     }
 
     /// Less than a stripe, or the ends of two.
@@ -158,21 +158,25 @@ impl<D: BlockDevice> Clearer<D> {
     }
 
     /// Whole stripes of one region: the rows of each group are one range of its members.
-    async fn clear_stripes(self: Rc<Self>, stripes: Range<u64>, clear: Clear) -> IoResult<()> {
-        let _entered = self.bitmap.enter(StripeNumber(stripes.start)).await?;
+    async fn clear_stripes(
+        self: Rc<Self>,
+        stripes: Range<StripeNumber>,
+        clear: Clear,
+    ) -> IoResult<()> {
+        let _entered = self.bitmap.enter(stripes.start).await?;
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let mut guards = Vec::new();
         // Ascending, and nobody else holds two: no two of these wait for each other.
-        for stripe in stripes.clone() {
-            guards.push(self.stripes.lock(StripeNumber(stripe), chunk, Access::Exclusive).await);
+        for stripe in each(stripes.clone()) {
+            guards.push(self.stripes.lock(stripe, chunk, Access::Exclusive).await);
         }
         let groups = self.geometry.group_count() as u64;
         let mut clears = Vec::new();
-        for first in stripes.clone().take(groups as usize) {
-            let group = self.geometry.group_of(StripeNumber(first));
+        for first in each(stripes.clone()).take(groups as usize) {
+            let group = self.geometry.group_of(first);
             self.members.check_group(group)?;
-            let rows = (stripes.end - first).div_ceil(groups);
-            let start = self.geometry.member_lba(StripeNumber(first), 0);
+            let rows = count(&(first..stripes.end)).div_ceil(groups);
+            let start = self.geometry.member_lba(first, 0);
             let range = SectorRange::new(start, rows * chunk.end);
             let members = self.geometry.members_of(group).collect();
             let inner = self.clone();
@@ -185,13 +189,16 @@ impl<D: BlockDevice> Clearer<D> {
     async fn clear_members(
         self: &Rc<Self>,
         group: usize,
-        members: Vec<usize>,
+        members: Vec<MemberIndex>,
         range: SectorRange,
         clear: Clear,
     ) -> IoResult<()> {
         let content = Content::Zeroes { sectors: range.count };
-        let piece =
-            |member: &usize| Piece { member: *member, at: range.start, content: content.clone() };
+        let piece = |member: &MemberIndex| Piece {
+            member: *member,
+            at: range.start,
+            content: content.clone(),
+        };
         let pieces = if self.journal.is_in_service() && !canary::is(Canary::ClearsUnrecorded) {
             members.iter().map(piece).collect()
         } else {

@@ -6,7 +6,7 @@ use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{MemberIndex, StripeNumber};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -44,7 +44,7 @@ impl<D: BlockDevice> Mender<D> {
         &self,
         stripe: StripeNumber,
         span: Span,
-        successors: &[(usize, Rc<D>)],
+        successors: &[(MemberIndex, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         match self.mend_span(stripe, span, successors).await {
             Err(IoError::Medium) => {}
@@ -71,7 +71,7 @@ impl<D: BlockDevice> Mender<D> {
         &self,
         stripe: StripeNumber,
         span: Span,
-        successors: &[(usize, Rc<D>)],
+        successors: &[(MemberIndex, Rc<D>)],
     ) -> IoResult<Vec<Buf>> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
         let at = self.geometry.member_lba(stripe, span.start);

@@ -1,30 +1,32 @@
-//! Reads: each part from its member, those that lie behind one another there as one; what cannot be read
-//! is computed from the others, and a medium error repaired with the result.
+//! Reads: each part from its member, those that lie behind one another there as one. Parts that cannot
+//! be read are computed from the others, and the result repairs a medium error.
 
 use std::rc::Rc;
+use std::slice::from_ref;
 
 use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Part, Span};
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{MemberIndex, StripeNumber};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
+use crate::members::long_transfer::longest_run;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::{Access, Stripes};
 
 /// A part of a chunk, and where it goes.
 struct Wanted {
-    /// Its number among the parts of the request.
+    /// The part's number among the parts of the request.
     number: usize,
     slot: usize,
     span: Span,
     into: Buf,
 }
 
-/// What is read at once.
+/// The parts that are read at once.
 enum SubRead {
     /// Never written: nothing is read.
     Blank(Vec<Wanted>),
@@ -46,7 +48,7 @@ impl Runs {
     /// Adds a part at this place of a member to what lies in front of it, if that is not too long then.
     fn add(
         &mut self,
-        (member, at): (usize, Lba),
+        (MemberIndex(member), at): (MemberIndex, Lba),
         stripe: StripeNumber,
         wanted: Wanted,
         sectors_max: impl FnOnce() -> u64,
@@ -69,7 +71,7 @@ impl Runs {
     }
 }
 
-/// What was read of the slots of a stripe.
+/// The content that was read of the slots of a stripe.
 struct Chunks {
     states: Vec<SlotState>,
     /// For each slot what is known of it.
@@ -153,8 +155,8 @@ impl<D: BlockDevice> Reader<D> {
     }
 
     /// How much of a member is read at once. Copies are held one by one, against writers.
-    fn run_sectors_max(&self, member: usize) -> u64 {
-        if self.geometry.is_mirror() { 0 } else { self.members.longest_run(member..member + 1) }
+    fn run_sectors_max(&self, member: MemberIndex) -> u64 {
+        if self.geometry.is_mirror() { 0 } else { longest_run(from_ref(&self.members[member])) }
     }
 
     fn is_slot_online(&self, stripe: StripeNumber, slot: usize) -> bool {
@@ -165,7 +167,7 @@ impl<D: BlockDevice> Reader<D> {
     /// Whether a slot is read where it is: its member has it, and is not avoided.
     fn is_slot_read(&self, stripe: StripeNumber, slot: usize) -> bool {
         let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
-        // Which copy is read was chosen before.
+        // The copy to read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
         member.has_region(self.bitmap.region_of(stripe)) && !is_avoided
     }
@@ -187,7 +189,7 @@ impl<D: BlockDevice> Reader<D> {
         online.min_by_key(load).unwrap_or(0)
     }
 
-    /// What was read, with the numbers of the parts.
+    /// The content that was read, with the numbers of the parts.
     async fn do_sub_read(self: Rc<Self>, sub_read: SubRead) -> IoResult<Vec<(usize, Buf)>> {
         match sub_read {
             SubRead::Blank(wanted) => {

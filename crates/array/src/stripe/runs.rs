@@ -5,7 +5,7 @@ use voltier_block::{BlockDevice, Lba, Payload, SECTOR_BYTES, SectorRange};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::StripeNumber;
+use crate::geometry::numbers::{MemberIndex, StripeNumber};
 use crate::stripe::new_data::NewData;
 use crate::stripe::stripes::Stripes;
 
@@ -14,7 +14,7 @@ pub(crate) type Run = Vec<(StripeNumber, Vec<NewData>)>;
 
 /// One write of a member.
 pub(crate) struct MemberWrite {
-    pub(crate) member: usize,
+    pub(crate) member: MemberIndex,
     /// Where in the member's data area.
     pub(crate) at: Lba,
     pub(crate) data: Payload,
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn what_follows_on_a_member_is_joined_and_gaps_are_kept() {
         let write = |member, at, byte: u8| MemberWrite {
-            member,
+            member: MemberIndex(member),
             at: Lba(at),
             data: Payload::One(Buf::copy_of(&[byte; 1024]).freeze()),
         };
@@ -110,7 +110,8 @@ mod tests {
         let content = |write: &MemberWrite| -> Vec<u8> {
             write.data.pieces().iter().flat_map(|piece: &Bytes| [piece[0], piece[1023]]).collect()
         };
-        let runs: Vec<_> = joined.iter().map(|run| (run.member, run.at.0, content(run))).collect();
+        let runs: Vec<_> =
+            joined.iter().map(|run| (run.member.0, run.at.0, content(run))).collect();
         let expected = vec![(0, 8, vec![1, 1, 3, 3]), (1, 8, vec![2, 2]), (1, 12, vec![4, 4])];
         assert_eq!(runs, expected);
     }

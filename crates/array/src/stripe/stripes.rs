@@ -17,7 +17,7 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Part, Span};
-use crate::geometry::numbers::{Row, StripeNumber, count, each};
+use crate::geometry::numbers::{MemberIndex, Row, StripeNumber, count, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
@@ -32,7 +32,7 @@ const DECODERS_MAX: usize = 256;
 /// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
 type DecoderKey = (usize, Vec<usize>, Vec<usize>);
 
-/// What all who read and write stripes share.
+/// The parts that all who read and write stripes share.
 pub(crate) struct Stripes<D> {
     handle: Handle,
     geometry: Geometry,
@@ -200,8 +200,8 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// A member that could not be given up failed a write to these sectors, and the others have the new
-    /// content of their stripes: nothing that is computed from both is right.
-    pub(crate) fn note_half_written(&self, member: usize, range: SectorRange) {
+    /// content of their stripes. Nothing that is computed from both is right.
+    pub(crate) fn note_half_written(&self, member: MemberIndex, range: SectorRange) {
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
             // Two shapes are of one group, whose stripes are its rows.
@@ -318,19 +318,19 @@ impl<D: BlockDevice> Stripes<D> {
     /// The first that came up.
     pub(crate) async fn read_rows(
         &self,
-        members: &[usize],
+        members: &[MemberIndex],
         rows: &Range<Row>,
     ) -> IoResult<Vec<Buf>> {
         let chunk = Span { start: 0, end: self.geometry.chunk_sectors() };
         let at = self.geometry.lba_of_row(rows.start);
         let bytes = count(rows) as usize * chunk.bytes();
-        let read = |member: &usize| self.members.clone().read(*member, at, Buf::new(bytes));
+        let read = |member: &MemberIndex| self.members.clone().read(*member, at, Buf::new(bytes));
         let results = together(&self.handle, members.iter().map(read).collect()).await;
         results.into_iter().collect()
     }
 }
 
-/// What a request does to its sectors.
+/// The use that a request makes of its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Reads what must belong together.

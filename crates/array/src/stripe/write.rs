@@ -19,6 +19,7 @@ use crate::geometry::plan::{Method, Plan, SlotState, plan, unusable};
 use crate::journal::ledger::{Content, Ledger, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::at_once;
+use crate::members::long_transfer::longest_run;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::merge::batch::batches_of;
@@ -27,7 +28,7 @@ use crate::stripe::new_data::{NewData, SmallWrite};
 use crate::stripe::runs::{MemberWrite, Run, join_writes, runs_of};
 use crate::stripe::stripes::{Access, Stripes};
 
-/// What is written at once of a request.
+/// The parts of a request that are written at once.
 enum Work {
     Run(Run),
     /// A part of a stripe, which others may go with.
@@ -163,7 +164,7 @@ impl<D: BlockDevice> Writer<D> {
 
     /// Rows that are written as one, at most: members and the journal take them at once.
     fn rows_of_run_max(&self) -> usize {
-        let mut sectors = self.members.longest_run(0..self.members.len());
+        let mut sectors = longest_run(&self.members);
         let mut rows = u64::MAX;
         let width = self.geometry.width();
         if let Some(sectors_max) = self.journal.run_sectors_max(width) {
@@ -179,7 +180,7 @@ impl<D: BlockDevice> Writer<D> {
     }
 }
 
-/// What one write of a slot's member will be.
+/// The one write of a slot's member to come.
 struct SlotWrite {
     slot: usize,
     span: Span,
@@ -190,7 +191,7 @@ struct SlotWrite {
 struct OldData {
     states: Vec<SlotState>,
     plan: Plan,
-    /// What was read, as the plan says.
+    /// The content that was read, as the plan says.
     read: Vec<Buf>,
 }
 
@@ -273,7 +274,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         self.journal.end(transaction, result).await
     }
 
-    /// Reads what the parity needs. What gives a medium error is planned around.
+    /// Reads what the parity needs. The plan avoids chunks that give a medium error.
     async fn read_old(
         self: &Rc<Self>,
         stripe: StripeNumber,
@@ -282,8 +283,8 @@ impl<D: BlockDevice> StripeWriter<D> {
     ) -> IoResult<OldData> {
         let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
-        // What a replay writes again must match by itself: it may come after the parity was made anew, and
-        // nothing needs a resync then.
+        // Stripes that a replay writes again must match by themselves: the replay may come after the
+        // parity was made anew, and nothing needs a resync then.
         let may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
@@ -421,7 +422,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }
 
-    /// What the journal takes of these writes.
+    /// The pieces that the journal takes of these writes.
     fn pieces_of(&self, ready: &[MemberWrite]) -> Vec<Piece> {
         if !self.journal.is_in_service() {
             return Vec::new();

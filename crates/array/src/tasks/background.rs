@@ -14,18 +14,18 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{Region, Row, count, each};
+use crate::geometry::numbers::{MemberIndex, Region, Row, count, each};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
 use crate::stripe::ground::Ground;
 use crate::tasks::pace::{Pace, Pacer, Progress, Turn};
 
-/// What a run reads of each member, in bytes, if a chunk is no longer: long enough for the full speed of
-/// a disk, short enough for a writer that waits.
+/// The bytes that a run reads of each member, if a chunk is no longer. So many are long enough for the
+/// full speed of a disk, and short enough for a writer that waits.
 const RUN_BYTES: u64 = 512 << 10;
-/// The same for a task that only keeps its floor beside requests, on drives without seeks: on eight
-/// modelled D3700 200 MB/s of them add 2 % to the clients' 99th percentile, and long ones a tenth.
+/// The same for a task that only keeps its floor beside requests, on drives without seeks. On eight
+/// modelled D3700 200 MB/s of such runs add 2 % to the clients' 99th percentile, and long ones a tenth.
 const SHORT_RUN_BYTES: u64 = 128 << 10;
 /// How often a task looks whether its runs have ended.
 const LOOK_NS: Nanos = 1_000_000;
@@ -44,8 +44,8 @@ pub(crate) struct RegionJob<D> {
     pub(crate) group: usize,
     pub(crate) region: Region,
     /// Members that are filled, and with which devices.
-    pub(crate) targets: Vec<(usize, Rc<D>)>,
-    /// What the members of the array were when it began.
+    pub(crate) targets: Vec<(MemberIndex, Rc<D>)>,
+    /// The generation of the array's members when the job began.
     pub(crate) generation: u64,
     pub(crate) error: Cell<Option<IoError>>,
     runs_left: Cell<usize>,
@@ -56,7 +56,7 @@ impl<D> RegionJob<D> {
     pub(crate) fn new(
         group: usize,
         region: Region,
-        targets: Vec<(usize, Rc<D>)>,
+        targets: Vec<(MemberIndex, Rc<D>)>,
         generation: u64,
     ) -> Self {
         let (runs_left, error) = (Cell::new(0), Cell::new(None));
@@ -313,7 +313,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
     }
 }
 
-/// What all devices of a group take at once, in bytes.
+/// The bytes that all devices of a group take at once.
 pub(crate) fn run_bytes_max<D: BlockDevice>(
     geometry: &Geometry,
     members: &MemberSet<D>,

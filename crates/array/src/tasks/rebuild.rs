@@ -5,9 +5,9 @@
 //! stripes in it; while it is being filled, it is written like any other. The most exposed regions come
 //! first: those that the most members of a group lack. Never-written ones are no work.
 //!
-//! Every few seconds the members that are filled are flushed, and what they have then is taken out of
-//! the region map on all members: a restart goes on from there. When nothing is lacking, the member is
-//! flushed once more, and the superblocks say that it is in service.
+//! Every few seconds the rebuild flushes the members that are filled. The rebuild then takes what they
+//! have out of the region map on all members, and a restart goes on from there. When nothing is
+//! lacking, the member is flushed once more, and the superblocks say that it is in service.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{Region, count, each};
+use crate::geometry::numbers::{MemberIndex, Region, count, each};
 use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
@@ -58,10 +58,10 @@ pub(crate) struct Rebuild<D> {
 /// A rebuild, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildStatus {
-    /// How far it is. What a member has, from wherever, is done.
+    /// How far it is. Regions that a member has, from wherever, are done.
     pub progress: Progress,
-    /// Regions that could not be computed, because too much of their stripes cannot be read. Their
-    /// members stay as they are until a rebuild that is started again gets through.
+    /// Regions that could not be computed, because too much of their stripes cannot be read. The
+    /// members of such regions stay as they are until a rebuild that is started again gets through.
     pub stuck_regions: u64,
     /// Why the last of these could not be.
     pub last_error: Option<IoError>,
@@ -177,7 +177,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
     /// Puts in service what lacks nothing; whether there is more to fill.
     async fn finish(&self) -> bool {
         self.store_progress(Canary::ServiceBeforeFlush).await;
-        for member in 0..self.members.len() {
+        for member in self.members.indexes() {
             self.put_in_service(member).await;
         }
         let is_copying = self.members.iter().any(|it| it.succeeding().is_some());
@@ -252,7 +252,7 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     fn begin_job(&self, group: usize, region: Region) -> RegionJob<D> {
-        let target = |member: usize| {
+        let target = |member: MemberIndex| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
                 let is_free = !missing.under_way.contains(&region);
                 (missing.regions.has(region) && is_free).then(|| device.clone())
@@ -267,19 +267,24 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// Whether a device is filled beside a member in service.
-    fn is_successor(&self, (member, device): &(usize, Rc<D>)) -> bool {
+    fn is_successor(&self, (member, device): &(MemberIndex, Rc<D>)) -> bool {
         self.members[*member].succeeding().is_some_and(|own| Rc::ptr_eq(&own, device))
     }
 
     /// The members to read for rows of a group: those that are copied, and, if something is to be
     /// computed, enough of all, which take turns.
-    fn sources(&self, run: &Run<D>, copied: &[usize], is_computed: bool) -> IoResult<Vec<usize>> {
+    fn sources(
+        &self,
+        run: &Run<D>,
+        copied: &[MemberIndex],
+        is_computed: bool,
+    ) -> IoResult<Vec<MemberIndex>> {
         if !is_computed {
             return Ok(copied.to_vec());
         }
         let job = &run.job;
         let members = self.geometry.members_of(job.group);
-        let mut usable: Vec<usize> =
+        let mut usable: Vec<MemberIndex> =
             members.filter(|member| self.members[*member].has_region(job.region)).collect();
         let needed = self.geometry.data_chunks();
         if usable.len() < needed {
@@ -295,18 +300,18 @@ impl<D: BlockDevice> Rebuild<D> {
     /// Reads long runs, computes row by row, writes long runs.
     async fn fill_rows(&self, run: &Run<D>) -> IoResult<()> {
         // One that came back may have turned out to have the region.
-        let lacks = |(member, device): &(usize, Rc<D>)| {
+        let lacks = |(member, device): &(MemberIndex, Rc<D>)| {
             let region = run.job.region;
             self.members[*member].with_missing(device, |it| it.regions.has(region)).unwrap_or(false)
         };
         let targets: Vec<_> = run.job.targets.iter().filter(|it| lacks(it)).cloned().collect();
-        let is_copied = |it: &&(usize, Rc<D>)| self.is_successor(it);
-        let copied: Vec<usize> = targets.iter().filter(is_copied).map(|it| it.0).collect();
-        let computed: Vec<usize> =
+        let is_copied = |it: &&(MemberIndex, Rc<D>)| self.is_successor(it);
+        let copied: Vec<MemberIndex> = targets.iter().filter(is_copied).map(|it| it.0).collect();
+        let computed: Vec<MemberIndex> =
             targets.iter().filter(|it| !is_copied(it)).map(|it| it.0).collect();
         let reads = self.sources(run, &copied, !computed.is_empty())?;
         let bufs = self.stripes.read_rows(&reads, &run.rows).await?;
-        let known: BTreeMap<usize, Buf> = reads.iter().copied().zip(bufs).collect();
+        let known: BTreeMap<MemberIndex, Buf> = reads.iter().copied().zip(bufs).collect();
         let mut filled = self.compute_rows(run, &known, &computed);
         let at = self.geometry.lba_of_row(run.rows.start);
         for (member, bytes) in known.into_iter().filter(|(member, _)| copied.contains(member)) {
@@ -330,17 +335,17 @@ impl<D: BlockDevice> Rebuild<D> {
     fn compute_rows(
         &self,
         run: &Run<D>,
-        known: &BTreeMap<usize, Buf>,
-        computed: &[usize],
-    ) -> BTreeMap<usize, Buf> {
+        known: &BTreeMap<MemberIndex, Buf>,
+        computed: &[MemberIndex],
+    ) -> BTreeMap<MemberIndex, Buf> {
         if computed.is_empty() {
             return BTreeMap::new();
         }
         let group = run.job.group;
         let chunk_bytes = (self.geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as usize;
         let count = count(&run.rows) as usize;
-        let new = |member: &usize| (*member, Buf::new(count * chunk_bytes));
-        let mut filled: BTreeMap<usize, Buf> = computed.iter().map(new).collect();
+        let new = |member: &MemberIndex| (*member, Buf::new(count * chunk_bytes));
+        let mut filled: BTreeMap<MemberIndex, Buf> = computed.iter().map(new).collect();
         for (index, row) in each(run.rows.clone()).enumerate() {
             let stripe = self.stripes.stripe_of(group, row);
             let place = index * chunk_bytes..(index + 1) * chunk_bytes;
@@ -366,7 +371,7 @@ impl<D: BlockDevice> Rebuild<D> {
         self.stored_at_ns.set(self.handle.now());
     }
 
-    async fn put_in_service(&self, member: usize) {
+    async fn put_in_service(&self, member: MemberIndex) {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = self.members[member].filling(is_full).flatten() else { return };

@@ -14,6 +14,7 @@ use crate::format::bits::Bits;
 use crate::format::member_layout::MemberLayout;
 use crate::format::superblock::MemberState;
 use crate::geometry::chunks::Geometry;
+use crate::geometry::numbers::MemberIndex;
 use crate::members::label_copies::read_superblock;
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
@@ -30,7 +31,7 @@ const LOOK_NS: Nanos = 100_000;
 pub enum Replacement {
     /// In the place of a lost member: all that was written is computed.
     Rebuild,
-    /// It is the lost member itself: what changed since is computed.
+    /// The device is the lost member itself: what changed since is computed.
     Return,
     /// Beside a member in service, which goes when all is copied.
     Copy,
@@ -116,31 +117,31 @@ impl<D: BlockDevice> Replacements<D> {
         if is_taken { Err(ReplaceError::Uuid) } else { Ok(()) }
     }
 
-    fn check_place(&self, member: usize) -> Result<(), ReplaceError> {
+    fn check_place(&self, member: MemberIndex) -> Result<(), ReplaceError> {
         let members = self.members.len();
-        let Some(own) = self.members.get(member) else {
-            return Err(ReplaceError::NoSuchMember { member, members });
+        let Some(own) = self.members.get(member.0) else {
+            return Err(ReplaceError::NoSuchMember { member: member.0, members });
         };
         if self.closing.is_begun() {
             return Err(ReplaceError::Stopped);
         }
         if own.is_rebuilding() || own.is_copied() {
-            return Err(ReplaceError::Busy { member });
+            return Err(ReplaceError::Busy { member: member.0 });
         }
         let group = self.geometry.group_of_member(member);
         if !own.has_device() && self.members.check_group(group).is_err() {
-            return Err(ReplaceError::Hopeless { member });
+            return Err(ReplaceError::Hopeless { member: member.0 });
         }
         Ok(())
     }
 
     /// The uuid of a device that is this member, given up by the others and not used since: it lacks
     /// what is dirty and nothing else.
-    async fn returning(&self, member: usize, device: &D) -> Option<[u8; 16]> {
+    async fn returning(&self, member: MemberIndex, device: &D) -> Option<[u8; 16]> {
         let record = self.membership.durable()?.record();
         let found = read_superblock(device).await.ok()??.superblock;
-        let entry = record.members[member];
-        let own = found.array.members.get(found.member)?;
+        let entry = record[member];
+        let own = found.array.get(found.member)?;
         let is_it = found.array.uuid == record.uuid
             && found.member == member
             && own.uuid == entry.uuid
@@ -157,7 +158,7 @@ impl<D: BlockDevice> Replacements<D> {
     /// When the device does not suit or fails; the array is as before then.
     pub(crate) async fn replace(
         &self,
-        member: usize,
+        member: MemberIndex,
         device: Rc<D>,
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
@@ -170,10 +171,14 @@ impl<D: BlockDevice> Replacements<D> {
     ///
     /// # Errors
     /// When the device does not suit or fails; the array is as before then.
-    pub(crate) async fn take_back(&self, member: usize, device: Rc<D>) -> Result<bool, ArrayError> {
+    pub(crate) async fn take_back(
+        &self,
+        member: MemberIndex,
+        device: Rc<D>,
+    ) -> Result<bool, ArrayError> {
         let Some(uuid) = self.look_for_return(member, &device).await? else { return Ok(false) };
         // Another device may have taken the place while the label was read.
-        let record = self.membership.durable().map(|durable| durable.record().members[member]);
+        let record = self.membership.durable().map(|durable| durable.record()[member]);
         let is_lost = record.is_some_and(|it| it.uuid == uuid && it.state == MemberState::Lost);
         if !is_lost || self.members[member].has_device() {
             return Ok(false);
@@ -184,7 +189,7 @@ impl<D: BlockDevice> Replacements<D> {
     /// The uuid of a device that is the lost member itself.
     async fn look_for_return(
         &self,
-        member: usize,
+        member: MemberIndex,
         device: &D,
     ) -> Result<Option<[u8; 16]>, ArrayError> {
         self.check_place(member)?;
@@ -196,7 +201,7 @@ impl<D: BlockDevice> Replacements<D> {
     /// Puts a device in a place; one that is `returning` lacks what changed since it left, and no more.
     async fn put_in_place(
         &self,
-        member: usize,
+        member: MemberIndex,
         device: Rc<D>,
         returning: Option<[u8; 16]>,
         uuid: [u8; 16],
@@ -237,7 +242,7 @@ impl<D: BlockDevice> Replacements<D> {
     }
 
     /// A device that came lacks all regions so far: from now on only those that it does.
-    fn narrow(&self, member: usize, device: &Rc<D>, is_back: bool) {
+    fn narrow(&self, member: MemberIndex, device: &Rc<D>, is_back: bool) {
         let Some(lacking) = self.bitmap.lacking(is_back) else { return };
         self.members[member].with_missing(device, |missing| missing.regions = lacking);
     }
@@ -261,16 +266,17 @@ impl<D: BlockDevice> Replacements<D> {
     }
 
     /// Lost members that can be rebuilt.
-    fn places(&self) -> impl DoubleEndedIterator<Item = usize> {
-        let is_place = |member: &usize| {
+    fn places(&self) -> impl DoubleEndedIterator<Item = MemberIndex> {
+        let is_place = |member: &MemberIndex| {
             !self.members[*member].has_device() && self.check_place(*member).is_ok()
         };
-        (0..self.members.len()).filter(is_place)
+        self.members.indexes().filter(is_place)
     }
 
     /// A lost member that can be rebuilt, of the group that has the fewest left.
-    fn place_for_spare(&self) -> Option<usize> {
-        let exposed = |member: &usize| self.members.lost_in(self.geometry.group_of_member(*member));
+    fn place_for_spare(&self) -> Option<MemberIndex> {
+        let exposed =
+            |member: &MemberIndex| self.members.lost_in(self.geometry.group_of_member(*member));
         self.places().rev().max_by_key(exposed)
     }
 

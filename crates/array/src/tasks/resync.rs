@@ -1,9 +1,10 @@
 //! Making parity anew where it may not match, after a stop that was none: in the background.
 //!
-//! The array serves meanwhile. Waiting for it would cost minutes for every power cut, and hours without
-//! a bitmap, and would not make the data safer: until it is through, a member that is lost takes along
-//! what its stripes that need a resync held, whether somebody reads them or not. A stripe is made right under
-//! its lock; its region stays dirty until it is through, so a restart goes on.
+//! The array serves meanwhile. Waiting for a resync would cost minutes for every power cut, and hours
+//! without a bitmap, and would not make the data safer. Until the resync is through, a lost member
+//! takes along what its stripes that need a resync held, whether somebody reads them or not. A stripe
+//! is made right under its lock. The stripe's region stays dirty until the region is through, so a
+//! restart goes on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -83,7 +84,8 @@ impl<D: BlockDevice> Resync<D> {
         if self.membership.is_closed() {
             return None;
         }
-        // What cannot be read cannot be made right: such a region still needs a resync, and the others go on.
+        // A region that cannot be read cannot be made right: it still needs a resync, and the others go
+        // on.
         if self.resync_region(region).await.is_ok() {
             self.bitmap.note_resynced(region);
             self.bitmap.begin_rounds();

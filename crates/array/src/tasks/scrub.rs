@@ -1,16 +1,16 @@
 //! Scrub: reads everything that was written, on all members, and holds it against its parity.
 //!
 //! With two or more parities, or three or more copies, the syndromes of a block that does not match
-//! name the member that is wrong (`voltier_parity::Verdict`): that block is rewritten, not the parity.
-//! With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and made to
-//! match only by choice. Blocks that give a medium error are computed and written in any case.
+//! name the member that is wrong (`voltier_parity::Verdict`). The scrub rewrites that block, not the
+//! parity. With one parity, or two copies, nothing tells data from parity: a mismatch is counted, and
+//! made to match only by choice. Blocks that give a medium error are computed and written in any case.
 //!
 //! Syndromes name the member, not the version. A block of data that goes bad and is then overwritten by
-//! read-modify-write leaves the difference in the parity: the block is right, and "repairing" it would give
-//! the client's new data up. So a block of data is rewritten only in a region that an earlier scrub of this
-//! start found to match and that nobody has written since (`Bitmap::is_unchanged`). Elsewhere the scrub
-//! reports the block and leaves it, unless the user asks for the rewriting. Parities are put right
-//! everywhere, and so are copies: writes never compute them from old ones.
+//! read-modify-write leaves the difference in the parity. The block is right, and "repairing" it would
+//! give the client's new data up. So a block of data is rewritten only in a region that an earlier
+//! scrub of this start found to match and that nobody has written since (`Bitmap::is_unchanged`).
+//! Elsewhere the scrub reports the block and leaves it, unless the user asks for the rewriting.
+//! Parities are put right everywhere, and so are copies: writes never compute them from old ones.
 //!
 //! A stripe is checked under its lock, so no write is half done. Regions whose parity is still made anew
 //! after a crash, and groups that lack a member, are left out and counted.
@@ -27,7 +27,7 @@ use voltier_parity::{Stores, Verdict};
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{Region, StripeNumber, each};
+use crate::geometry::numbers::{MemberIndex, Region, StripeNumber, each};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
@@ -38,12 +38,12 @@ use crate::tasks::pace::Progress;
 /// Findings that are kept for show.
 const FINDINGS_MAX: usize = 64;
 
-/// What a scrub does about blocks that do not match.
+/// The action of a scrub on blocks that do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScrubRepair {
-    /// It counts them.
+    /// The scrub counts them.
     Nothing,
-    /// It rewrites those of which it knows that they are wrong: no data in regions that were written since
+    /// The scrub rewrites those that are known to be wrong: no data in regions that were written since
     /// they last matched.
     #[default]
     Located,
@@ -72,7 +72,7 @@ pub struct ScrubFinding {
 pub struct ScrubStatus {
     /// How far it is.
     pub progress: Progress,
-    /// What it does about what it finds.
+    /// The scrub's action on what it finds.
     pub repair: ScrubRepair,
     /// Blocks that did not match.
     pub mismatched_blocks: u64,
@@ -96,7 +96,7 @@ pub struct ScrubStatus {
     pub findings: Vec<ScrubFinding>,
 }
 
-/// What was found.
+/// The findings of the scrub.
 #[derive(Clone, Default)]
 struct Found {
     checked_bytes: u64,
@@ -111,6 +111,29 @@ struct Found {
     findings: Vec<ScrubFinding>,
 }
 
+/// The next job of a scrub, which goes group by group in each region.
+#[derive(Clone, Copy)]
+struct Cursor {
+    region: Region,
+    group: usize,
+}
+
+impl Cursor {
+    const START: Self = Self { region: Region(0), group: 0 };
+
+    /// The job behind this one, of so many groups.
+    fn next(self, group_count: usize) -> Self {
+        if self.group + 1 < group_count {
+            return Self { group: self.group + 1, ..self };
+        }
+        self.next_region()
+    }
+
+    fn next_region(self) -> Self {
+        Self { region: self.region + 1, group: 0 }
+    }
+}
+
 /// The work of the scrub, and what it remembers.
 pub(crate) struct Scrub<D> {
     geometry: Geometry,
@@ -120,8 +143,7 @@ pub(crate) struct Scrub<D> {
     stripes: Rc<Stripes<D>>,
     mender: Rc<Mender<D>>,
     repair: Cell<ScrubRepair>,
-    /// The next job: group by group in each region.
-    cursor: Cell<u64>,
+    cursor: Cell<Cursor>,
     found: RefCell<Found>,
 }
 
@@ -145,7 +167,7 @@ pub(crate) type ScrubTask<D> = Runner<D, Scrub<D>>;
 impl<D: BlockDevice> Work<D> for Scrub<D> {
     /// Begins with nothing found.
     fn prepare(&self) -> bool {
-        self.cursor.set(0);
+        self.cursor.set(Cursor::START);
         let blocks_by_member = vec![0; self.members.len()];
         self.found.replace(Found { blocks_by_member, ..Found::default() });
         true
@@ -153,18 +175,18 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
 
     /// The next region of a group that was written.
     fn next_job(&self) -> Option<RegionJob<D>> {
-        let groups = self.geometry.group_count() as u64;
+        let end = Region(self.bitmap.regions().count());
         let mut cursor = self.cursor.get();
-        let end = self.bitmap.regions().count() * groups;
-        while cursor < end && !self.bitmap.is_written(Region(cursor / groups)) {
-            cursor = (cursor / groups + 1) * groups;
+        while cursor.region < end && !self.bitmap.is_written(cursor.region) {
+            cursor = cursor.next_region();
         }
-        self.cursor.set(cursor + 1);
-        let (group, region) = ((cursor % groups) as usize, Region(cursor / groups));
-        if cursor < end {
-            self.bitmap.begin_check(group, region);
+        self.cursor.set(cursor.next(self.geometry.group_count()));
+        let Cursor { region, group } = cursor;
+        if region >= end {
+            return None;
         }
-        (cursor < end).then(|| RegionJob::new(group, region, Vec::new(), self.members.changes()))
+        self.bitmap.begin_check(group, region);
+        Some(RegionJob::new(group, region, Vec::new(), self.members.changes()))
     }
 
     fn end_job(&self, job: &RegionJob<D>, is_cancelled: bool) {
@@ -199,7 +221,7 @@ impl<D: BlockDevice> Work<D> for Scrub<D> {
     async fn run(&self, run: &Run<D>) -> IoResult<()> {
         let (group, region) = (run.job.group, run.job.region);
         let _guards = self.stripes.lock_rows(group, run.rows.clone(), Access::Exclusive).await;
-        let members: Vec<usize> = self.geometry.members_of(group).collect();
+        let members: Vec<MemberIndex> = self.geometry.members_of(group).collect();
         let is_whole = members.iter().all(|member| self.members[*member].has_region(region));
         let needs_resync = self.bitmap.needs_resync(self.stripes.stripe_of(group, run.rows.start));
         if !is_whole || needs_resync {
@@ -243,7 +265,7 @@ impl<D: BlockDevice> Scrub<D> {
             stripes: stripes.clone(),
             mender: mender.clone(),
             repair: Cell::default(),
-            cursor: Cell::default(),
+            cursor: Cell::new(Cursor::START),
             found: RefCell::default(),
         }
     }
@@ -400,7 +422,7 @@ impl<D: BlockDevice> Scrub<D> {
         self.members.clone().write(member, at, right.into(), Durability::Cached).await
     }
 
-    fn note(&self, mismatch: &Mismatch<'_>, member: Option<usize>, is_repaired: bool) {
+    fn note(&self, mismatch: &Mismatch<'_>, member: Option<MemberIndex>, is_repaired: bool) {
         let SectorRange { start, count } = self.place_on_member(mismatch);
         let sectors = SectorRange::new(self.members.on_device(start), count);
         let group = self.geometry.group_of(mismatch.stripe);
@@ -409,8 +431,9 @@ impl<D: BlockDevice> Scrub<D> {
         found.repaired_blocks += u64::from(is_repaired);
         if let Some(member) = member {
             found.located_blocks += 1;
-            found.blocks_by_member[member] += 1;
+            found.blocks_by_member[member.0] += 1;
         }
+        let member = member.map(|member| member.0);
         let is_next = |last: &&mut ScrubFinding| {
             (last.member, last.group, last.is_repaired) == (member, group, is_repaired)
                 && last.sectors.end() == sectors.start

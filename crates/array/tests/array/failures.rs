@@ -23,7 +23,7 @@ async fn read(world: &World, at: Lba) -> Result<u8, IoError> {
 fn first_member(world: &World) -> usize {
     let geometry = world.array.geometry();
     let place = geometry.place_of(Lba(0));
-    geometry.member_of(place.stripe, geometry.slot_of_column(place.stripe, place.column))
+    geometry.member_of(place.stripe, geometry.slot_of_column(place.stripe, place.column)).0
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_medium_error_met_by_a_write_is_planned_around() {
         let geometry = world.array.geometry().clone();
         let stripe = geometry.place_of(Lba(0)).stripe;
         for slot in [0, 4, 5] {
-            let watch = &world.watches[geometry.member_of(stripe, slot)];
+            let watch = &world.watches[geometry.member_of(stripe, slot).0];
             watch.bad.borrow_mut().insert(0);
             write(&world, Lba(0), 2 + slot as u8).await.expect("write");
             assert!(watch.bad.borrow().is_empty(), "slot {slot} was written");
@@ -92,7 +92,7 @@ fn with_too_many_lost_requests_fail_and_nothing_is_made_up() {
             let first = first_member(&world);
             let group = world.array.geometry().members_of(0);
             let lost = group.clone().cycle().skip(first).take(allowed + 1);
-            lost.for_each(|member| world.watches[member].is_gone.set(true));
+            lost.for_each(|member| world.watches[member.0].is_gone.set(true));
             let stripes = world.array.geometry().width() as u64 * 2;
             for stripe in 0..stripes {
                 let at = Lba(stripe * world.array.geometry().stripe_sectors());

@@ -114,7 +114,7 @@ impl World {
         let place = geometry.place_of(Lba(block * 8));
         let slot = geometry.slot_of_column(place.stripe, place.column);
         let at = geometry.member_lba(place.stripe, block * 8 % geometry.chunk_sectors());
-        (geometry.member_of(place.stripe, slot), at)
+        (geometry.member_of(place.stripe, slot).0, at)
     }
 
     fn spoil(&self, block: u64, times: u32) -> usize {

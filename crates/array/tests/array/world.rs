@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, Consistency, CreateOptions, Geometry, Layout, Level, SUPERBLOCK_BYTES, StripeNumber,
+    Array, Consistency, CreateOptions, Geometry, Layout, Level, MemberIndex, SUPERBLOCK_BYTES,
+    StripeNumber,
 };
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, MIB, Payload, Prng,
@@ -231,7 +232,7 @@ impl World {
                 .map(|slot| columns[geometry.column_of_slot(stripe, slot)])
                 .collect();
             for slot in 0..geometry.width() {
-                let member = geometry.member_of(stripe, slot);
+                let MemberIndex(member) = geometry.member_of(stripe, slot);
                 if !self.array.is_online(member) {
                     continue;
                 }

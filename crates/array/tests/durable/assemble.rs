@@ -275,6 +275,6 @@ fn what_cannot_be_made_is_refused_before_anything_is_written() {
         assert_eq!(Array::examine(&world.drives[0]).await, Ok(None));
         world.create(&good).await;
         let found = Array::examine(&world.drives[3]).await.expect("whole").expect("a member");
-        assert_eq!((found.member, &found.array.name[..], found.array.event), (3, "box", 2));
+        assert_eq!((found.member.0, &found.array.name[..], found.array.event), (3, "box", 2));
     });
 }

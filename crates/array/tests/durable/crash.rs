@@ -48,9 +48,9 @@ impl Story {
     }
 }
 
-/// Starts an array of four, to which a fifth was being added at the cut, without that one, writes a block,
-/// and comes back with that one if it has become a member. The array without it, what it holds, and whether
-/// the fifth is one of its members by then.
+/// Starts an array of four, to which a fifth was being added at the cut, without the fifth. Writes a
+/// block, and comes back with the fifth if it has become a member. Returns the array without the fifth,
+/// its content, and whether the fifth is one of its members by then.
 pub(crate) async fn start_without_the_fifth(
     world: &World,
     story: &Story,
@@ -196,7 +196,7 @@ pub(crate) fn at_steps<F: Future<Output = ()> + 'static>(
     unreachable!("some step is the last")
 }
 
-/// All that may be made of the drives of a bay.
+/// All that may be made of the drives of a fixture.
 fn cases() -> Vec<(Level, usize, Consistency)> {
     vec![
         (Level::Raid5, 3, Consistency::Bitmap),

@@ -1,12 +1,12 @@
-//! A member for capacity, added while the array serves: power cuts at every step with requests beside it,
-//! members that are lost before, in the middle and behind it, and what is refused.
+//! A member for capacity, added while the array serves. The tests have power cuts at every step with
+//! requests beside it, members that are lost before, in the middle and behind it, and what is refused.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_array::{
     Array, ArrayError, AssembleOptions, BackgroundTask, Consistency, CreateOptions, Geometry,
-    GrowError, Layout, Level, MemberState, Pace, Priority, ReshapeWait, ScrubRepair,
+    GrowError, Layout, Level, MemberIndex, MemberState, Pace, Priority, ReshapeWait, ScrubRepair,
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Prng, SectorRange};
 
@@ -49,7 +49,7 @@ async fn fill(array: &Array<Drive>, from: usize, step: usize) -> Model {
     model
 }
 
-/// What a stopped array holds on these drives without any so many of them.
+/// Checks the content of a stopped array on these drives without any so many of them.
 async fn check_losses(world: &World, drives: &[usize], count: usize, model: &Model, when: &str) {
     for lost in choices(drives.len(), count) {
         let again = World::new(&world.handle, world.media(), None, 3);
@@ -96,9 +96,10 @@ async fn array_drives(world: &World, members: usize) -> Vec<usize> {
         let Ok(Some(found)) = Array::examine(drive).await else { continue };
         let event = found.array.event;
         // One that was to come, and to which the others never went, has a number of its own.
-        let is_known = found.member < members && found.array.is_in_service(found.member);
-        if is_known && event > newest[found.member] {
-            (drives[found.member], newest[found.member]) = (Some(number), event);
+        let MemberIndex(member) = found.member;
+        let is_known = member < members && found.array.is_in_service(found.member);
+        if is_known && event > newest[member] {
+            (drives[member], newest[member]) = (Some(number), event);
         }
     }
     drives.into_iter().map(|drive| drive.expect("all are there")).collect()
@@ -292,7 +293,7 @@ fn a_member_is_lost_in_the_middle_the_move_waits_for_another_and_goes_on() {
                 assert_eq!(reshape.waits_for, Some(ReshapeWait::Members));
                 model.check(&array, "degraded").await;
                 if done == 1 {
-                    // It is the same after a start.
+                    // The array is the same after a start.
                     array.stop().await.expect("stop");
                 }
                 let array = if done == 1 {
@@ -358,7 +359,7 @@ async fn moves(world: World, story: Story, members: usize, seed: u64) {
     story.is_stopped.set(true);
 }
 
-/// What is there after a cut, without some members: then they are replaced, and it goes to its end.
+/// The array after a cut, without some members: then they are replaced, and the move goes to its end.
 fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usize>, when: &str) {
     let (story, when) = (story.clone(), when.to_owned());
     on_media(media, move |world| async move {

@@ -1,6 +1,8 @@
 //! The control plane's view of arrays.
 
-use voltier_array::{Consistency, JournalState, MemberRecord, MemberState, Superblock};
+use voltier_array::{
+    Consistency, JournalState, MemberIndex, MemberRecord, MemberState, Superblock,
+};
 
 use crate::array_settings::ArraySettings;
 use crate::array_spec::ArrayLevel;
@@ -50,7 +52,7 @@ impl From<Superblock> for MemberLabel {
         let Superblock { array, member, .. } = superblock;
         let geometry = &array.geometry;
         let place = |(at, member): (usize, &MemberRecord)| LabelledPlace {
-            group: geometry.group_of_member(at) as u32,
+            group: geometry.group_of_member(MemberIndex(at)) as u32,
             state: member.state,
         };
         let in_service = JournalState::InService;
@@ -59,7 +61,7 @@ impl From<Superblock> for MemberLabel {
             level: ArrayLevel(geometry.level()),
             chunk_bytes: (geometry.chunk_sectors() * voltier_block::SECTOR_BYTES) as u32,
             consistency: array.consistency,
-            place: member as u32,
+            place: member.0 as u32,
             event: array.event,
             redundancy: geometry.parity_chunks() as u32,
             places: array.members.iter().enumerate().map(place).collect(),

@@ -7,9 +7,10 @@ use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 
-/// Newest version this program writes; newer ones are refused. The program writes the oldest one that can say
-/// what there is: 1 without arrays, 2 with arrays that have neither spare pools nor limits of their own, 3
-/// with arrays that merge small writes as usual, 4 with caches whose `congested` is as usual.
+/// Newest version this program writes; newer ones are refused. The program writes the oldest one that
+/// can say what there is. Version 1 is for no arrays, 2 for arrays that have neither spare pools nor
+/// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
+/// `congested` is as usual.
 pub const REGISTRY_VERSION: u32 = 5;
 
 const FORMAT: &str = "voltier-registry";

@@ -134,8 +134,8 @@ impl Registry {
         self.change(|body| body.spare_pools.retain(|pool| pool.name != *name))
     }
 
-    /// Replaces a pool and an array at once, on the medium when it returns: a spare that goes from one to
-    /// the other is at any moment in one of them.
+    /// Replaces a pool and an array at once, on the medium when the call returns. A spare that goes
+    /// from one to the other is at any moment in one of them.
     ///
     /// # Errors
     /// When the file cannot be written; nothing changed then.

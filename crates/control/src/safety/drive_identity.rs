@@ -1,4 +1,4 @@
-//! What a drive is known by, whatever its path is called this time.
+//! The mark that a drive is known by, whatever its path is called this time.
 //!
 //! Names such as `/dev/sdb` are given in the order in which the kernel finds drives: after a reboot another
 //! drive may have the name. So the registry keeps a mark that stays with the drive, and the path is a hint.

@@ -1,9 +1,9 @@
 //! The checks of a device before anything is written to it (guarantee 9).
 //!
-//! [`examine`] only looks: it opens the device for itself, asks the kernel who uses it, reads its
-//! first bytes, and lets go again: the drive that is opened over it then takes its own lock. The
-//! result is a list of findings; content findings can be overridden with `-f`, because the user then knows
-//! what would be lost; a device that is mounted or in use is refused always.
+//! [`examine`] only looks. The call opens the device for itself, asks the kernel who uses the device,
+//! reads the first bytes, and lets go again. A drive that is opened later takes its own lock. The
+//! result is a list of findings. A user can override content findings with `-f`, because the user then
+//! knows what would be lost. A device that is mounted or in use is refused always.
 
 mod drive_identity;
 mod finding;

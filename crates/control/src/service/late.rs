@@ -1,5 +1,6 @@
-//! Devices that come late: what waits for them is tried when they are there, or when the hold-off is over;
-//! what failed for want of them is tried again; a member that was missing returns to its array.
+//! Devices that come late. The service tries what waits for them when they are there, or when the
+//! hold-off is over. The service tries again what failed for want of them, and a member that was
+//! missing returns to its array.
 
 use std::time::{Duration, Instant};
 

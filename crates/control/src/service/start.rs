@@ -95,8 +95,9 @@ impl<E: Engine> Service<E> {
         self.note(&name, resumed);
     }
 
-    /// Takes a drive as the origin of a volume that is not served: its user says that the drive holds what
-    /// the origin held, a copy of it or the same drive with another mark. The cache goes on with it.
+    /// Takes a drive as the origin of a volume that is not served. The user of the command says that
+    /// the drive holds what the origin held, as a copy or as the same drive with another mark. The
+    /// cache goes on with that drive.
     pub(super) fn take_origin(
         &mut self,
         name: &VolumeName,
@@ -186,8 +187,8 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// An attach that a crash cut off before the first opening of its cache was on record: until
-    /// then it wrote through, so the origin has everything and the volume is as it was before.
+    /// An attach that a crash cut off before the first opening of its cache was on record. Until then
+    /// the cache wrote through, so the origin has everything and the volume is as it was before.
     fn take_back_attach(&mut self, record: &VolumeRecord) -> ControlResult<()> {
         self.log(&record.name, "its attach was cut off and is taken back; attach the SSD again");
         let plain = VolumeRecord { cache: None, ..record.clone() };

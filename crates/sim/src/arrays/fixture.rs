@@ -231,7 +231,7 @@ impl ArrayFixture {
                 let journals = known.journals();
                 for drive in order.iter().filter(|drive| !journals.has(**drive)) {
                     let own = known.0[*drive].as_ref().expect("only members are given");
-                    self.members.give(*drive, own.array.members[own.member].uuid);
+                    self.members.give(*drive, own.array[own.member].uuid);
                 }
                 for left_out in &report.left_out {
                     self.members.note_former(left_out.member, order[left_out.device]);

@@ -43,7 +43,7 @@ impl fmt::Display for Known {
                 MemberState::Absent => 'a',
             };
             let states: String = own.array.members.iter().map(letter).collect();
-            let (member, event) = (own.member, own.array.event);
+            let (member, event) = (own.member.0, own.array.event);
             write!(out, " {drive}: member {member} event {event} {states},")?;
         }
         Ok(())
@@ -94,7 +94,7 @@ impl Known {
     pub(crate) fn drives_of(&self, given: DriveSet) -> Vec<Option<usize>> {
         let Some(newest) = self.newest(given) else { return Vec::new() };
         let is_it = |member: usize, own: &Superblock| {
-            own.member == member && own.array.members[member].uuid == newest.members[member].uuid
+            own.member.0 == member && own.array.members[member].uuid == newest.members[member].uuid
         };
         let drive = |member| {
             let found = self.given(given).find(|(_, own)| is_it(member, own));

@@ -109,7 +109,7 @@ impl MemberMap {
             !array.is_online(*member)
                 || drives.into_iter().flatten().any(|drive| self.is_harmed(drive))
         };
-        array.geometry().members_of(group).filter(is_exposed).count()
+        array.geometry().members_of(group).filter(|member| is_exposed(&member.0)).count()
     }
 
     /// Members in this state.

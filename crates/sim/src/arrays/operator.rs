@@ -5,8 +5,8 @@
 use std::rc::Rc;
 
 use voltier_array::{
-    ArrayError, BackgroundTask, MAP_START_BYTES, MemberLayout, MemberState, Pace, Priority,
-    ReplaceError, ScrubRepair,
+    ArrayError, BackgroundTask, MAP_START_BYTES, MemberIndex, MemberLayout, MemberState, Pace,
+    Priority, ReplaceError, ScrubRepair,
 };
 use voltier_block::{Lba, Nanos, Prng, SectorRange};
 use voltier_ring::JoinHandle;
@@ -179,7 +179,7 @@ impl Operator {
     fn may_lose(&self, member: usize) -> bool {
         let (fixture, array) = (&self.fixture, self.fixture.array());
         let geometry = array.geometry();
-        let group = geometry.group_of_member(member);
+        let group = geometry.group_of_member(MemberIndex(member));
         let is_counted = !array.is_online(member)
             || fixture
                 .members

@@ -1,7 +1,7 @@
 //! Holds every stripe to what is read of the volume, with an arithmetic of its own: products in
 //! GF(2^8) bit by bit.
 
-use voltier_array::{Geometry, StripeNumber};
+use voltier_array::{Geometry, MemberIndex, StripeNumber};
 use voltier_block::SECTOR_BYTES;
 
 /// The product modulo 0x11d.
@@ -95,7 +95,7 @@ pub(crate) fn check(
     let data: Vec<&[u8]> =
         (0..data_chunks).map(|slot| columns[geometry.column_of_slot(stripe, slot)]).collect();
     for slot in 0..geometry.width() {
-        let member = geometry.member_of(stripe, slot);
+        let MemberIndex(member) = geometry.member_of(stripe, slot);
         let at = geometry.member_lba(stripe, 0).0;
         let Some(found) = stored(member, at) else { continue };
         match slot.checked_sub(data_chunks) {

@@ -3,7 +3,8 @@
 use std::iter::successors;
 
 use voltier_array::{
-    Consistency, CreateOptions, Geometry, MemberLayout, MergeMode, MergePolicy, StripeNumber,
+    Consistency, CreateOptions, Geometry, MemberIndex, MemberLayout, MergeMode, MergePolicy,
+    StripeNumber,
 };
 use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
@@ -197,7 +198,7 @@ impl Setup {
 pub(crate) fn can_lose(geometry: &Geometry, lost: MemberSet) -> bool {
     (0..geometry.group_count()).all(|group| {
         let members = geometry.members_of(group);
-        let count = members.filter(|member| lost.has(*member)).count();
+        let count = members.filter(|member| lost.has(member.0)).count();
         count <= geometry.parity_chunks()
     })
 }
@@ -210,8 +211,8 @@ pub(crate) fn losses(geometry: &Geometry) -> Vec<MemberSet> {
     let choices = choices.filter(|choice| choice.count() <= most);
     let everywhere = |choice: MemberSet| {
         let lost = |group: usize| {
-            let of_group: Vec<usize> = geometry.members_of(group).collect();
-            choice.iter().map(move |member| of_group[(member + group) % width])
+            let of_group: Vec<MemberIndex> = geometry.members_of(group).collect();
+            choice.iter().map(move |member| of_group[(member + group) % width].0)
         };
         (0..groups).flat_map(lost).collect()
     };

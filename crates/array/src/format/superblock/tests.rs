@@ -26,7 +26,7 @@ fn superblock(level: Level, members: usize, chunk_bytes: u64) -> Superblock {
         needs_resync: false,
         reshape: None,
     };
-    Superblock { array, member: members - 1, device_sectors }
+    Superblock { array, member: MemberIndex(members - 1), device_sectors }
 }
 
 fn reseal(block: &mut [u8]) {
@@ -134,8 +134,9 @@ fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
         assert!(places.data.end() <= second);
         assert_eq!(read.array.geometry.member_sectors(), places.data.count);
         assert_eq!(read.array.members.len(), read.array.geometry.member_count());
-        assert!(read.member < read.array.members.len());
-        // What is read is written the same: nothing in it was ignored, but what is reserved.
+        assert!(read.member.0 < read.array.members.len());
+        // The bytes that are read are written the same: the decoder ignores nothing but what is
+        // reserved.
         assert_eq!(Superblock::decode(&read.encode(0), 0), Ok(read));
     }
 }

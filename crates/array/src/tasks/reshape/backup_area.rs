@@ -14,7 +14,7 @@ use crate::format::checksum::{crc_without, seal};
 use crate::format::member_layout::BACKUP_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{Row, count};
+use crate::geometry::numbers::{MemberIndex, Row, count};
 use crate::members::at_once::together;
 use crate::members::long_transfer::{read_long, write_long};
 use crate::members::member_set::MemberSet;
@@ -46,11 +46,11 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 
-/// What is kept of which member.
+/// The content that is kept of each member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     array: [u8; 16],
-    member: usize,
+    member: MemberIndex,
 }
 
 /// So many sectors of a chunk fit, of each row of a unit.
@@ -62,7 +62,7 @@ pub(crate) fn sectors_at_once(unit_rows: u64, chunk_sectors: u64) -> u64 {
 fn encode(owner: Owner, position: u64, span: Span, rows: u64, data: &[u8]) -> Bytes {
     let mut head = Head::new_zeroed();
     head.magic = MAGIC;
-    head.member = (owner.member as u32).into();
+    head.member = (owner.member.0 as u32).into();
     head.array = owner.array;
     head.position = position.into();
     head.start = span.start.into();
@@ -79,7 +79,7 @@ fn encode(owner: Owner, position: u64, span: Span, rows: u64, data: &[u8]) -> By
 fn decode(whole: Bytes, owner: Owner, position: u64, span: Span, rows: u64) -> Option<Bytes> {
     let head = Head::ref_from_bytes(whole.get(..HEAD_BYTES)?).ok()?;
     let is_it = head.magic == MAGIC
-        && head.member.get() as usize == owner.member
+        && head.member.get() as usize == owner.member.0
         && head.array == owner.array
         && head.position.get() == position
         && (head.start.get(), head.sectors.get(), head.rows.get())
@@ -103,7 +103,7 @@ impl<D: BlockDevice> BackupArea<D> {
         Rc::new(Self { handle, geometry, members, membership })
     }
 
-    fn backup_owner(&self, member: usize) -> Owner {
+    fn backup_owner(&self, member: MemberIndex) -> Owner {
         let array = self.membership.durable().map_or([0; 16], |durable| durable.record().uuid);
         Owner { array, member }
     }
@@ -114,17 +114,17 @@ impl<D: BlockDevice> BackupArea<D> {
     /// When a member does not take it that cannot be lost.
     pub(super) async fn stage(self: &Rc<Self>, position: u64, filled: &Filled) -> IoResult<()> {
         let rows = count(&filled.rows);
-        let write = |(member, data): (usize, &Bytes)| {
+        let write = |(member, data): (MemberIndex, &Bytes)| {
             let whole = encode(self.backup_owner(member), position, filled.span, rows, data);
             self.clone().write_backup(member, whole)
         };
-        let writes = filled.members.iter().enumerate().map(write);
+        let writes = self.members.indexes().zip(&filled.members).map(write);
         let results = together(&self.handle, writes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
         self.members.check_group(0)
     }
 
-    async fn write_backup(self: Rc<Self>, member: usize, whole: Bytes) -> IoResult<()> {
+    async fn write_backup(self: Rc<Self>, member: MemberIndex, whole: Bytes) -> IoResult<()> {
         let Ok(device) = self.members[member].device() else { return Ok(()) };
         self.members.counters().add(|counts| counts.metadata_writes += 1);
         let at = Lba::from_bytes(BACKUP_START_BYTES);
@@ -138,8 +138,8 @@ impl<D: BlockDevice> BackupArea<D> {
         self.members.lose_on_error(member, &device, result)
     }
 
-    /// Puts in place what members keep, after a crash. What one that is not in service yet has of it is
-    /// not known: it lacks that.
+    /// Puts in place what members keep, after a crash. Nobody knows what a member that is not in
+    /// service yet has of it: that member lacks it.
     ///
     /// # Errors
     /// When members that cannot be lost do not have it, or do not take it.
@@ -151,8 +151,8 @@ impl<D: BlockDevice> BackupArea<D> {
         let window = two.shapes().window(record.position, 1);
         let start = record.moved_sectors;
         let span = Span { start, end: start + record.staged_sectors };
-        let members = 0..self.members.len();
-        let restore = |member: usize| {
+        let members = self.members.indexes();
+        let restore = |member: MemberIndex| {
             let (area, rows) = (self.clone(), window.new_rows.clone());
             async move {
                 let Ok(device) = area.members[member].device() else { return Ok(()) };
@@ -181,7 +181,7 @@ impl<D: BlockDevice> BackupArea<D> {
 
     async fn restore_rows(
         self: &Rc<Self>,
-        member: usize,
+        member: MemberIndex,
         first_row: Row,
         span: Span,
         data: Bytes,
@@ -201,12 +201,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_taken_for_just_what_it_is() {
-        let (owner, span) = (Owner { array: [3; 16], member: 2 }, Span { start: 8, end: 24 });
+        let (owner, span) =
+            (Owner { array: [3; 16], member: MemberIndex(2) }, Span { start: 8, end: 24 });
         let data: Vec<u8> = (0..2 * 8192).map(|byte| byte as u8).collect();
         let whole = encode(owner, 5, span, 2, &data);
         assert_eq!(decode(whole.clone(), owner, 5, span, 2).as_deref(), Some(&data[..]));
         let others = [
-            (Owner { member: 1, ..owner }, 5, span, 2),
+            (Owner { member: MemberIndex(1), ..owner }, 5, span, 2),
             (Owner { array: [4; 16], ..owner }, 5, span, 2),
             (owner, 4, span, 2),
             (owner, 5, Span { start: 0, end: 16 }, 2),

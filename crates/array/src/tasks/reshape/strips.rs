@@ -12,7 +12,7 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{Row, count, each};
+use crate::geometry::numbers::{MemberIndex, Row, count, each};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -21,7 +21,7 @@ use crate::stripe::stripes::Stripes;
 use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::run_bytes_max;
 
-/// What is read and written at once, in bytes of the volume, if one block of each chunk is not more.
+/// The bytes of the volume that are read and written at once, if one block of each chunk is not more.
 const STRIP_BYTES: u64 = 8 << 20;
 /// The smallest part of a chunk that is moved, in sectors: the largest block of a member.
 const BLOCK_SECTORS: u64 = 8;
@@ -33,7 +33,7 @@ pub(crate) struct Strip {
     pub(crate) span: Span,
 }
 
-/// What members will have: of each the rows of a strip, one behind the other.
+/// The content that members will have: of each the rows of a strip, one behind the other.
 pub(crate) struct Filled {
     pub(crate) rows: Range<Row>,
     pub(crate) span: Span,
@@ -142,7 +142,7 @@ impl<D: BlockDevice> Restriper<D> {
         let at_once = (self.run_bytes_max() / chunk_bytes as u64).max(1);
         let runs = each(rows.clone()).step_by(at_once as usize);
         let runs: Vec<_> = runs.map(|start| start..(start + at_once).min(rows.end)).collect();
-        let members: Vec<usize> = (0..before.member_count()).collect();
+        let members: Vec<MemberIndex> = MemberIndex::all(before.member_count()).collect();
         let read = |rows: &Range<Row>| {
             let (inner, members, rows) = (self.clone(), members.clone(), rows.clone());
             async move { inner.stripes.read_rows(&members, &rows).await }
@@ -150,11 +150,11 @@ impl<D: BlockDevice> Restriper<D> {
         let mut known = BTreeMap::new();
         let results = together(&self.handle, runs.iter().map(read).collect()).await;
         for (rows, read) in runs.iter().zip(results) {
-            for (member, bytes) in read?.into_iter().enumerate() {
+            for (member, bytes) in members.iter().zip(read?) {
                 let bytes = bytes.freeze();
                 for (index, row) in each(rows.clone()).enumerate() {
                     let chunk = bytes.slice(index * chunk_bytes..(index + 1) * chunk_bytes);
-                    known.insert((row, member), chunk);
+                    known.insert((row, *member), chunk);
                 }
             }
         }
@@ -162,7 +162,7 @@ impl<D: BlockDevice> Restriper<D> {
         let chunk = |(row, column): (Row, usize)| {
             let stripe = before.stripe_of(0, row);
             let member = before.member_of(stripe, before.slot_of_column(stripe, column));
-            // What was never written is not what members hold.
+            // Members do not hold the content of stripes that were never written.
             let is_blank = self.bitmap.is_blank(stripe);
             if is_blank { zeroes.clone() } else { known[&(row, member)].clone() }
         };
@@ -217,7 +217,7 @@ impl<D: BlockDevice> Restriper<D> {
             let slots = sources.into_iter().chain(parities.iter().map(|parity| &parity[..]));
             for (slot, chunk) in slots.enumerate() {
                 let member = after.member_of(stripe, slot);
-                members[member][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
+                members[member.0][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
             }
         }
         Filled { rows, span, members: members.into_iter().map(Buf::freeze).collect() }
@@ -228,7 +228,7 @@ impl<D: BlockDevice> Restriper<D> {
     /// # Errors
     /// When a member does not take them that cannot be lost.
     pub(super) async fn write_rows(self: &Rc<Self>, filled: &Filled) -> IoResult<()> {
-        let members = filled.members.iter().enumerate();
+        let members = self.members.indexes().zip(&filled.members);
         let writes = members.flat_map(|(member, bytes)| {
             let pieces = self.pieces_of_rows(filled, bytes);
             pieces.into_iter().map(move |(at, piece)| (member, at, piece))
@@ -241,7 +241,7 @@ impl<D: BlockDevice> Restriper<D> {
         self.members.check_group(0)
     }
 
-    /// What one member has of some rows, as it is written: whole rows in long runs.
+    /// The content of one member in some rows, as it is written: whole rows in long runs.
     fn pieces_of_rows(&self, filled: &Filled, bytes: &Bytes) -> Vec<(Lba, Bytes)> {
         let chunk_sectors = self.geometry.chunk_sectors();
         let chunk_bytes = chunk_sectors * SECTOR_BYTES;
@@ -258,7 +258,7 @@ impl<D: BlockDevice> Restriper<D> {
         pieces.map(piece).collect()
     }
 
-    /// What all members take at once, in bytes.
+    /// The bytes that all members take at once.
     fn run_bytes_max(&self) -> u64 {
         run_bytes_max(&self.geometry, &self.members, 0)
     }

@@ -1,9 +1,10 @@
 //! Moves the array window by window from its old shape to the new one.
 //!
-//! A window is closed to requests, what the journal has for it is brought in place, its rows are written
-//! where nothing is needed any more, flushed, and then the superblocks say that the position is behind
-//! it. Until all of them do, the rows it was read from are as they were. The first units lie over what
-//! they are moved to: these are kept on all members (`backup_area`) before they are written.
+//! A window is closed to requests, and what the journal has for the window is brought in place. The
+//! worker writes the window's rows where nothing is needed any more, and flushes. Then the superblocks
+//! say that the position is behind the window. Until all of them do, the rows that the worker read are
+//! as they were. The first units lie over what they are moved to: all members keep these units
+//! (`backup_area`) before the worker writes them.
 
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -36,7 +37,7 @@ use crate::tasks::reshape::strips::{Restriper, Strip, spans, strips};
 use crate::tasks::reshape::{Moving, ReshapeWait};
 use crate::tasks::resync::Resync;
 
-/// What a window writes to each member at most, in bytes, if a unit is no longer.
+/// The bytes that a window writes to each member at most, if a unit is no longer.
 const WINDOW_BYTES: u64 = 8 << 20;
 /// How often a move that waits looks again.
 const WAIT_NS: Nanos = 1_000_000_000;
@@ -177,7 +178,7 @@ impl<D: BlockDevice> Reshape<D> {
         if moved.is_ok() { Step::Again } else { Step::WaitUntil(ended + RETRY_NS) }
     }
 
-    /// What the array is to be before anything is moved on.
+    /// The condition of the array that the move waits for before it goes on.
     pub(crate) fn waits_for(&self) -> Option<ReshapeWait> {
         let is_whole = self.members.iter().all(Member::is_undisturbed);
         if !is_whole || self.rebuild.is_running() {
@@ -191,7 +192,7 @@ impl<D: BlockDevice> Reshape<D> {
         has_failed.then_some(ReshapeWait::FailedWrites)
     }
 
-    /// What the next window writes to each member, in bytes.
+    /// The bytes that the next window writes to each member.
     fn window_bytes(&self, moving: &Moving) -> u64 {
         let rows = units_at_once(moving) * moving.shapes().unit_rows();
         rows * self.geometry.chunk_sectors() * SECTOR_BYTES
@@ -307,14 +308,16 @@ impl<D: BlockDevice> Reshape<D> {
         self.membership.recorded().await
     }
 
-    /// One unit, a part of all its chunks after the other. What was begun before a crash is gone on with.
+    /// One unit, a part of all its chunks after the other. The worker goes on with a unit that was
+    /// begun before a crash.
     async fn move_over_itself(
         &self,
         moving: &Moving,
         window: &Window,
         redo_from: u64,
     ) -> IoResult<()> {
-        // What is read from now on needs no resync after a crash, and nothing is redone over it.
+        // Regions that are read from now on need no resync after a crash, and nothing is redone over
+        // them.
         self.membership.flush(&self.members).await?;
         self.journal.note_flushed(redo_from);
         let begun = moving.record();
@@ -383,7 +386,7 @@ impl<D: BlockDevice> Reshape<D> {
             let _entered = self.bitmap.enter(stripe).await?;
             let rest = SectorRange::new(start, range.end().0 - start.0);
             let clear = Clear::Zeroes(Durability::Cached);
-            let members = 0..self.members.len();
+            let members = self.members.indexes();
             let clears = members.map(|member| self.members.clone().clear(member, rest, clear));
             let results = together(&self.handle, clears.collect()).await;
             results.into_iter().collect::<IoResult<()>>()?;

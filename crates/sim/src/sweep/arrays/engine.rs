@@ -206,7 +206,7 @@ impl ArrayEngine for ArraySimEngine {
         for (at, (_, device, own)) in members.iter().enumerate() {
             // Of two devices that were the same member, one after the other, one has the place.
             let is_replaced = report.left_out.iter().any(|it| it.device == at && it.is_replaced);
-            if let Some(place) = places.get_mut(own.member)
+            if let Some(place) = places.get_mut(own.member.0)
                 && (place.is_none() || !is_replaced)
             {
                 *place = Some(device.clone());
