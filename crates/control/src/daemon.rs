@@ -61,6 +61,9 @@ pub fn run_daemon<E: Engine + Send>(
         // Clients may connect now and wait for their answer until every volume is up.
         let mut service = shared.lock();
         spawn("accept", &shared, move |shared| shared.accept(&listener))?;
+        if !options.device_wait.is_zero() {
+            service.knock()();
+        }
         service.start(lock.after_crash(), options.device_wait);
     }
     spawn("watch", &shared, |shared| shared.watch())?;

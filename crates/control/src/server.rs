@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::protocol::{self, Request, Response};
-use crate::service::{CRASH_STEP, CRASH_TRIES, Service};
+use crate::service::{self, CRASH_STEP, CRASH_TRIES, Service};
 
 /// Control clients served at a time: people and scripts; more than these wait in the backlog.
 const CLIENTS_MAX: usize = 64;
@@ -81,11 +81,17 @@ impl<E: Engine + Send> Shared<E> {
         let mut next_look: Option<Instant> = None;
         loop {
             let now = Instant::now();
+            let is_look_due = next_look.is_none_or(|at| now >= at);
+            if is_look_due {
+                // A device that does not answer keeps this thread, and nobody who holds the service.
+                let knock = self.lock().knock();
+                knock();
+            }
             let busy = {
                 let mut service = self.lock();
                 service.notice_lost_ssds();
                 service.notice_array_events();
-                if next_look.is_none_or(|at| now >= at) {
+                if is_look_due {
                     next_look = service.look_for_devices(now).map(|step| now + step);
                 }
                 service.step_jobs()
@@ -120,6 +126,7 @@ impl<E: Engine + Send> Shared<E> {
         let mut from = BufReader::new(stream);
         loop {
             let response = match protocol::receive::<Request>(&mut from) {
+                Ok(Some(Request::Ping)) => service::pong(),
                 Ok(Some(request)) => self.lock().handle(request),
                 Ok(None) => return,
                 Err(error) => {

@@ -179,7 +179,7 @@ mod tests {
         }
 
         fn machine(&self) -> Machine {
-            Machine { proc: self.0.path().join("proc"), sys: self.0.path().to_owned() }
+            Machine::of_tables(self.0.path().join("proc"), self.0.path().to_owned())
         }
 
         /// A block device of this name with these files.

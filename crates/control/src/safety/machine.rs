@@ -4,17 +4,31 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Where the kernel's tables are read: the real ones, or copies in tests.
+use super::looks::Looks;
+
+/// Where the kernel's tables are read: the real ones, or copies in tests. Clones know of the same devices
+/// that do not answer.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(super) proc: PathBuf,
     pub(super) sys: PathBuf,
+    pub(super) looks: Looks,
 }
 
 impl Machine {
     /// This machine.
     pub fn real() -> Self {
-        Self { proc: PathBuf::from("/proc"), sys: PathBuf::from("/sys") }
+        Self::of_tables(PathBuf::from("/proc"), PathBuf::from("/sys"))
+    }
+
+    pub(super) fn of_tables(proc: PathBuf, sys: PathBuf) -> Self {
+        Self { proc, sys, looks: Looks::default() }
+    }
+
+    /// Opens and reads devices, each on a thread of its own, and waits some seconds for their answers. A
+    /// device that gives none is not opened again before it does: [`super::examine`] fails at once.
+    pub(crate) fn knock(&self, paths: impl IntoIterator<Item = PathBuf>) {
+        self.looks.knock(paths);
     }
 
     /// The disk a partition belongs to.

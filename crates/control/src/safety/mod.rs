@@ -8,6 +8,7 @@
 mod drive_identity;
 mod finding;
 mod identity;
+mod looks;
 mod machine;
 mod signature;
 mod usage;
@@ -24,6 +25,7 @@ use std::path::Path;
 
 use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
+use looks::ANSWER_MAX;
 use signature::Content;
 
 /// The part that a device is about to have, and so the findings that count against it.
@@ -53,8 +55,19 @@ pub struct Examined {
 ///
 /// # Errors
 /// When it does not exist, is neither a regular file nor a block device, cannot be opened for
-/// writing, or has no whole sector.
+/// writing, has no whole sector, or does not answer for too long.
 pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+    let (own, at) = (machine.clone(), path.to_owned());
+    let examined = machine.looks.ask(path, ANSWER_MAX, move || examine_now(&own, &at, role));
+    examined.unwrap_or_else(|| {
+        let shown = path.display();
+        Err(ControlError::failed(format!(
+            "{shown} does not answer: opening and reading it takes too long; see `dmesg`"
+        )))
+    })
+}
+
+fn examine_now(machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
     let shown = path.display();
     let meta = path.metadata().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => ControlError::failed(format!(

@@ -51,7 +51,7 @@ mod tests {
 
     /// A machine with sda (partition sda1 mounted), sdb held by dm-0, sdc idle.
     fn machine(dir: &Path) -> Machine {
-        let machine = Machine { proc: dir.join("proc"), sys: dir.join("sys") };
+        let machine = Machine::of_tables(dir.join("proc"), dir.join("sys"));
         let block = dir.join("sys/dev/block");
         let disk = dir.join("sys/devices/sda");
         fs::create_dir_all(disk.join("sda1")).unwrap();

@@ -151,7 +151,7 @@ pub(super) fn survey<E: Engine>(
     // A spare that has the array's label was taken before a crash.
     let spares: Vec<DeviceSpec> = record.spares.clone();
     let (taken, free): (Vec<_>, Vec<_>) =
-        spares.into_iter().partition(|spare| service.is_labelled(spare, record.uuid));
+        spares.into_iter().partition(|spare| service.has_label(spare, record.uuid));
     let members = record.members.iter().flatten().map(|device| (device, "member"));
     let ours = members.chain(record.incoming.iter().map(|device| (device, "newcomer")));
     let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));

@@ -137,7 +137,8 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<Response> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
-        if spare_labels::names(&mut self.engine, &spare, record.uuid) {
+        let is_usable = self.look(&spare).is_ok();
+        if is_usable && spare_labels::names(&mut self.engine, &spare, record.uuid) {
             // A spare of this array that the record does not have: nothing of anybody's is on it.
             self.admit(&spare, Role::Spare, force, Beside::None)?;
         } else {
@@ -206,6 +207,11 @@ impl<E: Engine> Service<E> {
         let missing = self.live_arrays.get(name).map(|live| &live.absence.missing);
         let spares = missing.into_iter().flatten().filter(|it| it.is_spare());
         spares.map(|it| it.device.clone()).collect()
+    }
+
+    /// [`Self::is_labelled`] of a device that may not answer: a core would wait for it.
+    pub(super) fn has_label(&mut self, device: &DeviceSpec, array: Identity) -> bool {
+        self.look(device).is_ok() && self.is_labelled(device, array)
     }
 
     /// Whether a device says that it is a member of an array.

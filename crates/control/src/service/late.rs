@@ -2,6 +2,8 @@
 //! hold-off is over. The service tries again what failed for want of them, and a member that was
 //! missing returns to its array.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::Service;
@@ -51,6 +53,33 @@ pub(super) fn look_for_devices<E: Engine>(
     }
     let next_asking = service.ask_spares_again(now);
     [next_look(service), next_asking].into_iter().flatten().min()
+}
+
+/// The paths that a start opens, or a look for missing devices if there is one.
+pub(super) fn paths_to_open<E: Engine>(service: &Service<E>) -> BTreeSet<PathBuf> {
+    let is_late = |it: &Absence| it.since.is_some() || !it.missing.is_empty();
+    let mut devices: Vec<&DeviceSpec> = Vec::new();
+    for array in service.registry.arrays() {
+        match service.live_arrays.get(&array.name) {
+            Some(live) if live.size_bytes.is_some() => {
+                devices.extend(live.absence.missing.iter().map(|missing| &missing.device));
+            }
+            Some(live) if !is_late(&live.absence) => {}
+            _ => devices.extend(array.devices()),
+        }
+    }
+    for volume in service.registry.volumes() {
+        let is_tried = |live: &Live| !live.is_open && is_late(&live.absence);
+        if service.live.get(&volume.name).is_none_or(is_tried) {
+            devices.extend(volume.devices());
+        }
+    }
+    let is_begun = !service.live.is_empty() || !service.live_arrays.is_empty();
+    if !is_begun || !service.unfit_spares.is_empty() {
+        let pools = service.registry.pools().iter();
+        devices.extend(pools.flat_map(|pool| &pool.spares).map(|spare| &spare.device));
+    }
+    devices.iter().filter_map(|device| device.path()).map(Path::to_owned).collect()
 }
 
 /// How soon to look for missing devices again, if there are any.

@@ -38,6 +38,11 @@ use live::{Live, LiveArray};
 use spare_pools::Unfit;
 pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
 
+/// The answer to a ping, for which nobody needs the service.
+pub(crate) fn pong() -> Response {
+    Response::Pong { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() }
+}
+
 /// Volumes, arrays, registry and jobs of one state folder.
 pub struct Service<E> {
     engine: E,
@@ -96,10 +101,7 @@ impl<E: Engine> Service<E> {
         self.notice_lost_ssds();
         self.notice_array_events();
         match request {
-            Request::Ping => Ok(Response::Pong {
-                pid: std::process::id(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-            }),
+            Request::Ping => Ok(pong()),
             Request::Create { name, origin, cache } => self.create(name, origin, cache),
             Request::Delete { name, flush } => self.delete(&name, flush),
             Request::Show { name: Some(name) } => self.show(&name),
@@ -120,6 +122,12 @@ impl<E: Engine> Service<E> {
     /// anything to look for.
     pub fn look_for_devices(&mut self, now: Instant) -> Option<Duration> {
         late::look_for_devices(self, now)
+    }
+
+    /// The devices that the next start or look will open, to be knocked at while nobody holds the service.
+    pub(crate) fn knock(&self) -> impl FnOnce() + use<E> {
+        let (machine, paths) = (self.machine.clone(), late::paths_to_open(self));
+        move || machine.knock(paths)
     }
 
     /// The record of a volume.

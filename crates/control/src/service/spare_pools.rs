@@ -121,9 +121,7 @@ impl<E: Engine> Service<E> {
                 )));
             }
             self.registry.remove_pool(pool)?;
-            for spare in record.spares {
-                spare_labels::erase(&mut self.engine, &spare.device, spare.label);
-            }
+            record.spares.iter().for_each(|spare| self.unlabel(spare));
             return Ok(Response::Pools { pools: Vec::new(), notes: Vec::new() });
         }
         let mut removed = Vec::new();
@@ -143,10 +141,15 @@ impl<E: Engine> Service<E> {
             removed.push(record.spares.remove(known));
         }
         self.registry.put_pool(record)?;
-        for spare in removed {
+        removed.iter().for_each(|spare| self.unlabel(spare));
+        self.pool_response(pool, Vec::new())
+    }
+
+    /// Makes a plain device of a spare that has left its pool, if the device can be used.
+    fn unlabel(&mut self, spare: &PoolSpare) {
+        if self.look(&spare.device).is_ok() {
             spare_labels::erase(&mut self.engine, &spare.device, spare.label);
         }
-        self.pool_response(pool, Vec::new())
     }
 
     pub(super) fn show_pools(&self, pool: Option<&PoolName>) -> ControlResult<Response> {
@@ -292,6 +295,9 @@ impl<E: Engine> Service<E> {
         for pool in self.registry.pools().to_vec() {
             for spare in pool.spares {
                 let Some(spare) = self.located_spare(&pool.name, spare) else { continue };
+                if self.look(&spare.device).is_err() {
+                    continue;
+                }
                 let mut takers = arrays.iter();
                 let device = &spare.device;
                 let mut is_its = |array: &&RegisteredArray| {

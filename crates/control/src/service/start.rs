@@ -46,12 +46,20 @@ impl<E: Engine> Service<E> {
     /// Does something again while it fails, as often as the start allows.
     fn again<T, F>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T, F>) -> Result<T, F> {
         let mut outcome = attempt(self);
-        while outcome.is_err() && self.busy_tries > 1 {
-            self.busy_tries -= 1;
-            std::thread::park_timeout(CRASH_STEP);
+        while outcome.is_err() && self.is_patient() {
             outcome = attempt(self);
         }
         outcome
+    }
+
+    /// Waits a moment for what is busy, unless the start has waited long enough.
+    fn is_patient(&mut self) -> bool {
+        let is_patient = self.busy_tries > 1;
+        if is_patient {
+            self.busy_tries -= 1;
+            std::thread::park_timeout(CRASH_STEP);
+        }
+        is_patient
     }
 
     /// Brings one volume up with what is there, its exports and its unfinished work included.
@@ -284,18 +292,24 @@ impl<E: Engine> Service<E> {
 
     /// The size in bytes of a device that is ours already, or why the device cannot be used now.
     pub(super) fn look(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
+        let mut looked = self.look_once(device);
+        while matches!(looked, Err((Hindrance::Busy, _))) && self.is_patient() {
+            looked = self.look_once(device);
+        }
+        looked
+    }
+
+    fn look_once(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
         let Some(path) = device.path() else { return Ok(u64::MAX) };
-        self.again(|service| {
-            let Service { engine, machine, .. } = service;
-            let examined = engine.examine(machine, path, Role::Origin).map_err(|error| {
-                let is_there = engine.id_of(machine, path).is_some();
-                (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
-            })?;
-            // The engine judges the content of the device: it knows its own labels.
-            let judged = safety::judge(path, &examined, true);
-            judged.map_err(|error| (Hindrance::Busy, error.message))?;
-            Ok(examined.size_bytes)
-        })
+        let Self { engine, machine, .. } = self;
+        let examined = engine.examine(machine, path, Role::Origin).map_err(|error| {
+            let is_there = engine.id_of(machine, path).is_some();
+            (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
+        })?;
+        // The engine judges the content of the device: it knows its own labels.
+        let judged = safety::judge(path, &examined, true);
+        judged.map_err(|error| (Hindrance::Busy, error.message))?;
+        Ok(examined.size_bytes)
     }
 
     /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.
