@@ -266,8 +266,8 @@ impl Geometry {
     /// Parity rows that were added, each whole on a member of its own behind all others.
     const fn added(&self) -> usize {
         match self.layout {
-            Layout::AddedRows { rotating } => self.shape.parities - rotating,
-            Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 0,
+            Layout::AddedParityRows { rotating } => self.shape.parities - rotating,
+            Layout::LeftSymmetric | Layout::LeftSymmetricFixedParityRows => 0,
         }
     }
 
@@ -295,14 +295,16 @@ impl Geometry {
             return 1;
         }
         match self.layout {
-            Layout::LeftSymmetric | Layout::AddedRows { .. } => self.shape.width - self.added(),
-            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.parities - 1),
+            Layout::LeftSymmetric | Layout::AddedParityRows { .. } => {
+                self.shape.width - self.added()
+            }
+            Layout::LeftSymmetricFixedParityRows => self.shape.width - (self.shape.parities - 1),
         }
     }
 
     /// Whether the code numbers data as the members stand, not as the data go on.
     const fn numbers_by_member(&self) -> bool {
-        self.rotating() > 1 && matches!(self.layout, Layout::LeftSymmetricFixedRows)
+        self.rotating() > 1 && matches!(self.layout, Layout::LeftSymmetricFixedParityRows)
     }
 
     /// The place of the first parity in the group.
@@ -450,10 +452,10 @@ impl Geometry {
             layout if self.is_mirror() => layout,
             // With one parity the numbers of the data do not matter: what comes is Linux md's.
             Layout::LeftSymmetric if parities == 1 && self.group_count() == 1 => {
-                Layout::LeftSymmetricFixedRows
+                Layout::LeftSymmetricFixedParityRows
             }
-            Layout::LeftSymmetric => Layout::AddedRows { rotating: parities },
-            Layout::LeftSymmetricFixedRows if self.group_count() > 1 => return Err(None),
+            Layout::LeftSymmetric => Layout::AddedParityRows { rotating: parities },
+            Layout::LeftSymmetricFixedParityRows if self.group_count() > 1 => return Err(None),
             same => same,
         };
         let members = self.member_count() + self.group_count();
