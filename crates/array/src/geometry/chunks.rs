@@ -271,15 +271,6 @@ impl Geometry {
         }
     }
 
-    /// The member, of all, that has this place in its group.
-    const fn member_at(&self, group: usize, index: usize) -> MemberIndex {
-        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
-        MemberIndex(match index.checked_sub(base) {
-            None => group * base + index,
-            Some(added) => groups * base + added * groups + group,
-        })
-    }
-
     /// The group of a member and its place in it.
     const fn place_in_group(&self, member: MemberIndex) -> (usize, usize) {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
@@ -339,26 +330,22 @@ impl Geometry {
     /// The member, of all, that has a slot of a stripe.
     #[inline]
     pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> MemberIndex {
-        self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
+        self.slot_members(stripe).member_of(slot)
     }
 
-    /// The place in the group of a slot of a stripe.
+    /// The members of the slots of a stripe.
     #[inline]
-    fn index_of(&self, stripe: StripeNumber, slot: usize) -> usize {
-        let rotating = self.rotating();
-        if rotating == 1 {
-            return slot;
-        }
-        let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
-        let parity = self.first_parity(stripe);
-        match (self.numbers_by_member(), slot.checked_sub(data)) {
-            (false, None) => (parity + turning + slot) % rotating,
-            (false, Some(index)) if index < turning => (parity + index) % rotating,
-            (false, Some(index)) => rotating + index - turning,
-            (true, None) if slot < parity => slot,
-            (true, None) => slot + 1,
-            (true, Some(0)) => parity,
-            (true, Some(_)) => slot,
+    pub(crate) fn slot_members(&self, stripe: StripeNumber) -> SlotMembers {
+        let added = self.added();
+        SlotMembers {
+            group: self.group_of(stripe),
+            groups: self.shape.groups,
+            base: self.shape.width - added,
+            data: self.data_chunks(),
+            turning: self.shape.parities - added,
+            rotating: self.rotating(),
+            numbers_by_member: self.numbers_by_member(),
+            parity: self.first_parity(stripe),
         }
     }
 
@@ -424,6 +411,56 @@ impl Geometry {
             let span = Span { start: place.offset, end: place.offset + piece.count };
             Part { stripe: place.stripe, slot, span }
         })
+    }
+}
+
+/// The members of the slots of one stripe: group and parity are computed once for all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotMembers {
+    group: usize,
+    groups: usize,
+    /// Members of a group without those of added parity rows.
+    base: usize,
+    data: usize,
+    /// Parities that go round together.
+    turning: usize,
+    rotating: usize,
+    numbers_by_member: bool,
+    /// The place of the first parity in the group.
+    parity: usize,
+}
+
+impl SlotMembers {
+    /// The member, of all, that has a slot.
+    #[inline]
+    pub(crate) fn member_of(self, slot: usize) -> MemberIndex {
+        let index = self.index_of(slot);
+        MemberIndex(match index.checked_sub(self.base) {
+            None => self.group * self.base + index,
+            Some(added) => self.groups * self.base + added * self.groups + self.group,
+        })
+    }
+
+    /// The place in the group of a slot.
+    #[inline]
+    fn index_of(self, slot: usize) -> usize {
+        if self.rotating == 1 {
+            return slot;
+        }
+        // Both are below the members that rotate: one turn at most.
+        let turned = |by: usize| {
+            let index = self.parity + by;
+            if index < self.rotating { index } else { index - self.rotating }
+        };
+        match (self.numbers_by_member, slot.checked_sub(self.data)) {
+            (false, None) => turned(self.turning + slot),
+            (false, Some(index)) if index < self.turning => turned(index),
+            (false, Some(index)) => self.rotating + index - self.turning,
+            (true, None) if slot < self.parity => slot,
+            (true, None) => slot + 1,
+            (true, Some(0)) => self.parity,
+            (true, Some(_)) => slot,
+        }
     }
 }
 
