@@ -1,4 +1,4 @@
-//! Everything a person writes on the command line: devices, doors, sizes, names, settings.
+//! Everything a person writes on the command line: devices, exports, sizes, names, settings.
 //!
 //! A spec that the parser takes must come back the same when it is written out and read again. The
 //! parser must refuse any other in one line.

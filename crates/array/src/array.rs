@@ -103,9 +103,9 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
 
 /// From the members to an array, and back.
 impl<D: BlockDevice> Array<D> {
-    /// A bare array, without durable state: chunks from the first sector on, over members in the order of
-    /// their numbers, `None` for each that is lost. Their content must be consistent: that of members of
-    /// zeroes is.
+    /// A bare array, without durable state: chunks from the first sector on, over members in the order
+    /// of their numbers, `None` for each that is lost. The content of the members must be consistent:
+    /// that of members of zeroes is.
     ///
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.

@@ -30,7 +30,7 @@ pub enum Canary {
     AnswerBeforeRecord,
     /// A member that the others went on without is taken for one in service.
     StaleBelieved,
-    /// What is rebuilt is on record before it is durable.
+    /// Rebuilt content is on record before it is durable.
     PositionBeforeFlush,
     /// A member is called in service before what it has is durable.
     ServiceBeforeFlush,
@@ -46,7 +46,7 @@ pub enum Canary {
     ScrubRewritesParity,
     /// The superblocks say that a window was moved before that is durable.
     MovedBeforeFlush,
-    /// What is moved over itself is kept nowhere meanwhile.
+    /// Content that is moved over itself is kept nowhere meanwhile.
     MovedUnstaged,
     /// A start takes what members keep of a move for what is in place.
     StagedNotRestored,
@@ -58,7 +58,7 @@ pub enum Canary {
     MovedRedone,
     /// A small write that waits for others is acknowledged while it waits.
     HeldAcknowledged,
-    /// What is written of a chunk at once goes over gaps between its parts.
+    /// One write of a chunk goes over gaps between its parts.
     GapsBridged,
 }
 

@@ -1,4 +1,4 @@
-//! Goal: reads give what was last written, whatever the mode, policy, line size and alignment. That
+//! Goal: reads give what was last written, whatever the mode, policy, line size and alignment. The goal
 //! holds also after a restart in order, a restart after a kill, and when the cache is taken away.
 //! Method: random requests against a plain array, on memory drives, in virtual time.
 

@@ -34,7 +34,7 @@ pub(crate) fn export(session: &Session<'_>, request: &Request) -> ControlResult<
     if session.json {
         return print_json(&volume);
     }
-    // The answer says where the door really is: port 0 asked for a free one.
+    // The answer says where the export really is: port 0 asked for a free one.
     let asked = export.uri(name);
     let known = volume.exports.iter().find(|door| door.uri == asked);
     let door = known.or(volume.exports.last());

@@ -21,7 +21,7 @@ const LOAD: [&str; 7] = [
     "--verify_backlog=64",
 ];
 
-/// Runs the load against one door, and meanwhile every change that can be made.
+/// Runs the load against one export, and meanwhile every change that can be made.
 fn verify_under_changes(instance: &Instance, engine: &[&str]) {
     let ssds = [instance.drive("one", 24 * MIB), instance.drive("two", 32 * MIB)];
     for (turn, policy) in POLICIES.into_iter().enumerate() {

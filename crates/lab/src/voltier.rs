@@ -83,7 +83,7 @@ pub struct DeviceBytes {
     pub hdd_written: u64,
 }
 
-/// A door to a volume.
+/// An export to a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Export {

@@ -55,7 +55,7 @@ pub struct Profile {
     pub sectors_max: u64,
     /// Sectors that many requests are aligned to.
     pub align_sectors: u64,
-    /// Bytes of each of the three stretches that clients use.
+    /// Bytes of each of the three extents that clients use.
     pub window_bytes: u64,
     /// All settings but mode and order.
     pub settings: Settings,
@@ -109,7 +109,7 @@ impl Profile {
         Settings { mode, ordered: self.ordered, ..self.settings.clone() }
     }
 
-    /// The stretches that clients use: both sides of a boundary of the marks of direct writes
+    /// The extents that clients use: both sides of a boundary of the marks of direct writes
     /// (16 MiB), and the begin and the end of the origin. Together half as large again as the cache.
     pub fn windows(&self) -> [SectorRange; 3] {
         let (end, whole) = (self.origin.bytes, self.window_bytes);

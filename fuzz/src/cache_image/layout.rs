@@ -27,7 +27,7 @@ pub(super) enum Kind {
     Line,
 }
 
-/// A checksummed stretch of the SSD.
+/// A checksummed extent of the SSD.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Structure {
     pub(super) kind: Kind,

@@ -5,9 +5,9 @@ use std::fmt;
 use voltier_array::{Layout, Level};
 use voltier_block::{KIB, MIB, Prng, SECTOR_BYTES};
 
-/// What each member holds in front of its data: md's superblock and room.
+/// The bytes of each member in front of its data: md's superblock and room.
 pub(crate) const DATA_OFFSET_BYTES: u64 = MIB;
-/// What is used of each member: 12 rows of the longest chunk, so that parity goes round.
+/// The bytes of each member that are used: 12 rows of the longest chunk, so that parity goes round.
 pub(crate) const DATA_BYTES: u64 = 6 * MIB;
 /// Requests written to each array.
 const REQUESTS: usize = 96;
@@ -60,7 +60,7 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// What mdadm calls level and layout.
+    /// The names that mdadm has for level and layout.
     pub(crate) fn md_names(&self) -> (&'static str, &'static str) {
         match (self.level, self.layout) {
             (Level::Raid0, _) => ("0", "original"),
@@ -73,7 +73,7 @@ impl Case {
         }
     }
 
-    /// Its number among all, from which its dice follow.
+    /// The case's number among all, from which its dice follow.
     fn seed(&self) -> u64 {
         self.to_string().bytes().fold(7, |sum, byte| sum * 31 % (1 << 40) + u64::from(byte))
     }

@@ -10,7 +10,7 @@ use voltier_ring::{Executor, Handle, NoFiles};
 use crate::cases::{Case, Request, Start};
 use crate::md::Superblock;
 
-/// What a case came to, for the table.
+/// The outcome of a case, for the table.
 pub(crate) struct Outcome {
     pub(crate) requests: usize,
     pub(crate) rows: u64,

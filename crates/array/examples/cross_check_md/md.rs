@@ -12,7 +12,7 @@ const MAJOR_VERSION: u32 = 1;
 /// The first of the roles, one of 16 bits for each device.
 const ROLES: usize = 256;
 
-/// What a member says of itself and its array.
+/// The superblock of a member: the member and its array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     level: i32,
@@ -22,7 +22,7 @@ pub(crate) struct Superblock {
     chunk_sectors: u32,
     members: u32,
     pub(crate) data_offset_bytes: u64,
-    /// Which member it is.
+    /// The number of the member.
     role: u16,
 }
 

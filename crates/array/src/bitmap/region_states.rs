@@ -16,7 +16,7 @@ const AHEAD_BYTES_MAX: u64 = 16 << 20;
 /// The map and what is known of it in memory.
 pub(crate) struct RegionStates {
     regions: RegionGrid,
-    /// What is on the members; of the regions in `unstored`, what will be.
+    /// The map on the members; for the regions in `unstored`, the map to come.
     pub(super) map: RefCell<RegionMap>,
     /// Regions whose state is on its way to the members, or did not get through.
     pub(super) unstored: RefCell<BTreeSet<Region>>,
@@ -86,7 +86,8 @@ impl RegionStates {
         self.map.borrow().written.has(region)
     }
 
-    /// What a new member lacks: all that was written; of one that comes back what is dirty.
+    /// The regions that a new member lacks: all that were written; for one that comes back the dirty
+    /// ones.
     pub(crate) fn lacking(&self, is_back: bool) -> Bits<Region> {
         let map = self.map.borrow();
         if is_back {

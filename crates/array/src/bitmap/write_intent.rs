@@ -201,7 +201,8 @@ impl<D: BlockDevice> Bitmap<D> {
         }
     }
 
-    /// What a new member lacks: all that was written; of one that comes back what is dirty.
+    /// The regions that a new member lacks: all that were written; for one that comes back the dirty
+    /// ones.
     pub(crate) fn lacking(&self, is_back: bool) -> Option<Bits<Region>> {
         self.states.as_ref().map(|states| states.lacking(is_back))
     }
@@ -349,8 +350,8 @@ impl<D: BlockDevice> Bitmap<D> {
             self.zero_regions(&zeroed).await?;
         }
         if self.membership.has_unrecorded_loss(&self.members) {
-            // A member that came back now would be believed, and does not have the zeroes. Who waits
-            // for these regions has the loss recorded, and asks again.
+            // A member that came back now would be believed, and does not have the zeroes. Callers that
+            // wait for these regions have the loss recorded, and ask again.
             wanted.retain(|region| !zeroed.contains(region));
             zeroed.clear();
         }

@@ -6,7 +6,7 @@ use crate::geometry::level::Level;
 /// Why an array does not grow: one line for the user. Devices are numbered from 1, as they were given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
-    /// It has no durable state.
+    /// The array has no durable state.
     #[error("a bare array does not grow: make it anew")]
     Bare,
     /// The level cannot have one parity row more.
@@ -31,7 +31,7 @@ pub enum GrowError {
         /// The least there must be.
         needed: u64,
     },
-    /// It moves to more members.
+    /// The array moves to more members.
     #[error("the array is being given a member for capacity: wait until that is through")]
     Reshaping,
     /// Not one device for each group.
@@ -59,7 +59,7 @@ pub enum GrowError {
     /// Writes have failed, and stripes are half written.
     #[error("writes to the array have failed: look at its members, and assemble it again, first")]
     Failed,
-    /// It is growing at this moment.
+    /// The array is growing at this moment.
     #[error("the array is being grown already: wait for it")]
     Growing,
     /// A device does not suit.

@@ -11,29 +11,29 @@ pub enum JournalError {
     /// The device is too small.
     #[error("the device has {has_kib} KiB and a journal of this array needs {needed_kib} KiB")]
     TooSmall {
-        /// Its size, in KiB.
+        /// The device's size, in KiB.
         has_kib: u64,
         /// The least it must have.
         needed_kib: u64,
     },
-    /// Its blocks are larger than those of the array.
+    /// The device's blocks are larger than those of the array.
     #[error("the device has blocks of {has} bytes and the array of {array}: take another device")]
     Blocks {
-        /// Its block, in bytes.
+        /// The device's block, in bytes.
         has: u32,
         /// The array's.
         array: u32,
     },
-    /// It cannot be written.
+    /// The device cannot be written.
     #[error("the device is read-only: make it writable, or take another")]
     ReadOnly,
-    /// It has the uuid of the one before.
+    /// The device has the uuid of the one before.
     #[error("the journal device has this uuid already: give the new one a uuid of its own")]
     Uuid,
-    /// It failed while it was taken in.
+    /// The device failed while it was taken in.
     #[error("{0}, at the journal device: take another")]
     Device(IoError),
-    /// It cannot be read, and only it has what was begun.
+    /// The device cannot be read, and only the device has what was begun.
     #[error(
         "the journal device is damaged, and the array was not stopped: leave it out and force the \
          start, then check the data"

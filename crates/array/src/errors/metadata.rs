@@ -5,7 +5,7 @@ use voltier_block::IoError;
 use crate::format::member_layout::{AREA_ALIGN_BYTES, SUPERBLOCK_BYTES};
 use crate::format::superblock::{MEMBERS_MAX, NAME_BYTES_MAX, SUPERBLOCK_VERSION, Uuid};
 
-/// What is wrong with one device.
+/// The fault of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// No superblock is on it.
@@ -22,12 +22,12 @@ pub enum DeviceError {
     /// The device is smaller than it was.
     #[error("it had {had} sectors and now has {has}: give it its old size back, or leave it out")]
     Truncated {
-        /// Its size when the superblock was written.
+        /// The device's size when the superblock was written.
         had: u64,
-        /// Its size.
+        /// The device's size.
         has: u64,
     },
-    /// It cannot be written.
+    /// The device cannot be written.
     #[error("it is read-only: make it writable, or leave it out")]
     ReadOnly,
     /// A request failed.
@@ -44,13 +44,13 @@ pub enum MetadataError {
     Device {
         /// The position of the device among those given, from 0.
         device: usize,
-        /// What is wrong with it.
+        /// The fault of the device.
         error: DeviceError,
     },
     /// The name cannot be kept.
     #[error("the name {name:?} is not possible: give 1 to {NAME_BYTES_MAX} bytes, all printable")]
     Name {
-        /// What was asked for.
+        /// The name that the caller asked for.
         name: String,
     },
     /// Too many members.
@@ -74,7 +74,7 @@ pub enum MetadataError {
         (.overhead_bytes + AREA_ALIGN_BYTES + SUPERBLOCK_BYTES) / 1024
     )]
     Room {
-        /// Its size, in sectors.
+        /// The device's size, in sectors.
         sectors: u64,
         /// Journal and one chunk, in bytes.
         overhead_bytes: u64,
@@ -138,7 +138,7 @@ pub enum MetadataError {
         /// The position of the device.
         device: usize,
     },
-    /// What was begun is on a device that is not there.
+    /// Begun transactions are on a device that is not there.
     #[error(
         "not stopped cleanly and its journal device is not there: connect it, or force the start, \
          which makes parity anew, and check the data"
@@ -159,7 +159,7 @@ pub enum MetadataError {
          or if there are none make it again"
     )]
     HalfMade {
-        /// Its name.
+        /// The array's name.
         name: String,
     },
     /// Too few members are there.

@@ -30,9 +30,9 @@ pub enum ArrayError {
     TooSmall {
         /// The number of the member.
         member: usize,
-        /// Its size.
+        /// The member's size.
         sectors: u64,
-        /// What is used of each member.
+        /// The sectors of each member that the array uses.
         needed: u64,
     },
     /// A member cannot be sent a chunk at once.
@@ -60,9 +60,9 @@ pub enum ArrayError {
     JournalPlace {
         /// The number of the member.
         member: usize,
-        /// What it has.
+        /// The sectors that the member has.
         sectors: u64,
-        /// What it needs.
+        /// The sectors that the member needs.
         needed: u64,
     },
     /// More members than a transaction can name.

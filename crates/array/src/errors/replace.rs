@@ -16,26 +16,26 @@ pub enum ReplaceError {
     /// The device is too small.
     #[error("the device has {has} sectors and {needed} are needed: take a larger one")]
     TooSmall {
-        /// Its size.
+        /// The device's size.
         has: u64,
         /// The least it must have.
         needed: u64,
     },
-    /// Its blocks are larger than those of the array.
+    /// The device's blocks are larger than those of the array.
     #[error("the device has blocks of {has} bytes and the array of {array}: take another device")]
     Blocks {
-        /// Its block, in bytes.
+        /// The device's block, in bytes.
         has: u32,
         /// The array's.
         array: u32,
     },
-    /// It does not take a chunk at once.
+    /// The device does not take a chunk at once.
     #[error("the device takes {bytes} bytes at once, less than a chunk: take another device")]
     Transfer {
         /// The longest transfer of the device, in bytes.
         bytes: u32,
     },
-    /// It cannot be written.
+    /// The device cannot be written.
     #[error("the device is read-only: make it writable, or take another")]
     ReadOnly,
     /// Another member has this uuid.
@@ -47,7 +47,7 @@ pub enum ReplaceError {
         /// The member.
         member: usize,
     },
-    /// Its content cannot be computed.
+    /// The member's content cannot be computed.
     #[error("member {member} is lost and the level cannot make up for it: nothing to rebuild from")]
     Hopeless {
         /// The member.
@@ -56,7 +56,7 @@ pub enum ReplaceError {
     /// The array is stopped.
     #[error("the array is stopped: assemble it first")]
     Stopped,
-    /// It has no durable state, so it does not note who is lost.
+    /// The array has no durable state, so the array does not note who is lost.
     #[error("a bare array takes no spares: replace the member")]
     Bare,
     /// No member is being filled.

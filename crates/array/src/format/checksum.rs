@@ -1,7 +1,7 @@
 //! Checks that all structures on the medium share: their heads, their CRC, and the range of their counters.
 
-/// Numbers that only grow are below this: at a thousand million a second it takes a century. What
-/// has a higher one is not whole, and so no sum of them overflows.
+/// Numbers that only grow are below this: at a thousand million a second it takes a century. A
+/// structure with a higher one is not whole, and so no sum of them overflows.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 /// CRC-32C of a structure whose CRC field, at bytes `at..at + 4`, counts as zero.

@@ -1,8 +1,8 @@
-//! What keeps data and parity of a stripe together over a power cut.
+//! The ways to keep data and parity of a stripe together over a power cut.
 
 use std::fmt;
 
-/// What keeps data and parity of a stripe together over a power cut.
+/// The ways to keep data and parity of a stripe together over a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
     /// Every write is in a journal before it is in its place: nothing ever needs a resync, also while

@@ -26,12 +26,12 @@ const RING_BYTES_MAX: u64 = 512 * MIB;
 const FIRST_VERSION: u32 = 2;
 const BLOCK_BYTES: usize = 4 * KIB as usize;
 
-/// What a journal device is to the array.
+/// The state of a journal device in the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalState {
-    /// It takes the records of all members.
+    /// The device takes the records of all members.
     InService,
-    /// It was given up: the journal is on the members again.
+    /// The device was given up: the journal is on the members again.
     Lost,
 }
 
@@ -46,22 +46,22 @@ impl JournalState {
 /// A device of its own for the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalRecord {
-    /// Its uuid.
+    /// The device's uuid.
     pub uuid: [u8; 16],
-    /// What it is to the array.
+    /// The device's state in the array.
     pub state: JournalState,
     /// The event with which it came to be that.
     pub since_event: u64,
 }
 
-/// What a journal device says.
+/// The label of a journal device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalLabel {
     /// The uuid of its array.
     pub array: [u8; 16],
     /// The name of its array.
     pub name: String,
-    /// Its own uuid.
+    /// The device's own uuid.
     pub uuid: [u8; 16],
     /// The newest event of the array that it knows.
     pub event: u64,

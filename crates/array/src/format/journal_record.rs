@@ -1,4 +1,4 @@
-//! What is in a ring, byte by byte. The tables are in `docs/formats/array.md`.
+//! The content of a ring, byte by byte. The tables are in `docs/formats/array.md`.
 //!
 //! ```text
 //! 0      label, copy 0        4096   label, copy 1        8192   blocks of 4096 bytes, used in a ring
@@ -103,7 +103,7 @@ impl RingIndex {
     }
 }
 
-/// Whose ring it is: array, index, blocks behind the labels.
+/// The identity of a ring: array, index, blocks behind the labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) array: [u8; 16],
@@ -111,7 +111,7 @@ pub(crate) struct Owner {
     pub(crate) blocks: u64,
 }
 
-/// What changes from label to label.
+/// The fields that change from label to label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     pub(crate) life: u64,
@@ -168,7 +168,7 @@ pub(crate) struct BatchHead {
     /// Length with this block.
     blocks: U32,
     entry_count: U32,
-    /// Its own place: a batch elsewhere is not valid.
+    /// The batch's own place: a batch elsewhere is not valid.
     block: U64,
     life: U64,
     /// Without gaps in a life.
@@ -248,7 +248,7 @@ impl Entry {
     }
 }
 
-/// What a batch says beside its entries.
+/// The fields of a batch beside its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchPlace {
     pub(crate) block: u64,
@@ -256,7 +256,7 @@ pub(crate) struct BatchPlace {
     pub(crate) sequence: u64,
 }
 
-/// What a batch knows of all transactions.
+/// The numbers that a batch knows of all transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) watermark: u64,
@@ -333,7 +333,7 @@ pub(crate) fn is_later_batch(head: &[u8], owner: Owner, block: u64, place: Batch
     sequence > place.sequence && length_of_batch(head, owner, at).is_some()
 }
 
-/// What a whole batch says: `batch` is as long as [`length_of_batch`] has it. None if it is torn.
+/// The content of a whole batch: `batch` is as long as [`length_of_batch`] has it. None if it is torn.
 pub(crate) fn decode_batch(
     batch: &[u8],
     ring: RingIndex,

@@ -1,4 +1,4 @@
-//! What is on the media, byte by byte. Pure.
+//! The content of the media, byte by byte. Pure.
 
 pub(crate) mod bits;
 pub(crate) mod checksum;

@@ -99,7 +99,7 @@ const _: () = assert!(
         <= BACKUP_START_BYTES - MAP_START_BYTES
 );
 
-/// What the members' maps say together.
+/// The maps of the members, taken together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
     pub(crate) map: RegionMap,
@@ -109,7 +109,7 @@ pub(crate) struct Joined {
     pub(crate) unknown: Bits<Region>,
 }
 
-/// What is on the medium of every member in service.
+/// The map on the medium of every member in service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RegionMap {
     array_uuid: [u8; 16],

@@ -1,4 +1,4 @@
-//! What every member says of the array: the superblock. Pure.
+//! The superblock, in which every member describes the array. Pure.
 //!
 //! Everything is checked before anything is believed; the tables are in `docs/formats/array.md`.
 
@@ -49,14 +49,14 @@ impl fmt::Display for Uuid<'_> {
     }
 }
 
-/// What a member is to the array.
+/// The state of a member in the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It holds all that was acknowledged, and is read and written.
+    /// The member holds all that was acknowledged, and is read and written.
     InService,
-    /// It was given up: others went on without it.
+    /// The member was given up: others went on without it.
     Lost,
-    /// It is written and not read, until a rebuild is through.
+    /// The member is written and not read, until a rebuild is through.
     Rebuilding,
     /// Nothing was ever in its place.
     Absent,
@@ -73,9 +73,9 @@ impl MemberState {
 /// A member, as the table of all members has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberRecord {
-    /// Its uuid.
+    /// The member's uuid.
     pub uuid: [u8; 16],
-    /// What it is to the array.
+    /// The member's state in the array.
     pub state: MemberState,
     /// The event with which it came to be that.
     pub since_event: u64,
@@ -84,11 +84,11 @@ pub struct MemberRecord {
 /// Whether an array is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// It is being made; not all members may have a superblock.
+    /// The array is being made; not all members may have a superblock.
     Making,
-    /// It is in use, or was when the power went.
+    /// The array is in use, or was when the power went.
     InUse,
-    /// It was stopped: nothing needs a resync.
+    /// The array was stopped: nothing needs a resync.
     Clean,
 }
 
@@ -100,18 +100,18 @@ impl Usage {
     }
 }
 
-/// What all members say alike.
+/// The part of the superblock that is the same on all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayRecord {
     /// The uuid of the array.
     pub uuid: [u8; 16],
-    /// Its name: 1 to 64 bytes.
+    /// The array's name: 1 to 64 bytes.
     pub name: String,
     /// Where the chunks are.
     pub geometry: Geometry,
     /// Where everything is on a member.
     pub places: MemberLayout,
-    /// What closes the write hole.
+    /// The way to close the write hole.
     pub consistency: Consistency,
     /// Raised whenever a member comes or goes, and when the array is taken into use or stopped.
     pub event: u64,
@@ -131,7 +131,7 @@ pub struct ArrayRecord {
 /// A superblock: what is said of the array, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// What all members say alike.
+    /// The part that is the same on all members.
     pub array: ArrayRecord,
     /// The member it is on.
     pub member: MemberIndex,
@@ -228,7 +228,7 @@ fn level_of((code, first, second): (u32, usize, usize)) -> Option<Level> {
         100 => Level::NPlusM { data: first, parity: second },
         _ => return None,
     };
-    // What a level does not have is zero.
+    // Numbers that a level does not have are zero.
     (level_code(level) == (code, first, second)).then_some(level)
 }
 
@@ -438,7 +438,7 @@ impl Raw {
         })
     }
 
-    /// Which device has the journal, and whether parity needs a resync nevertheless.
+    /// The device that has the journal, and whether parity needs a resync nevertheless.
     fn journal(&self) -> Option<(Option<JournalRecord>, bool)> {
         if self.version.get() < 2 {
             return Some((None, false));

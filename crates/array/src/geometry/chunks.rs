@@ -178,7 +178,7 @@ impl Geometry {
         self.chunk_sectors
     }
 
-    /// What a stripe holds of the volume, in sectors.
+    /// The sectors of the volume in a stripe.
     pub const fn stripe_sectors(&self) -> u64 {
         self.chunk_sectors * self.data_chunks() as u64
     }
@@ -193,7 +193,7 @@ impl Geometry {
         self.stripe_count() * self.stripe_sectors()
     }
 
-    /// What is used of each member, in sectors.
+    /// The sectors of each member that are used.
     pub const fn member_sectors(&self) -> u64 {
         self.member_rows * self.chunk_sectors
     }
@@ -381,7 +381,7 @@ impl Geometry {
         Lba(self.row_of(stripe).0 * self.chunk_sectors + offset)
     }
 
-    /// What a sector of a member is; none if it is not used.
+    /// The role of a sector of a member; none if the sector is not used.
     pub fn member_place(&self, member: MemberIndex, at: Lba) -> Option<MemberPlace> {
         if member.0 >= self.member_count() || at.0 >= self.member_sectors() {
             return None;
@@ -470,7 +470,7 @@ impl SlotMembers {
 /// nothing else. The place is a member of its own, for each group, behind all members there are. The
 /// name of the level follows from the count.
 impl Geometry {
-    /// The same with one more parity, or copy. It has one member more for each group.
+    /// The same with one more parity, or copy. The new geometry has one member more for each group.
     ///
     /// # Errors
     /// None inside when the level has no parity row to add one to, or no name with one more.
@@ -541,7 +541,8 @@ impl Geometry {
         self.resized(level, self.member_count() + 1).map_err(Some)
     }
 
-    /// What [`with_member`](Self::with_member) makes this of, if there is such an array.
+    /// The geometry of which [`with_member`](Self::with_member) makes this one, if there is such an
+    /// array.
     pub(crate) fn without_member(&self) -> Option<Self> {
         let level = match self.level() {
             same @ (Level::Raid5 | Level::Raid6 | Level::Raid7_3) => same,

@@ -69,7 +69,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// What superblocks say: the number of a layout, and above it the one that it has with it.
+    /// The code in superblocks: the number of a layout, and above it the one that the layout has with
+    /// it.
     pub(crate) const fn code(self) -> u32 {
         match self {
             Self::LeftSymmetric => 1,
@@ -114,13 +115,13 @@ pub enum GeometryError {
         level: Level,
         /// The members given.
         members: usize,
-        /// What the level takes.
+        /// The members that the level takes.
         needed: &'static str,
     },
     /// More parities than the code has, or none.
     #[error("{parity} parities in a stripe: give 1 to {ROWS_MAX}")]
     Parity {
-        /// What was asked for.
+        /// The parities that the caller asked for.
         parity: usize,
     },
     /// More members in a stripe than the code can tell apart.
@@ -136,7 +137,7 @@ pub enum GeometryError {
     /// So many rotating parities do not go with the level.
     #[error("{rotating} of {parity} parities rotating: give 1 or more and fewer than all")]
     Layout {
-        /// What was asked for.
+        /// The rotating parities that the caller asked for.
         rotating: usize,
         /// The parities of the level.
         parity: usize,
@@ -144,7 +145,7 @@ pub enum GeometryError {
     /// The chunk is not a power of two in the range.
     #[error("chunk of {chunk_bytes} bytes: give a power of two from 4K to 1M")]
     Chunk {
-        /// What was asked for, in bytes.
+        /// The chunk that the caller asked for, in bytes.
         chunk_bytes: u64,
     },
     /// The smallest member does not hold one chunk, or all of them are too large to count.
@@ -191,7 +192,7 @@ impl Level {
         !matches!(self, Self::Raid0 | Self::Raid1 | Self::Raid10)
     }
 
-    /// What the level takes, and the shape it has if the number of members suits it.
+    /// The members that the level takes, and the level's shape if the number of members suits it.
     fn shape_of(self, members: usize) -> (&'static str, Option<Shape>) {
         let one = |parities| Shape { groups: 1, width: members, parities };
         let grouped = |group: usize, parities| {

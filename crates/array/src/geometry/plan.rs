@@ -1,4 +1,4 @@
-//! Which chunks to read before a write, so that parity can be computed: the way with the fewest
+//! The choice of chunks to read before a write, so that parity can be computed: the way with the fewest
 //! device I/Os. Pure.
 
 use crate::geometry::chunks::Span;
@@ -6,11 +6,11 @@ use crate::geometry::chunks::Span;
 /// How a slot of a stripe can be used by one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
-    /// It can be read and written.
+    /// The chunk can be read and written.
     Online,
-    /// It gave a medium error: it is written, and its content must come from the others.
+    /// The chunk gave a medium error: it is written, and its content must come from the others.
     Unreadable,
-    /// Its member is lost.
+    /// The chunk's member is lost.
     Lost,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Method {
     Recover,
 }
 
-/// What to read, then how to go on.
+/// The chunks to read, then how to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) method: Method,

@@ -33,7 +33,7 @@ pub(crate) struct Window {
     pub(crate) old_rows: Range<Row>,
     /// And in the new one.
     pub(crate) new_rows: Range<Row>,
-    /// What they are of the volume.
+    /// The range of the volume that they hold.
     pub(crate) range: SectorRange,
 }
 

@@ -1,4 +1,4 @@
-//! What a replay writes to one member: where records overlap, the last one counts.
+//! The extents that a replay writes to one member: where records overlap, the last one counts.
 
 use std::collections::BTreeMap;
 

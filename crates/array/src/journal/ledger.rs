@@ -1,5 +1,5 @@
-//! What the journal knows in memory: all transactions, the room of every ring, and what waits to be written
-//! there. Pure bookkeeping.
+//! The journal's state in memory: all transactions, the room of every ring, and what waits to be
+//! written there. Pure bookkeeping.
 //!
 //! Batches follow each other; one that does not fit before the end goes to block 0. The walk of a
 //! replay does the same: the next batch is where the last one ends, or at block 0, or nowhere.
@@ -17,7 +17,7 @@ use crate::format::journal_record::{
 };
 use crate::geometry::numbers::MemberIndex;
 
-/// What the journal knows of all transactions.
+/// The journal's knowledge of all transactions.
 pub(super) struct Transactions {
     pub(super) next_number: u64,
     /// Not in the rings of all their members yet.
@@ -201,7 +201,7 @@ pub(crate) enum Content {
     Zeroes { sectors: u64 },
 }
 
-/// What a transaction does to one member.
+/// The change of a transaction to one member.
 #[derive(Clone)]
 pub(crate) struct Piece {
     pub(crate) member: MemberIndex,
@@ -327,7 +327,7 @@ impl Ring {
         let mut batch = Vec::new();
         let mut sectors = 0;
         while let Some(number) = self.queue.front().map(|next| next.number) {
-            // What a ring has of a transaction is in one batch: all of it is there, or nothing.
+            // One batch has all pieces of a transaction in a ring: all of them are there, or none.
             let whole = self.queue.iter().take_while(|pending| pending.number == number);
             let (count, more) = whole.fold((0, 0), |(count, sectors), pending| {
                 (count + 1, sectors + pending.data_sectors())

@@ -1,5 +1,5 @@
-//! What an array with a journal does before it serves: redo what the rings have and the members may
-//! not, then begin a new life of the rings.
+//! The replay, which an array with a journal does before it serves: redo what the rings have and the
+//! members may not, then begin a new life of the rings.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -34,10 +34,10 @@ use crate::membership::current::Membership;
 const REDO_DEPTH: usize = 16;
 /// Longest write of a replay, in sectors: bounds its memory.
 const REDO_SECTORS: u64 = 2048;
-/// What is read at once of a ring that is looked through, in blocks.
+/// The blocks that are read at once of a ring that is looked through.
 const LOOK_BLOCKS: u64 = 256;
 
-/// What was found in one ring.
+/// The batches that were found in one ring.
 #[derive(Default)]
 struct Found {
     life: u64,
@@ -79,8 +79,8 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// `found` has the rings of so many members, then the ring of the journal device. What is below
-    /// `redo_from` is in place, whatever the rings say.
+    /// `found` has the rings of so many members, then the ring of the journal device. Transactions
+    /// below `redo_from` are in place, whatever the rings say.
     fn of(found: &[Option<Found>], members: usize, redo_from: u64) -> Self {
         let rings = || found.iter().flatten();
         let highest = |of: fn(&Found) -> u64| rings().map(of).max().unwrap_or(0);
@@ -132,7 +132,7 @@ pub(crate) enum JournalStart {
     Replay,
 }
 
-/// What a replay did.
+/// The counts of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayReport {
     /// Transactions found that are not known to be in place.
@@ -284,7 +284,7 @@ impl<D: BlockDevice> Replay<D> {
         self.members.indexes().map(RingIndex::of).chain([RingIndex::DEVICE])
     }
 
-    /// What every ring has; none for those of lost members and those that cannot be read.
+    /// The content of every ring; none for those of lost members and those that cannot be read.
     async fn walk_all(self: &Rc<Self>, options: &JournalOptions) -> Vec<Option<Found>> {
         let options = Rc::new(options.clone());
         let walk = |ring| {
@@ -341,8 +341,8 @@ impl<D: BlockDevice> Replay<D> {
         Ok(found)
     }
 
-    /// Whether a ring has a batch behind the one where its walk ended. That one was whole then, because
-    /// no batch begins before the one in front of it is durable.
+    /// Whether a ring has a batch behind the one where its walk ended. The walk's last batch was whole
+    /// then, because no batch begins before the one in front of it is durable.
     async fn has_later_batch(
         &self,
         device: &Rc<D>,

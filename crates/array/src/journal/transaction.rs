@@ -24,7 +24,7 @@ use crate::membership::current::Membership;
 pub(crate) struct Transaction(Option<u64>);
 
 impl Transaction {
-    /// What in-place writes need: what is in the rings is durable already.
+    /// The durability that in-place writes need: what is in the rings is durable already.
     pub(crate) fn in_place(&self, asked: Durability) -> Durability {
         if self.0.is_some() { Durability::Cached } else { asked }
     }
@@ -202,7 +202,8 @@ impl<D: BlockDevice> Journal<D> {
         if let Err(error) = result {
             journal.fail(error);
         }
-        // What is in place is flushed when the journal leaves its device, which is news: waited for below.
+        // Writes in place are flushed when the journal leaves its device, which is news: waited for
+        // below.
         journal.committing.set(journal.committing.get() - 1);
         journal.notify();
         let result = match result {
@@ -324,8 +325,8 @@ impl<D: BlockDevice> Journal<D> {
         Ok(Ring::new(place, blocks, life, 2))
     }
 
-    /// Has the journal leave a device that failed. What the device had is in place and flushed then, or was
-    /// never begun; the members are still to be told, which is news.
+    /// Has the journal leave a device that failed. The device's content is in place and flushed then,
+    /// or was never begun; the members are still to be told, which is news.
     ///
     /// # Errors
     /// When what it had cannot be brought in place: it is needed at the next start.
@@ -338,9 +339,9 @@ impl<D: BlockDevice> Journal<D> {
                 journal.progress.until(|| journal.committing.get() == 0).await;
                 journal.check()?;
                 self.members.flush().await?;
-                // Their labels must be true also if the news is never told, and the device is there at
-                // the next start. A member that is lost just now, and not on record, lacks what was
-                // flushed here.
+                // The labels of the rings must be true also if the news is never told, and the device
+                // is there at the next start. A member that is lost just now, and not on record, lacks
+                // what was flushed here.
                 let watermark = journal.transactions.borrow().watermark;
                 self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
                 journal.transactions.borrow_mut().end_all();

@@ -30,7 +30,7 @@ pub(crate) struct JournalDevice<D> {
     pub(crate) device: Rc<D>,
     pub(crate) uuid: [u8; 16],
     pub(crate) place: JournalPlace,
-    /// It did not take a write; the journal is to leave it.
+    /// The device did not take a write; the journal is to leave it.
     is_failing: Cell<bool>,
 }
 
@@ -149,7 +149,8 @@ impl<D: BlockDevice> Placement<D> {
         in_use.map(|journal| journal.device.clone()).ok_or(IoError::Gone)
     }
 
-    /// What a failed write to a ring means: its member is lost, or the journal leaves its device.
+    /// The consequence of a failed write to a ring: its member is lost, or the journal leaves its
+    /// device.
     pub(crate) fn lose_ring_on_error(
         &self,
         ring: RingIndex,
@@ -220,7 +221,7 @@ impl<D: BlockDevice> Placement<D> {
         }
     }
 
-    /// What the journal device is now: also what is not on record yet.
+    /// The state of the journal device now: also what is not on record yet.
     pub(crate) fn record_now(&self) -> Option<JournalRecord> {
         let record = self.membership.durable()?.journal()?;
         let in_use = self.device.borrow();

@@ -8,8 +8,8 @@ use voltier_ring::{Handle, join_all};
 /// every part that ends has all others polled.
 const PARTS_INLINE_MAX: usize = 16;
 
-/// Runs all of them at once; their results in order. What must not end half done when the request is
-/// dropped is part of something that is finished: see [`Handle::finish`].
+/// Runs all of them at once; their results in order. Work that must not end half done when the request
+/// is dropped is part of something that is finished: see [`Handle::finish`].
 pub(crate) async fn together<F>(handle: &Handle, parts: Vec<F>) -> Vec<F::Output>
 where
     F: Future<Output: 'static> + 'static,

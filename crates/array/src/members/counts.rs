@@ -1,4 +1,4 @@
-//! What an array counts.
+//! The counters of an array.
 
 use std::cell::Cell;
 

@@ -1,6 +1,6 @@
-//! What members tell the floors above, and ask of them.
+//! The events that members report to the floors above, and their questions to these floors.
 
-/// What happened to a member.
+/// An event of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemberEvent {
     /// A member is out, in memory: nothing may be acknowledged before that is on record.
@@ -9,8 +9,8 @@ pub(crate) enum MemberEvent {
     GivenUp,
 }
 
-/// What members tell the floors above, and ask of them. Called when something fails, never on the way of a
-/// request that succeeds.
+/// The events that members report to the floors above, and their questions to these floors. Called when
+/// something fails, never on the way of a request that succeeds.
 pub(crate) trait Above {
     /// Takes note of an event, at once.
     fn on(&self, event: MemberEvent);

@@ -8,10 +8,10 @@
 //!
 //! # Slowness
 //!
-//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the window
-//! the means of the members are held against each other. Who was slower than the median of the others
-//! by the factor five times in a row is *slow*. Nobody is asked while nothing is timed, so an array at rest
-//! does nothing.
+//! One I/O in 31 of each member is timed, more if they take long, one at a time. Every fifth of the
+//! window the means of the members are held against each other. A member that was slower than the
+//! median of the others by the factor five times in a row is *slow*. Nobody is asked while nothing is
+//! timed, so an array at rest does nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -33,15 +33,15 @@ const SLOW_NS_MIN: Nanos = 500_000;
 /// News that nobody has fetched yet; more replace the oldest.
 const NEWS_MAX: usize = 64;
 
-/// What is done about a member that is slow.
+/// The action on a member that is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowAction {
-    /// It is shown; of copies, the others are read.
+    /// The member is shown; of copies, the others are read.
     #[default]
     Show,
-    /// What would be read from it is computed from the others, too, where there is parity.
+    /// Reads from the member are computed from the others, too, where there is parity.
     Avoid,
-    /// It is given up, if that leaves the group redundancy; until then it is avoided.
+    /// The member is given up, if that leaves the group redundancy; until then it is avoided.
     Fail,
 }
 
@@ -70,7 +70,7 @@ pub struct HealthPolicy {
     pub slow_factor: u32,
     /// For how long it must be that, in nanoseconds; not 0.
     pub slow_window_ns: Nanos,
-    /// What is done about it.
+    /// The action on a slow member.
     pub slow_action: SlowAction,
 }
 
@@ -110,43 +110,43 @@ pub struct MemberHealth {
 /// Something about a member that somebody should hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthNews {
-    /// It has passed the limit of errors. Given up, or kept because the group cannot lose it.
+    /// The member has passed the limit of errors. Given up, or kept because the group cannot lose it.
     TooManyErrors {
         /// The member.
         member: usize,
-        /// Its errors of late.
+        /// The member's errors of late.
         errors: u32,
         /// Whether it was given up.
         is_failed: bool,
     },
-    /// It is slow.
+    /// The member is slow.
     Slow {
         /// The member.
         member: usize,
-        /// What it takes on the mean, in nanoseconds.
+        /// The time that the member takes on the mean, in nanoseconds.
         mean_ns: Nanos,
-        /// What the others take, in nanoseconds.
+        /// The time that the others take, in nanoseconds.
         others_ns: Nanos,
     },
-    /// It was given up because it is slow.
+    /// The member was given up because it is slow.
     SlowFailed {
         /// The member.
         member: usize,
     },
-    /// It is not slow any more.
+    /// The member is not slow any more.
     NotSlow {
         /// The member.
         member: usize,
     },
 }
 
-/// What is known of all members together.
+/// The state of all members together.
 #[derive(Default)]
 pub(crate) struct HealthWatch {
     policy: Cell<HealthPolicy>,
     round_ends_ns: Cell<Nanos>,
     news: RefCell<VecDeque<HealthNews>>,
-    /// Whom to tell that something has changed.
+    /// The listener to tell that something has changed.
     listener: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
@@ -178,7 +178,8 @@ impl HealthWatch {
     }
 }
 
-/// What members took in a round, of one kind of I/O; none of those of whom nothing is known.
+/// The mean times of members in a round, of one kind of I/O; none for members of which nothing is
+/// known.
 struct Means(Vec<Option<Nanos>>);
 
 impl Index<MemberIndex> for Means {
@@ -208,7 +209,7 @@ impl Means {
     }
 }
 
-/// What a round says of a member.
+/// The result of a round for a member.
 pub(crate) struct Slowness {
     pub(crate) is_slow: bool,
     pub(crate) mean_ns: Nanos,
@@ -216,7 +217,7 @@ pub(crate) struct Slowness {
 }
 
 impl Means {
-    /// What the members took in this round.
+    /// The times of the members in this round.
     fn of<D>(members: &[Member<D>], timed: Timed, now: Nanos, round_ns: Nanos) -> Self {
         let mean = |member: &Member<D>| {
             let watch = member.watch();
@@ -240,7 +241,7 @@ pub(crate) struct HealthRound {
 }
 
 impl HealthRound {
-    /// What the round says of a member; none if nothing.
+    /// The verdict of the round on a member; none if nothing.
     pub(crate) fn verdict<D>(
         &self,
         geometry: &Geometry,
@@ -309,7 +310,7 @@ impl HealthWatch {
         Some(HealthRound { means, slow_factor: policy.slow_factor })
     }
 
-    /// What a member's record says under the policy.
+    /// The health of a member by its record under the policy.
     pub(crate) fn health_of<D>(&self, member: &Member<D>, now: Nanos) -> MemberHealth {
         let (watch, policy) = (member.watch(), self.policy.get());
         let errors_recent = watch.recent(now, policy.error_window_ns);

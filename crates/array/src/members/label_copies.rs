@@ -1,7 +1,7 @@
 //! The two copies of a superblock on a device.
 //!
-//! They are written one after the other, each durable before the next begins: a power cut tears one
-//! at most. The first is the newer one.
+//! The copies are written one after the other, each durable before the next begins: a power cut tears
+//! one at most. The first is the newer one.
 
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, MIB, SECTOR_BYTES, SectorRange,
@@ -26,8 +26,8 @@ pub(crate) struct Found {
     pub(crate) is_one_copy: bool,
 }
 
-/// What two copies on a device say, the second if `is_behind` says that the first one is; whether they
-/// are not the same is the second. None if neither begins as a copy.
+/// The content of two copies on a device, the second if `is_behind` says that the first one is; whether
+/// they are not the same is the second. None if neither begins as a copy.
 ///
 /// # Errors
 /// When there are copies, and none that can be believed.

@@ -11,7 +11,7 @@ const STEPS_LOG2: u32 = 2;
 /// So many samples are remembered; then the older ones begin to count less.
 const SAMPLES_MAX: u32 = 1024;
 
-/// Samples of late. Which ones is up to the caller.
+/// Samples of late. The choice of samples is up to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Samples that are remembered.

@@ -1,8 +1,9 @@
 //! The members of an array: what is sent to them, and when they are given up.
 //!
-//! Everything that reads, writes or flushes members goes through here: one place counts it, times it, tries a
-//! write once more, and decides what a failure means. What the floors above have to do about a lost member
-//! they are told by a [`MemberEvent`](crate::members::event::MemberEvent).
+//! Everything that reads, writes or flushes members goes through here: one place counts it, times it,
+//! tries a write once more, and decides what a failure means. A
+//! [`MemberEvent`](crate::members::event::MemberEvent) tells the floors above what they have to do
+//! about a lost member.
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
@@ -193,7 +194,7 @@ impl<D: BlockDevice> MemberSet<D> {
         data: Payload,
         durability: Durability,
     ) -> IoResult<()> {
-        // What a lost member would have held is in the others.
+        // The others have what a lost member would have held.
         let Ok(device) = self[member].device() else { return Ok(()) };
         self.counters.add(|counts| counts.member_writes += 1);
         let at = self.on_device(at);
@@ -324,7 +325,7 @@ impl<D: BlockDevice> MemberSet<D> {
             self.counters.add(|counts| counts.members_lost += 1);
             self.change();
         } else if self[member].is_device(device) {
-            // It has taken its place meanwhile.
+            // The successor has taken the place of the member meanwhile.
             self.lose(member);
         }
     }
@@ -334,9 +335,9 @@ impl<D: BlockDevice> MemberSet<D> {
         at.plus(self.data_start)
     }
 
-    /// What a change of a member means for the request: a member that did not take it is lost, if
-    /// the others have all it held; then the change stands. The journal's end and the
-    /// array's write await the membership's barrier before the change is acknowledged.
+    /// The consequence of a member's change for the request: a member that did not take the change is
+    /// lost, if the others have all it held; then the change stands. The journal's end and the array's
+    /// write await the membership's barrier before the change is acknowledged.
     pub(crate) fn lose_on_error(
         &self,
         member: MemberIndex,
@@ -422,7 +423,7 @@ impl<D: BlockDevice> MemberSet<D> {
         self[member].watch().begin_read(|| self.handle.now())
     }
 
-    /// A write of a member begins; when, if it is timed, or 0. It runs to its end.
+    /// A write of a member begins; when, if it is timed, or 0. The write runs to its end.
     #[inline]
     pub(crate) fn begin_write(&self, member: MemberIndex) -> Nanos {
         self[member].watch().begin(Timed::Write, || self.handle.now())

@@ -1,4 +1,4 @@
-//! What the members say of the array, kept true while it is in use.
+//! The record of the members about the array, kept true while the array is in use.
 //!
 //! A member that is given up is out at once, in memory. No change is acknowledged before all others say
 //! so durably, with a higher event count ([`barrier`](Membership::barrier)). So a start can tell a
@@ -23,12 +23,12 @@ use crate::members::member_set::MemberSet;
 /// Begins an update of the record, by a task of its own; false if the array is gone.
 pub(crate) type BeginUpdate = Rc<dyn Fn() -> bool>;
 
-/// Who is in the array, and what else its members say of it. A bare array says nothing, and waits for
-/// nothing.
+/// The members of the array, and what else their record says of it. A bare array says nothing, and
+/// waits for nothing.
 pub(crate) struct Membership {
-    /// What the members say; none of a bare array.
+    /// The record of the members; none of a bare array.
     record: Option<RefCell<ArrayRecord>>,
-    /// What the record is to say of its use.
+    /// The use that the record is to name.
     usage: Cell<Usage>,
     /// And of the journal's device; the event of a change is the record's.
     journal: Cell<Option<JournalRecord>>,
@@ -88,7 +88,7 @@ impl Membership {
         self.record.is_some()
     }
 
-    /// What the members say.
+    /// The record of the members.
     ///
     /// # Panics
     /// Of a bare array.
@@ -100,12 +100,12 @@ impl Membership {
         self.record.as_ref().expect("an array with durable state").borrow()
     }
 
-    /// What the record is to say of the journal's device.
+    /// The journal's device as the record is to name it.
     pub(crate) fn journal(&self) -> Option<JournalRecord> {
         self.journal.get()
     }
 
-    /// What the record is to say of the array's use.
+    /// The array's use as the record is to name it.
     pub(crate) fn usage(&self) -> Usage {
         self.usage.get()
     }

@@ -1,3 +1,3 @@
-//! Who is in the array, on record, and the barrier that makes a loss durable.
+//! The members of an array, on record, and the barrier that makes a loss durable.
 
 pub(crate) mod current;

@@ -63,7 +63,7 @@ impl<D: BlockDevice> Clearer<D> {
         while start < end {
             let stripes = start..self.end_of_run(start).min(end);
             start = stripes.end;
-            // What was never written reads as zeroes already.
+            // Regions that were never written read as zeroes already.
             if !self.bitmap.is_blank(stripes.start) {
                 // A task of its own: members are cleared together, whether somebody waits or not.
                 self.handle.spawn(self.clone().clear_stripes(stripes, clear)).await?;

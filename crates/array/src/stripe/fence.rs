@@ -78,7 +78,7 @@ impl Fence {
         self.changed.notify();
     }
 
-    /// What is closed stays so: requests for it fail.
+    /// A closed range stays so: requests for it fail.
     pub(crate) fn fail(&self, error: IoError) {
         self.error.set(Some(error));
         self.changed.notify();

@@ -19,14 +19,14 @@ use crate::stripe::stripes::{Access, Stripes};
 
 /// A part of a chunk, and where it goes.
 struct Wanted {
-    /// Its number among the parts of the request.
+    /// The part's number among the parts of the request.
     number: usize,
     slot: usize,
     span: Span,
     into: Buf,
 }
 
-/// What is read at once.
+/// The parts that are read at once.
 enum SubRead {
     /// Never written: nothing is read.
     Blank(Vec<Wanted>),
@@ -71,7 +71,7 @@ impl Runs {
     }
 }
 
-/// What was read of the slots of a stripe.
+/// The content that was read of the slots of a stripe.
 struct Chunks {
     states: Vec<SlotState>,
     /// For each slot what is known of it.
@@ -167,7 +167,7 @@ impl<D: BlockDevice> Reader<D> {
     /// Whether a slot is read where it is: its member has it, and is not avoided.
     fn is_slot_read(&self, stripe: StripeNumber, slot: usize) -> bool {
         let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
-        // Which copy is read was chosen before.
+        // The copy to read was chosen before.
         let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
         member.has_region(self.bitmap.region_of(stripe)) && !is_avoided
     }
@@ -189,7 +189,7 @@ impl<D: BlockDevice> Reader<D> {
         online.min_by_key(load).unwrap_or(0)
     }
 
-    /// What was read, with the numbers of the parts.
+    /// The content that was read, with the numbers of the parts.
     async fn do_sub_read(self: Rc<Self>, sub_read: SubRead) -> IoResult<Vec<(usize, Buf)>> {
         match sub_read {
             SubRead::Blank(wanted) => {

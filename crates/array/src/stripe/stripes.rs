@@ -32,7 +32,7 @@ const DECODERS_MAX: usize = 256;
 /// Chunks in a stripe, slots that cannot be used, and those of them that are wanted.
 type DecoderKey = (usize, Vec<usize>, Vec<usize>);
 
-/// What all who read and write stripes share.
+/// The parts that all who read and write stripes share.
 pub(crate) struct Stripes<D> {
     handle: Handle,
     geometry: Geometry,
@@ -206,7 +206,7 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// A member that could not be given up failed a write to these sectors, and the others have the new
-    /// content of their stripes: nothing that is computed from both is right.
+    /// content of their stripes. Nothing that is computed from both is right.
     pub(crate) fn note_half_written(&self, member: MemberIndex, range: SectorRange) {
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
@@ -337,7 +337,7 @@ impl<D: BlockDevice> Stripes<D> {
     }
 }
 
-/// What a request does to its sectors.
+/// The use that a request makes of its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Reads what must belong together.

@@ -17,7 +17,7 @@ pub(crate) struct TwoShapes {
     code: Code,
     /// Units that requests find in the new one.
     position: Cell<u64>,
-    /// What the members are to say.
+    /// The record that the members are to have.
     record: Cell<ReshapeRecord>,
     fence: Rc<Fence>,
 }

@@ -28,7 +28,7 @@ use crate::stripe::new_data::{NewData, SmallWrite};
 use crate::stripe::runs::{MemberWrite, Run, join_writes, runs_of};
 use crate::stripe::stripes::{Access, Stripes};
 
-/// What is written at once of a request.
+/// The parts of a request that are written at once.
 enum Work {
     Run(Run),
     /// A part of a stripe, which others may go with.
@@ -180,7 +180,7 @@ impl<D: BlockDevice> Writer<D> {
     }
 }
 
-/// What one write of a slot's member will be.
+/// The one write of a slot's member to come.
 struct SlotWrite {
     slot: usize,
     span: Span,
@@ -191,7 +191,7 @@ struct SlotWrite {
 struct OldData {
     states: Vec<SlotState>,
     plan: Plan,
-    /// What was read, as the plan says.
+    /// The content that was read, as the plan says.
     read: Vec<Buf>,
 }
 
@@ -274,7 +274,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         self.journal.end(transaction, result).await
     }
 
-    /// Reads what the parity needs. What gives a medium error is planned around.
+    /// Reads what the parity needs. The plan avoids chunks that give a medium error.
     async fn read_old(
         self: &Rc<Self>,
         stripe: StripeNumber,
@@ -283,8 +283,8 @@ impl<D: BlockDevice> StripeWriter<D> {
     ) -> IoResult<OldData> {
         let written = new.iter().map(|part| (part.slot, part.span));
         let mut unreadable = Vec::new();
-        // What a replay writes again must match by itself: it may come after the parity was made anew, and
-        // nothing needs a resync then.
+        // Stripes that a replay writes again must match by themselves: the replay may come after the
+        // parity was made anew, and nothing needs a resync then.
         let may_mismatch = self.journal.is_in_service() && self.bitmap.needs_resync(stripe);
         loop {
             let states = self.stripes.slot_states(stripe, &unreadable)?;
@@ -423,7 +423,7 @@ impl<D: BlockDevice> StripeWriter<D> {
         parities.map(|(slot, data)| SlotWrite { slot, span: hull, data }).collect()
     }
 
-    /// What the journal takes of these writes.
+    /// The pieces that the journal takes of these writes.
     fn pieces_of(&self, ready: &[MemberWrite]) -> Vec<Piece> {
         if !self.journal.is_in_service() {
             return Vec::new();

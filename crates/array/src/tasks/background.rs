@@ -45,7 +45,7 @@ pub(crate) struct RegionJob<D> {
     pub(crate) region: Region,
     /// Members that are filled, and with which devices.
     pub(crate) targets: Vec<(MemberIndex, Rc<D>)>,
-    /// What the members of the array were when it began.
+    /// The generation of the array's members when the job began.
     pub(crate) generation: u64,
     pub(crate) error: Cell<Option<IoError>>,
     runs_left: Cell<usize>,
@@ -313,7 +313,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
     }
 }
 
-/// What all devices of a group take at once, in bytes.
+/// The bytes that all devices of a group take at once.
 pub(crate) fn run_bytes_max<D: BlockDevice>(
     geometry: &Geometry,
     members: &MemberSet<D>,

@@ -67,9 +67,9 @@ impl Priority {
 /// The pace of a background task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// What it takes beside requests.
+    /// The share that the task takes beside requests.
     pub priority: Priority,
-    /// What it does in any case, in bytes of a member per second; 0 for nothing.
+    /// The rate that the task keeps in any case, in bytes of a member per second; 0 for nothing.
     pub floor_bytes_per_second: u64,
 }
 
@@ -88,15 +88,15 @@ pub struct Progress {
     pub done_bytes: u64,
     /// Bytes of members to do in all.
     pub total_bytes: u64,
-    /// Its rate over the last second or so, in bytes of members.
+    /// The task's rate over the last second or so, in bytes of members.
     pub bytes_per_second: u64,
     /// When it will be through at this rate, from now; none while there is no rate.
     pub eta_ns: Option<Nanos>,
-    /// Its pace.
+    /// The task's pace.
     pub pace: Pace,
 }
 
-/// What a task may do now.
+/// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Go,
@@ -113,7 +113,7 @@ pub(crate) struct Pacer {
     due_ns: Cell<Nanos>,
     /// Until when it rests.
     rest_until_ns: Cell<Nanos>,
-    /// What a batch takes, about; 0 before the first.
+    /// The time that a batch takes, about; 0 before the first.
     batch_ns: Cell<Nanos>,
     requests_seen: Cell<u64>,
     busy_at_ns: Cell<Nanos>,
@@ -180,7 +180,7 @@ impl Pacer {
         self.in_flight.set(self.in_flight.get() + 1);
         let floor = self.pace.get().floor_bytes_per_second.max(1);
         let step = (u128::from(bytes) * u128::from(SECOND_NS) / u128::from(floor)) as Nanos;
-        // What was done above the floor is no credit; what is behind it is made up for.
+        // Work above the floor is no credit; a lag behind the floor is made up for.
         let due = self.due_ns.get().max(now.saturating_sub(DEBT_NS_MAX)).saturating_add(step);
         self.due_ns.set(due.min(now.saturating_add(step)));
     }

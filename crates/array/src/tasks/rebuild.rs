@@ -58,10 +58,10 @@ pub(crate) struct Rebuild<D> {
 /// A rebuild, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RebuildStatus {
-    /// How far it is. What a member has, from wherever, is done.
+    /// How far it is. Regions that a member has, from wherever, are done.
     pub progress: Progress,
-    /// Regions that could not be computed, because too much of their stripes cannot be read. Their
-    /// members stay as they are until a rebuild that is started again gets through.
+    /// Regions that could not be computed, because too much of their stripes cannot be read. The
+    /// members of such regions stay as they are until a rebuild that is started again gets through.
     pub stuck_regions: u64,
     /// Why the last of these could not be.
     pub last_error: Option<IoError>,

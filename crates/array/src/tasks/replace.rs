@@ -31,7 +31,7 @@ const LOOK_NS: Nanos = 100_000;
 pub enum Replacement {
     /// In the place of a lost member: all that was written is computed.
     Rebuild,
-    /// It is the lost member itself: what changed since is computed.
+    /// The device is the lost member itself: what changed since is computed.
     Return,
     /// Beside a member in service, which goes when all is copied.
     Copy,

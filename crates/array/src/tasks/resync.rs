@@ -84,7 +84,8 @@ impl<D: BlockDevice> Resync<D> {
         if self.membership.is_closed() {
             return None;
         }
-        // What cannot be read cannot be made right: such a region still needs a resync, and the others go on.
+        // A region that cannot be read cannot be made right: it still needs a resync, and the others go
+        // on.
         if self.resync_region(region).await.is_ok() {
             self.bitmap.note_resynced(region);
             self.bitmap.begin_rounds();

@@ -38,12 +38,12 @@ use crate::tasks::pace::Progress;
 /// Findings that are kept for show.
 const FINDINGS_MAX: usize = 64;
 
-/// What a scrub does about blocks that do not match.
+/// The action of a scrub on blocks that do not match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScrubRepair {
-    /// It counts them.
+    /// The scrub counts them.
     Nothing,
-    /// It rewrites those of which it knows that they are wrong: no data in regions that were written since
+    /// The scrub rewrites those that are known to be wrong: no data in regions that were written since
     /// they last matched.
     #[default]
     Located,
@@ -72,7 +72,7 @@ pub struct ScrubFinding {
 pub struct ScrubStatus {
     /// How far it is.
     pub progress: Progress,
-    /// What it does about what it finds.
+    /// The scrub's action on what it finds.
     pub repair: ScrubRepair,
     /// Blocks that did not match.
     pub mismatched_blocks: u64,
@@ -96,7 +96,7 @@ pub struct ScrubStatus {
     pub findings: Vec<ScrubFinding>,
 }
 
-/// What was found.
+/// The findings of the scrub.
 #[derive(Clone, Default)]
 struct Found {
     checked_bytes: u64,

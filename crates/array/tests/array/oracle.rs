@@ -33,7 +33,7 @@ struct Case {
     seed: u64,
 }
 
-/// A stretch of the volume that one task changes; `None` is a sector whose content nobody promises.
+/// An extent of the volume that one task changes; `None` is a sector whose content nobody promises.
 struct Lane {
     world: Rc<World>,
     model: Rc<RefCell<Vec<Option<[u8; SECTOR]>>>>,

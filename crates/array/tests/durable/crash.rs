@@ -196,7 +196,7 @@ pub(crate) fn at_steps<F: Future<Output = ()> + 'static>(
     unreachable!("some step is the last")
 }
 
-/// All that may be made of the drives of a bay.
+/// All that may be made of the drives of a fixture.
 fn cases() -> Vec<(Level, usize, Consistency)> {
     vec![
         (Level::Raid5, 3, Consistency::Bitmap),

@@ -78,7 +78,7 @@ impl Medium {
         }
     }
 
-    /// What a power cut leaves: of what no flush covered, and of what was under way, any sectors.
+    /// The drive after a power cut: of what no flush covered, and of what was under way, any sectors.
     pub(crate) fn after_power_cut(&self, dice: &mut Prng) -> Self {
         let mut durable = self.durable.clone();
         let mood = dice.below(4);
@@ -103,8 +103,8 @@ impl Medium {
         Self { durable, ..Self::default() }
     }
 
-    /// What the death of the process leaves: what was completed as it was, of what was under way any
-    /// sectors, and these in the drive's cache.
+    /// The drive after the death of the process: what was completed as it was, of what was under way
+    /// any sectors, and these in the drive's cache.
     pub(crate) fn after_kill(&self, dice: &mut Prng) -> Self {
         let mut left = self.clone();
         for UnderWay { at, data } in std::mem::take(&mut left.under_way).into_values() {

@@ -47,7 +47,7 @@ pub(crate) fn choices(all: usize, count: usize) -> Vec<Vec<usize>> {
     masks.map(|mask| (0..all).filter(|it| mask >> it & 1 == 1).collect()).collect()
 }
 
-/// What a stopped array holds without these members.
+/// Checks the content of a stopped array without these members.
 async fn check_without(world: &World, members: usize, lost: &[usize], model: &Model) {
     let again = World::new(&world.handle, world.media(), None, 3);
     let rest: Vec<usize> = (0..members).rev().filter(|it| !lost.contains(it)).collect();
@@ -57,7 +57,7 @@ async fn check_without(world: &World, members: usize, lost: &[usize], model: &Mo
     model.check(&array, &format!("without {lost:?}")).await;
 }
 
-/// What a stopped array holds without any so many of its members.
+/// Checks the content of a stopped array without any so many of its members.
 async fn check_losses(world: &World, members: usize, count: usize, model: &Model) {
     for lost in choices(members, count) {
         check_without(world, members, &lost, model).await;

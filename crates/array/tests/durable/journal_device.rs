@@ -179,7 +179,7 @@ fn the_device_is_lost_at_any_moment_and_the_power_too() {
                     serve_until_it_dies(world, story, flag.clone(), after)
                 });
                 let when = format!("{level}, {after} ns, cut at {cut}");
-                // It is back, as it was or older than what the members say: both are right.
+                // The device is back, as it was or older than what the members say: both are right.
                 check(torn(&left, cut), &story, &when);
                 check_without(torn(&left, cut + 1), &story, is_on_record.get(), &when);
                 if is_through {
@@ -295,7 +295,7 @@ fn a_missing_device_is_missed_only_after_a_start_that_was_not_stopped() {
         assert_eq!(state(&array), Some(JournalState::Lost));
         write(&array, 3, 7).await.expect("write");
         drop(array);
-        // It is stale now.
+        // The device is stale now.
         let (array, report) = world.assemble(&[4, 0, 1, 2, 3], PLAIN).await.expect("without it");
         assert_eq!(report.journal_left_out.iter().map(|it| it.device).collect::<Vec<_>>(), [0]);
         assert!(!report.is_journal_lost);

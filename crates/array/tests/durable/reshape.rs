@@ -49,7 +49,7 @@ async fn fill(array: &Array<Drive>, from: usize, step: usize) -> Model {
     model
 }
 
-/// What a stopped array holds on these drives without any so many of them.
+/// Checks the content of a stopped array on these drives without any so many of them.
 async fn check_losses(world: &World, drives: &[usize], count: usize, model: &Model, when: &str) {
     for lost in choices(drives.len(), count) {
         let again = World::new(&world.handle, world.media(), None, 3);
@@ -293,7 +293,7 @@ fn a_member_is_lost_in_the_middle_the_move_waits_for_another_and_goes_on() {
                 assert_eq!(reshape.waits_for, Some(ReshapeWait::Members));
                 model.check(&array, "degraded").await;
                 if done == 1 {
-                    // It is the same after a start.
+                    // The array is the same after a start.
                     array.stop().await.expect("stop");
                 }
                 let array = if done == 1 {
@@ -359,7 +359,7 @@ async fn moves(world: World, story: Story, members: usize, seed: u64) {
     story.is_stopped.set(true);
 }
 
-/// What is there after a cut, without some members: then they are replaced, and it goes to its end.
+/// The array after a cut, without some members: then they are replaced, and the move goes to its end.
 fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usize>, when: &str) {
     let (story, when) = (story.clone(), when.to_owned());
     on_media(media, move |world| async move {

@@ -175,7 +175,7 @@ pub(crate) fn with_some_over(
     })
 }
 
-/// What blocks may hold: what was acknowledged, and what was on its way since.
+/// The content that blocks may hold: what was acknowledged, and what was on its way since.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model(BTreeMap<u64, Vec<u8>>);
 

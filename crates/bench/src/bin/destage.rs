@@ -66,7 +66,7 @@ enum Work {
     Once(u64),
     /// Random lines again and again, three times all there are, destaged meanwhile.
     Random,
-    /// The same by streams, each in a stretch of its own.
+    /// The same by streams, each in an extent of its own.
     Streams(u64),
 }
 

@@ -76,7 +76,7 @@ impl Queue {
         self.acked
     }
 
-    /// Takes back the fills that are queued: a cache that stops does not need them.
+    /// Clears the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&mut self) {
         while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
             self.bytes -= data.len();

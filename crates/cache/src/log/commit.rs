@@ -289,7 +289,7 @@ impl<S: BlockDevice> Log<S> {
         self.state.borrow().replay_point()
     }
 
-    /// Takes back the fills that are queued: a cache that stops does not need them.
+    /// Clears the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&self) {
         self.state.borrow_mut().user.forget_fills();
     }

@@ -40,8 +40,9 @@ impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
         Ok(())
     }
 
-    /// A flush without the SSD, when all that could be read from the SSD is on the origin. What the SSD
-    /// acknowledged and had not flushed may be lost, and as long as it is, no flush may say otherwise.
+    /// A flush without the SSD, when all that could be read from the SSD is on the origin. Writes that
+    /// the SSD acknowledged and had not flushed may be lost, and as long as they are, no flush may say
+    /// otherwise.
     async fn flush_failed(&self) -> IoResult<()> {
         self.health.past_gate().await?;
         self.origin.flush().await?;

@@ -1,7 +1,7 @@
 //! The checks of a device before anything is written to it (guarantee 9).
 //!
 //! [`examine`] only looks. The call opens the device for itself, asks the kernel who uses the device,
-//! reads the first bytes, and lets go again: a drive that is opened later takes its own lock. The
+//! reads the first bytes, and lets go again. A drive that is opened later takes its own lock. The
 //! result is a list of findings. A user can override content findings with `-f`, because the user then
 //! knows what would be lost. A device that is mounted or in use is refused always.
 

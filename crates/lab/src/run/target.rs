@@ -59,13 +59,13 @@ pub enum Kind {
     Nbd(String),
     /// An RBD image.
     Rbd(fio::Target),
-    /// A volume of the daemon, through a door of its own.
+    /// A volume of the daemon, through an export of its own.
     Volume(VolumeTarget),
     /// A modelled drive in virtual time.
     Model(&'static Profile),
 }
 
-/// A volume and the door that was opened for the run.
+/// A volume and the export that was opened for the run.
 #[derive(Debug)]
 pub struct VolumeTarget {
     name: VolumeName,
@@ -266,7 +266,7 @@ impl Target {
         Ok(size)
     }
 
-    /// Makes what has to be made, and opens the door of a volume.
+    /// Makes what has to be made, and opens the export of a volume.
     ///
     /// # Errors
     /// When that is refused, or fio lacks the engine.
@@ -378,24 +378,24 @@ impl Target {
         Ok(path.to_path_buf())
     }
 
-    /// Closes a door that [`Target::file_door`] has opened.
+    /// Closes an export that [`Target::file_door`] has opened.
     pub fn close_file_door(&self, path: &Path) {
         if let Kind::Volume(volume) = &self.kind
             && path.exists()
         {
             let export = Some(ExportSpec::Fuse(path.to_path_buf()));
-            // The daemon may be gone: then so is the door.
+            // The daemon may be gone: then so is the export.
             volume.ask(&Request::Unexport { name: volume.name.clone(), export }).ok();
         }
     }
 
-    /// Closes doors, and removes what the run made when it is complete.
+    /// Closes exports, and removes what the run made when it is complete.
     pub fn close(&mut self, is_complete: bool) {
         if let Kind::Volume(volume) = &mut self.kind
             && let Some(door) = volume.door.take()
         {
             let name = volume.name.clone();
-            // The daemon may be gone: then so is the door.
+            // The daemon may be gone: then so is the export.
             volume.ask(&Request::Unexport { name, export: Some(door) }).ok();
         }
         if let Kind::Folder(folder) = &self.kind
@@ -437,7 +437,7 @@ impl VolumeTarget {
         self.client()?.volume(request).map_err(|error| self.failed(&error))
     }
 
-    /// A door of our own beside those that clients use.
+    /// An export of our own beside those that clients use.
     fn open(&mut self) -> Result<(), LabError> {
         let socket = self.state.join(format!("{}.lab-{}.sock", self.name, std::process::id()));
         let door = ExportSpec::Nbd(voltier_control::NbdAddress::Unix(socket));

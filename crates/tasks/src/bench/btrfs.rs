@@ -19,8 +19,8 @@ use xtask::{Failure, workspace};
 
 const MEMBERS: usize = 6;
 const MEMBER_BYTES: u64 = 512 << 20;
-/// The bytes that are written and read of the volume, or of the file on btrfs. They are a quarter of
-/// the room, since data that is written anew takes more until btrfs has cleaned up.
+/// The bytes that are written and read of the volume, or of the file on btrfs. A quarter of the room is
+/// enough, since data that is written anew takes more until btrfs has cleaned up.
 const SPAN_BYTES: u64 = 512 << 20;
 /// A tool that makes, mounts or clears something.
 const TOOL_LIMIT: Duration = Duration::from_secs(120);

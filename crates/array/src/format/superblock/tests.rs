@@ -135,7 +135,8 @@ fn hostile_blocks_under_a_good_checksum_are_refused_or_make_sense() {
         assert_eq!(read.array.geometry.member_sectors(), places.data.count);
         assert_eq!(read.array.members.len(), read.array.geometry.member_count());
         assert!(read.member.0 < read.array.members.len());
-        // What is read is written the same: nothing in it was ignored, but what is reserved.
+        // The bytes that are read are written the same: the decoder ignores nothing but what is
+        // reserved.
         assert_eq!(Superblock::decode(&read.encode(0), 0), Ok(read));
     }
 }

@@ -14,13 +14,13 @@ use crate::stripe::new_data::{NewData, SmallWrite};
 /// offsets: reading and writing 32 KiB in vain costs less than further I/Os.
 const GAP_SECTORS_MAX: u64 = 64;
 
-/// What has come so far.
+/// The writes that have come so far.
 #[derive(Default)]
 struct Content {
     /// In the order in which they came.
     parts: Vec<NewData>,
     writes: u32,
-    /// What they cover of the stripe: apart from each other, ascending.
+    /// The spans of the stripe that the writes cover: apart from each other, ascending.
     covered: Vec<Span>,
     is_durable: bool,
     joined_ns: Nanos,
@@ -28,7 +28,7 @@ struct Content {
     arrived_ns: Nanos,
 }
 
-/// What is to be written.
+/// The data to be written.
 pub(crate) struct Taken {
     pub(crate) parts: Vec<NewData>,
     /// How many writes they are of.
@@ -117,7 +117,7 @@ impl MergeBatch {
         self.ended.notify();
     }
 
-    /// What becomes of it.
+    /// The outcome of the batch.
     pub(crate) async fn result(&self) -> IoResult<()> {
         self.ended.until(|| self.result.get().is_some()).await;
         self.result.get().expect("it has ended")
@@ -138,7 +138,7 @@ fn cover(covered: &mut Vec<Span>, mut span: Span) {
 /// Part of a slot, with its number in the order of arrival.
 type Numbered = (usize, NewData);
 
-/// What is written of these parts, which came in this order: lists in which every slot has one part, and
+/// The writes of these parts, which came in this order: lists in which every slot has one part, and
 /// whose parts are near each other on their members.
 ///
 /// No part bridges a gap, for what is there is not known; and a member has one write of a transaction of
@@ -170,7 +170,7 @@ pub(crate) fn batches_of(parts: Vec<NewData>) -> Vec<Vec<NewData>> {
     batches.into_iter().map(|batch| in_order(batch).collect()).collect()
 }
 
-/// What touches in a slot becomes one.
+/// Parts that touch in a slot become one.
 fn runs_of(parts: Vec<NewData>) -> Vec<Numbered> {
     let mut numbered: Vec<Numbered> = parts.into_iter().enumerate().collect();
     numbered.sort_by_key(|(_, part)| (part.slot, part.span.start));

@@ -1,4 +1,4 @@
-//! Which writes follow one another, and how long they wait for those behind them.
+//! The merger knows which writes follow one another, and how long they wait for those behind them.
 //!
 //! A *stream* is a place up to which somebody has written. A write there next belongs to the stream.
 //! Two things are known of each stream: how many of its writes are under way, and how many there were
@@ -147,13 +147,13 @@ impl<D: BlockDevice> Merger<D> {
     }
 }
 
-/// What becomes of a small write.
+/// The way of a small write.
 pub(crate) enum Arrival {
-    /// It goes, as one of a stream.
+    /// The write goes, as one of a stream.
     Alone(usize, SmallWrite),
-    /// It waits; who brought it sees to the batch.
+    /// The write waits; its caller sees to the batch.
     Lead(Rc<MergeBatch>),
-    /// It waits with others.
+    /// The write waits with others.
     Follow(Rc<MergeBatch>),
 }
 
@@ -168,12 +168,12 @@ struct Stream {
     depth: u32,
     /// When one of them last came to wait, or the last that ran ended.
     stirred_ns: Nanos,
-    /// Who comes now joins it.
+    /// The batch that newer writes join.
     open: Option<Rc<MergeBatch>>,
 }
 
 impl Stream {
-    /// Its writes that wait.
+    /// The stream's writes that wait.
     fn held(&self) -> u32 {
         self.open.as_ref().map_or(0, |open| open.writes())
     }
@@ -183,7 +183,7 @@ struct State {
     /// Where each goes on: looked through for every write.
     nexts: [u64; STREAMS],
     streams: [Stream; STREAMS],
-    /// Which is given up first for a new one.
+    /// The stream that is given up first for a new one.
     turn: usize,
 }
 

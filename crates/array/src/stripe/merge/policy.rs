@@ -1,8 +1,8 @@
-//! Which small writes are merged, and how long they wait.
+//! The choice of small writes that are merged, and of how long they wait.
 
 use voltier_block::Nanos;
 
-/// Which writes of less than a stripe wait for others.
+/// The choice of writes of less than a stripe that wait for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MergeMode {
     /// None.
@@ -31,7 +31,7 @@ impl MergeMode {
 /// How small writes are merged. For levels with parity; copies and RAID 0 have nothing to gain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergePolicy {
-    /// Which writes wait.
+    /// The choice of writes that wait.
     pub mode: MergeMode,
     /// How long for the next one, in nanoseconds.
     pub wait_ns: Nanos,

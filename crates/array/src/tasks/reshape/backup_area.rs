@@ -46,7 +46,7 @@ struct Head {
 
 const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 
-/// What is kept of which member.
+/// The content that is kept of each member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     array: [u8; 16],
@@ -138,8 +138,8 @@ impl<D: BlockDevice> BackupArea<D> {
         self.members.lose_on_error(member, &device, result)
     }
 
-    /// Puts in place what members keep, after a crash. What one that is not in service yet has of it is
-    /// not known: it lacks that.
+    /// Puts in place what members keep, after a crash. Nobody knows what a member that is not in
+    /// service yet has of it: that member lacks it.
     ///
     /// # Errors
     /// When members that cannot be lost do not have it, or do not take it.

@@ -7,8 +7,8 @@
 //!
 //! How an array comes to have two shapes, and one again, is in `expand`.
 //!
-//! What is where while there are two shapes is in `geometry::shapes` and `stripe::two_shapes`; the fence
-//! between requests and the worker in `stripe::fence`.
+//! The places of content while there are two shapes are in `geometry::shapes` and `stripe::two_shapes`;
+//! the fence between requests and the worker in `stripe::fence`.
 
 pub(crate) mod backup_area;
 pub(crate) mod strips;
@@ -27,7 +27,7 @@ use crate::geometry::shapes::Shapes;
 use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::pace::{Pace, Pacer, Progress};
 
-/// What a move waits for.
+/// The reasons for which a move waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReshapeWait {
     /// Members are missing or being filled.
@@ -49,7 +49,7 @@ pub struct ReshapeStatus {
     pub to_members: usize,
     /// The size of the volume after it, in bytes.
     pub bytes_after: u64,
-    /// What it waits for; none while it goes on.
+    /// The reason for which the move waits; none while it goes on.
     pub waits_for: Option<ReshapeWait>,
     /// Why it did not go on when it tried last.
     pub last_error: Option<IoError>,

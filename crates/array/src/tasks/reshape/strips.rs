@@ -21,7 +21,7 @@ use crate::stripe::stripes::Stripes;
 use crate::stripe::two_shapes::TwoShapes;
 use crate::tasks::background::run_bytes_max;
 
-/// What is read and written at once, in bytes of the volume, if one block of each chunk is not more.
+/// The bytes of the volume that are read and written at once, if one block of each chunk is not more.
 const STRIP_BYTES: u64 = 8 << 20;
 /// The smallest part of a chunk that is moved, in sectors: the largest block of a member.
 const BLOCK_SECTORS: u64 = 8;
@@ -33,7 +33,7 @@ pub(crate) struct Strip {
     pub(crate) span: Span,
 }
 
-/// What members will have: of each the rows of a strip, one behind the other.
+/// The content that members will have: of each the rows of a strip, one behind the other.
 pub(crate) struct Filled {
     pub(crate) rows: Range<Row>,
     pub(crate) span: Span,
@@ -162,7 +162,7 @@ impl<D: BlockDevice> Restriper<D> {
         let chunk = |(row, column): (Row, usize)| {
             let stripe = before.stripe_of(0, row);
             let member = before.member_of(stripe, before.slot_of_column(stripe, column));
-            // What was never written is not what members hold.
+            // Members do not hold the content of stripes that were never written.
             let is_blank = self.bitmap.is_blank(stripe);
             if is_blank { zeroes.clone() } else { known[&(row, member)].clone() }
         };
@@ -242,7 +242,7 @@ impl<D: BlockDevice> Restriper<D> {
         self.members.check_group(0)
     }
 
-    /// What one member has of some rows, as it is written: whole rows in long runs.
+    /// The content of one member in some rows, as it is written: whole rows in long runs.
     fn pieces_of_rows(&self, filled: &Filled, bytes: &Bytes) -> Vec<(Lba, Bytes)> {
         let chunk_sectors = self.geometry.chunk_sectors();
         let chunk_bytes = chunk_sectors * SECTOR_BYTES;
@@ -259,7 +259,7 @@ impl<D: BlockDevice> Restriper<D> {
         pieces.map(piece).collect()
     }
 
-    /// What all members take at once, in bytes.
+    /// The bytes that all members take at once.
     fn run_bytes_max(&self) -> u64 {
         run_bytes_max(&self.geometry, &self.members, 0)
     }

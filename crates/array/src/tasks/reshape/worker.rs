@@ -37,7 +37,7 @@ use crate::tasks::reshape::strips::{Restriper, Strip, spans, strips};
 use crate::tasks::reshape::{Moving, ReshapeWait};
 use crate::tasks::resync::Resync;
 
-/// What a window writes to each member at most, in bytes, if a unit is no longer.
+/// The bytes that a window writes to each member at most, if a unit is no longer.
 const WINDOW_BYTES: u64 = 8 << 20;
 /// How often a move that waits looks again.
 const WAIT_NS: Nanos = 1_000_000_000;
@@ -178,7 +178,7 @@ impl<D: BlockDevice> Reshape<D> {
         if moved.is_ok() { Step::Again } else { Step::WaitUntil(ended + RETRY_NS) }
     }
 
-    /// What the array is to be before anything is moved on.
+    /// The condition of the array that the move waits for before it goes on.
     pub(crate) fn waits_for(&self) -> Option<ReshapeWait> {
         let is_whole = self.members.iter().all(Member::is_undisturbed);
         if !is_whole || self.rebuild.is_running() {
@@ -192,7 +192,7 @@ impl<D: BlockDevice> Reshape<D> {
         has_failed.then_some(ReshapeWait::FailedWrites)
     }
 
-    /// What the next window writes to each member, in bytes.
+    /// The bytes that the next window writes to each member.
     fn window_bytes(&self, moving: &Moving) -> u64 {
         let rows = units_at_once(moving) * moving.shapes().unit_rows();
         rows * self.geometry.chunk_sectors() * SECTOR_BYTES
@@ -308,14 +308,16 @@ impl<D: BlockDevice> Reshape<D> {
         self.membership.recorded().await
     }
 
-    /// One unit, a part of all its chunks after the other. What was begun before a crash is gone on with.
+    /// One unit, a part of all its chunks after the other. The worker goes on with a unit that was
+    /// begun before a crash.
     async fn move_over_itself(
         &self,
         moving: &Moving,
         window: &Window,
         redo_from: u64,
     ) -> IoResult<()> {
-        // What is read from now on needs no resync after a crash, and nothing is redone over it.
+        // Regions that are read from now on need no resync after a crash, and nothing is redone over
+        // them.
         self.membership.flush(&self.members).await?;
         self.journal.note_flushed(redo_from);
         let begun = moving.record();

@@ -21,7 +21,7 @@ use crate::workload::DeviceUnderTest;
 pub(super) const DRIVES: usize = 8;
 /// Bytes of chunks on a member.
 const CHUNKS_BYTES: u64 = 320 * KIB;
-/// Bytes of each stretch that clients use.
+/// Bytes of each extent that clients use.
 const WINDOW_BYTES: u64 = 96 * KIB;
 /// Longer than any request of a drive takes, and than a round of the array's own tasks.
 const LAST_ROUND_NS: Nanos = 60_000_000_000;

@@ -65,7 +65,7 @@ impl Drives {
         Self { hdd: DiskSpec { bytes, ..self.hdd }, ssd: DiskSpec { bytes, ..self.ssd } }
     }
 
-    /// The stretches that clients use: the begin, both sides of the boundary of two regions of
+    /// The extents that clients use: the begin, both sides of the boundary of two regions of
     /// intent marks, and the end.
     pub(super) fn windows(&self) -> [SectorRange; 3] {
         [0, 16 * MIB - 128 * KIB, self.hdd.bytes - 256 * KIB]
