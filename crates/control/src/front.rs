@@ -61,8 +61,8 @@ pub async fn check_origin<D: BlockDevice>(
     match Cache::<D, D>::probe(volume.origin()).await {
         Ok(Some(label)) if label.uuid == cache.uuid.0 => Err(ControlError::failed(format!(
             "its origin {} holds the cache of {}: the two devices have changed places; \
-             put them back and restart the daemon",
-            record.origin, record.name
+             put them back, then `voltier start {}`",
+            record.origin, record.name, record.name
         ))),
         // Any other content is its clients' business.
         _ => Ok(()),

@@ -207,6 +207,31 @@ impl RegisteredArray {
         let members = self.members.iter().flatten();
         members.chain(&self.spares).chain(&self.incoming).chain(&self.journal)
     }
+
+    /// Records the devices that were found in the places. A device has one place: where a member is found
+    /// under the path of another one, that one gets the path that became free, as after a swap.
+    pub fn record_places(&mut self, found: &[Option<DeviceSpec>]) {
+        self.members.resize(found.len().max(self.members.len()), None);
+        let paths = found.iter().enumerate().filter_map(|(place, it)| Some((place, it.as_ref()?)));
+        for (place, device) in paths {
+            let known = |it: &Option<DeviceSpec>| it.as_ref() == Some(device);
+            // Devices without a path may be called alike.
+            let is_elsewhere = device.path().is_some() && !known(&self.members[place]);
+            let elsewhere = self.members.iter().position(known).filter(|_| is_elsewhere);
+            let before = self.members[place].replace(device.clone());
+            if let Some(other) = elsewhere {
+                self.members[other] = before;
+            }
+        }
+        for place in 0..self.members.len() {
+            if found.get(place).is_none_or(Option::is_none) {
+                let is_found = |known: &mut DeviceSpec| {
+                    known.path().is_some() && found.iter().flatten().any(|it| it == known)
+                };
+                self.members[place].take_if(is_found);
+            }
+        }
+    }
 }
 
 impl VolumeRecord {

@@ -61,7 +61,7 @@ pub(super) async fn replace(
             Replaced::Copy
         }
         Replacement::Rebuild | Replacement::Return => {
-            open.devices.borrow_mut()[place] = Some(known);
+            open.put(place, known);
             if replaced == Replacement::Return { Replaced::Return } else { Replaced::Rebuild }
         }
     })
@@ -82,7 +82,7 @@ pub(super) async fn take_back(
         ControlError::failed(format!("{device} does not come back to {name}: {error}"))
     })?;
     if is_back {
-        open.devices.borrow_mut()[place] = Some(known);
+        open.put(place, known);
     }
     Ok(is_back)
 }

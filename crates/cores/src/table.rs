@@ -70,7 +70,22 @@ pub(super) fn open_ssd(handle: &Handle, device: &DeviceSpec) -> ControlResult<Dr
     })
 }
 
+/// Puts a device in a place, and out of any other: a member that was lost may have had the same path.
+fn put(devices: &mut [Option<KnownDevice>], place: usize, known: KnownDevice) {
+    if known.device.path().is_some() {
+        for other in devices.iter_mut() {
+            other.take_if(|it| it.device == known.device);
+        }
+    }
+    devices[place] = Some(known);
+}
+
 impl OpenArray {
+    /// Puts a device in the place of a member.
+    pub(super) fn put(&self, place: usize, known: KnownDevice) {
+        put(&mut self.devices.borrow_mut(), place, known);
+    }
+
     /// Finds pending members that have become members, and puts them in their places.
     pub(super) fn place_pending(&self) {
         let Some(now) = self.array.status() else { return };
@@ -78,7 +93,7 @@ impl OpenArray {
         self.pending.borrow_mut().retain(|pending| {
             let place = now.members.iter().position(|member| member.uuid == pending.uuid);
             if let Some(place) = place {
-                devices[place] = Some(pending.known.clone());
+                put(&mut devices, place, pending.known.clone());
             }
             place.is_none()
         });

@@ -92,7 +92,7 @@ pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Exam
             "{shown} has {size_bytes} bytes, less than one sector; make it larger first"
         )));
     }
-    let content = signature::contents(&file, path)
+    let content = signature::contents(&file, path, role)
         .map_err(|error| ControlError::io(format!("reading {shown}"), &error))?;
     findings.extend(counting(content, role));
     Ok(Examined { id, size_bytes, findings })

@@ -10,6 +10,8 @@ use voltier_array::{JOURNAL_MAGIC, MemberLayout, SPARE_MAGIC, SUPERBLOCK_MAGIC a
 use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
+use super::Role;
+
 /// First bytes of a device that are looked at: far enough for the btrfs signature at 64 KiB and 64 bytes in.
 pub(super) const LOOK_BYTES: usize = 68 << 10;
 
@@ -57,8 +59,9 @@ const SIGNATURES: [(usize, &[u8], &str); 16] = [
 /// EnhanceIO's and MaxIO's superblock magic, 0xE10CAC6E, somewhere in the first 4 KiB.
 const ENHANCEIO_MAGIC: [u8; 4] = 0xE10C_AC6E_u32.to_le_bytes();
 
-/// Everything recognised on an open device; `path` is for `blkid`, which knows many more signatures.
-pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>> {
+/// Everything recognised on an open device that may count against a role; `path` is for `blkid`, which knows
+/// many more signatures of others.
+pub(super) fn contents(file: &File, path: &Path, role: Role) -> std::io::Result<Vec<Content>> {
     let mut first = vec![0; LOOK_BYTES];
     let length = read_up_to(file, &mut first, 0)?;
     first.truncate(length);
@@ -67,7 +70,7 @@ pub(super) fn contents(file: &File, path: &Path) -> std::io::Result<Vec<Content>
         found.extend(last_copy(file)?);
     }
     // The label of a spare says nothing of what was put behind it since.
-    if found.iter().all(|content| content.is_spare) {
+    if role != Role::Origin && found.iter().all(|content| content.is_spare) {
         found.extend(blkid(path));
     }
     Ok(found)
@@ -215,15 +218,18 @@ mod tests {
                 let path = dir.path().join(format!("{bytes} {at}"));
                 let file = File::create_new(&path).unwrap();
                 file.set_len(bytes).unwrap();
-                assert_eq!(contents(&file, &path).unwrap(), []);
+                assert_eq!(contents(&file, &path, Role::Cache).unwrap(), []);
                 file.write_all_at(&ARRAY_MAGIC, at).unwrap();
                 assert_eq!(
-                    contents(&file, &path).unwrap(),
+                    contents(&file, &path, Role::Cache).unwrap(),
                     array_part(&ARRAY_MAGIC).as_slice(),
                     "{bytes} {at}"
                 );
                 file.set_len(100).unwrap();
-                assert_eq!(contents(&file, &path).unwrap().len(), usize::from(at == 0));
+                assert_eq!(
+                    contents(&file, &path, Role::Cache).unwrap().len(),
+                    usize::from(at == 0)
+                );
             }
         }
     }

@@ -18,7 +18,29 @@ use crate::spec::DeviceSpec;
 /// others. With the usual 30 s that is 90 s: as long as systemd waits for a device.
 const EXPOSED_FACTOR: u32 = 3;
 
-/// A recorded device that is not there.
+/// The reason for which a recorded device cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hindrance {
+    /// The device is not there.
+    Absent,
+    /// Somebody else has the device.
+    Busy,
+    /// The device is there, and opening or reading it fails.
+    Silent,
+}
+
+impl Hindrance {
+    /// The hindrance behind the name of a device.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Absent => "",
+            Self::Busy => " (busy)",
+            Self::Silent => " (does not answer)",
+        }
+    }
+}
+
+/// A recorded device that is not there, or cannot be used.
 #[derive(Clone, Debug)]
 pub(super) struct Missing {
     pub(super) device: DeviceSpec,
@@ -27,6 +49,7 @@ pub(super) struct Missing {
     identity: Option<DriveIdentity>,
     /// The storage under its path when it was looked for: another drive, or nothing.
     seen: Option<DeviceId>,
+    hindrance: Hindrance,
     /// Why the device does not count as there.
     pub(super) why: String,
 }
@@ -34,6 +57,10 @@ pub(super) struct Missing {
 impl Missing {
     pub(super) fn is_member(&self) -> bool {
         self.part == "member"
+    }
+
+    pub(super) fn is_spare(&self) -> bool {
+        self.part == "spare"
     }
 }
 
@@ -71,6 +98,7 @@ impl Absence {
     pub(super) fn saw(&mut self, device: &DeviceSpec, seen: Option<DeviceId>) {
         for missing in self.missing.iter_mut().filter(|missing| missing.device == *device) {
             missing.seen.clone_from(&seen);
+            missing.hindrance = Hindrance::Absent;
         }
     }
 
@@ -84,7 +112,8 @@ impl Absence {
 
     /// One clear line for commands that need the volume or array. `verb` is `voltier` or `voltier array`.
     pub(super) fn text(&self, verb: &str, name: &str) -> String {
-        let named = self.missing.iter().map(|it| format!("its {} {}", it.part, it.device));
+        let named = |it: &Missing| format!("its {} {}{}", it.part, it.device, it.hindrance.words());
+        let named = self.missing.iter().map(named);
         let named = named.collect::<Vec<_>>().join(", ");
         format!(
             "it waits for {named}; `{verb} show {name}` says how long, `{verb} start {name}` tries it now"
@@ -131,53 +160,70 @@ pub(super) fn survey<E: Engine>(
             left_out.push(format!("{device} ended with the daemon before"));
             continue;
         }
-        match service.look_at(device, 0, "member") {
-            Ok(()) => present.push(device.clone()),
-            Err(error) => {
-                left_out.push(error.message.clone());
-                missing.push(missing_as(service, device, part, None, error.message));
+        // A path that is on record twice is opened once.
+        if present.contains(device) {
+            continue;
+        }
+        match hindered(service, device, part) {
+            None => present.push(device.clone()),
+            Some(hindered) => {
+                left_out.push(hindered.why.clone());
+                missing.push(hindered);
             }
         }
     }
-    let mut newest = None;
+    let mut known = Vec::new();
     if labels || !missing.is_empty() {
-        newest = newest_label(service, record, &present, &mut missing);
+        known = labels_of(service, record, &present, &mut missing);
     }
-    if labels {
-        for spare in free {
-            if is_absent(service, &spare, None) {
-                let why = format!("{spare} is not there");
-                missing.push(missing_as(service, &spare, "spare", None, why));
-            }
-        }
+    let newest = known.iter().max_by_key(|label| label.event);
+    if labels && newest.is_some_and(|newest| lacks_a_member(newest, &known)) {
+        missing.extend(free.iter().filter_map(|spare| hindered(service, spare, "spare")));
     }
-    missing.retain(|missing| is_awaited(record, newest.as_ref(), missing));
-    let is_exposed = is_exposed(record, newest.as_ref(), &missing);
+    missing.retain(|missing| is_awaited(record, newest, missing));
+    let is_exposed = is_exposed(record, newest, &missing);
     Survey { present, left_out, missing, is_exposed }
 }
 
-/// The newest label of the members that are there. Those that have none of the array are missing.
-fn newest_label<E: Engine>(
+/// The labels of the members that are there, devices on their way and spares that became members among them.
+/// Recorded members that have none of the array are missing.
+fn labels_of<E: Engine>(
     service: &mut Service<E>,
     record: &RegisteredArray,
     present: &[DeviceSpec],
     missing: &mut Vec<Missing>,
-) -> Option<MemberLabel> {
-    let mut newest: Option<MemberLabel> = None;
-    for device in record.members.iter().flatten().filter(|it| present.contains(*it)) {
-        let why = match service.engine.label_of(device) {
+) -> Vec<MemberLabel> {
+    let mut labels = Vec::new();
+    for device in present.iter().filter(|it| Some(*it) != record.journal.as_ref()) {
+        let (hindrance, why) = match service.engine.label_of(device) {
             Ok(Some(label)) if label.array == record.uuid => {
-                if newest.as_ref().is_none_or(|known| known.event < label.event) {
-                    newest = Some(label);
-                }
+                labels.push(label);
                 continue;
             }
-            Ok(_) => format!("{device} is another device: no member of {}", record.name),
-            Err(error) => error.message,
+            Ok(_) => {
+                let why = format!("{device} is another device: no member of {}", record.name);
+                (Hindrance::Absent, why)
+            }
+            Err(error) => (Hindrance::Silent, error.message),
         };
-        missing.push(missing_as(service, device, "member", None, why));
+        if record.members.contains(&Some(device.clone())) {
+            missing.push(missing_as(service, device, "member", None, (hindrance, why)));
+        }
     }
-    newest
+    labels
+}
+
+/// Whether the newest label counts on a member that none of the others is: a spare may be that by now.
+fn lacks_a_member(newest: &MemberLabel, labels: &[MemberLabel]) -> bool {
+    let is_there = |place: usize| {
+        labels.iter().any(|label| label.place as usize == place && label.event == newest.event)
+    };
+    let mut places = newest.places.iter().enumerate();
+    places.any(|(place, own)| is_counted_on(own.state) && !is_there(place))
+}
+
+fn is_counted_on(state: MemberState) -> bool {
+    matches!(state, MemberState::InService | MemberState::Rebuilding)
 }
 
 /// The recorded drives that a volume needs and that are not there.
@@ -192,12 +238,28 @@ pub(super) fn missing_drives<E: Engine>(
     for (device, part, identity) in [origin].into_iter().chain(ssd) {
         let is_waiting =
             |name| service.live_arrays.get(name).is_some_and(|it| it.absence.is_waiting());
-        if device.array().is_some_and(is_waiting) || is_absent(service, device, identity) {
-            let why = format!("{device} is not there");
+        let is_waiting = device.array().is_some_and(is_waiting);
+        let found = found(service, device, identity).filter(|_| !is_waiting);
+        let Some(found) = found else {
+            let why = (Hindrance::Absent, format!("{device} is not there"));
+            missing.push(missing_as(service, device, part, identity, why));
+            continue;
+        };
+        if let Err(why) = service.look(&found) {
             missing.push(missing_as(service, device, part, identity, why));
         }
     }
     missing
+}
+
+/// A device that cannot be used now; `None` of one that can.
+pub(super) fn hindered<E: Engine>(
+    service: &mut Service<E>,
+    device: &DeviceSpec,
+    part: &'static str,
+) -> Option<Missing> {
+    let why = service.look(device).err()?;
+    Some(missing_as(service, device, part, None, why))
 }
 
 fn missing_as<E: Engine>(
@@ -205,36 +267,38 @@ fn missing_as<E: Engine>(
     device: &DeviceSpec,
     part: &'static str,
     identity: Option<&DriveIdentity>,
-    why: String,
+    (hindrance, why): (Hindrance, String),
 ) -> Missing {
     let seen = device.path().and_then(|path| service.id_of(path));
-    Missing { device: device.clone(), part, identity: identity.cloned(), seen, why }
+    Missing { device: device.clone(), part, identity: identity.cloned(), seen, hindrance, why }
 }
 
-/// Whether a drive is nowhere: nothing under its path, or another drive, and its mark on no other.
-fn is_absent<E: Engine>(
+/// Where a drive is now; `None` when nothing, or another drive, is under its path, and its mark on no other.
+fn found<E: Engine>(
     service: &mut Service<E>,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
-) -> bool {
-    let Some(path) = device.path() else { return false };
+) -> Option<DeviceSpec> {
+    let Some(path) = device.path() else { return Some(device.clone()) };
     let Service { engine, machine, .. } = service;
     match identity.filter(|identity| identity.is_known()) {
-        Some(known) if engine.drive_identity(machine, path).as_ref() == Some(known) => false,
-        Some(known) => engine.find_drive(machine, known, path).is_none(),
-        None => engine.id_of(machine, path).is_none(),
+        Some(known) if engine.drive_identity(machine, path).as_ref() == Some(known) => {
+            Some(device.clone())
+        }
+        Some(known) => engine.find_drive(machine, known, path).map(|found| device.moved_to(found)),
+        None => engine.id_of(machine, path).map(|_| device.clone()),
     }
 }
 
-/// Whether a device may have come since it was looked for.
+/// Whether a device may have come since it was looked for, or can be used again.
 pub(super) fn has_come<E: Engine>(service: &mut Service<E>, missing: &Missing) -> bool {
-    let Missing { device, identity, seen, .. } = missing;
+    let Missing { device, identity, seen, hindrance, .. } = missing;
     let Some(path) = device.path() else { return false };
-    if identity.as_ref().is_some_and(DriveIdentity::is_known) {
-        return !is_absent(service, device, identity.as_ref());
+    let Some(found) = found(service, device, identity.as_ref()) else { return false };
+    if *hindrance != Hindrance::Absent {
+        return service.look(&found).is_ok();
     }
-    let here = service.id_of(path);
-    here.is_some() && here != *seen
+    identity.as_ref().is_some_and(DriveIdentity::is_known) || service.id_of(path) != *seen
 }
 
 /// Whether a volume is not opened as it was without the SSD of this cache.
@@ -250,8 +314,7 @@ fn is_awaited(record: &RegisteredArray, newest: Option<&MemberLabel>, missing: &
     let mut places = places.filter(|(_, known)| known.as_ref() == Some(&missing.device));
     match missing.part {
         "member" => places.any(|(place, _)| {
-            let known = label.places.get(place).map(|it| it.state);
-            matches!(known, None | Some(MemberState::InService | MemberState::Rebuilding))
+            label.places.get(place).is_none_or(|known| is_counted_on(known.state))
         }),
         "journal" => label.has_journal_device,
         _ => true,

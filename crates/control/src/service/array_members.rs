@@ -4,7 +4,7 @@ use voltier_array::Level;
 
 use super::admit::Beside;
 use super::spare_pools::Wanting;
-use super::{Service, spare_labels};
+use super::{Service, absence, spare_labels};
 use crate::array_settings::MERGE_KEYS;
 use crate::engine::{ArrayDevices, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
@@ -137,7 +137,12 @@ impl<E: Engine> Service<E> {
     ) -> ControlResult<Response> {
         let record = self.array_record(name)?;
         self.size_of_array(name)?;
-        self.admit_to(&record, &spare, force)?;
+        if spare_labels::names(&mut self.engine, &spare, record.uuid) {
+            // A spare of this array that the record does not have: nothing of anybody's is on it.
+            self.admit(&spare, Role::Spare, force, Beside::None)?;
+        } else {
+            self.admit_to(&record, &spare, force)?;
+        }
         self.take_spare(name, spare, force)?;
         Ok(self.array_response(name, Vec::new()))
     }
@@ -157,7 +162,11 @@ impl<E: Engine> Service<E> {
         }
         let mut record = before.clone();
         record.spares.push(spare.clone());
-        self.registry.put_array(record)?;
+        if let Err(error) = self.registry.put_array(record) {
+            // Else the label would name an array that knows nothing of the spare.
+            spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
+            return Err(error);
+        }
         if let Err(error) = self.engine.add_spare(name, &spare) {
             spare_labels::erase(&mut self.engine, &spare, Some(before.uuid));
             self.registry.put_array(before)?;
@@ -167,17 +176,36 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// Gives an array its spare again after a start, unless it is another device by now.
+    /// Gives an array its spare again after a start, or when the spare has come, unless it is another device
+    /// by now. A spare that cannot be looked at is awaited.
     pub(super) fn spare_again(&mut self, name: &ArrayName, spare: &DeviceSpec) {
         let again =
             self.still_a_spare(name, spare).and_then(|()| self.engine.add_spare(name, spare));
-        if let Err(error) = again {
-            let line = format!("the spare {spare} is left out: {error}");
-            self.engine.log(&format!("array {name}: {line}"));
-            if let Some(live) = self.live_arrays.get_mut(name) {
-                live.left_out.push(line);
+        let hindered = again.is_err().then(|| absence::hindered(self, spare, "spare")).flatten();
+        let Some(live) = self.live_arrays.get_mut(name) else { return };
+        let was_left_out = |it: &String| it.starts_with(&format!("the spare {spare} "));
+        let before = live.left_out.extract_if(.., |it| was_left_out(it)).next();
+        live.absence.forget(spare);
+        live.absence.missing.extend(hindered);
+        let line = match again {
+            Ok(()) if before.is_some() => Some(format!("the spare {spare} is there again")),
+            Ok(()) => None,
+            Err(error) => {
+                let line = format!("the spare {spare} is left out: {error}");
+                live.left_out.push(line.clone());
+                Some(line)
             }
+        };
+        if let Some(line) = line.filter(|line| before.as_ref() != Some(line)) {
+            self.engine.log(&format!("array {name}: {line}"));
         }
+    }
+
+    /// Spares of an open array that the array does not have, and that come back by themselves.
+    fn awaited_spares(&self, name: &ArrayName) -> Vec<DeviceSpec> {
+        let missing = self.live_arrays.get(name).map(|live| &live.absence.missing);
+        let spares = missing.into_iter().flatten().filter(|it| it.is_spare());
+        spares.map(|it| it.device.clone()).collect()
     }
 
     /// Whether a device says that it is a member of an array.
@@ -234,6 +262,8 @@ impl<E: Engine> Service<E> {
             }
             _ => {}
         }
+        // Another device may be under the path of a member that was lost.
+        self.is_nobody_elses(device, record.uuid)?;
         self.look_at(device, 0, "member")?;
         match (self.engine.label_of(device), device.path()) {
             (Ok(Some(label)), _) if label.array == record.uuid => Ok(()),
@@ -297,6 +327,7 @@ impl<E: Engine> Service<E> {
             )));
         }
         let Some(path) = device.path() else { return Ok(()) };
+        self.is_nobody_elses(device, record.uuid)?;
         let examined = self.engine.examine(&self.machine, path, Role::Cache)?;
         let label = self.engine.journal_label_of(device);
         let is_ours = matches!(label, Ok(Some(label)) if label.array == record.uuid);
@@ -400,6 +431,7 @@ impl<E: Engine> Service<E> {
                 may_lose,
                 news,
             } = now;
+            let awaited = self.awaited_spares(&name);
             if let Some(live) = self.live_arrays.get_mut(&name) {
                 live.size_bytes = live.size_bytes.map(|_| size_bytes);
             }
@@ -408,12 +440,10 @@ impl<E: Engine> Service<E> {
             }
             let mut next =
                 RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
-            next.members.resize(members.len().max(next.members.len()), None);
-            for (place, device) in next.members.iter_mut().zip(members) {
-                if device.is_some() {
-                    *place = device;
-                }
-            }
+            next.record_places(&members);
+            let is_kept = |it: &&DeviceSpec| awaited.contains(*it) && !next.spares.contains(*it);
+            let kept: Vec<DeviceSpec> = record.spares.iter().filter(is_kept).cloned().collect();
+            next.spares.extend(kept);
             if let Some(pool) = record.settings.spare_pool.clone().filter(|_| spares_wanted > 0) {
                 wanting.push(Wanting { may_lose, name: name.clone(), pool, spares_wanted });
             }

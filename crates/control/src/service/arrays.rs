@@ -434,17 +434,8 @@ fn learn(record: &mut RegisteredArray, opened: &OpenedArray) {
     if opened.journal.is_some() || !opened.is_journal_lost {
         record.journal.clone_from(&opened.journal);
     }
-    record.members.resize(opened.members.len(), None);
-    // A device has one place: where it was found, whatever was in it before.
-    let found: Vec<&DeviceSpec> = opened.members.iter().flatten().collect();
-    for place in &mut record.members {
-        place.take_if(|device| found.contains(&&*device));
-    }
-    for (place, found) in record.members.iter_mut().zip(&opened.members) {
-        if let Some(found) = found {
-            *place = Some(found.clone());
-        }
-    }
+    record.members.truncate(opened.members.len());
+    record.record_places(&opened.members);
 }
 
 /// Notes on members of which only the smallest one's size is used.

@@ -49,8 +49,9 @@ pub(super) fn located<E: Engine>(
     Ok((record, news))
 }
 
-/// Where a drive is now, if it is not where it was.
-pub(super) fn moved_to<E: Engine>(
+/// Where a drive is now: where it was, also when nothing is there, or where its mark is. `None` when another
+/// drive has its path.
+pub(super) fn place_of<E: Engine>(
     engine: &mut E,
     machine: &Machine,
     device: &DeviceSpec,
@@ -58,7 +59,8 @@ pub(super) fn moved_to<E: Engine>(
 ) -> Option<DeviceSpec> {
     match locate(engine, machine, device, identity) {
         Place::Moved(device) => Some(device),
-        Place::AsRecorded | Place::Other(_) => None,
+        Place::AsRecorded => Some(device.clone()),
+        Place::Other(_) => None,
     }
 }
 

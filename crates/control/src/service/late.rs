@@ -49,6 +49,12 @@ pub(super) fn look_for_devices<E: Engine>(
             try_volume(service, &record, Some(since), now);
         }
     }
+    let next_asking = service.ask_spares_again(now);
+    [next_look(service), next_asking].into_iter().flatten().min()
+}
+
+/// How soon to look for missing devices again, if there are any.
+fn next_look<E: Engine>(service: &Service<E>) -> Option<Duration> {
     let arrays = service.live_arrays.values().map(|live| &live.absence);
     let mut absences = arrays.chain(service.live.values().map(|live| &live.absence));
     if absences.clone().any(Absence::is_waiting) {
@@ -75,10 +81,20 @@ fn look_for_members<E: Engine>(service: &mut Service<E>, record: RegisteredArray
     let absence = live.absence.clone();
     if live.size_bytes.is_some() {
         for missing in absence.missing {
-            if !record.members.contains(&Some(missing.device.clone())) {
-                forget_missing(service, &name, &missing.device);
+            let (device, is_spare) = (&missing.device, missing.is_spare());
+            let is_ours = match is_spare {
+                true => record.spares.contains(device),
+                false => record.members.contains(&Some(device.clone())),
+            };
+            if !is_ours {
+                forget_missing(service, &name, device);
             } else if absence::has_come(service, &missing) {
-                member_has_come(service, &name, &missing);
+                if is_spare {
+                    service.spare_again(&name, device);
+                    service.notice_array_events();
+                } else {
+                    member_has_come(service, &name, &missing);
+                }
             }
         }
     } else if let Some(since) = is_due(service, &absence, now) {
@@ -158,8 +174,13 @@ pub(super) fn try_volume<E: Engine>(
 
 /// Brings one volume up; one that waits goes on waiting.
 pub(super) fn bring_up<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) {
-    let since = service.live.get(&record.name).and_then(|live| live.absence.since);
+    let since = hold_off_of(service, &record.name);
     try_volume(service, record, since, now());
+}
+
+/// The beginning of the hold-off of a volume, if it has one.
+pub(super) fn hold_off_of<E: Engine>(service: &Service<E>, name: &VolumeName) -> Option<Instant> {
+    service.live.get(name).and_then(|live| live.absence.since)
 }
 
 /// Brings up the volumes of an array that is open again.

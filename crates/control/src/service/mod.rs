@@ -35,6 +35,7 @@ use crate::suggest;
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
 use live::{Live, LiveArray};
+use spare_pools::Unfit;
 pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
 
 /// Volumes, arrays, registry and jobs of one state folder.
@@ -44,8 +45,8 @@ pub struct Service<E> {
     machine: Machine,
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
-    /// Spares of pools that did not serve an array, and why, until something changes there.
-    unfit_spares: BTreeMap<(ArrayName, String), String>,
+    /// Spares of pools that did not serve an array, until something changes there.
+    unfit_spares: BTreeMap<(ArrayName, String), Unfit>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.

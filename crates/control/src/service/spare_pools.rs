@@ -4,7 +4,10 @@
 //! before anything but its label is written to it. So two arrays can never take the same one, and after a
 //! crash it is the array's: as a spare, or as the member whose label it has by then.
 
+use std::time::{Duration, Instant};
+
 use super::admit::Beside;
+use super::live::now;
 use super::{Service, drives, spare_labels};
 use crate::array_status::PoolStatus;
 use crate::engine::Engine;
@@ -15,6 +18,17 @@ use crate::records::{Identity, PoolRecord, PoolSpare, RegisteredArray};
 use crate::safety::Role;
 use crate::spec::DeviceSpec;
 use crate::suggest;
+
+/// How long a spare that did not serve is left alone: it may have been busy, or have failed once.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// A spare of a pool that did not serve an array.
+pub(super) struct Unfit {
+    why: String,
+    asked_at: Instant,
+    /// Whether the spare is to be asked again now.
+    is_due: bool,
+}
 
 /// An array that wants spares of its pool. The most exposed is the least.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,8 +62,12 @@ impl<E: Engine> Service<E> {
         self.registry.put_pool(record.clone())?;
         for device in devices {
             let spare = self.new_spare(pool, device, force)?;
-            record.spares.push(spare);
-            self.registry.put_pool(record.clone())?;
+            record.spares.push(spare.clone());
+            if let Err(error) = self.registry.put_pool(record.clone()) {
+                // Else nobody would know whose spare the device is.
+                spare_labels::erase(&mut self.engine, &spare.device, spare.label);
+                return Err(error);
+            }
         }
         self.unfit_spares.clear();
         self.notice_array_events();
@@ -149,7 +167,7 @@ impl<E: Engine> Service<E> {
             record.spares.iter().map(|spare| spare.device.to_string()).collect();
         let unfit = self.unfit_spares.iter().filter(|((_, device), _)| spares.contains(device));
         let left_out =
-            unfit.map(|((array, _), why)| format!("not taken by {array}: {why}")).collect();
+            unfit.map(|((array, _), it)| format!("not taken by {array}: {}", it.why)).collect();
         let arrays = self.arrays_of(&record.name);
         PoolStatus { name: record.name.clone(), spares, arrays, left_out }
     }
@@ -191,11 +209,12 @@ impl<E: Engine> Service<E> {
         for spare in &record.spares {
             let device = &spare.device;
             let key = (name.clone(), device.to_string());
-            if self.unfit_spares.contains_key(&key) {
+            if self.unfit_spares.get(&key).is_some_and(|unfit| !unfit.is_due) {
                 continue;
             }
             match self.give_spare(&record, name, spare) {
                 Ok(()) => {
+                    self.unfit_spares.remove(&key);
                     let line = format!("array {name}: takes the spare {device} of the pool {pool}");
                     self.engine.log(&line);
                     return true;
@@ -203,12 +222,30 @@ impl<E: Engine> Service<E> {
                 Err(error) => {
                     let line =
                         format!("the spare {device} of the pool {pool} is left out: {error}");
-                    self.engine.log(&format!("array {name}: {line}"));
-                    self.unfit_spares.insert(key, error.message);
+                    let why = error.message;
+                    let is_said = self.unfit_spares.get(&key).is_some_and(|it| it.why == why);
+                    if !is_said {
+                        self.engine.log(&format!("array {name}: {line}"));
+                    }
+                    self.unfit_spares.insert(key, Unfit { why, asked_at: now(), is_due: false });
                 }
             }
         }
         false
+    }
+
+    /// Asks spares again that did not serve an array some time ago. Returns how soon to ask the next time,
+    /// if there are any.
+    pub(super) fn ask_spares_again(&mut self, now: Instant) -> Option<Duration> {
+        for unfit in self.unfit_spares.values_mut() {
+            unfit.is_due = now >= unfit.asked_at + ASK_AGAIN;
+        }
+        if self.unfit_spares.values().any(|unfit| unfit.is_due) {
+            self.notice_array_events();
+            // No array wants those that nobody has asked.
+            self.unfit_spares.retain(|_, unfit| !unfit.is_due);
+        }
+        (!self.unfit_spares.is_empty()).then_some(ASK_AGAIN)
     }
 
     fn give_spare(
@@ -228,17 +265,24 @@ impl<E: Engine> Service<E> {
         array.spares.push(device.clone());
         let mut without = pool.clone();
         without.spares.retain(|other| other != spare);
-        self.registry.put_pool_and_array(without, array)?;
+        if let Err(error) = self.registry.put_pool_and_array(without, array) {
+            self.label_again(pool, spare)?;
+            return Err(error);
+        }
         if let Err(error) = self.engine.add_spare(name, device) {
             self.registry.put_pool_and_array(pool.clone(), before)?;
-            if let Some(owner) = spare.label {
-                let label = spare_labels::of_pool(&pool.name, owner);
-                spare_labels::write(&mut self.engine, device, &label, false)?;
-            }
+            self.label_again(pool, spare)?;
             return Err(error);
         }
         self.record_array_events();
         Ok(())
+    }
+
+    /// Gives a spare that an array did not take the label of its pool again.
+    fn label_again(&mut self, pool: &PoolRecord, spare: &PoolSpare) -> ControlResult<()> {
+        let Some(owner) = spare.label else { return Ok(()) };
+        let label = spare_labels::of_pool(&pool.name, owner);
+        spare_labels::write(&mut self.engine, &spare.device, &label, false)
     }
 
     /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is that
@@ -247,7 +291,7 @@ impl<E: Engine> Service<E> {
         let arrays = self.registry.arrays().to_vec();
         for pool in self.registry.pools().to_vec() {
             for spare in pool.spares {
-                let spare = self.located_spare(&pool.name, spare);
+                let Some(spare) = self.located_spare(&pool.name, spare) else { continue };
                 let mut takers = arrays.iter();
                 let device = &spare.device;
                 let mut is_its = |array: &&RegisteredArray| {
@@ -266,11 +310,19 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// A spare where it is now, also in the record of its pool.
-    fn located_spare(&mut self, pool: &PoolName, spare: PoolSpare) -> PoolSpare {
+    /// A spare where it is now, also in the record of its pool. None when another drive has its path: that
+    /// one says nothing of the spare.
+    fn located_spare(&mut self, pool: &PoolName, spare: PoolSpare) -> Option<PoolSpare> {
         let identity = spare.identity.as_ref();
-        let moved = drives::moved_to(&mut self.engine, &self.machine, &spare.device, identity);
-        let Some(device) = moved else { return spare };
+        let place = drives::place_of(&mut self.engine, &self.machine, &spare.device, identity);
+        let Some(device) = place else {
+            let line = format!("another drive has the path of the spare {}", spare.device);
+            self.engine.log(&format!("spare pool {pool}: {line}"));
+            return None;
+        };
+        if device == spare.device {
+            return Some(spare);
+        }
         self.engine.log(&format!("the spare {} of the pool {pool} is {device} now", spare.device));
         let found = PoolSpare { device, ..spare.clone() };
         let recorded = self.pool_record(pool).and_then(|mut record| {
@@ -281,7 +333,7 @@ impl<E: Engine> Service<E> {
         if let Err(error) = recorded {
             self.engine.log(&format!("spare pool {pool}: {}", error.message));
         }
-        found
+        Some(found)
     }
 
     fn move_to_array(

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Service;
+use super::absence::Hindrance;
 use super::admit::Beside;
 use super::drives;
 use super::jobs::Purpose;
@@ -43,10 +44,7 @@ impl<E: Engine> Service<E> {
     }
 
     /// Does something again while it fails, as often as the start allows.
-    fn again<T>(
-        &mut self,
-        mut attempt: impl FnMut(&mut Self) -> ControlResult<T>,
-    ) -> ControlResult<T> {
+    fn again<T, F>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T, F>) -> Result<T, F> {
         let mut outcome = attempt(self);
         while outcome.is_err() && self.busy_tries > 1 {
             self.busy_tries -= 1;
@@ -123,11 +121,14 @@ impl<E: Engine> Service<E> {
         let origin_identity = drives::identity_of(&mut self.engine, &self.machine, &device);
         let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
         self.registry.put(taken.clone())?;
-        late::bring_up(self, &taken);
-        let refused = self.live.get(name).filter(|live| !live.is_open);
+        let since = late::hold_off_of(self, name);
+        // The SSD may come late too: then the volume waits for it, and has its new origin.
+        late::try_volume(self, &taken, since.or(Some(now())), now());
+        let is_refused = |live: &&Live| !live.is_open && !live.absence.is_waiting();
+        let refused = self.live.get(name).filter(is_refused);
         if let Some(error) = refused.map(|live| live.error.clone()) {
             self.registry.put(record.clone())?;
-            late::bring_up(self, &record);
+            late::try_volume(self, &record, since, now());
             return Err(ControlError::failed(error));
         }
         self.log(name, &format!("its origin is {} now, as its user says", taken.origin));
@@ -275,13 +276,26 @@ impl<E: Engine> Service<E> {
             let size_bytes = self.size_of_array(name)?;
             return large_enough(device, size_bytes, size_bytes_min, side);
         }
-        let Some(path) = device.path() else { return Ok(()) };
-        let examined = self.again(|service| {
-            let examined = service.engine.examine(&service.machine, path, Role::Origin)?;
+        match self.look(device) {
+            Ok(size_bytes) => large_enough(device, size_bytes, size_bytes_min, side),
+            Err((_, why)) => Err(ControlError::failed(why)),
+        }
+    }
+
+    /// The size in bytes of a device that is ours already, or why the device cannot be used now.
+    pub(super) fn look(&mut self, device: &DeviceSpec) -> Result<u64, (Hindrance, String)> {
+        let Some(path) = device.path() else { return Ok(u64::MAX) };
+        self.again(|service| {
+            let Service { engine, machine, .. } = service;
+            let examined = engine.examine(machine, path, Role::Origin).map_err(|error| {
+                let is_there = engine.id_of(machine, path).is_some();
+                (if is_there { Hindrance::Silent } else { Hindrance::Absent }, error.message)
+            })?;
             // The engine judges the content of the device: it knows its own labels.
-            safety::judge(path, &examined, true).map(|()| examined)
-        })?;
-        large_enough(device, examined.size_bytes, size_bytes_min, side)
+            let judged = safety::judge(path, &examined, true);
+            judged.map_err(|error| (Hindrance::Busy, error.message))?;
+            Ok(examined.size_bytes)
+        })
     }
 
     /// Brings everything to rest: exports closed, logs checkpointed, dirty lines kept.

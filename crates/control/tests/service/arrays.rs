@@ -317,6 +317,30 @@ impl Fixture {
 }
 
 #[test]
+fn a_drive_of_a_volume_that_has_the_path_of_a_lost_member_does_not_come_to_the_array() {
+    let mut fixture = Fixture::new();
+    let mut new = fixture.new_array(&["d1", "d2", "d3"]);
+    new.journal = Some(fixture.device("d5"));
+    fixture.ask(Request::Array { ask: ArrayRequest::Create { array: new } });
+    fixture.create(Mode::WriteThrough);
+    fixture.ask(fixture.fail("d2"));
+    for lost in ["d2", "d5"] {
+        fs::remove_file(fixture.path(lost)).unwrap();
+        std::os::unix::fs::symlink(fixture.path("hdd"), fixture.path(lost)).unwrap();
+    }
+    let journal = Some(fixture.device("d5"));
+    let set = ArrayRequest::SetJournal { name: r5(), journal, force: true };
+    let requests =
+        [fixture.replace(1, "d2", true), fixture.spare("d2", true), Request::Array { ask: set }];
+    fixture.calls();
+    for request in requests {
+        let error = fixture.error(request);
+        assert!(error.contains("is already part of volume v"), "{error}");
+    }
+    assert_eq!(fixture.calls(), [""; 0]);
+}
+
+#[test]
 fn a_lost_member_is_replaced_and_the_new_one_is_there_after_a_restart() {
     let mut fixture = Fixture::new();
     fixture.ask(fixture.make(&["d1", "d2", "d3"]));

@@ -1,7 +1,7 @@
 //! A service over an engine that only keeps books, for tests.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +15,11 @@ use voltier_control::engine::{
     LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
-use voltier_control::safety::Machine;
+use voltier_control::safety::{self, Examined, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, ByteRange, CacheRecord,
-    ControlError, ControlResult, DeviceSpec, ExportSpec, RegisteredArray, Registry, Service,
-    Settings, VolumeName, VolumeRecord, VolumeStatus,
+    ControlError, ControlResult, DeviceSpec, ExportSpec, REGISTRY_FILE, RegisteredArray, Registry,
+    Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
 /// The books of one test engine; shared, so that a test looks into them and steers them.
@@ -45,6 +45,10 @@ pub(super) struct Books {
     spare_labels: BTreeMap<u64, SpareLabel>,
     /// Open arrays.
     pub(super) arrays: BTreeMap<ArrayName, BookArray>,
+    /// The state folder whose registry cannot be written from the next label of a spare on.
+    pub(super) blocks_at_label: Option<PathBuf>,
+    /// Devices that are there and cannot be read.
+    pub(super) silent: Vec<PathBuf>,
     /// Devices that are too small for every array.
     pub(super) small: Vec<PathBuf>,
     /// The call that the daemon does not survive, counted from now.
@@ -96,6 +100,14 @@ fn inode_of(device: &DeviceSpec) -> u64 {
 }
 
 impl Engine for BookEngine {
+    fn examine(&mut self, machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
+        if self.books().silent.iter().any(|silent| silent == path) {
+            let shown = path.display();
+            return Err(ControlError::failed(format!("reading {shown}: input/output error")));
+        }
+        safety::examine(machine, path, role)
+    }
+
     fn size_of(&mut self, device: &DeviceSpec) -> ControlResult<u64> {
         match device {
             DeviceSpec::Memory(bytes) => Ok(*bytes),
@@ -215,6 +227,9 @@ impl ArrayEngine for BookEngine {
         wipe: bool,
     ) -> ControlResult<()> {
         self.call("label", &label.name)?;
+        if let Some(state) = self.books().blocks_at_label.take() {
+            fs::create_dir(state.join(format!("{REGISTRY_FILE}.new"))).unwrap();
+        }
         if wipe {
             let file = File::options().write(true).open(device.path().unwrap()).unwrap();
             file.write_all_at(&[0; 128 << 10], 0).unwrap();
@@ -268,15 +283,21 @@ impl ArrayEngine for BookEngine {
         let devices: Vec<DeviceSpec> = devices.iter().filter(is_member).cloned().collect();
         let count = record.members.len().max(3);
         let missing = count.saturating_sub(devices.len());
-        if missing > 1 {
+        let label_of = |device: &DeviceSpec| labels.get(device.path()?);
+        let redundancy = devices.iter().find_map(label_of).map_or(1, |label| label.redundancy);
+        if missing > redundancy as usize {
             return Err(ControlError::failed(format!("{missing} members are missing")));
         }
-        // Known ones where they were, others where there is room.
-        let here = |known: Option<&DeviceSpec>| known.filter(|it| devices.contains(*it)).cloned();
-        let places = (0..count).map(|at| here(record.members.get(at).and_then(Option::as_ref)));
-        let mut places: Vec<Option<DeviceSpec>> = places.collect();
+        // Where their labels say; those without one where they were, others where there is room.
+        let is_at = |at: usize, it: &DeviceSpec| match label_of(it) {
+            Some(label) => label.place as usize == at,
+            None => record.members.get(at).and_then(Option::as_ref) == Some(it),
+        };
+        let event_of = |it: &&DeviceSpec| label_of(it).map(|label| label.event);
+        let here = |at| devices.iter().filter(|it| is_at(at, it)).max_by_key(event_of).cloned();
+        let mut places: Vec<Option<DeviceSpec>> = (0..count).map(here).collect();
         for device in &devices {
-            if !places.contains(&Some(device.clone())) {
+            if label_of(device).is_none() && !places.contains(&Some(device.clone())) {
                 *places.iter_mut().find(|place| place.is_none()).unwrap() = Some(device.clone());
             }
         }
@@ -472,10 +493,11 @@ impl Fixture {
         }
         let labels = std::mem::take(&mut self.engine.books().labels);
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
+        let silent = std::mem::take(&mut self.engine.books().silent);
         let takes_no_writes = self.engine.books().takes_no_writes;
         self.engine = BookEngine::default();
         self.steer(|books| {
-            (books.labels, books.spare_labels) = (labels, spare_labels);
+            (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
             books.takes_no_writes = takes_no_writes;
         });
         self.service = load(self.dir.path(), &self.engine);
@@ -541,6 +563,13 @@ impl Fixture {
 
     pub(super) fn put_label(&self, drive: &str, label: MemberLabel) {
         self.engine.books().labels.insert(self.path(drive), label);
+    }
+
+    /// Another program has this drive until the answer is dropped.
+    pub(super) fn keep_busy(&self, drive: &str) -> File {
+        let file = File::open(self.path(drive)).unwrap();
+        file.try_lock().unwrap();
+        file
     }
 
     pub(super) fn calls(&self) -> Vec<String> {

@@ -47,7 +47,7 @@ impl Fixture {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the service is told later moments than this one")]
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::now()
 }
 
@@ -212,6 +212,61 @@ fn a_member_that_comes_after_the_hold_off_returns_to_its_array() {
     assert!(array.left_out.is_empty() && array.waits_for.is_empty(), "{array:?}");
 }
 
+impl Fixture {
+    /// An array that can lose two of its four members starts without d2 and d3, which have changed places
+    /// when they come.
+    fn start_without_two(&mut self) -> Instant {
+        self.ask(self.make(&["d1", "d2", "d3", "d4"]));
+        self.steer(|books| books.labels.values_mut().for_each(|label| label.redundancy = 2));
+        let (second, third) = (self.take_label("d2"), self.take_label("d3"));
+        self.put_label("d2", third);
+        self.put_label("d3", second);
+        self.take_away("d2");
+        self.take_away("d3");
+        self.start_waiting()
+    }
+
+    /// Each of the paths of members is on record once, in this order.
+    #[track_caller]
+    fn has_members(&self, paths: [&str; 4]) {
+        let members = paths.map(|path| Some(self.device(path)));
+        assert_eq!(self.registry().arrays()[0].members, members);
+    }
+}
+
+#[test]
+fn a_member_that_returns_under_the_path_of_another_leaves_that_one_the_path_that_is_free() {
+    let mut fixture = Fixture::new();
+    let begun = fixture.start_without_two();
+    fixture.look(begun, 91);
+    assert_eq!(fixture.calls(), ["assemble r5 of 2", "pace r5 normal"]);
+    fixture.bring_back("d2");
+    assert_eq!(fixture.look(begun, 95), Some(Duration::from_secs(5)));
+    assert_eq!(fixture.calls(), ["take back r5 2"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+    fixture.bring_back("d3");
+    assert_eq!(fixture.look(begun, 100), None);
+    assert_eq!(fixture.calls(), ["take back r5 1"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+    assert_eq!(fixture.array().state, ArrayState::Running);
+    fixture.restart(false);
+    assert_eq!(fixture.calls(), ["assemble r5 of 4", "pace r5 normal"]);
+}
+
+#[test]
+fn a_member_that_a_start_finds_under_the_path_of_another_leaves_that_one_the_path_that_is_free() {
+    let mut fixture = Fixture::new();
+    let begun = fixture.start_without_two();
+    fixture.bring_back("d2");
+    fixture.look(begun, 91);
+    assert_eq!(fixture.calls(), ["assemble r5 of 3", "pace r5 normal"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+    fixture.bring_back("d3");
+    assert_eq!(fixture.look(begun, 95), None);
+    assert_eq!(fixture.calls(), ["take back r5 1"]);
+    fixture.has_members(["d1", "d3", "d2", "d4"]);
+}
+
 #[test]
 fn a_member_that_was_used_elsewhere_is_not_taken_back_and_the_command_is_named() {
     let mut fixture = Fixture::new();
@@ -310,4 +365,190 @@ fn a_cache_on_an_array_that_waits_is_not_given_up_either() {
     fixture.look(begun, 91);
     assert_eq!(fixture.state().state, VolumeState::Running);
     assert_eq!(fixture.state().ssd.state, DeviceState::Degraded);
+}
+
+/// Makes a drive one that cannot be used, and one that can again.
+struct Trouble {
+    shown: &'static str,
+    holder: Option<fs::File>,
+}
+
+impl Trouble {
+    const ALL: [Self; 2] =
+        [Self { shown: "(busy)", holder: None }, Self { shown: "(does not answer)", holder: None }];
+
+    fn begin(&mut self, fixture: &Fixture, drive: &str) {
+        match self.shown {
+            "(busy)" => self.holder = Some(fixture.keep_busy(drive)),
+            _ => fixture.steer(|books| books.silent = vec![fixture.path(drive)]),
+        }
+    }
+
+    fn end(&mut self, fixture: &Fixture) {
+        self.holder = None;
+        fixture.steer(|books| books.silent.clear());
+    }
+}
+
+#[test]
+fn an_ssd_that_is_busy_or_does_not_answer_is_awaited_until_the_hold_off_is_over() {
+    for mut trouble in Trouble::ALL {
+        let mut fixture = Fixture::new();
+        fixture.create(Mode::WriteThrough);
+        trouble.begin(&fixture, "ssd");
+        let begun = fixture.start_waiting();
+        waits_for(&fixture.state(), "SSD", "/ssd");
+        let error = fixture.state().error;
+        assert!(error.contains(&format!("/ssd {}; ", trouble.shown)), "{error}");
+        assert_eq!(fixture.look(begun, 1), Some(Duration::from_secs(1)));
+        assert_eq!(fixture.calls(), [""; 0], "nothing is opened");
+        trouble.end(&fixture);
+        assert_eq!(fixture.look(begun, 2), None);
+        assert_eq!(fixture.calls(), ["open Load"]);
+        fixture.service.stop();
+        trouble.begin(&fixture, "ssd");
+        let begun = fixture.start_waiting();
+        fixture.look(begun, 29);
+        waits_for(&fixture.state(), "SSD", "/ssd");
+        assert_eq!(fixture.look(begun, 31), None);
+        assert_eq!(fixture.state().state, VolumeState::Degraded, "there is a limit");
+        assert_eq!(fixture.calls(), ["plain v"]);
+    }
+}
+
+#[test]
+fn an_origin_that_answers_after_the_hold_off_is_served_then() {
+    for mut trouble in Trouble::ALL {
+        let mut fixture = Fixture::new();
+        fixture.create(Mode::WriteBack);
+        trouble.begin(&fixture, "hdd");
+        let begun = fixture.start_waiting();
+        waits_for(&fixture.state(), "origin", "/hdd");
+        assert_eq!(fixture.look(begun, 31), Some(Duration::from_secs(5)));
+        assert_eq!(fixture.state().state, VolumeState::Failed);
+        fixture.look(begun, 600);
+        assert_eq!(fixture.calls(), [""; 0]);
+        trouble.end(&fixture);
+        assert_eq!(fixture.look(begun, 605), None);
+        assert_eq!(fixture.calls(), ["open Load"]);
+        assert_eq!(fixture.state().state, VolumeState::Running);
+    }
+}
+
+#[test]
+fn a_member_that_is_busy_or_does_not_answer_is_awaited_and_returns_like_a_missing_one() {
+    for mut trouble in Trouble::ALL {
+        let mut fixture = Fixture::new();
+        fixture.make_r5_with_volume();
+        trouble.begin(&fixture, "d2");
+        let begun = fixture.start_waiting();
+        assert_eq!(fixture.array().state, ArrayState::Waiting);
+        let error = fixture.array().error;
+        assert!(error.contains(&format!("/d2 {}; ", trouble.shown)), "{error}");
+        trouble.end(&fixture);
+        assert_eq!(fixture.look(begun, 1), None, "not only when the hold-off is over");
+        assert_eq!(fixture.calls(), ["assemble r5 of 3", "pace r5 normal", "plain v"]);
+        fixture.service.stop();
+        trouble.begin(&fixture, "d2");
+        let begun = fixture.start_waiting();
+        assert_eq!(fixture.look(begun, 91), Some(Duration::from_secs(5)));
+        assert_eq!(fixture.array().state, ArrayState::Degraded);
+        fixture.calls();
+        fixture.look(begun, 95);
+        assert_eq!(fixture.calls(), [""; 0]);
+        trouble.end(&fixture);
+        assert_eq!(fixture.look(begun, 100), None);
+        assert_eq!(fixture.calls(), ["take back r5 1"]);
+        assert_eq!(fixture.array().state, ArrayState::Running);
+        assert_eq!(fixture.array().left_out, [""; 0]);
+    }
+}
+
+#[test]
+fn an_array_waits_for_no_spare_and_takes_it_back_when_it_comes() {
+    for mut trouble in Trouble::ALL {
+        let mut fixture = Fixture::new();
+        fixture.make_r5_with_volume();
+        let add = |fixture: &Fixture, spare| {
+            let spare = fixture.device(spare);
+            Request::Array { ask: ArrayRequest::AddSpare { name: r5(), spare, force: false } }
+        };
+        for spare in ["d4", "d5"] {
+            fixture.ask(add(&fixture, spare));
+        }
+        let before = fixture.registry().arrays().to_vec();
+        fixture.take_away("d4");
+        trouble.begin(&fixture, "d5");
+        let begun = fixture.start_waiting();
+        assert_eq!(fixture.calls(), ["assemble r5 of 3", "pace r5 normal", "plain v"]);
+        let array = fixture.array();
+        assert!(array.waits_for.len() == 2 && array.left_out.len() == 2, "{array:?}");
+        assert_eq!(fixture.look(begun, 5), Some(Duration::from_secs(5)));
+        assert_eq!(fixture.registry().arrays(), before, "the spares stay on record");
+        trouble.end(&fixture);
+        fixture.look(begun, 10);
+        assert_eq!(fixture.calls(), ["spare r5", "spare is taken by r5"]);
+        fixture.bring_back("d4");
+        assert_eq!(fixture.look(begun, 15), None);
+        let array = fixture.array();
+        assert!(array.waits_for.is_empty() && array.left_out.is_empty(), "{array:?}");
+        let mut spares = fixture.registry().arrays()[0].spares.clone();
+        spares.sort_by_key(ToString::to_string);
+        assert_eq!(spares, before[0].spares);
+        // Another drive under the path of a spare is none, and the spare is free for a command.
+        fixture.take_away("d4");
+        fixture.start_waiting();
+        fs::write(fixture.path("d4"), vec![7; 1 << 20]).unwrap();
+        assert_eq!(fixture.look(begun, 100), None);
+        assert_eq!(fixture.registry().arrays()[0].spares, [fixture.device("d5")]);
+        fs::remove_file(fixture.path("d4")).unwrap();
+        fixture.bring_back("d4");
+        // The label names the array: no `-f` is needed.
+        fixture.ask(add(&fixture, "d4"));
+        assert_eq!(fixture.registry().arrays()[0].spares.len(), 2);
+    }
+}
+
+#[test]
+fn an_array_waits_for_a_spare_that_may_be_the_member_which_none_of_the_others_is() {
+    let mut fixture = Fixture::new();
+    fixture.make_r5_with_volume();
+    let spare = fixture.device("d4");
+    let add = ArrayRequest::AddSpare { name: r5(), spare, force: false };
+    fixture.ask(Request::Array { ask: add });
+    // The daemon died while d4 took the place of d3, which is there and is old.
+    let mut label = fixture.take_label("d3");
+    fixture.put_label("d3", label.clone());
+    fixture.steer(|books| {
+        let newer = books.labels.values_mut().filter(|it| it.place < 2);
+        newer.for_each(|label| label.event += 1);
+    });
+    label.event += 1;
+    fixture.put_label("d4", label);
+    fixture.take_away("d4");
+    let begun = fixture.start_waiting();
+    assert_eq!(fixture.array().state, ArrayState::Waiting);
+    assert!(fixture.array().error.contains("it waits for its spare"), "{:?}", fixture.array());
+    fixture.bring_back("d4");
+    fixture.look(begun, 1);
+    assert_eq!(fixture.array().state, ArrayState::Running);
+}
+
+#[test]
+fn an_origin_is_taken_while_the_volume_goes_on_waiting_for_its_ssd() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    fixture.take_away("hdd");
+    fixture.take_away("ssd");
+    let begun = fixture.start_waiting();
+    fixture.look(begun, 10);
+    let changes = vec![("hdd".to_owned(), fixture.path("ssd2").display().to_string())];
+    let set = Request::Set { name: name(), changes };
+    assert!(matches!(fixture.service.handle(set), Response::Volume { .. }));
+    waits_for(&fixture.state(), "SSD", "/ssd");
+    assert_eq!(fixture.registry().volumes()[0].origin, fixture.device("ssd2"));
+    fixture.bring_back("ssd");
+    assert_eq!(fixture.look(begun, 11), None);
+    assert_eq!(fixture.state().state, VolumeState::Running);
+    assert_eq!(fixture.calls(), ["open Load"]);
 }

@@ -2,6 +2,7 @@
 //! step leaves.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use super::books::Fixture;
 use voltier_control::protocol::{ArrayRequest, MemberName, NewArray, Request, Response};
@@ -291,4 +292,77 @@ fn an_arrays_own_spare_is_left_out_after_a_start_when_another_drive_has_its_path
     fixture.restart(false);
     fixture.service.notice_array_events();
     assert_eq!(fixture.record_of("a").spares, [fixture.device("d7")]);
+}
+
+#[test]
+fn a_spare_stays_in_its_pool_when_a_member_of_an_array_has_its_path() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    put_another(&fixture, "d7");
+    let label = fixture.take_label("d1");
+    fixture.put_label("d7", label);
+    let before = fixture.registry().pools().to_vec();
+    fixture.restart(false);
+    assert_eq!(fixture.registry().pools(), before);
+    assert!(fixture.record_of("a").spares.is_empty());
+}
+
+/// Keeps the registry from being written, or lets it again.
+fn block_registry(fixture: &Fixture, is_blocked: bool) {
+    let new = fixture.state_dir().join(format!("{}.new", voltier_control::REGISTRY_FILE));
+    match is_blocked {
+        true => std::fs::create_dir(new).unwrap(),
+        false => std::fs::remove_dir(new).unwrap(),
+    }
+}
+
+#[test]
+fn a_spare_that_was_busy_at_the_loss_is_asked_again_after_a_while() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    let holder = fixture.keep_busy("d7");
+    fixture.service.handle(fixture.lose("a", "d2"));
+    fixture.service.notice_array_events();
+    let begun = super::late::now();
+    let look = |fixture: &mut Fixture, seconds| {
+        fixture.service.look_for_devices(begun + Duration::from_secs(seconds))
+    };
+    assert_eq!(look(&mut fixture, 1), Some(Duration::from_secs(60)));
+    let show = ask(ArrayRequest::PoolShow { pool: Some("p".parse().unwrap()) });
+    let left_out = fixture.pools(show).0.remove(0).left_out;
+    assert!(left_out[0].contains("in use by another program"), "{left_out:?}");
+    drop(holder);
+    look(&mut fixture, 30);
+    assert_eq!(fixture.waiting().len(), 1, "not on and on");
+    assert_eq!(look(&mut fixture, 90), None);
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("d7")));
+    assert_eq!(fixture.waiting(), [""; 0]);
+}
+
+#[test]
+fn a_label_that_cannot_be_recorded_is_taken_back() {
+    let mut fixture = Fixture::with_pool(&["d7"]);
+    block_registry(&fixture, true);
+    let spare = fixture.device("d8");
+    let add = ask(ArrayRequest::AddSpare { name: named("a"), spare, force: false });
+    fixture.calls();
+    fixture.error(add.clone());
+    assert_eq!(fixture.calls(), ["label a", "erase label"]);
+    block_registry(&fixture, false);
+    // The pool is on record, and its second spare is not.
+    fixture.steer(|books| books.blocks_at_label = Some(fixture.state_dir().to_owned()));
+    fixture.error(fixture.pool_add(&["ssd"], false));
+    assert_eq!(fixture.calls(), ["label p", "erase label"]);
+    block_registry(&fixture, false);
+    // The array's label is on the spare, and the pool has it again.
+    fixture.steer(|books| books.blocks_at_label = Some(fixture.state_dir().to_owned()));
+    fixture.service.handle(fixture.lose("a", "d2"));
+    fixture.service.notice_array_events();
+    assert!(fixture.calls().ends_with(&["label a".to_owned(), "label p".to_owned()]));
+    block_registry(&fixture, false);
+    assert_eq!(fixture.waiting(), [fixture.device("d7").to_string()]);
+    assert_eq!(
+        fixture.service.look_for_devices(super::late::now() + Duration::from_secs(61)),
+        None
+    );
+    assert_eq!(fixture.record_of("a").members[1], Some(fixture.device("d7")));
+    assert!(matches!(fixture.service.handle(add), Response::Array { .. }));
 }
