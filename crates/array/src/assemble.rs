@@ -205,7 +205,7 @@ fn choose_journal<D>(
 
 /// The newest record; refuses members that contradict it.
 fn newest_of<D>(candidates: &[Candidate<D>]) -> Result<ArrayRecord, MetadataError> {
-    // Of equals the first; a row that was being added and never was does not make the shape.
+    // Of equals the first; a parity row that was being added and never was does not make the shape.
     let event = |candidate: &&Candidate<D>| {
         let array = &candidate.superblock().array;
         (array.event, Reverse(array.members.len()))

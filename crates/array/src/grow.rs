@@ -5,7 +5,7 @@
 //! for each group. For a moment requests wait. When nothing is under way the new shape takes over, with
 //! the new members as such that lack everything. The superblocks say so, those of the new members
 //! first. From then on the change is a rebuild: at a rebuild's pace, region by region, gone on with
-//! after a restart. A region counts its new row when the row is filled.
+//! after a restart. A region counts its new parity row when that is filled.
 
 use std::rc::Rc;
 
@@ -117,7 +117,7 @@ pub(crate) fn check_pending_member<D: BlockDevice>(
     Ok(())
 }
 
-/// The array with a row more: these members lack everything. Nothing is under way.
+/// The array with a parity row more: these members lack everything. Nothing is under way.
 fn grown<D: BlockDevice>(
     array: &Generation<D>,
     geometry: Geometry,

@@ -8,9 +8,9 @@ use voltier_block::{Lba, SectorRange};
 const CHUNK: u64 = 4096;
 const LAYOUTS: [Layout; 4] = [
     Layout::LeftSymmetric,
-    Layout::LeftSymmetricFixedRows,
-    Layout::AddedRows { rotating: 1 },
-    Layout::AddedRows { rotating: 2 },
+    Layout::LeftSymmetricFixedParityRows,
+    Layout::AddedParityRows { rotating: 1 },
+    Layout::AddedParityRows { rotating: 2 },
 ];
 
 /// Every level on every small number of members.
@@ -174,7 +174,7 @@ fn raid_6_is_laid_out_as_by_linux_md() {
 #[test]
 fn raid_6_with_a_fixed_q_is_laid_out_as_by_linux_md() {
     let expected = ["0 1 2 P Q", "4 5 P 3 Q", "8 P 6 7 Q", "P 9 10 11 Q", "12 13 14 P Q"];
-    assert_eq!(table(Level::Raid6, Layout::LeftSymmetricFixedRows, 5, 5), expected);
+    assert_eq!(table(Level::Raid6, Layout::LeftSymmetricFixedParityRows, 5, 5), expected);
 }
 
 /// Linux md numbers the data for Q from the member behind Q on, past P. With Q on the last member that
@@ -194,16 +194,16 @@ fn data_are_numbered_for_q_as_by_linux_md() {
 
 /// A parity added to a RAID 5, and again, moves nothing.
 #[test]
-fn fixed_rows_keep_a_raid_5_in_place() {
+fn fixed_parity_rows_keep_a_raid_5_in_place() {
     let five = table(Level::Raid5, Layout::LeftSymmetric, 4, 12);
-    let six = table(Level::Raid6, Layout::LeftSymmetricFixedRows, 5, 12);
-    let seven = table(Level::Raid7_3, Layout::LeftSymmetricFixedRows, 6, 12);
+    let six = table(Level::Raid6, Layout::LeftSymmetricFixedParityRows, 5, 12);
+    let seven = table(Level::Raid7_3, Layout::LeftSymmetricFixedParityRows, 6, 12);
     for ((five, six), seven) in five.iter().zip(&six).zip(&seven) {
         assert_eq!((six, seven), (&format!("{five} Q"), &format!("{five} Q R")));
     }
 }
 
-/// The geometries that added rows give, as long as a row can be added.
+/// The geometries that added parity rows give, as long as one can be added.
 fn grown(geometry: &Geometry) -> Vec<Geometry> {
     let mut all = vec![geometry.clone()];
     while let Ok(next) = all.last().expect("there is one").with_parity() {
@@ -213,7 +213,7 @@ fn grown(geometry: &Geometry) -> Vec<Geometry> {
 }
 
 #[test]
-fn a_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own() {
+fn a_parity_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own() {
     let mut count = 0;
     for geometry in small_geometries() {
         for pair in grown(&geometry).windows(2) {
@@ -273,16 +273,16 @@ fn levels_grow_into_the_next_and_at_last_into_n_plus_m() {
 
 /// A RAID 6 of the default layout keeps P and Q where they turn; what comes stands still.
 #[test]
-fn rows_added_to_two_parities_stand_behind_them() {
+fn parity_rows_added_to_two_parities_stand_behind_them() {
     let six = table(Level::Raid6, Layout::LeftSymmetric, 5, 12);
-    let layout = Layout::AddedRows { rotating: 2 };
+    let layout = Layout::AddedParityRows { rotating: 2 };
     let seven = table(Level::Raid7_3, layout, 6, 12);
     for (six, seven) in six.iter().zip(&seven) {
         assert_eq!(seven, &format!("{six} R"));
     }
     // Groups keep their members' numbers: those that come are behind all others.
     let level = Level::Raid60 { group: 4 };
-    let sixty = table(level, Layout::AddedRows { rotating: 1 }, 8, 3);
+    let sixty = table(level, Layout::AddedParityRows { rotating: 1 }, 8, 3);
     assert_eq!(sixty, ["0 1 P 2 3 P Q Q", "5 P 4 7 P 6 Q Q", "P 8 9 P 10 11 Q Q"]);
 }
 

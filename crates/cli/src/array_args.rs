@@ -137,7 +137,7 @@ pub(crate) struct GrowArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Add a row of parity on this drive; of levels 50 and 60, one drive for each group
+    /// Add a parity row on this drive; of levels 50 and 60, one drive for each group
     #[arg(long, value_name = "DEV", num_args = 1..)]
     pub(crate) parity: Vec<String>,
     /// Add this drive as one more copy (level 1), or with --capacity to expand the array

@@ -67,7 +67,7 @@ impl Case {
             (Level::Raid1, _) => ("1", "none"),
             (Level::Raid5, _) => ("5", "left-symmetric"),
             (Level::Raid6, Layout::LeftSymmetric) => ("6", "left-symmetric"),
-            (Level::Raid6, Layout::LeftSymmetricFixedRows) => ("6", "left-symmetric-6"),
+            (Level::Raid6, Layout::LeftSymmetricFixedParityRows) => ("6", "left-symmetric-6"),
             (Level::Raid10, _) => ("10", "n2"),
             (other, _) => unreachable!("md has no level {other}"),
         }
@@ -114,7 +114,7 @@ pub(crate) fn all() -> Vec<Case> {
     let mut add = |level, layout, members, chunk_kib: u64, start| {
         cases.push(Case { level, layout, members, chunk_bytes: chunk_kib * KIB, start });
     };
-    let (left, fixed) = (Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows);
+    let (left, fixed) = (Layout::LeftSymmetric, Layout::LeftSymmetricFixedParityRows);
     for chunk in [4, 64, 512] {
         for members in [3, 4, 5, 8] {
             add(Level::Raid5, left, members, chunk, Start::AssumeClean);

@@ -56,7 +56,7 @@ impl Superblock {
         // ALGORITHM_LEFT_SYMMETRIC, ALGORITHM_LEFT_SYMMETRIC_6, two near copies.
         let layout = match (level, case.layout) {
             ("5" | "6", Layout::LeftSymmetric) => 2,
-            ("6", Layout::LeftSymmetricFixedRows) => 18,
+            ("6", Layout::LeftSymmetricFixedParityRows) => 18,
             ("10", _) => 0x102,
             _ => self.layout,
         };

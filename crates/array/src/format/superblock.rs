@@ -242,8 +242,8 @@ fn version_of(array: &ArrayRecord) -> u32 {
     if array.reshape.is_some() {
         return 3;
     }
-    let has_rows = matches!(array.geometry.layout(), Layout::AddedRows { .. });
-    if has_rows || array.journal_device.is_some() || array.needs_resync { 2 } else { 1 }
+    let has_added_parity = matches!(array.geometry.layout(), Layout::AddedParityRows { .. });
+    if has_added_parity || array.journal_device.is_some() || array.needs_resync { 2 } else { 1 }
 }
 
 const CONSISTENCIES: [Consistency; 3] =

@@ -266,18 +266,9 @@ impl Geometry {
     /// Parity rows that were added, each whole on a member of its own behind all others.
     const fn added(&self) -> usize {
         match self.layout {
-            Layout::AddedRows { rotating } => self.shape.parities - rotating,
-            Layout::LeftSymmetric | Layout::LeftSymmetricFixedRows => 0,
+            Layout::AddedParityRows { rotating } => self.shape.parities - rotating,
+            Layout::LeftSymmetric | Layout::LeftSymmetricFixedParityRows => 0,
         }
-    }
-
-    /// The member, of all, that has this place in its group.
-    const fn member_at(&self, group: usize, index: usize) -> MemberIndex {
-        let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
-        MemberIndex(match index.checked_sub(base) {
-            None => group * base + index,
-            Some(added) => groups * base + added * groups + group,
-        })
     }
 
     /// The group of a member and its place in it.
@@ -295,14 +286,16 @@ impl Geometry {
             return 1;
         }
         match self.layout {
-            Layout::LeftSymmetric | Layout::AddedRows { .. } => self.shape.width - self.added(),
-            Layout::LeftSymmetricFixedRows => self.shape.width - (self.shape.parities - 1),
+            Layout::LeftSymmetric | Layout::AddedParityRows { .. } => {
+                self.shape.width - self.added()
+            }
+            Layout::LeftSymmetricFixedParityRows => self.shape.width - (self.shape.parities - 1),
         }
     }
 
     /// Whether the code numbers data as the members stand, not as the data go on.
     const fn numbers_by_member(&self) -> bool {
-        self.rotating() > 1 && matches!(self.layout, Layout::LeftSymmetricFixedRows)
+        self.rotating() > 1 && matches!(self.layout, Layout::LeftSymmetricFixedParityRows)
     }
 
     /// The place of the first parity in the group.
@@ -337,26 +330,22 @@ impl Geometry {
     /// The member, of all, that has a slot of a stripe.
     #[inline]
     pub fn member_of(&self, stripe: StripeNumber, slot: usize) -> MemberIndex {
-        self.member_at(self.group_of(stripe), self.index_of(stripe, slot))
+        self.slot_members(stripe).member_of(slot)
     }
 
-    /// The place in the group of a slot of a stripe.
+    /// The members of the slots of a stripe.
     #[inline]
-    fn index_of(&self, stripe: StripeNumber, slot: usize) -> usize {
-        let rotating = self.rotating();
-        if rotating == 1 {
-            return slot;
-        }
-        let (data, turning) = (self.data_chunks(), self.shape.parities - self.added());
-        let parity = self.first_parity(stripe);
-        match (self.numbers_by_member(), slot.checked_sub(data)) {
-            (false, None) => (parity + turning + slot) % rotating,
-            (false, Some(index)) if index < turning => (parity + index) % rotating,
-            (false, Some(index)) => rotating + index - turning,
-            (true, None) if slot < parity => slot,
-            (true, None) => slot + 1,
-            (true, Some(0)) => parity,
-            (true, Some(_)) => slot,
+    pub(crate) fn slot_members(&self, stripe: StripeNumber) -> SlotMembers {
+        let added = self.added();
+        SlotMembers {
+            group: self.group_of(stripe),
+            groups: self.shape.groups,
+            base: self.shape.width - added,
+            data: self.data_chunks(),
+            turning: self.shape.parities - added,
+            rotating: self.rotating(),
+            numbers_by_member: self.numbers_by_member(),
+            parity: self.first_parity(stripe),
         }
     }
 
@@ -425,6 +414,56 @@ impl Geometry {
     }
 }
 
+/// The members of the slots of one stripe: group and parity are computed once for all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotMembers {
+    group: usize,
+    groups: usize,
+    /// Members of a group without those of added parity rows.
+    base: usize,
+    data: usize,
+    /// Parities that go round together.
+    turning: usize,
+    rotating: usize,
+    numbers_by_member: bool,
+    /// The place of the first parity in the group.
+    parity: usize,
+}
+
+impl SlotMembers {
+    /// The member, of all, that has a slot.
+    #[inline]
+    pub(crate) fn member_of(self, slot: usize) -> MemberIndex {
+        let index = self.index_of(slot);
+        MemberIndex(match index.checked_sub(self.base) {
+            None => self.group * self.base + index,
+            Some(added) => self.groups * self.base + added * self.groups + self.group,
+        })
+    }
+
+    /// The place in the group of a slot.
+    #[inline]
+    fn index_of(self, slot: usize) -> usize {
+        if self.rotating == 1 {
+            return slot;
+        }
+        // Both are below the members that rotate: one turn at most.
+        let turned = |by: usize| {
+            let index = self.parity + by;
+            if index < self.rotating { index } else { index - self.rotating }
+        };
+        match (self.numbers_by_member, slot.checked_sub(self.data)) {
+            (false, None) => turned(self.turning + slot),
+            (false, Some(index)) if index < self.turning => turned(index),
+            (false, Some(index)) => self.rotating + index - self.turning,
+            (true, None) if slot < self.parity => slot,
+            (true, None) => slot + 1,
+            (true, Some(0)) => self.parity,
+            (true, Some(_)) => slot,
+        }
+    }
+}
+
 /// Shapes of the same array with further members.
 ///
 /// A parity row does not depend on the parity rows there are, so a further one needs a place and
@@ -450,10 +489,10 @@ impl Geometry {
             layout if self.is_mirror() => layout,
             // With one parity the numbers of the data do not matter: what comes is Linux md's.
             Layout::LeftSymmetric if parities == 1 && self.group_count() == 1 => {
-                Layout::LeftSymmetricFixedRows
+                Layout::LeftSymmetricFixedParityRows
             }
-            Layout::LeftSymmetric => Layout::AddedRows { rotating: parities },
-            Layout::LeftSymmetricFixedRows if self.group_count() > 1 => return Err(None),
+            Layout::LeftSymmetric => Layout::AddedParityRows { rotating: parities },
+            Layout::LeftSymmetricFixedParityRows if self.group_count() > 1 => return Err(None),
             same => same,
         };
         let members = self.member_count() + self.group_count();

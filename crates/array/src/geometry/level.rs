@@ -58,11 +58,11 @@ pub enum Layout {
     LeftSymmetric,
     /// Linux md's `left-symmetric-6`: the first parity rotates over all members but the last ones,
     /// which hold the further parity rows. A parity row added to a RAID 5 without moving data gives this.
-    LeftSymmetricFixedRows,
+    LeftSymmetricFixedParityRows,
     /// The layout that parity rows added to an array of several parities, or of groups, give. So many
     /// parities are as by [`LeftSymmetric`](Self::LeftSymmetric) over the members that were there
     /// first. Each further parity row is on members of its own, one for each group, behind all others.
-    AddedRows {
+    AddedParityRows {
         /// Parities that rotate, of each group.
         rotating: usize,
     },
@@ -74,16 +74,16 @@ impl Layout {
     pub(crate) const fn code(self) -> u32 {
         match self {
             Self::LeftSymmetric => 1,
-            Self::LeftSymmetricFixedRows => 2,
-            Self::AddedRows { rotating } => 3 | (rotating as u32) << 8,
+            Self::LeftSymmetricFixedParityRows => 2,
+            Self::AddedParityRows { rotating } => 3 | (rotating as u32) << 8,
         }
     }
 
     pub(crate) fn of_code(code: u32) -> Option<Self> {
         let layout = match code & 0xff {
             1 => Self::LeftSymmetric,
-            2 => Self::LeftSymmetricFixedRows,
-            3 => Self::AddedRows { rotating: (code >> 8) as usize },
+            2 => Self::LeftSymmetricFixedParityRows,
+            3 => Self::AddedParityRows { rotating: (code >> 8) as usize },
             _ => return None,
         };
         (layout.code() == code).then_some(layout)
@@ -93,7 +93,7 @@ impl Layout {
     /// When an array of this shape cannot have it.
     pub(crate) const fn check(self, shape: Shape) -> Result<(), GeometryError> {
         match self {
-            Self::AddedRows { rotating }
+            Self::AddedParityRows { rotating }
                 if rotating == 0
                     || rotating >= shape.parities
                     || shape.width == shape.parities + 1 =>

@@ -144,9 +144,9 @@ mod tests {
             for level in levels {
                 for layout in [
                     Layout::LeftSymmetric,
-                    Layout::LeftSymmetricFixedRows,
-                    Layout::AddedRows { rotating: 1 },
-                    Layout::AddedRows { rotating: 2 },
+                    Layout::LeftSymmetricFixedParityRows,
+                    Layout::AddedParityRows { rotating: 1 },
+                    Layout::AddedParityRows { rotating: 2 },
                 ] {
                     for rows in (1..=14).chain([23, 30, 41, 57]) {
                         let before =

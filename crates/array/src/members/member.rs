@@ -49,7 +49,7 @@ enum State<D> {
 
 /// Events that change the state of a member.
 enum Event<D> {
-    /// A device to fill: a replacement, a row that is added, or an assembly brings it.
+    /// A device to fill: a replacement, a parity row that is added, or an assembly brings it.
     Joined { device: Rc<D>, missing: Missing },
     /// A device of which nothing is needed yet: a capacity expansion brings it.
     Begun { device: Rc<D> },

@@ -76,8 +76,9 @@ impl<D: BlockDevice> Mender<D> {
         let Slots { states, bytes } = self.read_or_compute(stripe, span).await?;
         let at = self.geometry.member_lba(stripe, span.start);
         let region = self.bitmap.region_of(stripe);
+        let members = self.stripes.slot_members(stripe);
         for (slot, (state, bytes)) in states.iter().zip(&bytes).enumerate() {
-            let member = self.stripes.shape(stripe).member_of(stripe, slot);
+            let member = members.member_of(slot);
             let data = || Bytes::copy_of(bytes);
             match state {
                 SlotState::Unreadable => {

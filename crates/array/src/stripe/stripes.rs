@@ -16,7 +16,7 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::geometry::chunks::{Geometry, Part, Span};
+use crate::geometry::chunks::{Geometry, Part, SlotMembers, Span};
 use crate::geometry::numbers::{MemberIndex, Row, StripeNumber, count, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
@@ -153,6 +153,12 @@ impl<D: BlockDevice> Stripes<D> {
         shape.unwrap_or(&moving.shapes().before)
     }
 
+    /// The members of the slots of a stripe.
+    #[inline]
+    pub(crate) fn slot_members(&self, stripe: StripeNumber) -> SlotMembers {
+        self.shape(stripe).slot_members(stripe)
+    }
+
     /// The code of a stripe; asked only where there is redundancy.
     pub(crate) fn code_of(&self, stripe: StripeNumber) -> &Code {
         match &self.two_shapes {
@@ -234,9 +240,8 @@ impl<D: BlockDevice> Stripes<D> {
         let region = self.bitmap.region_of(stripe);
         let half_written = self.half_written.borrow();
         let is_bad = |slot| unreadable.contains(&slot) || half_written.contains(&(stripe, slot));
-        let state = |slot| match self.members[self.shape(stripe).member_of(stripe, slot)]
-            .slot_state(region)
-        {
+        let members = self.slot_members(stripe);
+        let state = |slot| match self.members[members.member_of(slot)].slot_state(region) {
             SlotState::Online if is_bad(slot) => SlotState::Unreadable,
             state => state,
         };
@@ -258,8 +263,9 @@ impl<D: BlockDevice> Stripes<D> {
         stripe: StripeNumber,
         reads: &[(usize, Span)],
     ) -> Result<Vec<Buf>, Vec<usize>> {
+        let members = self.slot_members(stripe);
         let read = |(slot, span): &(usize, Span)| {
-            let member = self.shape(stripe).member_of(stripe, *slot);
+            let member = members.member_of(*slot);
             let at = self.geometry.member_lba(stripe, span.start);
             self.members.clone().read(member, at, Buf::new(span.bytes()))
         };
@@ -281,8 +287,9 @@ impl<D: BlockDevice> Stripes<D> {
             return;
         }
         let mut left = self.geometry.parity_chunks() - unusable(states).len();
+        let members = self.slot_members(stripe);
         for (slot, state) in states.iter_mut().enumerate() {
-            let member = &self.members[self.shape(stripe).member_of(stripe, slot)];
+            let member = &self.members[members.member_of(slot)];
             let is_avoided = *state == SlotState::Online && member.watch().is_avoided();
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;

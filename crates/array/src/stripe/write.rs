@@ -326,8 +326,9 @@ impl<D: BlockDevice> StripeWriter<D> {
                 self.parity_of_all(stripe, &mut new, hull, old)
             }
         };
+        let members = self.stripes.slot_members(stripe);
         let write = |slot, span: Span, data| MemberWrite {
-            member: self.stripes.shape(stripe).member_of(stripe, slot),
+            member: members.member_of(slot),
             at: self.geometry.member_lba(stripe, span.start),
             data: Payload::One(data),
         };

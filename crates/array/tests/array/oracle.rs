@@ -205,7 +205,7 @@ fn choices(count: usize, most: usize) -> impl Iterator<Item = Vec<usize>> {
 
 fn try_all(level: Level, members: usize) {
     let mut seed = members as u64;
-    for layout in [Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows] {
+    for layout in [Layout::LeftSymmetric, Layout::LeftSymmetricFixedParityRows] {
         let geometry = Geometry::new(level, layout, members, 4096, 8).expect("possible");
         let most = geometry.parity_chunks();
         for lost in choices(geometry.width(), most) {

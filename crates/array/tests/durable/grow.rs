@@ -72,7 +72,7 @@ async fn stop_and_check_losses(world: &World, array: Array<Drive>, model: &Model
     let members = geometry.member_count();
     if geometry.level() == SIXTY {
         check_losses(world, members, 1, model).await;
-        // Two of each group, of which the last ones came with the new row.
+        // Two of each group, of which the last ones came with the new parity row.
         for lost in [[0, 1, 3, 4], [0, 6, 5, 7], [2, 6, 3, 7]] {
             check_without(world, members, &lost, model).await;
         }
@@ -109,7 +109,7 @@ fn from_one_parity_to_four_without_a_stop_and_as_many_members_may_be_lost() {
             array.ended(BackgroundTask::Rebuild).await;
             assert!(array.is_online(new) && !array.status().expect("it has one").is_degraded);
         }
-        assert_eq!(array.geometry().layout(), Layout::LeftSymmetricFixedRows);
+        assert_eq!(array.geometry().layout(), Layout::LeftSymmetricFixedParityRows);
         array.scrub(ScrubRepair::Nothing).expect("it can");
         array.ended(BackgroundTask::Scrub).await;
         let found = array.scrub_status();
@@ -122,9 +122,9 @@ fn from_one_parity_to_four_without_a_stop_and_as_many_members_may_be_lost() {
 #[test]
 fn two_parities_copies_and_groups_grow_and_lose_one_more() {
     let cases = [
-        (Level::Raid6, 4, 1, Level::Raid7_3, Layout::AddedRows { rotating: 2 }),
+        (Level::Raid6, 4, 1, Level::Raid7_3, Layout::AddedParityRows { rotating: 2 }),
         (Level::Raid1, 2, 1, Level::Raid1, Layout::LeftSymmetric),
-        (FIFTY, 6, 2, SIXTY, Layout::AddedRows { rotating: 1 }),
+        (FIFTY, 6, 2, SIXTY, Layout::AddedParityRows { rotating: 1 }),
     ];
     for (level, members, count, grown, layout) in cases {
         for how in [Consistency::Journal, Consistency::Bitmap, Consistency::None] {
@@ -158,7 +158,7 @@ fn two_parities_copies_and_groups_grow_and_lose_one_more() {
 }
 
 #[test]
-fn members_are_lost_while_a_row_is_filled_as_many_as_before_it_came() {
+fn members_are_lost_while_a_parity_row_is_filled_as_many_as_before_it_came() {
     with_drives(5, |world| async move {
         let array = made(&world, Level::Raid5, 4, Consistency::Journal).await;
         let mut model = Model::default();
@@ -311,7 +311,7 @@ fn what_cannot_grow_is_refused_in_one_line_and_nothing_changes() {
 }
 
 #[test]
-fn a_cut_while_a_row_is_added_is_gone_on_from_and_loses_nothing() {
+fn a_cut_while_a_parity_row_is_added_is_gone_on_from_and_loses_nothing() {
     let cases = [
         (Level::Raid5, 3, 1, Consistency::Journal, 1),
         (Level::Raid6, 4, 1, Consistency::Journal, 7),
@@ -345,9 +345,9 @@ fn a_cut_while_a_row_is_added_is_gone_on_from_and_loses_nothing() {
     }
 }
 
-/// Nothing has to be chosen after a crash: what a row lacks that is being added, no data depend on.
+/// Nothing has to be chosen after a crash: no data depend on what a parity row lacks that is being added.
 #[test]
-fn a_cut_while_a_row_is_added_leaves_nothing_to_choose_without_a_journal() {
+fn a_cut_while_a_parity_row_is_added_leaves_nothing_to_choose_without_a_journal() {
     for (level, members) in [(Level::Raid5, 3), (Level::Raid6, 4)] {
         let media = with_some_over(level, members, 1, Consistency::Bitmap);
         let blocks = blocks(level, members);
@@ -370,9 +370,9 @@ fn a_cut_while_a_row_is_added_leaves_nothing_to_choose_without_a_journal() {
     }
 }
 
-/// A device that was to be a row and is not there at the next start belongs to nobody.
+/// A device that was to be a parity row and is not there at the next start belongs to nobody.
 #[test]
-fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without_that_row() {
+fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without_that_parity_row() {
     let (level, members) = (Level::Raid6, 4);
     let media = with_some_over(level, members, 1, Consistency::Journal);
     let blocks = blocks(level, members);

@@ -111,8 +111,8 @@ fn an_array_gets_wider_under_requests_and_has_its_new_size_and_all_redundancy() 
         (Level::Raid5, 3, Layout::LeftSymmetric),
         (Level::Raid5, 5, Layout::LeftSymmetric),
         (Level::Raid6, 4, Layout::LeftSymmetric),
-        (Level::Raid6, 5, Layout::LeftSymmetricFixedRows),
-        (Level::Raid6, 5, Layout::AddedRows { rotating: 1 }),
+        (Level::Raid6, 5, Layout::LeftSymmetricFixedParityRows),
+        (Level::Raid6, 5, Layout::AddedParityRows { rotating: 1 }),
         (Level::Raid7_3, 5, Layout::LeftSymmetric),
         (Level::NPlusM { data: 2, parity: 4 }, 6, Layout::LeftSymmetric),
     ];
@@ -164,7 +164,7 @@ fn an_array_gets_wider_under_requests_and_has_its_new_size_and_all_redundancy() 
 }
 
 #[test]
-fn one_member_after_the_other_and_a_row_between_them() {
+fn one_member_after_the_other_and_a_parity_row_between_them() {
     with_drives(9, |world| async move {
         let array = made(&world, Level::Raid5, 3, Consistency::Journal).await;
         let mut model = fill(&array, 0, 1).await;

@@ -56,7 +56,7 @@ const LARGE_ONE_IN: u64 = 8;
 pub fn draw_setup(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Setup {
     let mut prng = Prng::new(seed ^ 0x6172_7261_7973);
     let (level, members) = *prng.pick(&SHAPES);
-    let layout = *prng.pick(&[Layout::LeftSymmetric, Layout::LeftSymmetricFixedRows]);
+    let layout = *prng.pick(&[Layout::LeftSymmetric, Layout::LeftSymmetricFixedParityRows]);
     let chunk_bytes = *prng.pick(&[4096, 4096, 4096, 8192, 8192, 32768]);
     let rows = 2 + prng.below(6);
     let more_regions =

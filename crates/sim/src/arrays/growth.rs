@@ -10,7 +10,7 @@ use crate::arrays::checks::check_refused;
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::members::MemberMap;
 
-/// Whether the array could be given a row now, as far as can be seen.
+/// Whether the array could be given a parity row now, as far as can be seen.
 fn can_grow(fixture: &ArrayFixture) -> bool {
     let array = fixture.array();
     let members = array.geometry().member_count();

@@ -85,7 +85,7 @@ impl Known {
 
     /// The record that counts when these drives are given.
     pub(crate) fn newest(&self, given: DriveSet) -> Option<&ArrayRecord> {
-        // A row that was being added and never was does not make the shape.
+        // A parity row that was being added and never was does not make the shape.
         let newness = |array: &&ArrayRecord| (array.event, Reverse(array.members.len()));
         self.given(given).map(|(_, own)| &own.array).max_by_key(newness)
     }

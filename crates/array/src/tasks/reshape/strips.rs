@@ -215,8 +215,9 @@ impl<D: BlockDevice> Restriper<D> {
             let mut slices: Vec<&mut [u8]> = parities.iter_mut().map(|it| &mut it[..]).collect();
             self.stripes.code().encode(&sources, &mut slices, Stores::Cached);
             let slots = sources.into_iter().chain(parities.iter().map(|parity| &parity[..]));
+            let owners = after.slot_members(stripe);
             for (slot, chunk) in slots.enumerate() {
-                let member = after.member_of(stripe, slot);
+                let member = owners.member_of(slot);
                 members[member.0][index * bytes..(index + 1) * bytes].copy_from_slice(chunk);
             }
         }
