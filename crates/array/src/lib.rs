@@ -106,7 +106,7 @@ pub use format::superblock::{
     ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
     SUPERBLOCK_VERSION, Superblock, Usage,
 };
-pub use geometry::chunks::{Geometry, MemberPlace, Part, Place, Span};
+pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
 pub use geometry::numbers::{MemberIndex, Row, StripeNumber};
 pub use journal::replay::ReplayReport;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use voltier_array::{Geometry, GeometryError, Layout, Level, MemberIndex, Place, StripeNumber};
+use voltier_array::{
+    Geometry, GeometryError, Layout, Level, MemberIndex, StripeNumber, VolumePlace,
+};
 use voltier_block::{Lba, SectorRange};
 
 const CHUNK: u64 = 4096;
@@ -124,7 +126,7 @@ fn parts_of_a_range_are_its_sectors_in_order() {
             let mut next = start;
             for part in geometry.parts(SectorRange::new(Lba(start), count)) {
                 let column = geometry.column_of_slot(part.stripe, part.slot);
-                let place = Place { stripe: part.stripe, column, offset: part.span.start };
+                let place = VolumePlace { stripe: part.stripe, column, offset: part.span.start };
                 assert_eq!(geometry.lba_of(place), Lba(next));
                 assert!(part.span.end <= geometry.chunk_sectors() && !part.span.is_empty());
                 next += part.span.count();

@@ -47,6 +47,11 @@ impl<S, O> Clone for Cache<S, O> {
     }
 }
 
+/// Whether a cache whose SSD refused the first writes is opened all the same.
+fn may_evacuate<S, O>(ground: &Ground<S, O>, unwritable: UnwritableSsd) -> bool {
+    !ground.health.failed() && unwritable != UnwritableSsd::Refuse
+}
+
 impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     /// Lays an empty cache out on the SSD. All older content of the SSD is lost.
     ///
@@ -77,23 +82,26 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         let recovered = recover::recover(&ssd, &origin, &options).await?;
         let (mut opened, superblock) = (recovered.opened, recovered.superblock);
         let ground = Ground::new(handle, ssd, origin, recovered, options.settings);
-        if opened.evacuates {
-            ground.health.refuse_writes();
-        } else if let Err(error) = ground.ssd.begin_generation(superblock).await {
-            if ground.health.failed() || options.unwritable == UnwritableSsd::Refuse {
+        match ground.begin_generation(superblock, opened.origin_changed).await {
+            Ok(()) => opened.generation = ground.log.generation(),
+            Err(error) if !may_evacuate(&ground, options.unwritable) => {
                 return Err(ssd_error(error));
             }
-            opened.evacuates = true;
-        } else {
-            opened.generation = ground.log.generation();
+            Err(_) => {}
         }
         let cache = Self::start(ground);
+        if opened.origin_changed && cache.ground().health.takes_writes() {
+            // No mark tells the next start that these lines were dropped: a checkpoint does.
+            if let Err(error) = cache.ground().checkpointer.checkpoint().await
+                && !may_evacuate(cache.ground(), options.unwritable)
+            {
+                cache.kill();
+                return Err(ssd_error(error));
+            }
+        }
+        opened.evacuates = !cache.ground().health.takes_writes();
         if !opened.evacuates {
             cache.start_cleaner();
-        }
-        if opened.origin_changed && !opened.evacuates {
-            // No mark tells the next start that these lines were dropped: a checkpoint does.
-            cache.ground().checkpointer.checkpoint().await.map_err(ssd_error)?;
         }
         Ok((cache, opened))
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use voltier_block::{AfterDiscard, BlockDevice, Limits};
+use voltier_block::{AfterDiscard, BlockDevice, IoResult, Limits};
 use voltier_ring::Handle;
 
 use crate::admission::Admission;
@@ -12,6 +12,7 @@ use crate::counters::Counters;
 use crate::devices::health::{Consequences, SsdHealth};
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
+use crate::format::superblock::Superblock;
 use crate::log::checkpoint::Checkpointer;
 use crate::log::commit::{Log, LogWriter};
 use crate::log::damage::Damage;
@@ -114,6 +115,25 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
                 }
             }),
         });
+    }
+
+    /// Writes the superblock of the generation that begins, before anything else of it.
+    ///
+    /// # Errors
+    /// The SSD's, after all tries: it takes no writes, or is lost.
+    pub(crate) async fn begin_generation(
+        &self,
+        superblock: Superblock,
+        origin_changed: bool,
+    ) -> IoResult<()> {
+        if origin_changed {
+            // On the medium before the cache is open: a crash must not make the lines trusted again.
+            let mark = || self.intents.persist_marks(self.ssd.device());
+            if let Err(error) = mark().await {
+                self.ssd.write_again(error, async || mark().await).await?;
+            }
+        }
+        self.ssd.begin_generation(superblock).await
     }
 
     /// The task that forms records.

@@ -175,3 +175,32 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
     instance.run(&["show", "v"]).ok();
     check(&instance, &counts, false);
 }
+
+#[test]
+fn an_evacuation_that_the_hdd_refuses_ends_by_giving_the_lines_up() {
+    let other = Instance::new();
+    let (behind, hdd) = (other.drive("behind", 10 * MIB), other.path("hdd"));
+    let hdd = hdd.to_str().unwrap();
+    run_with_limits(&other, &["create", "-p", &behind, "h"]);
+    let answer = other.run(&["export", "h", "--fuse", hdd]);
+    if answer.code != 0 {
+        eprintln!("left out: {}", answer.err);
+        return;
+    }
+    let instance = Instance::new();
+    let ssd = instance.drive("ssd", 64 * MIB);
+    run_with_limits(&instance, &["create", "-s", &ssd, "-p", hdd, "-t", "wb", "v"]);
+    instance.export("v");
+    let mut counts = vec![0; BLOCKS as usize];
+    fill_and_limit(&instance, &mut counts);
+    limit_files(&other, Some(0));
+    let mut client = connect(&instance);
+    while client.write(0, &content(0, 2)).is_ok() {}
+    assert_eq!(instance.show("v")["ssd"]["state"], "evacuating");
+    instance.run(&["detach", "v"]).refused(1, "`voltier detach --no-flush v` gives them up");
+    instance.run(&["detach", "--no-flush", "v"]).ok();
+    assert_eq!(instance.show("v")["ssd"]["state"], "none");
+    limit_files(&other, None);
+    client.write(0, &content(0, 3)).unwrap();
+    assert_eq!(client.read(0, BLOCK).unwrap(), content(0, 3));
+}

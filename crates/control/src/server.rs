@@ -19,6 +19,8 @@ use crate::service::{CRASH_STEP, CRASH_TRIES, Service};
 const CLIENTS_MAX: usize = 64;
 /// How often a running job is looked at: finer than a progress bar shows.
 const JOB_STEP: Duration = Duration::from_millis(50);
+/// How long a record that failed rests before it is tried again.
+const RECORD_STEP: Duration = Duration::from_secs(1);
 
 /// A service, shared by the threads of the control plane.
 pub(crate) struct Shared<E> {
@@ -81,9 +83,10 @@ impl<E: Engine + Send> Shared<E> {
         let mut next_look: Option<Instant> = None;
         loop {
             let now = Instant::now();
+            let is_retried;
             let busy = {
                 let mut service = self.lock();
-                service.notice_lost_ssds();
+                is_retried = !service.notice_lost_ssds();
                 service.notice_array_events();
                 if next_look.is_none_or(|at| now >= at) {
                     next_look = service.look_for_devices(now).map(|step| now + step);
@@ -91,7 +94,8 @@ impl<E: Engine + Send> Shared<E> {
                 service.step_jobs()
             };
             let until_look = next_look.map(|at| at.saturating_duration_since(now));
-            self.sleep(busy.then_some(JOB_STEP).into_iter().chain(until_look).min());
+            let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
+            self.sleep(steps.into_iter().flatten().min());
         }
     }
 

@@ -165,7 +165,7 @@ impl Worlds {
             profile.origin_faults.rates = vec![(FaultKind::LatencySpike, 30)];
         }
         let only = number("VOLTIER_SIM_EVENT");
-        let place = Place(Rc::new(only.map_or_else(Ledger::default, |_| Ledger::telling())));
+        let place = FailureNote(Rc::new(only.map_or_else(Ledger::default, |_| Ledger::telling())));
         run_in(&Plan { profile, seed, one_in, warm_up_steps, only }, &place.0);
     }
 }
@@ -204,9 +204,9 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Where a run is: printed when it fails without a canary.
-struct Place(Rc<Ledger>);
+struct FailureNote(Rc<Ledger>);
 
-impl Drop for Place {
+impl Drop for FailureNote {
     fn drop(&mut self) {
         if std::thread::panicking() && !EXPECTED.get() {
             eprintln!("failed at: {}\n{}", self.0.place().0, self.0.tale().join("\n"));

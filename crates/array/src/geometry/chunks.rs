@@ -17,7 +17,7 @@ use crate::geometry::numbers::{MemberIndex, Row, StripeNumber};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct VolumePlace {
     /// The stripe it is in.
     pub stripe: StripeNumber,
     /// The chunk of the stripe, in the order of the volume.
@@ -199,10 +199,10 @@ impl Geometry {
     }
 
     /// Where a sector of the volume is.
-    pub const fn place_of(&self, at: Lba) -> Place {
+    pub const fn place_of(&self, at: Lba) -> VolumePlace {
         let stripe = at.0 / self.stripe_sectors();
         let inside = at.0 % self.stripe_sectors();
-        Place {
+        VolumePlace {
             stripe: StripeNumber(stripe),
             column: (inside / self.chunk_sectors) as usize,
             offset: inside % self.chunk_sectors,
@@ -210,7 +210,7 @@ impl Geometry {
     }
 
     /// The sector of the volume at a place.
-    pub const fn lba_of(&self, place: Place) -> Lba {
+    pub const fn lba_of(&self, place: VolumePlace) -> Lba {
         let column = place.column as u64 * self.chunk_sectors;
         Lba(place.stripe.0 * self.stripe_sectors() + column + place.offset)
     }

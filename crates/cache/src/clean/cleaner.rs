@@ -356,12 +356,13 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let _drain = self.pressure.drain();
             self.pressure.hurry();
             self.pressure.notify_dirty();
-            // Clients may go on writing: two whole sweeps later, what was dirty now has been written.
+            // Clients may go on writing: two whole sweeps later, what was dirty now has been written. An
+            // evacuation tries again until it gives the lines up that are left.
+            let is_past = || self.sweeps.get() >= sweeps + 2 || self.log.order_is_past(sequence);
             let done = || {
                 self.ssd.failed()
                     || self.map.get().index().dirty_lines() == 0
-                    || self.sweeps.get() >= sweeps + 2
-                    || self.log.order_is_past(sequence)
+                    || (is_past() && !self.health.is_evacuating())
                     || self.destage_errors.get() != errors
             };
             self.pressure.until(done).await;

@@ -1,6 +1,6 @@
 //! Making a cache, recognising one, and bringing it back.
 
-use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Limits};
 
 use crate::config::FormatOptions;
 use crate::devices::fingerprint::fingerprint;
@@ -36,13 +36,19 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 
 async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenError> {
     let mut newest: Option<Superblock> = None;
-    let mut marked = false;
+    let (mut marked, mut unread) = (false, None);
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             continue;
         }
-        let block =
-            ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await.map_err(ssd_error)?;
+        let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
+            Ok(block) => block,
+            // The other copy is whole: no more than one is being written at any moment.
+            Err(error) => {
+                unread = Some(error);
+                continue;
+            }
+        };
         marked |= block.starts_with(&SUPERBLOCK_MAGIC);
         let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
         if newest.is_none_or(|other| found.sequence.get() > other.sequence.get()) {
@@ -50,6 +56,9 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
         }
     }
     let Some(found) = newest else {
+        if let Some(error) = unread {
+            return Err(ssd_error(error));
+        }
         return Err(if marked {
             OpenError::Damaged("neither copy of its superblock is whole".to_owned())
         } else {
@@ -148,7 +157,9 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let changed = clean
         && fingerprint(origin).await.map_err(origin_error)? != found.fingerprint.get()
         && map.lines_expected() > 0;
-    let explained = options.unwritable == UnwritableSsd::EvacuateFurther;
+    // An SSD that has taken a superblock since was stopped in order since: that stop explains nothing.
+    let explained = options.unwritable == UnwritableSsd::EvacuateFurther
+        && found.generation.get() == options.generation_min;
     if changed && !explained && map.index().dirty_lines() > 0 {
         return Err(OpenError::OriginChanged { dirty: map.index().dirty_lines() });
     }
@@ -156,13 +167,7 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
     let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
-    let (intents, marked) = load_intents(ssd, &mut map, &log, trusted, changed).await?;
-    let evacuates = marked.is_err();
-    if let Err(error) = marked
-        && (error == IoError::Gone || options.unwritable == UnwritableSsd::Refuse)
-    {
-        return Err(ssd_error(error));
-    }
+    let intents = load_intents(ssd, &mut map, &log, trusted, changed).await?;
     // Only now is it known which lines live where the log stands, and so where it may write.
     let open = [log.position.segment, log.position.next_segment];
     load_open_segments(ssd, &mut map, found.uuid, open).await?;
@@ -181,7 +186,7 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
         records,
         suspect_lines: map.suspect_lines(),
         origin_changed: changed,
-        evacuates,
+        evacuates: false,
     };
     Ok(Recovered { superblock, map, log, intents, opened })
 }
@@ -233,15 +238,14 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
     }
 }
 
-/// Reads the intent marks, and drops the lines that may be older than the origin. Whether the SSD took the
-/// marks of an origin that was changed.
+/// Reads the intent marks, and drops the lines that may be older than the origin.
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
     map: &mut Contents,
     log: &LogState,
     trusted: bool,
     changed: bool,
-) -> Result<(Intents, IoResult<()>), OpenError> {
+) -> Result<Intents, OpenError> {
     let (newest, whole) = intents::load_block(ssd, &log.uuid).await.map_err(ssd_error)?;
     let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
     let intents = Intents::new(map.geometry(), log.uuid, log.generation, sequence);
@@ -249,19 +253,16 @@ async fn load_intents<S: BlockDevice>(
         Some((_, block)) if whole && !changed => intents.load_bits(block),
         _ => intents.mark_all(),
     }
-    let mut marked = Ok(());
     if changed {
-        // On the medium before the cache is open: a crash must not make the lines trusted again.
-        marked = intents.persist_marks(ssd).await;
         map.drop_unloaded();
     }
     if trusted && !changed {
-        return Ok((intents, marked));
+        return Ok(intents);
     }
     let marks = intents.marks();
     map.drop_suspects(|sector| marks.is_marked(sector));
     if let Some(loading) = map.loading_mut() {
         loading.distrust(marks);
     }
-    Ok((intents, marked))
+    Ok(intents)
 }

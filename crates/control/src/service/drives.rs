@@ -32,15 +32,15 @@ pub(super) fn located<E: Engine>(
 ) -> ControlResult<(VolumeRecord, Vec<String>)> {
     let (mut record, mut news) = (record.clone(), Vec::new());
     match locate(engine, machine, &record.origin, record.origin_identity.as_ref()) {
-        Place::AsRecorded => {}
-        Place::Moved(device) => {
+        Whereabouts::AsRecorded => {}
+        Whereabouts::Moved(device) => {
             news.push(moved("origin", &record.origin, &device, record.origin_identity.as_ref()));
             record.origin = device;
         }
-        Place::Other(found) => return Err(another_drive(&record, found)),
+        Whereabouts::Other(found) => return Err(another_drive(&record, found)),
     }
     if let Some(cache) = &mut record.cache
-        && let Place::Moved(device) =
+        && let Whereabouts::Moved(device) =
             locate(engine, machine, &cache.device, cache.identity.as_ref())
     {
         news.push(moved("SSD", &cache.device, &device, cache.identity.as_ref()));
@@ -58,9 +58,9 @@ pub(super) fn place_of<E: Engine>(
     identity: Option<&DriveIdentity>,
 ) -> Option<DeviceSpec> {
     match locate(engine, machine, device, identity) {
-        Place::Moved(device) => Some(device),
-        Place::AsRecorded => Some(device.clone()),
-        Place::Other(_) => None,
+        Whereabouts::Moved(device) => Some(device),
+        Whereabouts::AsRecorded => Some(device.clone()),
+        Whereabouts::Other(_) => None,
     }
 }
 
@@ -85,7 +85,7 @@ pub(super) fn adopt<E: Engine>(
 }
 
 /// Where a drive of a record is.
-enum Place {
+enum Whereabouts {
     /// Where it was, or nowhere, or without a mark to know it by.
     AsRecorded,
     Moved(DeviceSpec),
@@ -98,17 +98,19 @@ fn locate<E: Engine>(
     machine: &Machine,
     device: &DeviceSpec,
     identity: Option<&DriveIdentity>,
-) -> Place {
+) -> Whereabouts {
     let known = identity.filter(|identity| identity.is_known());
-    let (Some(path), Some(identity)) = (device.path(), known) else { return Place::AsRecorded };
+    let (Some(path), Some(identity)) = (device.path(), known) else {
+        return Whereabouts::AsRecorded;
+    };
     let here = engine.drive_identity(machine, path);
     if here.as_ref() == Some(identity) {
-        return Place::AsRecorded;
+        return Whereabouts::AsRecorded;
     }
     match engine.find_drive(machine, identity, path) {
-        Some(found) => Place::Moved(device.moved_to(found)),
-        None if engine.id_of(machine, path).is_some() => Place::Other(here),
-        None => Place::AsRecorded,
+        Some(found) => Whereabouts::Moved(device.moved_to(found)),
+        None if engine.id_of(machine, path).is_some() => Whereabouts::Other(here),
+        None => Whereabouts::AsRecorded,
     }
 }
 

@@ -224,7 +224,7 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.open(&record, start)?;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
-            cache.maybe_dirty |= cache.settings.mode.writes_back();
+            cache.maybe_dirty |= cache.settings.mode.writes_back() && !opened.evacuates;
             cache.evacuating = opened.evacuates;
         }
         if let Err(error) = self.registry.put(record.clone()) {
@@ -325,8 +325,10 @@ impl<E: Engine> Service<E> {
         self.stop_arrays();
     }
 
-    /// Records SSDs that the data path gave up, so that they are not trusted after a restart.
-    pub fn notice_lost_ssds(&mut self) {
+    /// Records SSDs that the data path gave up, so that they are not trusted after a restart. Whether all of
+    /// them are on record: clients wait for that, so a record that failed is tried again.
+    pub fn notice_lost_ssds(&mut self) -> bool {
+        let mut all_recorded = true;
         for record in self.registry.volumes().to_vec() {
             let name = &record.name;
             let in_use = record.cache.as_ref().is_some_and(|cache| cache.failed.is_none());
@@ -351,14 +353,18 @@ impl<E: Engine> Service<E> {
                 cache.maybe_dirty = health.dirty_lines > 0;
                 cache.failed = Some(reason.clone());
                 let recorded = self.registry.put(record.clone());
-                let is_recorded = recorded.is_ok();
-                self.note(&record.name, recorded);
-                self.note(&record.name, Err(ControlError::failed(reason)));
-                if is_recorded {
-                    self.engine.failure_is_recorded(&record.name);
+                if let Err(error) = recorded {
+                    all_recorded = false;
+                    let is_known =
+                        self.live.get(&record.name).is_some_and(|it| it.error == error.message);
+                    self.note_unless(is_known, &record.name, Err(error));
+                    continue;
                 }
+                self.note(&record.name, Err(ControlError::failed(reason)));
+                self.engine.failure_is_recorded(&record.name);
             }
         }
+        all_recorded
     }
 }
 

@@ -143,7 +143,9 @@ impl<E: Engine> Service<E> {
             return Err(ControlError::failed(format!("{name} has no cache to detach")));
         };
         let is_open = self.is_open(name);
-        self.not_evacuating(&record)?;
+        if flush {
+            self.not_evacuating(&record)?;
+        }
         if !is_open || cache.failed.is_some() {
             self.may_lose(name, &cache, flush)?;
             return self.finish_now(name, Purpose::Detach, false);
@@ -168,7 +170,9 @@ impl<E: Engine> Service<E> {
             _ => self.not_leaving(name)?,
         }
         self.no_clients(&record)?;
-        self.not_evacuating(&record)?;
+        if flush {
+            self.not_evacuating(&record)?;
+        }
         let is_open = self.is_open(name);
         let drains = match &record.cache {
             Some(cache) if !is_open || cache.failed.is_some() => {
@@ -198,7 +202,8 @@ impl<E: Engine> Service<E> {
         let (name, lines) = (&record.name, status.lines.dirty);
         Err(ControlError::failed(format!(
             "the SSD of {name} takes no writes, and {lines} dirty lines of it are being written to {}; wait \
-             until `voltier show {name}` says that nothing is lost",
+             until `voltier show {name}` says that nothing is lost, or `voltier detach --no-flush {name}` \
+             gives them up",
             record.origin
         )))
     }

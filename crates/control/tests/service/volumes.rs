@@ -273,6 +273,23 @@ fn an_ssd_that_fails_while_serving_is_recorded_so_that_it_is_never_trusted_again
 }
 
 #[test]
+fn the_loss_of_an_ssd_that_cannot_be_recorded_is_recorded_later() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteThrough);
+    fixture.steer(|books| books.ssd_failed = true);
+    let (state, away) =
+        (fixture.state_dir().to_owned(), fixture.state_dir().with_extension("away"));
+    std::fs::rename(&state, &away).unwrap();
+    for _ in 0..2 {
+        assert!(!fixture.service.notice_lost_ssds(), "somebody has to ask again");
+    }
+    std::fs::rename(&away, &state).unwrap();
+    assert!(fixture.service.notice_lost_ssds());
+    assert_eq!(fixture.calls(), ["open Format", "recorded v"]);
+    assert!(fixture.registry().volumes()[0].cache.as_ref().unwrap().failed.is_some());
+}
+
+#[test]
 fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);

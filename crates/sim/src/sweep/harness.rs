@@ -136,12 +136,12 @@ pub struct Report {
 }
 
 /// Where a sweep is, until this is dropped; a failure leaves the place on the ledger.
-pub(super) struct Place {
+pub(super) struct SweepPosition {
     ledger: Rc<Ledger>,
     before: (String, Option<u64>),
 }
 
-impl Place {
+impl SweepPosition {
     pub(super) fn at(ledger: &Rc<Ledger>, place: &str, event: Option<u64>) -> Self {
         let before = ledger.place();
         ledger.at(place.to_owned(), event);
@@ -149,7 +149,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SweepPosition {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             let (place, event) = std::mem::take(&mut self.before);
@@ -183,7 +183,7 @@ pub(super) struct Sweep<S: Subject> {
 /// # Panics
 /// When a promise is broken; the ledger has the place.
 pub(super) fn run<S: Subject>(mut subject: S, ledger: &Rc<Ledger>) -> Report {
-    let place = Place::at(ledger, &format!("{}, recording", subject.title()), None);
+    let place = SweepPosition::at(ledger, &format!("{}, recording", subject.title()), None);
     let seed = subject.points().seed;
     let mut fixture = subject.fixture(None, seed, ledger);
     let mut service = subject.lead_up(&fixture);
@@ -242,7 +242,7 @@ impl<S: Subject> Sweep<S> {
         budget::note_world();
         let subject = &self.subject;
         let Crash { left, progress, place, event, goes_on } = crash;
-        let here = Place::at(&self.ledger, &place, Some(event));
+        let here = SweepPosition::at(&self.ledger, &place, Some(event));
         let fixture = subject.fixture(Some(left), prng.next_u64(), &self.ledger);
         let later = Rc::default();
         if goes_on && let Some(second) = subject.second(prng) {

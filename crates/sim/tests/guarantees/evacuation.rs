@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba, Nanos, SectorRange};
 use voltier_cache::{Health, Mode, OpenError, OpenOptions, Settings, UnwritableSsd};
-use voltier_sim::{Cut, FaultKind, FaultMix, Medium};
+use voltier_sim::{Cut, FaultKind, FaultMix, Medium, SimDisk};
 
 use crate::ssd_errors::place_of;
 use crate::stand::{LINES, Stand, in_virtual_time, is_dirty, line_range, lines_of, options};
@@ -203,6 +203,11 @@ fn evacuating(unwritable: UnwritableSsd) -> OpenOptions {
     OpenOptions { unwritable, ..options(Mode::WriteBack, 0) }
 }
 
+/// The same, where a start that found generation 1 has begun.
+fn further() -> OpenOptions {
+    OpenOptions { generation_min: 1, ..evacuating(UnwritableSsd::EvacuateFurther) }
+}
+
 /// The media that a start may find: after a stop in order, a kill, a power cut.
 async fn media_left_by(stand: &Stand, end: usize) -> (Medium, Medium) {
     match end {
@@ -263,7 +268,7 @@ fn a_crash_in_the_evacuation_of_a_start_is_gone_on_from_by_who_has_it_on_record(
                     );
                     counted.set(1);
                 }
-                let further = evacuating(UnwritableSsd::EvacuateFurther);
+                let further = further();
                 let (healed, opened) =
                     first.on(media.clone(), further.clone()).await.expect("it opens");
                 assert!(!opened.evacuates, "it takes writes again");
@@ -280,4 +285,99 @@ fn a_crash_in_the_evacuation_of_a_start_is_gone_on_from_by_who_has_it_on_record(
         }
     }
     assert!(refused > 0, "no start found the origin changed");
+}
+
+/// The media of a stop in order, and of an evacuation that began after it and was cut off half-way.
+async fn half_evacuated(stand: &Stand) -> (Medium, Medium) {
+    for moment in 1.. {
+        let options = evacuating(UnwritableSsd::Evacuate);
+        let media = (stand.ssd.medium(), stand.origin.medium());
+        let (first, _) = stand.on_unwritable(media, options).await.expect("it opens");
+        first.cache.begin_evacuation();
+        sleep(&first, moment * 500_000).await;
+        let left = first.lines_not_on_origin().len() as u64;
+        if (1..LINES.div_ceil(3)).contains(&left) {
+            return first.crash(Cut::Kill);
+        }
+        assert!(left > 0, "no moment was half-way");
+    }
+    unreachable!("a moment is found or there is none")
+}
+
+#[test]
+fn an_ssd_that_takes_the_first_writes_of_a_start_only_is_evacuated_when_that_is_on_record() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        stand.stop().await;
+        let media = half_evacuated(&stand).await;
+        let options = further();
+        let behind_marks =
+            SectorRange::from_bytes(136 << 10, stand.profile.ssd.bytes - (136 << 10));
+        let harm = |ssd: &SimDisk| ssd.fail_writes(behind_marks);
+        let (again, opened) = stand.on_sick(media, options, harm).await.expect("it opens");
+        assert!(opened.evacuates, "its checkpoint failed");
+        let before = again.lines_not_on_origin();
+        sleep(&again, 10 * TRIED_NS).await;
+        assert_eq!(again.lines_not_on_origin(), before, "not before it is on record");
+        again.cache.begin_evacuation();
+        sleep(&again, 10 * TRIED_NS).await;
+        check_evacuated(&again).await;
+    });
+}
+
+#[test]
+fn an_evacuation_explains_no_change_of_the_origin_after_a_later_stop_in_order() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        stand.stop().await;
+        let media = half_evacuated(&stand).await;
+        let options = further();
+        let (healed, opened) = stand.on(media, options.clone()).await.expect("it opens");
+        assert_eq!((opened.generation, opened.evacuates), (2, false));
+        // The registry did not take generation 2, so the volume is closed in order.
+        let (ssd, mut origin) = healed.stop().await;
+        assert!(!healed.lines_not_on_origin().is_empty(), "dirty lines are left");
+        origin.overwrite(0, &[77; 4096]);
+        let opened = stand.on((ssd, origin), options).await;
+        assert!(matches!(opened, Err(OpenError::OriginChanged { .. })));
+    });
+}
+
+#[test]
+fn a_start_reads_the_other_copy_of_what_cannot_be_read() {
+    // Both copies of the superblock, and of the intent marks.
+    for offset in [0, 64 << 10, 128 << 10, 132 << 10] {
+        in_virtual_time(move |world| async move {
+            let stand = Stand::filled(world).await;
+            let media = stand.crash(Cut::Power);
+            let copy = SectorRange::from_bytes(offset, 4096);
+            let harm = |ssd: &SimDisk| ssd.fail_reads(copy);
+            let options = options(Mode::WriteBack, 0);
+            let (again, _) = stand.on_sick(media, options, harm).await.expect("it opens");
+            assert_eq!(again.failing_lines().await, [0_u64; 0]);
+        });
+    }
+}
+
+#[test]
+fn a_drain_does_not_call_an_evacuation_done_that_leaves_lines() {
+    in_virtual_time(|world| async move {
+        let mut stand = Stand::filled(world).await;
+        for line in (0..LINES).filter(|line| is_dirty(*line)) {
+            stand.ssd.fail_reads(place_of(&stand, line));
+        }
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        let cache = stand.cache.clone();
+        let drained = stand.world.handle().spawn(async move {
+            while cache.status().health == Health::Online {
+                cache.drain().await.expect_err("nothing can be read");
+            }
+            cache.drain().await
+        });
+        stand.write(line_range(1), 1).await.expect("the origin takes it");
+        assert_eq!(drained.await, Err(IoError::Gone));
+        let lost = lines_of(&stand.cache.lost_ranges(usize::MAX));
+        assert!(!lost.is_empty());
+        assert_eq!(stand.lines_not_on_origin(), lost);
+    });
 }

@@ -191,8 +191,19 @@ impl Stand {
         media: (Medium, Medium),
         options: OpenOptions,
     ) -> Result<(Self, Opened), OpenError> {
+        let all = SectorRange::from_bytes(0, self.profile.ssd.bytes);
+        self.on_sick(media, options, |ssd| ssd.fail_writes(all)).await
+    }
+
+    /// The same where something is wrong with the SSD.
+    pub(crate) async fn on_sick(
+        &self,
+        media: (Medium, Medium),
+        options: OpenOptions,
+        harm: impl FnOnce(&SimDisk),
+    ) -> Result<(Self, Opened), OpenError> {
         let drives = self.drives_of(media);
-        drives.0.fail_writes(SectorRange::from_bytes(0, self.profile.ssd.bytes));
+        harm(&drives.0);
         self.on_drives(drives, options).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use voltier_array::{Array, Consistency, Geometry, Layout, Level, Place, StripeNumber};
+use voltier_array::{Array, Consistency, Geometry, Layout, Level, StripeNumber, VolumePlace};
 use voltier_bench::emit;
 use voltier_block::{BlockDevice, Buf, Durability, SECTOR_BYTES};
 use voltier_drive::ModelDevice;
@@ -63,7 +63,7 @@ pub(crate) async fn write_every_region(
             handle.spawn(async move {
                 let mut stripe = task * step;
                 while stripe < geometry.stripe_count() {
-                    let place = Place { stripe: StripeNumber(stripe), column: 0, offset: 0 };
+                    let place = VolumePlace { stripe: StripeNumber(stripe), column: 0, offset: 0 };
                     let (at, data) = (geometry.lba_of(place), Buf::zeroed(4096).into());
                     array.write(at, data, Durability::Cached).await.expect("a write works");
                     stripe += step * DRIVE_DEPTH;

@@ -16,7 +16,7 @@ use super::plan::Plan;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::Medium;
-use crate::sweep::harness::{Crash, Fixture, Place};
+use crate::sweep::harness::{Crash, Fixture, SweepPosition};
 
 /// One crash point in so many is tried with a wrong SSD.
 const ONE_IN: u64 = 3;
@@ -103,7 +103,7 @@ pub(super) fn replace_the_ssd(
         _ => return 0,
     };
     let place = format!("{}, {wrong_ssd:?}", crash.place);
-    let _place = Place::at(ledger, &place, Some(crash.event));
+    let _place = SweepPosition::at(ledger, &place, Some(crash.event));
     wrong_ssd.count(ledger);
     let mut left = Left { ssd, ..crash.left.clone() };
     if wrong_ssd == WrongSsd::OtherHdd {
