@@ -149,7 +149,14 @@ impl<D: BlockDevice> Replacements<D> {
             && entry.state == MemberState::Lost;
         // The others had the event before the loss, it may have missed that one.
         let was_there = (1..=2).contains(&entry.since_event.saturating_sub(found.array.event));
-        (is_it && was_there).then_some(entry.uuid)
+        // A member that was used without the others has one of them lost that serves here.
+        let mut others = record.members.iter().zip(&found.array.members);
+        let is_apart = others.any(|(here, there)| {
+            let serves = here.state == MemberState::InService;
+            let is_known = here.since_event <= found.array.event;
+            serves && is_known && there.state == MemberState::Lost
+        });
+        (is_it && was_there && !is_apart).then_some(entry.uuid)
     }
 
     /// Puts a device in the place of a member and begins to fill it.

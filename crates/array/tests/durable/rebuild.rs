@@ -161,6 +161,33 @@ fn only_the_lost_member_itself_is_taken_back_and_no_other_drive_is_written() {
 }
 
 #[test]
+fn a_member_that_missed_an_event_and_was_used_without_the_others_is_not_taken_back() {
+    with_drives(3, |world| async move {
+        let either = AssembleOptions { degraded: true, ..PLAIN };
+        let array = made(&world, Level::Raid1, 3, Consistency::Bitmap).await;
+        write(&array, 0, 1).await.expect("write");
+        array.stop().await.expect("stop");
+        drop(array);
+        // The loss of the third one reaches the first one only.
+        let before = world.drives[1].medium.borrow().clone();
+        let (array, report) = world.assemble(&[0, 1], either).await.expect("enough");
+        assert_eq!(report.now_lost, [2]);
+        array.stop().await.expect("stop");
+        drop(array);
+        *world.drives[1].medium.borrow_mut() = before;
+        // Elsewhere the second one goes on by itself.
+        let (apart, _) = world.assemble(&[1], either).await.expect("enough");
+        write(&apart, 0, 7).await.expect("write");
+        apart.stop().await.expect("stop");
+        drop(apart);
+        let (array, _) = world.assemble(&[0], either).await.expect("enough");
+        assert_eq!(array.take_back(1, world.drives[1].clone()).await, Ok(false));
+        assert_eq!(read(&array, 0).await, Ok(1));
+        array.stop().await.expect("stop");
+    });
+}
+
+#[test]
 fn a_rebuild_that_was_stopped_goes_on_where_it_was() {
     with_drives(5, |world| async move {
         let array = made(&world, Level::Raid6, 4, Consistency::Bitmap).await;
