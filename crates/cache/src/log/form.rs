@@ -547,9 +547,12 @@ mod tests {
         let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
         let mut map = Contents::new(geometry.clone(), policy, 1);
         let mut log = LogState::new(geometry.clone(), uuid, true);
+        let unit = geometry.first_head_in(0);
+        let (next_segment, next_segment_unit) = (1, unit);
+        log.position = Position { segment: 0, unit, slot: 1, next_segment, next_segment_unit };
         log.resume(&mut map);
-        let segments = 0..geometry.segment_count;
-        map.learn_segments(segments, 1);
+        // A log that ends keeps no segments in reserve.
+        log.ending = true;
         let write = |line, byte: u8, mask| {
             let data = Bytes::copy_of(&vec![byte; 4096]);
             let source = Source::Write { dirty: true };

@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use voltier_block::{BlockDevice, Buf, Durability, IoError, IoResult, Lba, SectorRange};
+use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, SectorRange};
 use voltier_ring::FlushOnce;
 
 use crate::canary::{self, Canary};
@@ -190,8 +190,7 @@ impl Intents {
     }
 }
 
-/// The newer of the two copies of the intent block, and whether both were whole. A copy that cannot be read
-/// is not.
+/// The newer of the two copies of the intent block, and whether both were whole.
 pub(crate) async fn load_block<S: BlockDevice>(
     ssd: &S,
     uuid: &[u8; 16],
@@ -199,12 +198,9 @@ pub(crate) async fn load_block<S: BlockDevice>(
     let mut newest: Option<(IntentHead, Buf)> = None;
     let mut whole = true;
     for offset in INTENT_OFFSETS {
-        let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
-            Err(IoError::Gone) => return Err(IoError::Gone),
-            read => read.ok(),
-        };
-        match block.and_then(|block| Some((IntentHead::decode(&block, uuid)?, block))) {
-            Some((head, block)) => {
+        let block = ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await?;
+        match IntentHead::decode(&block, uuid) {
+            Some(head) => {
                 let newer = newest
                     .as_ref()
                     .is_none_or(|other| head.sequence.get() > other.0.sequence.get());

@@ -36,19 +36,13 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 
 async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenError> {
     let mut newest: Option<Superblock> = None;
-    let (mut marked, mut unread) = (false, None);
+    let mut marked = false;
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             continue;
         }
-        let block = match ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await {
-            Ok(block) => block,
-            // The other copy is whole: no more than one is being written at any moment.
-            Err(error) => {
-                unread = Some(error);
-                continue;
-            }
-        };
+        let block =
+            ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await.map_err(ssd_error)?;
         marked |= block.starts_with(&SUPERBLOCK_MAGIC);
         let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
         if newest.is_none_or(|other| found.sequence.get() > other.sequence.get()) {
@@ -56,9 +50,6 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
         }
     }
     let Some(found) = newest else {
-        if let Some(error) = unread {
-            return Err(ssd_error(error));
-        }
         return Err(if marked {
             OpenError::Damaged("neither copy of its superblock is whole".to_owned())
         } else {

@@ -344,22 +344,6 @@ fn an_evacuation_explains_no_change_of_the_origin_after_a_later_stop_in_order() 
 }
 
 #[test]
-fn a_start_reads_the_other_copy_of_what_cannot_be_read() {
-    // Both copies of the superblock, and of the intent marks.
-    for offset in [0, 64 << 10, 128 << 10, 132 << 10] {
-        in_virtual_time(move |world| async move {
-            let stand = Stand::filled(world).await;
-            let media = stand.crash(Cut::Power);
-            let copy = SectorRange::from_bytes(offset, 4096);
-            let harm = |ssd: &SimDisk| ssd.fail_reads(copy);
-            let options = options(Mode::WriteBack, 0);
-            let (again, _) = stand.on_sick(media, options, harm).await.expect("it opens");
-            assert_eq!(again.failing_lines().await, [0_u64; 0]);
-        });
-    }
-}
-
-#[test]
 fn a_drain_does_not_call_an_evacuation_done_that_leaves_lines() {
     in_virtual_time(|world| async move {
         let mut stand = Stand::filled(world).await;
