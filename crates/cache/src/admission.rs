@@ -38,8 +38,8 @@ const ENTRIES_MIN: u64 = 1024;
 pub enum AdmissionKind {
     /// Every line.
     Always,
-    /// A line at its n-th miss, [`TOUCHES_MIN`] to [`TOUCHES_MAX`], if not too many other lines (about as many
-    /// as the cache holds) missed in between.
+    /// A line at its n-th miss, [`TOUCHES_MIN`] to [`TOUCHES_MAX`], if not too many other lines (about
+    /// as many as the cache holds) missed in between.
     Touches(u8),
     /// Every line of a region that has proved hot by repetition; regions cool with time.
     Learned,
