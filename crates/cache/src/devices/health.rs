@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use voltier_ring::{Executor, NoFiles};
 
-    /// What the health of an SSD brought about, in order.
+    /// Steps that the health of an SSD brought about, in order.
     #[derive(Clone, Default)]
     struct Steps(Rc<RefCell<Vec<&'static str>>>);
 
