@@ -9,7 +9,7 @@ pub(crate) struct Finding {
     /// Relative to the workspace.
     pub(super) path: PathBuf,
     /// From 1; 0 when it is about the whole file.
-    line: usize,
+    pub(super) line: usize,
     message: String,
 }
 
