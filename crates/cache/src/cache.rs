@@ -134,8 +134,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// Lets the dirty lines of a cache whose opening [said that it evacuates](Opened::evacuates) go to the
     /// origin. The caller has the evacuation on record before: a start that finds the origin changed since a
-    /// clean stop must know why.
+    /// clean stop must know why. Lines that cannot be read are tried again for as long as the cache serves.
     pub fn begin_evacuation(&self) {
+        self.0.cleaner.evacuate_from_start();
         self.start_cleaner();
     }
 
@@ -160,6 +161,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             uuid: ground.log.uuid(),
             generation: ground.log.generation(),
             health: ground.health.health(),
+            evacuation_stalls: self.0.cleaner.evacuation_stalls(),
             lines_total: geometry.capacity_lines(),
             lines_used: contents.lines_expected(),
             lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),

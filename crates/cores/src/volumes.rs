@@ -249,6 +249,11 @@ fn not_written_back(
             "writing {name} back: its SSD {ssd} failed and {dirty} lines are lost; \
              `voltier show {name}` lists them, `voltier detach {name} --no-flush` gives them up"
         )
+    } else if status.evacuation_stalls {
+        format!(
+            "writing {name} back: its SSD {ssd} takes no writes, and {dirty} dirty lines on it cannot be \
+             read now; Voltier goes on trying, `voltier detach {name} --no-flush` gives them up"
+        )
     } else if status.origin_errors > origin_errors_before || damaged == 0 {
         format!(
             "writing {name} back: its HDD {origin}: {error}; {dirty} dirty lines stay safe on \

@@ -39,11 +39,11 @@ const REST_NS_MAX: u64 = 1_000_000_000;
 /// Rest after the origin failed, before it is tried again.
 const ERROR_REST_NS: u64 = 1_000_000_000;
 
-/// Sweeps of an evacuation that bring nothing, after which the lines left are lost. With the rests
-/// between them they take three quarters of a minute. In that time a path is switched over or a
-/// controller restarts.
+/// Sweeps of an evacuation that bring nothing, after which the lines left are lost, unless a start began
+/// it. With the rests between them they take three quarters of a minute. In that time a path is switched
+/// over or a controller restarts.
 const IDLE_SWEEPS_MAX: u32 = 7;
-/// Rest after the first sweep that brought nothing; doubled after each further one.
+/// Rest after the first sweep that brought nothing; doubled after each further one of these.
 const IDLE_REST_NS: u64 = 750_000_000;
 
 /// The cleaner of one cache.
@@ -76,6 +76,8 @@ struct Evacuation {
     idle_sweeps: u32,
     /// The origin has every line.
     is_complete: bool,
+    /// A start began the evacuation, which could have refused the SSD: nothing is given up but by the user.
+    is_of_start: bool,
 }
 
 impl Evacuation {
@@ -96,12 +98,23 @@ impl Evacuation {
         // A line that could not be read may be readable in the next sweep.
         cleaner.damage.clear();
         cleaner.ssd.forget_read_errors();
+        if self.stalls() && self.is_of_start {
+            cleaner.note_failure(true);
+            self.errors = cleaner.destage_errors.get();
+            return false;
+        }
+        self.stalls()
+    }
+
+    /// Whether no line that is left could be read for some time.
+    fn stalls(&self) -> bool {
         self.idle_sweeps >= IDLE_SWEEPS_MAX
     }
 
     /// The rest before the next sweep: what cannot be read now may be readable later.
     fn rest_ns(&self) -> Option<u64> {
-        self.idle_sweeps.checked_sub(1).map(|doublings| IDLE_REST_NS << doublings)
+        let doublings = self.idle_sweeps.min(IDLE_SWEEPS_MAX - 1).checked_sub(1);
+        doublings.map(|doublings| IDLE_REST_NS << doublings)
     }
 }
 
@@ -124,6 +137,17 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             destage_errors: Cell::new(0),
             evacuation: RefCell::default(),
         })
+    }
+
+    /// Has an evacuation go on for as long as lines are left: its start could have refused the SSD instead,
+    /// with all of them on it.
+    pub(crate) fn evacuate_from_start(&self) {
+        self.evacuation.borrow_mut().is_of_start = true;
+    }
+
+    /// Whether lines are left in an evacuation that could not be read for some time.
+    pub(crate) fn evacuation_stalls(&self) -> bool {
+        self.health.is_evacuating() && self.evacuation.borrow().stalls()
     }
 
     /// The task that cleans.
@@ -160,12 +184,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
             let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
             if cleaned.is_err() {
-                self.destage_errors.set(self.destage_errors.get() + 1);
-                if evacuates {
-                    self.health.note_failed_batch();
-                }
+                self.note_failure(evacuates);
+            } else {
+                self.pressure.notify_dirty();
             }
-            self.pressure.notify_dirty();
             let now = self.handle.now();
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
@@ -235,6 +257,15 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             self.count_sweep();
         }
         Some(cleaned)
+    }
+
+    /// Destaging does not go on: drains end with an error, and in an evacuation writes that wait for it.
+    fn note_failure(&self, evacuates: bool) {
+        self.destage_errors.set(self.destage_errors.get() + 1);
+        if evacuates {
+            self.health.note_failed_batch();
+        }
+        self.pressure.notify_dirty();
     }
 
     fn count_sweep(&self) {

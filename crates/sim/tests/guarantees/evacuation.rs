@@ -287,6 +287,31 @@ fn a_crash_in_the_evacuation_of_a_start_is_gone_on_from_by_who_has_it_on_record(
     assert!(refused > 0, "no start found the origin changed");
 }
 
+#[test]
+fn an_evacuation_of_a_start_gives_up_no_line_however_long_the_ssd_fails() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        let media = stand.stop().await;
+        let options = evacuating(UnwritableSsd::Evacuate);
+        let (mut again, _) = stand.on_unwritable(media, options).await.expect("it opens");
+        again.ssd.fail_reads(all_of_ssd(&again));
+        again.cache.begin_evacuation();
+        sleep(&again, TRIED_NS).await;
+        assert!(!again.cache.status().evacuation_stalls, "not yet");
+        // Three minutes: a cache that served gives its SSD up after 47 s.
+        sleep(&again, 36 * TRIED_NS).await;
+        assert_eq!(again.cache.status().health, Health::Evacuating);
+        assert!(again.cache.status().evacuation_stalls);
+        assert_eq!(again.write(line_range(1), 1).await, Err(IoError::Medium), "nobody waits long");
+        assert_eq!(again.cache.drain().await, Err(IoError::Medium), "nor does a drain");
+        again.ssd.mend();
+        sleep(&again, 6 * TRIED_NS).await;
+        assert!(!again.cache.status().evacuation_stalls);
+        again.write(line_range(1), 1).await.expect("the origin takes it");
+        check_evacuated(&again).await;
+    });
+}
+
 /// The media of a stop in order, and of an evacuation that began after it and was cut off half-way.
 async fn half_evacuated(stand: &Stand) -> (Medium, Medium) {
     for moment in 1.. {
