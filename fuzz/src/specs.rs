@@ -19,7 +19,7 @@ use voltier_control::{
 pub(crate) fn run(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     devices(text);
-    doors(text);
+    exports(text);
     sizes(text);
     names(text);
     levels(text);
@@ -56,9 +56,9 @@ fn devices(text: &str) {
     }
 }
 
-fn doors(text: &str) {
+fn exports(text: &str) {
     if let Ok(export) = serde_json::from_str::<ExportSpec>(text) {
-        let json = serde_json::to_string(&export).expect("a door is plain");
+        let json = serde_json::to_string(&export).expect("an export is plain");
         assert_eq!(serde_json::from_str::<ExportSpec>(&json).expect("its own text"), export);
     }
     let Some(address) = judged(text.parse::<NbdAddress>()) else { return };

@@ -257,11 +257,6 @@ impl<D: BlockDevice> Array<D> {
         self.0.ground.members.set_health_policy(policy);
     }
 
-    /// When a member has done too badly.
-    pub fn health_policy(&self) -> HealthPolicy {
-        self.0.ground.members.health().policy()
-    }
-
     /// How well a member does.
     ///
     /// # Panics

@@ -47,9 +47,9 @@ pub enum Canary {
     /// The superblocks say that a window was moved before that is durable.
     MovedBeforeFlush,
     /// Content that is moved over itself is kept nowhere meanwhile.
-    MovedUnstaged,
+    MovedWithoutBackup,
     /// A start takes what members keep of a move for what is in place.
-    StagedNotRestored,
+    BackupNotRestored,
     /// Requests go on in what is being moved.
     MoveUnfenced,
     /// Requests for what was moved last go to where it was.

@@ -18,11 +18,10 @@ use crate::geometry::shapes::Shapes;
 use crate::grow::{check_can_grow, check_pending_member, check_undisturbed, wipe};
 use crate::journal::ledger::Ring;
 use crate::members::member::Member;
+use crate::tasks::background::REST_LOOK_NS;
 use crate::tasks::reshape::Moving;
 use crate::tasks::reshape::worker::{Reshape, Step};
 
-/// How often the end of a move looks whether all that was under way has ended.
-const LOOK_NS: Nanos = 100_000;
 /// How often a move tries to end, when it was not let.
 const WAIT_NS: Nanos = 1_000_000_000;
 
@@ -119,7 +118,7 @@ async fn end<D: BlockDevice>(array: &Rc<Generations<D>>) -> IoResult<Step> {
             if two.tasks.is_closing() {
                 return Ok(Step::End);
             }
-            two.ground.handle.sleep(LOOK_NS).await;
+            two.ground.handle.sleep(REST_LOOK_NS).await;
         }
         if reshape.waits_for().is_some() {
             return Ok(wait);

@@ -6,9 +6,7 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{
-    AfterDiscard, BlockDevice, IoError, IoResult, Lba, Limits, SECTOR_BYTES, StripeShape,
-};
+use voltier_block::{AfterDiscard, BlockDevice, Lba, Limits, SECTOR_BYTES, StripeShape};
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
@@ -315,15 +313,6 @@ impl<D: BlockDevice> Generation<D> {
         let Ground { handle, geometry, members, membership, journal, .. } = &self.ground;
         let placement = journal.placement();
         Replay::new(handle, geometry, members, membership, placement, redo_from)
-    }
-
-    /// The limits that a change is held against.
-    ///
-    /// # Errors
-    /// When the array was stopped: nothing may be changed.
-    pub(crate) fn limits_of_change(&self) -> IoResult<&Limits> {
-        let is_closed = self.ground.membership.durable().is_some_and(|it| it.is_closed());
-        if is_closed { Err(IoError::Gone) } else { Ok(&self.limits) }
     }
 }
 

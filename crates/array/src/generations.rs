@@ -8,14 +8,12 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoResult, Nanos};
+use voltier_block::{BlockDevice, IoError, IoResult, Limits};
 use voltier_ring::Signal;
 
 use crate::generation::Generation;
 use crate::stripe::ground::Ground;
-
-/// How often a change of shape looks whether all that was under way has ended.
-const LOOK_NS: Nanos = 100_000;
+use crate::tasks::background::REST_LOOK_NS;
 
 /// A generation, and the one that came after.
 struct Link<D> {
@@ -85,6 +83,17 @@ impl<D> Deref for Generations<D> {
 /// A request inside the gate.
 pub(crate) struct Visit<'a, D>(&'a Generations<D>);
 
+impl<D> Visit<'_, D> {
+    /// The limits that a change is held against.
+    ///
+    /// # Errors
+    /// When the array was stopped: nothing may be changed.
+    pub(crate) fn limits_of_change(&self) -> IoResult<&Limits> {
+        let is_closed = self.ground.membership.durable().is_some_and(|it| it.is_closed());
+        if is_closed { Err(IoError::Gone) } else { Ok(&self.limits) }
+    }
+}
+
 impl<D> Deref for Visit<'_, D> {
     type Target = Generation<D>;
 
@@ -106,7 +115,7 @@ impl<D: BlockDevice> Closed<'_, D> {
     /// Waits until nothing is under way.
     pub(crate) async fn at_rest(&self) {
         while !self.is_at_rest() {
-            self.0.ground.handle.sleep(LOOK_NS).await;
+            self.0.ground.handle.sleep(REST_LOOK_NS).await;
         }
     }
 

@@ -9,6 +9,9 @@ use std::str::FromStr;
 
 use crate::numbers::Line;
 
+/// The fewest touches that can be asked for: one would be `always`.
+pub const TOUCHES_MIN: u8 = 2;
+
 /// The most touches that can be asked for: the counters have four bits.
 pub const TOUCHES_MAX: u8 = 15;
 
@@ -35,19 +38,44 @@ const ENTRIES_MIN: u64 = 1024;
 pub enum AdmissionKind {
     /// Every line.
     Always,
-    /// A line at its n-th miss, 2 to [`TOUCHES_MAX`], if not too many other lines (about as many
-    /// as the cache holds) missed in between.
+    /// A line at its n-th miss, [`TOUCHES_MIN`] to [`TOUCHES_MAX`], if not too many other lines (about
+    /// as many as the cache holds) missed in between.
     Touches(u8),
     /// Every line of a region that has proved hot by repetition; regions cool with time.
     Learned,
 }
 
+impl AdmissionKind {
+    /// One of every kind, with the least number where a kind has one. Names, the message about a wrong
+    /// name and the simulator go by this list.
+    pub const ALL: [Self; 3] = [Self::Always, Self::Touches(TOUCHES_MIN), Self::Learned];
+
+    /// The word on the command line, in front of a number if the kind has one.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Touches(_) => "touches",
+            Self::Learned => "learned",
+        }
+    }
+
+    /// The kind with this number in the place of its own; `None` when the kind has no such number.
+    fn with_number(self, number: &str) -> Option<Self> {
+        match self {
+            Self::Touches(_) => {
+                let touches = number.parse().ok()?;
+                (TOUCHES_MIN..=TOUCHES_MAX).contains(&touches).then_some(Self::Touches(touches))
+            }
+            Self::Always | Self::Learned => None,
+        }
+    }
+}
+
 impl fmt::Display for AdmissionKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Always => out.pad("always"),
-            Self::Touches(touches) => out.pad(&format!("touches:{touches}")),
-            Self::Learned => out.pad("learned"),
+            Self::Touches(touches) => out.pad(&format!("{}:{touches}", self.word())),
+            Self::Always | Self::Learned => out.pad(self.word()),
         }
     }
 }
@@ -58,11 +86,16 @@ pub struct UnknownAdmission(String);
 
 impl fmt::Display for UnknownAdmission {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "unknown admission {:?}: use always, touches:N with N from 2 to {TOUCHES_MAX}, or learned",
-            self.0
-        )
+        write!(out, "unknown admission {:?}: use", self.0)?;
+        for (index, kind) in AdmissionKind::ALL.into_iter().enumerate() {
+            let is_last = index + 1 == AdmissionKind::ALL.len();
+            let before = if index == 0 { "" } else { "," };
+            write!(out, "{before}{} {}", if is_last { " or" } else { "" }, kind.word())?;
+            if let AdmissionKind::Touches(_) = kind {
+                write!(out, ":N with N from {TOUCHES_MIN} to {TOUCHES_MAX}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -72,21 +105,18 @@ impl FromStr for AdmissionKind {
     type Err = UnknownAdmission;
 
     fn from_str(name: &str) -> Result<Self, UnknownAdmission> {
-        let unknown = || UnknownAdmission(name.to_owned());
-        match name {
-            "always" => Ok(Self::Always),
-            "learned" => Ok(Self::Learned),
-            _ => name
-                .strip_prefix("touches:")
-                .and_then(|touches| touches.parse().ok())
-                .filter(|touches| (2..=TOUCHES_MAX).contains(touches))
-                .map(Self::Touches)
-                .ok_or_else(unknown),
-        }
+        let kind = match name.split_once(':') {
+            Some((word, number)) => Self::ALL
+                .into_iter()
+                .find(|kind| kind.word() == word)
+                .and_then(|kind| kind.with_number(number)),
+            None => Self::ALL.into_iter().find(|kind| kind.to_string() == name),
+        };
+        kind.ok_or_else(|| UnknownAdmission(name.to_owned()))
     }
 }
 
-/// The judge at the door. See the module for when to ask.
+/// The judge of misses. See the module for when to ask.
 #[derive(Debug)]
 pub struct Admission(Judge);
 
@@ -104,7 +134,7 @@ impl Admission {
         Self(match kind {
             AdmissionKind::Always => Judge::Always,
             AdmissionKind::Touches(needed) => {
-                assert!((2..=TOUCHES_MAX).contains(&needed));
+                assert!((TOUCHES_MIN..=TOUCHES_MAX).contains(&needed));
                 Judge::Touches { needed, recent: RecentTouches::new(capacity_lines) }
             }
             // Four times the cache's size in regions of sixteen lines.
@@ -245,15 +275,24 @@ mod tests {
 
     #[test]
     fn names_read_back_and_wrong_ones_say_what_is_right() {
+        assert_eq!(
+            AdmissionKind::ALL.map(|kind| kind.to_string()),
+            ["always", "touches:2", "learned"]
+        );
         for name in ["always", "touches:2", "touches:15", "learned"] {
             let kind: AdmissionKind = name.parse().expect("a name");
             assert_eq!(kind.to_string(), name);
             assert_eq!(admission(kind).kind(), kind);
         }
-        for name in ["", "touches", "touches:", "touches:1", "touches:16", "touches:-2", "Learned"]
-        {
+        let wrong = ["", "touches", "touches:", "touches:1", "touches:16", "touches:-2", "Learned"];
+        for name in wrong.into_iter().chain(["always:", "learned:2", "touches:2:2"]) {
             let error = name.parse::<AdmissionKind>().expect_err(name).to_string();
-            assert!(error.contains("touches:N with N from 2 to 15"), "{error}");
+            assert_eq!(
+                error,
+                format!(
+                    "unknown admission {name:?}: use always, touches:N with N from 2 to 15, or learned"
+                )
+            );
         }
     }
 

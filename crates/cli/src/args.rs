@@ -43,9 +43,9 @@ pub(crate) enum Verb {
     Attach(Attach),
     /// Write dirty lines back, then take the SSD away, while clients do I/O
     Detach(Leave),
-    /// Open a door to a volume
+    /// Export a volume: open a way to it
     Export(Export),
-    /// Close one door of a volume, or all
+    /// Close one export of a volume, or all
     Unexport(Export),
     /// Make arrays of drives, look at them and change them
     Array(ArrayArgs),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    ArrayDetail, ArrayState, MemberStatus, PoolStatus, ReshapeDetail, TaskStatus, format_size,
+    ArrayDetail, ArrayState, PlaceStatus, PoolStatus, ReshapeDetail, TaskStatus, format_size,
     wait_text,
 };
 
@@ -169,7 +169,7 @@ pub(crate) fn scrub_found(array: &ArrayDetail) -> String {
     text
 }
 
-fn member_text(member: &MemberStatus) -> String {
+fn member_text(member: &PlaceStatus) -> String {
     let path = if member.path.is_empty() { "?" } else { &member.path };
     let mut text = match member.size_bytes {
         0 => format!("{path} ({}", member.state),
@@ -195,7 +195,7 @@ fn member_text(member: &MemberStatus) -> String {
 fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
     let error = Some(array.error.clone()).filter(|error| !error.is_empty());
     let sick = array.members.iter().flat_map(|member| {
-        let MemberStatus { path, health, .. } = member;
+        let PlaceStatus { path, health, .. } = member;
         let errors = health.too_many_errors.then(|| {
             let count = health.errors_recent;
             format!("{path} had {count} errors of late, and the array cannot lose it: replace it")

@@ -78,21 +78,25 @@ pub(crate) fn key_values(texts: &[String], example: &str) -> ControlResult<Vec<(
 
 pub(crate) fn export(args: &Export, state: &StateDir) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
-    match door(args, &name, state)? {
+    match export_of(args, &name, state)? {
         Some(export) => Ok(Request::Export { name, export }),
         None => Err(ControlError::usage(
-            "no door given; write --nbd [ADDR] or --fuse FILE after the name",
+            "no export given; write --nbd [ADDR] or --fuse FILE after the name",
         )),
     }
 }
 
 pub(crate) fn unexport(args: &Export, state: &StateDir) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
-    let export = door(args, &name, state)?;
+    let export = export_of(args, &name, state)?;
     Ok(Request::Unexport { name, export })
 }
 
-fn door(args: &Export, name: &VolumeName, state: &StateDir) -> ControlResult<Option<ExportSpec>> {
+fn export_of(
+    args: &Export,
+    name: &VolumeName,
+    state: &StateDir,
+) -> ControlResult<Option<ExportSpec>> {
     match (args.nbd.as_deref(), &args.fuse) {
         (Some(""), _) => Ok(Some(ExportSpec::Nbd(state.nbd_address(name)?))),
         (Some(address), _) => {

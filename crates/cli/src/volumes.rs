@@ -36,9 +36,9 @@ pub(crate) fn export(session: &Session<'_>, request: &Request) -> ControlResult<
     }
     // The answer says where the export really is: port 0 asked for a free one.
     let asked = export.uri(name);
-    let known = volume.exports.iter().find(|door| door.uri == asked);
-    let door = known.or(volume.exports.last());
-    print(&format!("{}\n", door.map_or(&asked, |door| &door.uri)))
+    let known = volume.exports.iter().find(|export| export.uri == asked);
+    let export = known.or(volume.exports.last());
+    print(&format!("{}\n", export.map_or(&asked, |export| &export.uri)))
 }
 
 /// Opens a volume that waits or failed.

@@ -226,7 +226,11 @@ fn a_replay_reaches_a_volume_by_its_name_and_by_its_export() {
     let point = replayed(&instance, &trace, "volume:fast", "by-name");
     let counted = |name: &str| point["cache"][name].as_u64().unwrap();
     assert_eq!((counted("read_requests"), counted("write_requests")), (300, 100), "{point}");
-    assert_eq!(instance.show("fast")["exports"].as_array().unwrap().len(), 0, "its door is closed");
+    assert_eq!(
+        instance.show("fast")["exports"].as_array().unwrap().len(),
+        0,
+        "its export is closed"
+    );
     let uri = instance.export("fast");
     replayed(&instance, &trace, &uri, "by-export");
     assert_eq!(instance.show("fast")["exports"].as_array().unwrap().len(), 1, "ours stays open");

@@ -78,7 +78,7 @@ fn data_written_through_nbd_are_on_the_plain_file_after_delete() {
 }
 
 #[test]
-fn volumes_and_doors_come_back_after_a_clean_stop_and_after_kill() {
+fn volumes_and_exports_come_back_after_a_clean_stop_and_after_kill() {
     let instance = Instance::new();
     let hdd = instance.drive("hdd", 16 * MIB);
     instance.run(&["create", "-p", &hdd, "v"]).ok();
@@ -95,7 +95,7 @@ fn volumes_and_doors_come_back_after_a_clean_stop_and_after_kill() {
 }
 
 #[test]
-fn an_nbd_door_on_tcp_says_which_port_it_has() {
+fn an_nbd_export_on_tcp_says_which_port_it_has() {
     let instance = Instance::new();
     instance.run(&["create", "-p", "mem:1M", "v"]).ok();
     let answer = instance.run(&["export", "v", "--nbd", "tcp:127.0.0.1:0", "--json"]).json();
@@ -109,7 +109,7 @@ fn an_nbd_door_on_tcp_says_which_port_it_has() {
     instance.run(&["unexport", "v", "--nbd", &format!("tcp:127.0.0.1:{second}")]).ok();
     let busy = format!("tcp:127.0.0.1:{port}");
     instance.run(&["create", "-p", "mem:1M", "w"]).ok();
-    instance.run(&["export", "w", "--nbd", &busy]).refused(1, "door of volume v");
+    instance.run(&["export", "w", "--nbd", &busy]).refused(1, "export of volume v");
     instance.run(&["unexport", "v", "--nbd", &busy]).ok();
     assert_eq!(instance.show("v")["exports"], json!([]));
 }
@@ -179,7 +179,7 @@ fn a_fuse_file_is_the_volume_where_the_kernel_has_fuse() {
     instance.export("v");
     let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
     client.write(4096, &[5; 512]).unwrap();
-    assert_eq!(fs::read(&file).unwrap()[4096..4608], [5; 512], "both doors lead to one volume");
+    assert_eq!(fs::read(&file).unwrap()[4096..4608], [5; 512], "both exports lead to one volume");
     let open = fs::File::open(&file).unwrap();
     instance.run(&["unexport", "v", "--fuse", file.to_str().unwrap()]).refused(1, "in use");
     drop((open, client));

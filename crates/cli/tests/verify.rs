@@ -83,7 +83,7 @@ fn each_mode_and_policy_keeps_what_fio_wrote_over_a_restart() {
         let kind = ["-t", mode, "-r", policy, "-b", line, "v"];
         instance.run(&[&["create", "-s", &ssd, "-p", &hdd][..], &kind].concat()).ok();
         let uri = format!("--uri={}", instance.export("v"));
-        let door = ["--ioengine=nbd", "--iodepth=16", &uri];
+        let export = ["--ioengine=nbd", "--iodepth=16", &uri];
         let load = [
             "--rw=randwrite",
             "--bsrange=512-32k",
@@ -92,10 +92,10 @@ fn each_mode_and_policy_keeps_what_fio_wrote_over_a_restart() {
             "--io_size=24M",
             "--verify=crc32c",
         ];
-        fio_is_content(instance.fio_with(&[&door[..], &load, &["--do_verify=0"]].concat()));
+        fio_is_content(instance.fio_with(&[&export[..], &load, &["--do_verify=0"]].concat()));
         instance.stop();
         instance.run(&["show"]).ok();
-        fio_is_content(instance.fio_with(&[&door[..], &load, &["--verify_only=1"]].concat()));
+        fio_is_content(instance.fio_with(&[&export[..], &load, &["--verify_only=1"]].concat()));
         instance.run(&["delete", "v"]).ok();
     }
 }

@@ -27,7 +27,7 @@ pub enum ArrayState {
 
 /// One place of an array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemberStatus {
+pub struct PlaceStatus {
     /// Number of the place in the array.
     pub index: u32,
     /// The device in it, as the command line named it; empty when it is not known.
@@ -258,7 +258,7 @@ pub struct ArrayDetail {
     /// Identity, 32 hexadecimal digits.
     pub uuid: String,
     /// Places of the array, in their order.
-    pub members: Vec<MemberStatus>,
+    pub members: Vec<PlaceStatus>,
     /// The device of the journal, if it has one of its own.
     #[serde(default)]
     pub journal_device: Option<JournalStatus>,
@@ -359,8 +359,8 @@ fn recorded_merge(record: &RegisteredArray) -> MergeSettings {
     MergeSettings { mode, ..merge }
 }
 
-fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> MemberStatus {
-    MemberStatus {
+fn recorded_member((index, device): (usize, &Option<DeviceSpec>)) -> PlaceStatus {
+    PlaceStatus {
         index: index as u32,
         path: device.as_ref().map(ToString::to_string).unwrap_or_default(),
         uuid: String::new(),

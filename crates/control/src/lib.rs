@@ -39,7 +39,7 @@ pub use array_settings::{
 pub use array_spec::{ARRAY_MEMBERS_MAX, ArrayLevel, parse_chunk_bytes, parse_consistency};
 pub use array_status::{
     ArrayCounts, ArrayDetail, ArrayState, HealthStatus, JournalStatus, LatencyStatus, LimitsStatus,
-    MemberStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,
+    PlaceStatus, PoolStatus, ReshapeDetail, ScrubFound, TaskStatus,
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};

@@ -3,7 +3,7 @@
 use voltier_array::{Latency, MemberHealth, MemberState, Progress, ReshapeWait};
 use voltier_control::{
     ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
-    LatencyStatus, MemberStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
+    LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
 };
 
 use crate::journals;
@@ -22,7 +22,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
     let members = now.members.iter().enumerate().map(|(index, member)| {
         let known = devices.get(index).and_then(Option::as_ref);
         let recorded = plain.members.get(index).map(|member| member.path.clone());
-        MemberStatus {
+        PlaceStatus {
             index: index as u32,
             path: known.map(|it| it.device.to_string()).or(recorded).unwrap_or_default(),
             uuid: Identity(member.uuid).to_string(),

@@ -117,12 +117,7 @@ fn draw_stripe(prng: &mut Prng) -> Option<StripeShape> {
 fn draw_settings(prng: &mut Prng) -> Settings {
     let dirty_high = 10 + prng.below(81) as u8;
     Settings {
-        admission: *prng.pick(&[
-            AdmissionKind::Always,
-            AdmissionKind::Always,
-            AdmissionKind::Touches(2),
-            AdmissionKind::Learned,
-        ]),
+        admission: *prng.pick(&[&[AdmissionKind::Always][..], &AdmissionKind::ALL].concat()),
         seq_cutoff_bytes: *prng.pick(&[0, 0, 64 * KIB, 256 * KIB]),
         dirty_high_percent: dirty_high,
         dirty_low_percent: prng.below(u64::from(dirty_high)) as u8,

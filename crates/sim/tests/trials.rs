@@ -24,12 +24,10 @@ fn ordered_destaging_keeps_the_origin_at_a_flush() {
 
 #[test]
 fn every_policy_admission_and_line_size_serves_what_it_may() {
-    let admissions: Vec<AdmissionKind> =
-        ["always", "touches:2", "learned"].map(|name| name.parse().expect("a name")).to_vec();
     for (number, policy) in PolicyKind::ALL.into_iter().enumerate() {
-        for (step, admission) in admissions.iter().enumerate() {
+        for (step, admission) in AdmissionKind::ALL.into_iter().enumerate() {
             let line_bytes = (2 * KIB) << ((number + 2 * step) % 6);
-            trials::settings(policy, *admission, line_bytes);
+            trials::settings(policy, admission, line_bytes);
         }
     }
 }

@@ -16,11 +16,11 @@ use super::{Op, ReadOptions, Request, Source};
 /// Streams that a volume's requests may go on with: as many as a drive would notice at once.
 const STREAMS: usize = 16;
 
-/// Stretches of time at most; when there are more, neighbours are added.
-const STRETCHES: usize = 64;
+/// Intervals at most; when there are more, neighbours are added.
+const INTERVALS: usize = 64;
 
-/// The first length of a stretch: a millisecond.
-const STRETCH_NS: u64 = 1_000_000;
+/// The first length of an interval: a millisecond.
+const INTERVAL_NS: u64 = 1_000_000;
 
 /// Volumes that are listed for people.
 const VOLUMES_SHOWN: usize = 10;
@@ -85,10 +85,12 @@ pub struct Stats {
     pub seconds: Option<f64>,
     /// Requests that are earlier than the one before them.
     pub out_of_order: u64,
-    /// Length of a stretch of time.
-    pub stretch_seconds: f64,
-    /// Requests of each stretch.
-    pub stretches: Vec<u64>,
+    /// Length of an interval of time; the JSON keeps the keys that it has had from the first.
+    #[serde(rename = "stretch_seconds")]
+    pub interval_seconds: f64,
+    /// Requests of each interval.
+    #[serde(rename = "stretches")]
+    pub intervals: Vec<u64>,
     /// Reuse of lines.
     pub reuse: Reuse,
     /// The volumes, in the order in which they were met.
@@ -116,7 +118,7 @@ pub fn stats(
     stats.broken = source.broken();
     if !source.has_times() {
         (stats.seconds, stats.out_of_order) = (None, 0);
-        stats.stretches.clear();
+        stats.intervals.clear();
     }
     for (volume, name) in stats.volumes.iter_mut().zip(source.volumes()) {
         volume.name.clone_from(name);
@@ -141,7 +143,7 @@ struct Time {
     first_ns: u64,
     last_ns: u64,
     previous_ns: u64,
-    stretch_ns: u64,
+    interval_ns: u64,
 }
 
 impl Tally {
@@ -213,22 +215,22 @@ impl Tally {
             first_ns: at_ns,
             last_ns: at_ns,
             previous_ns: at_ns,
-            stretch_ns: STRETCH_NS,
+            interval_ns: INTERVAL_NS,
         });
         self.stats.out_of_order += u64::from(at_ns < time.previous_ns);
         time.previous_ns = at_ns;
         time.last_ns = time.last_ns.max(at_ns);
         let since = at_ns.saturating_sub(time.first_ns);
-        let stretches = &mut self.stats.stretches;
-        while since / time.stretch_ns >= STRETCHES as u64 {
-            *stretches = stretches.chunks(2).map(|pair| pair.iter().sum()).collect();
-            time.stretch_ns *= 2;
+        let intervals = &mut self.stats.intervals;
+        while since / time.interval_ns >= INTERVALS as u64 {
+            *intervals = intervals.chunks(2).map(|pair| pair.iter().sum()).collect();
+            time.interval_ns *= 2;
         }
-        let stretch = (since / time.stretch_ns) as usize;
-        if stretches.len() <= stretch {
-            stretches.resize(stretch + 1, 0);
+        let interval = (since / time.interval_ns) as usize;
+        if intervals.len() <= interval {
+            intervals.resize(interval + 1, 0);
         }
-        stretches[stretch] += 1;
+        intervals[interval] += 1;
     }
 
     fn stats(self) -> Stats {
@@ -238,7 +240,7 @@ impl Tally {
         stats.sizes = sizes.map(|(shift, count)| (1 << shift, *count)).collect();
         if let Some(time) = self.time {
             stats.seconds = Some((time.last_ns - time.first_ns) as f64 / 1e9);
-            stats.stretch_seconds = time.stretch_ns as f64 / 1e9;
+            stats.interval_seconds = time.interval_ns as f64 / 1e9;
         }
         let in_bytes = |distance: u64| distance * stats.line_bytes;
         stats.reuse.distance_deciles_bytes =
@@ -312,16 +314,16 @@ impl Stats {
     }
 
     fn over_time(&self) -> String {
-        let Some(most) = self.stretches.iter().max().filter(|_| self.stretches.len() > 1) else {
+        let Some(most) = self.intervals.iter().max().filter(|_| self.intervals.len() > 1) else {
             return String::new();
         };
         let levels: Vec<char> = " .:-=+*#%@".chars().collect();
         let level =
             |count: &u64| levels[(count * (levels.len() as u64 - 1)).div_ceil(*most) as usize];
-        let line: String = self.stretches.iter().map(level).collect();
+        let line: String = self.intervals.iter().map(level).collect();
         let mut text = format!(
             "\nrequests over time, {} s a column, {} at most\n|{line}|\n",
-            figure(self.stretch_seconds),
+            figure(self.interval_seconds),
             figure(*most as f64)
         );
         if self.out_of_order > 0 {
@@ -371,7 +373,7 @@ mod tests {
         assert_eq!((stats.reads.sequential, stats.writes.sequential), (1, 0), "{stats:?}");
         assert_eq!((stats.lines, stats.reads.lines, stats.writes.lines), (4, 4, 1));
         assert_eq!(stats.sizes, [(4096, 4), (8192, 1)]);
-        assert_eq!((stats.seconds, stats.stretches.iter().sum::<u64>()), (Some(2.0), 5));
+        assert_eq!((stats.seconds, stats.intervals.iter().sum::<u64>()), (Some(2.0), 5));
         assert_eq!((stats.reuse.references, stats.reuse.first), (6, 4));
         assert_eq!(
             stats.reuse.distance_deciles_bytes,
@@ -385,13 +387,13 @@ mod tests {
     }
 
     #[test]
-    fn stretches_of_time_stay_few_however_long_the_trace_is() {
+    fn intervals_of_time_stay_few_however_long_the_trace_is() {
         let mut tally = Tally::new(4096);
         for step in 0..1000_u64 {
             tally.at(step * step * 1_000_000_000);
         }
         let stats = tally.stats();
-        assert!(stats.stretches.len() <= STRETCHES && stats.stretches.len() > STRETCHES / 2);
-        assert_eq!(stats.stretches.iter().sum::<u64>(), 1000);
+        assert!(stats.intervals.len() <= INTERVALS && stats.intervals.len() > INTERVALS / 2);
+        assert_eq!(stats.intervals.iter().sum::<u64>(), 1000);
     }
 }

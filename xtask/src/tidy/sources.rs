@@ -26,7 +26,7 @@ const FORBIDDEN: [(&str, &str); 5] = [
 ];
 
 /// Words that left a crate, whole or as a part of a name: (folder, word, what says it now).
-const RETIRED: [(&str, &str, &str); 7] = [
+const RETIRED: [(&str, &str, &str); 12] = [
     ("crates/array", "doubt", "needs resync"),
     ("crates/array", "marks", "dirty regions"),
     ("crates/array", "marked", "dirty"),
@@ -34,6 +34,11 @@ const RETIRED: [(&str, &str, &str); 7] = [
     ("crates/array", "settles", "a verb for what happens: loses, records, empties"),
     ("crates/array", "settled", "a verb for what happens: lost, recorded, emptied"),
     ("crates/array", "with_row", "with_parity: a row is a stripe row"),
+    ("crates", "door", "export"),
+    ("crates", "doors", "exports"),
+    ("crates", "newcomer", "pending member"),
+    ("crates", "newcomers", "pending members"),
+    ("crates", "staged", "backed up"),
 ];
 
 /// Folders of one machine, which mean nothing on another.

@@ -6,11 +6,11 @@ use crate::geometry::shapes::Shapes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReshapeRecord {
     /// Units that have the new shape.
-    pub position: u64,
+    pub checkpoint: u64,
     /// Of the chunks of the next unit so many sectors have it too: above zero after a crash alone.
     pub moved_sectors: u64,
     /// So many sectors behind those are kept on all members for the case of a crash; none if 0.
-    pub staged_sectors: u64,
+    pub backed_up_sectors: u64,
     /// Every transaction of the journal below this is in place, and may be for a shape that is gone.
     pub redo_from: u64,
 }
@@ -18,20 +18,20 @@ pub struct ReshapeRecord {
 impl ReshapeRecord {
     /// Whether a unit has neither the one shape nor the other.
     pub(crate) const fn is_between(&self) -> bool {
-        self.moved_sectors > 0 || self.staged_sectors > 0
+        self.moved_sectors > 0 || self.backed_up_sectors > 0
     }
 
     /// Whether an array that comes to have these shapes can be there.
     pub(crate) fn is_possible(&self, shapes: &Shapes) -> bool {
         let chunk_sectors = shapes.before.chunk_sectors();
-        let Some(sectors) = self.moved_sectors.checked_add(self.staged_sectors) else {
+        let Some(sectors) = self.moved_sectors.checked_add(self.backed_up_sectors) else {
             return false;
         };
         let is_in_chunk = self.moved_sectors < chunk_sectors && sectors <= chunk_sectors;
-        let are_blocks = (self.moved_sectors | self.staged_sectors).is_multiple_of(8);
+        let are_blocks = (self.moved_sectors | self.backed_up_sectors).is_multiple_of(8);
         // Only the first ones are moved over themselves.
-        let is_over_itself = self.position < shapes.end().min(shapes.unit_rows());
-        self.position <= shapes.end()
+        let is_over_itself = self.checkpoint < shapes.end().min(shapes.unit_rows());
+        self.checkpoint <= shapes.end()
             && is_in_chunk
             && are_blocks
             && (is_over_itself || !self.is_between())

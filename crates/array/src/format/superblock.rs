@@ -188,17 +188,16 @@ struct Raw {
     /// From here on since version 3.
     is_reshaping: U32,
     reserved_reshape: U32,
-    reshape_position: U64,
+    reshape_checkpoint: U64,
     reshape_moved: U64,
-    reshape_staged: U64,
+    reshape_backed_up: U64,
     reshape_redo_from: U64,
     reserved_end: [u8; BLOCK_BYTES - JOURNAL_AT - 72],
 }
 
 const _: () = assert!(size_of::<Raw>() == BLOCK_BYTES);
 
-/// The code of a level, and its numbers. A new code needs a new version in `version_of`: else older programs
-/// call the member damaged.
+/// The code of a level, and its numbers.
 fn level_code(level: Level) -> (u32, usize, usize) {
     match level {
         Level::Raid0 => (0, 0, 0),
@@ -237,13 +236,34 @@ fn coded<T: Copy>(all: &[T], code: U32) -> Option<T> {
     all.get((code.get() as usize).checked_sub(1)?).copied()
 }
 
+/// The first version that has a level. A new level gets a new version: programs of an older one would call
+/// its members damaged.
+fn version_of_level(level: Level) -> u32 {
+    match level {
+        Level::Raid0
+        | Level::Raid1
+        | Level::Raid10
+        | Level::Raid5
+        | Level::Raid6
+        | Level::Raid7_3
+        | Level::Raid50 { .. }
+        | Level::Raid60 { .. }
+        | Level::Raid70 { .. }
+        | Level::NPlusM { .. } => 1,
+    }
+}
+
 /// The first version that has what this array needs.
 fn version_of(array: &ArrayRecord) -> u32 {
-    if array.reshape.is_some() {
-        return 3;
-    }
     let has_added_parity = matches!(array.geometry.layout(), Layout::AddedParityRows { .. });
-    if has_added_parity || array.journal_device.is_some() || array.needs_resync { 2 } else { 1 }
+    let of_state = if array.reshape.is_some() {
+        3
+    } else if has_added_parity || array.journal_device.is_some() || array.needs_resync {
+        2
+    } else {
+        1
+    };
+    version_of_level(array.geometry.level()).max(of_state)
 }
 
 const CONSISTENCIES: [Consistency; 3] =
@@ -352,9 +372,9 @@ impl Superblock {
         raw.needs_resync = u32::from(array.needs_resync).into();
         if let Some(reshape) = array.reshape {
             raw.is_reshaping = 1.into();
-            raw.reshape_position = reshape.position.into();
+            raw.reshape_checkpoint = reshape.checkpoint.into();
             raw.reshape_moved = reshape.moved_sectors.into();
-            raw.reshape_staged = reshape.staged_sectors.into();
+            raw.reshape_backed_up = reshape.backed_up_sectors.into();
             raw.reshape_redo_from = reshape.redo_from.into();
         }
         let mut block: [u8; BLOCK_BYTES] = zerocopy::transmute!(raw);
@@ -467,9 +487,9 @@ impl Raw {
             _ => return None,
         }
         let record = ReshapeRecord {
-            position: self.reshape_position.get(),
+            checkpoint: self.reshape_checkpoint.get(),
             moved_sectors: self.reshape_moved.get(),
-            staged_sectors: self.reshape_staged.get(),
+            backed_up_sectors: self.reshape_backed_up.get(),
             redo_from: self.reshape_redo_from.get(),
         };
         let shapes = Shapes::of(geometry)?;

@@ -106,7 +106,7 @@ mod tests {
             let inside = fence.pass(range(8, 8)).await.expect("open");
             let elsewhere = fence.pass(range(0, 8)).await.expect("open");
             let (same, own) = (fence.clone(), log.clone());
-            let mover = handle.spawn(async move {
+            let worker = handle.spawn(async move {
                 same.close(range(8, 16)).await;
                 own.borrow_mut().push("closed");
             });
@@ -122,7 +122,7 @@ mod tests {
             pass("beside it", range(24, 8)).await;
             log.borrow_mut().push("the one inside ends");
             drop(inside);
-            mover.await;
+            worker.await;
             drop(elsewhere);
             fence.open();
             waiting.await;

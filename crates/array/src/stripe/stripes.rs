@@ -149,7 +149,7 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) fn shape(&self, stripe: StripeNumber) -> &Geometry {
         let Some(moving) = &self.two_shapes else { return &self.geometry };
         let shape =
-            moving.shapes().of_row(moving.position(), moving.shapes().before.row_of(stripe));
+            moving.shapes().of_row(moving.checkpoint(), moving.shapes().before.row_of(stripe));
         shape.unwrap_or(&moving.shapes().before)
     }
 
@@ -179,7 +179,7 @@ impl<D: BlockDevice> Stripes<D> {
     /// Whether some rows are between two shapes: nothing may be computed from them.
     pub(crate) fn has_rows_between(&self, rows: &Range<Row>) -> bool {
         let Some(moving) = &self.two_shapes else { return false };
-        let unit = moving.shapes().window(moving.position(), 1);
+        let unit = moving.shapes().window(moving.checkpoint(), 1);
         let between = unit.new_rows.start..unit.old_rows.end;
         moving.record().is_between() && rows.start < between.end && between.start < rows.end
     }
@@ -190,7 +190,7 @@ impl<D: BlockDevice> Stripes<D> {
             None => self.geometry.parts(range).collect(),
             Some(moving) => {
                 let missed = u64::from(canary::is(Canary::MovedPartMissed));
-                moving.shapes().parts(moving.position().saturating_sub(missed), range)
+                moving.shapes().parts(moving.checkpoint().saturating_sub(missed), range)
             }
         }
     }

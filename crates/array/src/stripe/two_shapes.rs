@@ -16,7 +16,7 @@ pub(crate) struct TwoShapes {
     /// The code of the old one.
     code: Code,
     /// Units that requests find in the new one.
-    position: Cell<u64>,
+    checkpoint: Cell<u64>,
     /// The record that the members are to have.
     record: Cell<ReshapeRecord>,
     fence: Rc<Fence>,
@@ -27,8 +27,8 @@ impl TwoShapes {
     /// When there is no code for the old shape.
     pub(crate) fn new(shapes: Shapes, record: ReshapeRecord) -> Result<Self, CodeError> {
         let code = Code::new(shapes.before.data_chunks(), shapes.before.parity_chunks())?;
-        let (position, record) = (Cell::new(record.position), Cell::new(record));
-        Ok(Self { shapes, code, position, record, fence: Rc::default() })
+        let (checkpoint, record) = (Cell::new(record.checkpoint), Cell::new(record));
+        Ok(Self { shapes, code, checkpoint, record, fence: Rc::default() })
     }
 
     pub(crate) fn shapes(&self) -> &Shapes {
@@ -40,12 +40,12 @@ impl TwoShapes {
         &self.code
     }
 
-    pub(crate) fn position(&self) -> u64 {
-        self.position.get()
+    pub(crate) fn checkpoint(&self) -> u64 {
+        self.checkpoint.get()
     }
 
-    pub(crate) fn set_position(&self, position: u64) {
-        self.position.set(position);
+    pub(crate) fn set_checkpoint(&self, checkpoint: u64) {
+        self.checkpoint.set(checkpoint);
     }
 
     pub(crate) fn record(&self) -> ReshapeRecord {
@@ -62,8 +62,8 @@ impl TwoShapes {
 
     /// Whether a row holds nothing, or is of a unit that has neither shape.
     pub(crate) fn is_idle_row(&self, row: Row) -> bool {
-        let position = self.position.get();
-        let next = if self.record.get().is_between() { position + 1 } else { position };
-        (self.shapes.new_rows(position)..self.shapes.old_rows(next)).contains(&row)
+        let checkpoint = self.checkpoint.get();
+        let next = if self.record.get().is_between() { checkpoint + 1 } else { checkpoint };
+        (self.shapes.new_rows(checkpoint)..self.shapes.old_rows(next)).contains(&row)
     }
 }

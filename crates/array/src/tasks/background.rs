@@ -29,6 +29,9 @@ const RUN_BYTES: u64 = 512 << 10;
 const SHORT_RUN_BYTES: u64 = 128 << 10;
 /// How often a task looks whether its runs have ended.
 const LOOK_NS: Nanos = 1_000_000;
+/// How often a change of members or shape looks whether all that was under way has ended. A signal at the
+/// end of every request would cost each of them; such a change is rare.
+pub(crate) const REST_LOOK_NS: Nanos = 100_000;
 
 /// A task of an array beside its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

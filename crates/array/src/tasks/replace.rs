@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, Lba, Nanos, SECTOR_BYTES};
+use voltier_block::{BlockDevice, IoError, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
@@ -20,11 +20,8 @@ use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
 use crate::stripe::ground::Ground;
 use crate::stripe::stripes::Stripes;
-use crate::tasks::background::Closing;
+use crate::tasks::background::{Closing, REST_LOOK_NS};
 use crate::tasks::rebuild::RebuildTask;
-
-/// How often a replacement looks whether writes under way have ended.
-const LOOK_NS: Nanos = 100_000;
 
 /// How a device came to an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,7 +226,7 @@ impl<D: BlockDevice> Replacements<D> {
         // Regions that were being made zero without it; those that come from now on are so on it too.
         self.bitmap.zeroing_ended().await;
         while is_copy && !self.stripes.unlocked().is_quiet() {
-            self.handle.sleep(LOOK_NS).await;
+            self.handle.sleep(REST_LOOK_NS).await;
         }
         self.narrow(member, &device, !is_copy && returning.is_some());
         if !is_copy && let Some(durable) = self.membership.durable() {

@@ -20,7 +20,7 @@ const EITHER: AssembleOptions = AssembleOptions { force: false, degraded: true }
 
 /// Facts that a scenario tells while it goes on.
 #[derive(Clone, Default)]
-pub(crate) struct Story {
+pub(crate) struct Facts {
     pub(crate) model: Rc<RefCell<Model>>,
     /// The making of the array was acknowledged.
     pub(crate) is_made: Rc<Cell<bool>>,
@@ -30,15 +30,15 @@ pub(crate) struct Story {
     pub(crate) may_need_resync: Rc<Cell<bool>>,
 }
 
-impl Story {
+impl Facts {
     /// Of an array that was made and has ones in these blocks.
     pub(crate) fn after(blocks: [u64; 6]) -> Self {
-        let story = Self::default();
-        story.is_made.set(true);
+        let facts = Self::default();
+        facts.is_made.set(true);
         for block in blocks {
-            story.model.borrow_mut().acknowledge(block, 1);
+            facts.model.borrow_mut().acknowledge(block, 1);
         }
-        story
+        facts
     }
 
     pub(crate) async fn write(&self, array: &Array<Drive>, block: u64, byte: u8) {
@@ -53,14 +53,14 @@ impl Story {
 /// its content, and whether the fifth is one of its members by then.
 pub(crate) async fn start_without_the_fifth(
     world: &World,
-    story: &Story,
+    facts: &Facts,
     block: u64,
     cut: u64,
     has_grown: impl Fn(&Geometry) -> bool,
 ) -> (Array<Drive>, Model, bool) {
     let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("enough");
-    story.write(&array, block, 11).await;
-    let model = story.model.borrow().clone();
+    facts.write(&array, block, 11).await;
+    let model = facts.model.borrow().clone();
     let first = model.check(&array, "without the new one").await;
     let has_grown = has_grown(array.geometry());
     assert_eq!(array.status().expect("it has one").is_degraded, has_grown);
@@ -82,13 +82,13 @@ pub(crate) async fn start_without_the_fifth(
 pub(crate) fn boot<F: Future<Output = ()> + 'static>(
     media: &[Medium],
     cut: u64,
-    story: &Story,
-    scenario: impl Fn(World, Story) -> F,
+    facts: &Facts,
+    scenario: impl Fn(World, Facts) -> F,
 ) -> (bool, Vec<Medium>) {
     let mut executor = Executor::in_virtual_time(NoFiles);
     let world = World::new(&executor.handle(), media.to_vec(), Some(cut), cut);
     let is_through = Rc::new(Cell::new(false));
-    let run = scenario(world.clone(), story.clone());
+    let run = scenario(world.clone(), facts.clone());
     let (same, through) = (world.clone(), is_through.clone());
     executor.block_on(async move {
         let (power, done) = (same.power.clone(), through.clone());
@@ -102,16 +102,16 @@ pub(crate) fn boot<F: Future<Output = ()> + 'static>(
     (is_through.get(), world.media())
 }
 
-/// Starts the array from these media, and holds it against the story.
-pub(crate) fn check(media: Vec<Medium>, story: &Story, when: &str) {
-    let (story, when) = (story.clone(), when.to_owned());
+/// Starts the array from these media, and holds it against the facts.
+pub(crate) fn check(media: Vec<Medium>, facts: &Facts, when: &str) {
+    let (facts, when) = (facts.clone(), when.to_owned());
     on_media(media, move |world| async move {
         let mut order = Vec::new();
         for (number, drive) in world.drives.iter().enumerate() {
             // A drive that is to be a member may not have heard of it yet.
             let is_of_it = matches!(Array::examine(drive).await, Ok(Some(_)))
                 || matches!(Array::examine_journal(drive).await, Ok(Some(_)));
-            if !story.is_made.get() || is_of_it {
+            if !facts.is_made.get() || is_of_it {
                 order.push(number);
             }
         }
@@ -120,19 +120,19 @@ pub(crate) fn check(media: Vec<Medium>, story: &Story, when: &str) {
         let mut assembled = world.assemble(&order, AssembleOptions::default()).await;
         let needs_resync =
             matches!(assembled, Err(ArrayError::Metadata(MetadataError::DirtyDegraded { .. })));
-        if needs_resync && story.may_need_resync.get() {
+        if needs_resync && facts.may_need_resync.get() {
             let force = AssembleOptions { force: true, degraded: false };
             assembled = world.assemble(&order, force).await;
         }
         let (array, report) = match assembled {
             Ok(assembled) => assembled,
-            Err(ArrayError::Metadata(_)) if !story.is_made.get() => return,
+            Err(ArrayError::Metadata(_)) if !facts.is_made.get() => return,
             Err(error) => panic!("{when}: {error}"),
         };
-        if story.is_stopped.get() {
+        if facts.is_stopped.get() {
             assert!(report.was_clean && report.regions_to_resync == 0, "{when}");
         }
-        let model = story.model.borrow().clone();
+        let model = facts.model.borrow().clone();
         let first = model.check(&array, &when).await;
         while array.status().is_some_and(|status| status.regions_to_resync > 0) {
             world.handle.sleep(SECOND_NS / 100).await;
@@ -166,8 +166,8 @@ pub(crate) fn check(media: Vec<Medium>, story: &Story, when: &str) {
 pub(crate) fn at_every_step<F: Future<Output = ()> + 'static>(
     name: &str,
     media: &[Medium],
-    before: impl Fn() -> Story,
-    scenario: impl Fn(World, Story) -> F,
+    before: impl Fn() -> Facts,
+    scenario: impl Fn(World, Facts) -> F,
 ) -> Vec<Medium> {
     at_steps(name, 1, media, before, scenario)
 }
@@ -177,12 +177,12 @@ pub(crate) fn at_steps<F: Future<Output = ()> + 'static>(
     name: &str,
     stride: usize,
     media: &[Medium],
-    before: impl Fn() -> Story,
-    scenario: impl Fn(World, Story) -> F,
+    before: impl Fn() -> Facts,
+    scenario: impl Fn(World, Facts) -> F,
 ) -> Vec<Medium> {
     for cut in (0..).step_by(stride) {
-        let story = before();
-        let (is_through, after) = boot(media, cut, &story, &scenario);
+        let facts = before();
+        let (is_through, after) = boot(media, cut, &facts, &scenario);
         if is_through {
             assert!(cut > 10, "{name}: nothing happened");
             return after;
@@ -190,7 +190,7 @@ pub(crate) fn at_steps<F: Future<Output = ()> + 'static>(
         for luck in 0..2 {
             let mut dice = Prng::new(cut * 10 + luck);
             let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
-            check(left, &story, &format!("{name}, cut at {cut}, luck {luck}"));
+            check(left, &facts, &format!("{name}, cut at {cut}, luck {luck}"));
         }
     }
     unreachable!("some step is the last")
@@ -216,20 +216,20 @@ pub(crate) fn made(level: Level, members: usize, consistency: Consistency) -> Ve
     })
 }
 
-pub(crate) fn made_story() -> Story {
-    let story = Story::default();
-    story.is_made.set(true);
-    story
+pub(crate) fn made_facts() -> Facts {
+    let facts = Facts::default();
+    facts.is_made.set(true);
+    facts
 }
 
 #[test]
 fn a_cut_while_an_array_is_made_leaves_all_of_it_or_nothing() {
     for (level, members, consistency) in cases() {
         let empty = vec![Medium::default(); members];
-        at_every_step("create", &empty, Story::default, move |world, story| async move {
+        at_every_step("create", &empty, Facts::default, move |world, facts| async move {
             let array = world.create(&options(level, members, consistency)).await;
-            story.is_made.set(true);
-            story.write(&array, 3, 7).await;
+            facts.is_made.set(true);
+            facts.write(&array, 3, 7).await;
         });
     }
 }
@@ -238,15 +238,15 @@ fn a_cut_while_an_array_is_made_leaves_all_of_it_or_nothing() {
 fn a_cut_while_it_serves_loses_nothing_that_was_acknowledged() {
     for (level, members, consistency) in cases() {
         let media = made(level, members, consistency);
-        at_every_step("serve", &media, made_story, move |world, story| async move {
+        at_every_step("serve", &media, made_facts, move |world, facts| async move {
             let order: Vec<usize> = (0..members).rev().collect();
             let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
-            story.write(&array, 1, 1).await;
-            story.write(&array, 40, 2).await;
+            facts.write(&array, 1, 1).await;
+            facts.write(&array, 40, 2).await;
             // Another region, while the first is cleared.
             world.handle.sleep(11 * SECOND_NS).await;
-            story.write(&array, 600, 3).await;
-            story.write(&array, 1, 4).await;
+            facts.write(&array, 600, 3).await;
+            facts.write(&array, 1, 4).await;
             array.flush().await.expect("flush");
         });
     }
@@ -256,12 +256,12 @@ fn a_cut_while_it_serves_loses_nothing_that_was_acknowledged() {
 fn a_cut_while_it_is_stopped_leaves_it_clean_or_dirty() {
     for (level, members, consistency) in cases() {
         let media = made(level, members, consistency);
-        at_every_step("stop", &media, made_story, move |world, story| async move {
+        at_every_step("stop", &media, made_facts, move |world, facts| async move {
             let order: Vec<usize> = (0..members).collect();
             let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
-            story.write(&array, 5, 5).await;
+            facts.write(&array, 5, 5).await;
             array.stop().await.expect("stop");
-            story.is_stopped.set(true);
+            facts.is_stopped.set(true);
             world.handle.sleep(11 * SECOND_NS).await;
             // One step more, to cut behind the stop.
             let stray = &world.drives[0];
@@ -278,19 +278,19 @@ fn a_lost_member_that_comes_back_is_not_believed() {
         }
         let media = made(level, members, consistency);
         let before = || {
-            let story = made_story();
-            story.may_need_resync.set(consistency != Consistency::Journal);
-            story
+            let facts = made_facts();
+            facts.may_need_resync.set(consistency != Consistency::Journal);
+            facts
         };
-        let after = at_every_step("loss", &media, before, move |world, story| async move {
+        let after = at_every_step("loss", &media, before, move |world, facts| async move {
             let order: Vec<usize> = (0..members).collect();
             let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
-            story.write(&array, 1, 1).await;
+            facts.write(&array, 1, 1).await;
             world.drives[1].is_gone.set(true);
             // Each in a stripe of its own: a start by force does not vouch for the others of a stripe
             // that was being written.
             for (block, byte) in [(1, 2), (40, 3), (70, 4), (600, 5)] {
-                story.write(&array, block, byte).await;
+                facts.write(&array, block, byte).await;
             }
             world.drives[1].is_gone.set(false);
         });
@@ -310,13 +310,13 @@ fn a_lost_member_that_comes_back_is_not_believed() {
 fn with_a_journal_a_cut_while_degraded_damages_nothing_in_the_stripes_being_written() {
     for (level, members) in [(Level::Raid5, 3), (Level::Raid6, 4)] {
         let media = made(level, members, Consistency::Journal);
-        at_every_step("degraded", &media, made_story, move |world, story| async move {
+        at_every_step("degraded", &media, made_facts, move |world, facts| async move {
             let order: Vec<usize> = (0..members).collect();
             let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
             world.drives[1].is_gone.set(true);
             // Two chunks of each stripe, one of which is computed from the other.
             for (block, byte) in [(1, 1), (17, 2), (1, 3), (33, 4), (49, 5), (17, 6), (600, 7)] {
-                story.write(&array, block, byte).await;
+                facts.write(&array, block, byte).await;
             }
             world.drives[1].is_gone.set(false);
         });
@@ -328,23 +328,23 @@ fn a_cut_while_parity_is_made_anew_is_gone_on_from() {
     let media = made(Level::Raid5, 3, Consistency::Bitmap);
     let order = [2, 0, 1];
     // In the middle of a write: some members have it.
-    let story = made_story();
-    let (is_through, after) = boot(&media, 130, &story, |world, story| async move {
+    let facts = made_facts();
+    let (is_through, after) = boot(&media, 130, &facts, |world, facts| async move {
         let (array, _) = world.assemble(&order, AssembleOptions::default()).await.expect("all");
         for block in 0..100 {
-            story.write(&array, block, block as u8).await;
+            facts.write(&array, block, block as u8).await;
         }
     });
     assert!(!is_through);
     let mut dice = Prng::new(2);
     let torn: Vec<Medium> = after.iter().map(|it| it.after_power_cut(&mut dice)).collect();
-    let model = story.model.clone();
-    let before = || Story { model: Rc::new(RefCell::new(model.borrow().clone())), ..made_story() };
-    at_every_step("resync", &torn, before, move |world, story| async move {
+    let model = facts.model.clone();
+    let before = || Facts { model: Rc::new(RefCell::new(model.borrow().clone())), ..made_facts() };
+    at_every_step("resync", &torn, before, move |world, facts| async move {
         let (array, report) =
             world.assemble(&order, AssembleOptions::default()).await.expect("all");
         assert!(report.regions_to_resync > 0 && !report.was_clean);
-        story.write(&array, 200, 9).await;
+        facts.write(&array, 200, 9).await;
         while array.status().is_some_and(|status| status.regions_to_resync > 0) {
             world.handle.sleep(SECOND_NS / 100).await;
         }
@@ -360,7 +360,7 @@ fn a_start_that_is_cut_off_after_another_cut_leaves_no_member_behind() {
         array.stop().await.expect("stop");
         world.media()
     });
-    let story = Story::default();
+    let facts = Facts::default();
     let start = |world: World, _| async move {
         let _ = world.assemble(&[0, 1, 2], EITHER).await;
     };
@@ -371,12 +371,12 @@ fn a_start_that_is_cut_off_after_another_cut_leaves_no_member_behind() {
     let (mut first, mut is_through) = (0, false);
     while !is_through {
         let after;
-        (is_through, after) = boot(&media, first, &story, start);
+        (is_through, after) = boot(&media, first, &facts, start);
         let after = torn(&after, first);
         let (mut second, mut is_second_through) = (0, false);
         while !is_second_through {
             let left;
-            (is_second_through, left) = boot(&after, second, &story, start);
+            (is_second_through, left) = boot(&after, second, &facts, start);
             for luck in 0..4 {
                 on_media(torn(&left, second + luck), move |world| async move {
                     let assembled = world.assemble(&[2, 0, 1], EITHER).await;

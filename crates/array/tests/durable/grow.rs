@@ -11,7 +11,7 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Prng};
 
-use crate::crash::{Story, at_steps, boot, start_without_the_fifth};
+use crate::crash::{Facts, at_steps, boot, start_without_the_fifth};
 use crate::drive::{Drive, Medium};
 use crate::world::{
     Model, World, blocks, made, on_media, read, with_drives, with_some_over, write,
@@ -325,21 +325,21 @@ fn a_cut_while_a_parity_row_is_added_is_gone_on_from_and_loses_nothing() {
             "grow",
             stride,
             &media,
-            || Story::after(blocks),
-            move |world, story| async move {
+            || Facts::after(blocks),
+            move |world, facts| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
                 array.set_pace(BackgroundTask::Rebuild, FAST);
-                story.write(&array, blocks[1], 9).await;
+                facts.write(&array, blocks[1], 9).await;
                 grow(&world, &array, count).await.expect("it can");
                 for byte in 20..23 {
-                    story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
+                    facts.write(&array, blocks[byte as usize % 6] + 1, byte).await;
                     world.handle.sleep(SECOND_NS / 1000).await;
                 }
                 array.ended(BackgroundTask::Rebuild).await;
-                story.write(&array, 0, 30).await;
+                facts.write(&array, 0, 30).await;
                 array.stop().await.expect("stop");
-                story.is_stopped.set(true);
+                facts.is_stopped.set(true);
             },
         );
     }
@@ -355,14 +355,14 @@ fn a_cut_while_a_parity_row_is_added_leaves_nothing_to_choose_without_a_journal(
             "grow with a bitmap",
             5,
             &media,
-            || Story::after(blocks),
-            move |world, story| async move {
+            || Facts::after(blocks),
+            move |world, facts| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
                 array.set_pace(BackgroundTask::Rebuild, FAST);
                 grow(&world, &array, 1).await.expect("it can");
                 for (index, block) in blocks.into_iter().enumerate() {
-                    story.write(&array, block + 1, 10 + index as u8).await;
+                    facts.write(&array, block + 1, 10 + index as u8).await;
                 }
                 array.ended(BackgroundTask::Rebuild).await;
             },
@@ -378,13 +378,13 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
     let blocks = blocks(level, members);
     let mut shapes = [0, 0];
     for cut in (0..).step_by(5) {
-        let story = Story::after(blocks);
-        let scenario = |world: World, story: Story| async move {
+        let facts = Facts::after(blocks);
+        let scenario = |world: World, facts: Facts| async move {
             let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
-            story.write(&array, blocks[1], 9).await;
+            facts.write(&array, blocks[1], 9).await;
             grow(&world, &array, 1).await.expect("it can");
         };
-        let (is_through, after) = boot(&media, cut, &story, scenario);
+        let (is_through, after) = boot(&media, cut, &facts, scenario);
         if is_through {
             break;
         }
@@ -393,7 +393,7 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_without
         let has_grown = on_media(left, move |world| async move {
             let is_five = |it: &Geometry| it.level() == Level::Raid7_3;
             let (array, model, has_grown) =
-                start_without_the_fifth(&world, &story, blocks[2], cut, is_five).await;
+                start_without_the_fifth(&world, &facts, blocks[2], cut, is_five).await;
             if has_grown {
                 array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");
             } else {

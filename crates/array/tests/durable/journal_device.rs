@@ -9,7 +9,7 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, MIB, Prng};
 
-use crate::crash::{Story, at_every_step, boot, check, made_story};
+use crate::crash::{Facts, at_every_step, boot, check, made_facts};
 use crate::drive::{Drive, Medium};
 use crate::world::{JOURNAL_UUID, World, on_media, options, read, refused, with_drives, write};
 
@@ -59,11 +59,11 @@ fn torn(media: &[Medium], luck: u64) -> Vec<Medium> {
 fn a_cut_while_it_is_made_leaves_all_of_it_or_nothing() {
     for (level, members) in CASES {
         let empty = vec![Medium::default(); members + 1];
-        at_every_step("create", &empty, Story::default, move |world, story| async move {
+        at_every_step("create", &empty, Facts::default, move |world, facts| async move {
             let options = options(level, members, Consistency::Journal);
             let array = world.create_with_journal(&options).await.expect("made");
-            story.is_made.set(true);
-            story.write(&array, 3, 7).await;
+            facts.is_made.set(true);
+            facts.write(&array, 3, 7).await;
         });
     }
 }
@@ -72,16 +72,16 @@ fn a_cut_while_it_is_made_leaves_all_of_it_or_nothing() {
 fn a_cut_while_it_serves_loses_nothing_and_no_member_is_needed_for_that() {
     for (level, members) in CASES {
         let media = made(level, members);
-        at_every_step("serve", &media, made_story, move |world, story| async move {
+        at_every_step("serve", &media, made_facts, move |world, facts| async move {
             let array = assembled(&world).await;
             for (block, byte) in [(1, 1), (40, 2), (1, 3), (600, 4), (17, 5)] {
-                story.write(&array, block, byte).await;
+                facts.write(&array, block, byte).await;
             }
             let range = voltier_block::SectorRange::new(Lba(320), 320);
-            story.model.borrow_mut().begin(40, 0);
+            facts.model.borrow_mut().begin(40, 0);
             array.write_zeroes(range, Durability::Cached).await.expect("zeroes");
-            story.model.borrow_mut().acknowledge(40, 0);
-            story.write(&array, 41, 6).await;
+            facts.model.borrow_mut().acknowledge(40, 0);
+            facts.write(&array, 41, 6).await;
             assert_eq!(state(&array), Some(JournalState::InService));
         });
     }
@@ -91,20 +91,20 @@ fn a_cut_while_it_serves_loses_nothing_and_no_member_is_needed_for_that() {
 fn a_cut_while_its_ring_goes_round_and_while_it_is_stopped_loses_nothing() {
     let media = made(Level::Raid5, 3);
     for cut in (0..).step_by(7) {
-        let story = made_story();
-        let (is_through, after) = boot(&media, cut, &story, move |world, story| async move {
+        let facts = made_facts();
+        let (is_through, after) = boot(&media, cut, &facts, move |world, facts| async move {
             let array = assembled(&world).await;
             for round in 0..26_u8 {
                 fill(&array).await;
                 if round % 4 == 0 {
-                    story.write(&array, 1 + u64::from(round) * 7, round + 1).await;
+                    facts.write(&array, 1 + u64::from(round) * 7, round + 1).await;
                 }
             }
             assert!(array.counts().watermark_flushes > 1, "it went round");
             array.stop().await.expect("stop");
-            story.is_stopped.set(true);
+            facts.is_stopped.set(true);
         });
-        check(torn(&after, cut), &story, &format!("ring, cut at {cut}"));
+        check(torn(&after, cut), &facts, &format!("ring, cut at {cut}"));
         if is_through {
             break;
         }
@@ -116,15 +116,15 @@ fn without_a_member_lost_with_the_cut_everything_is_there() {
     for (level, members) in CASES {
         let media = made(level, members);
         for cut in (20..400).step_by(3) {
-            let story = made_story();
-            let (_, after) = boot(&media, cut, &story, move |world, story| async move {
+            let facts = made_facts();
+            let (_, after) = boot(&media, cut, &facts, move |world, facts| async move {
                 let array = assembled(&world).await;
                 for (block, byte) in [(1, 1), (17, 2), (1, 3), (40, 4), (33, 5), (17, 6)] {
-                    story.write(&array, block, byte).await;
+                    facts.write(&array, block, byte).await;
                 }
             });
             let left = torn(&after, cut);
-            let model = story.model.borrow().clone();
+            let model = facts.model.borrow().clone();
             on_media(left, move |world| async move {
                 let lost = cut as usize % members;
                 let order: Vec<usize> = (0..=members).filter(|it| *it != lost).collect();
@@ -138,7 +138,7 @@ fn without_a_member_lost_with_the_cut_everything_is_there() {
 }
 
 /// Members and a journal that dies so many nanoseconds after the array serves.
-async fn serve_until_it_dies(world: World, story: Story, is_on_record: Rc<Cell<bool>>, after: u64) {
+async fn serve_until_it_dies(world: World, facts: Facts, is_on_record: Rc<Cell<bool>>, after: u64) {
     let array = Rc::new(assembled(&world).await);
     let journal = world.drives.last().expect("the journal").clone();
     let handle = world.handle.clone();
@@ -146,24 +146,24 @@ async fn serve_until_it_dies(world: World, story: Story, is_on_record: Rc<Cell<b
         handle.sleep(after).await;
         journal.is_gone.set(true);
     });
-    let beside = (array.clone(), story.clone());
+    let beside = (array.clone(), facts.clone());
     let writer = world.handle.spawn(async move {
         for (block, byte) in [(17, 21), (600, 22), (17, 23)] {
             beside.1.write(&beside.0, block, byte).await;
         }
     });
     for (block, byte) in [(1, 1), (40, 2), (1, 3), (33, 4)] {
-        story.write(&array, block, byte).await;
+        facts.write(&array, block, byte).await;
     }
     writer.await;
     dies.await;
     // Begun when it was gone, and acknowledged: nobody counts on the device any more.
-    story.write(&array, 49, 5).await;
+    facts.write(&array, 49, 5).await;
     is_on_record.set(true);
     assert_eq!(state(&array), Some(JournalState::Lost));
     assert_eq!(array.counts().members_lost, 0);
     fill(&array).await;
-    story.write(&array, 1, 6).await;
+    facts.write(&array, 1, 6).await;
 }
 
 #[test]
@@ -172,16 +172,16 @@ fn the_device_is_lost_at_any_moment_and_the_power_too() {
         let media = made(level, members);
         for after in (0..300_000).step_by(23_000) {
             for cut in (10..).step_by(7) {
-                let story = made_story();
+                let facts = made_facts();
                 let is_on_record = Rc::new(Cell::new(false));
                 let flag = is_on_record.clone();
-                let (is_through, left) = boot(&media, cut, &story, move |world, story| {
-                    serve_until_it_dies(world, story, flag.clone(), after)
+                let (is_through, left) = boot(&media, cut, &facts, move |world, facts| {
+                    serve_until_it_dies(world, facts, flag.clone(), after)
                 });
                 let when = format!("{level}, {after} ns, cut at {cut}");
                 // The device is back, as it was or older than what the members say: both are right.
-                check(torn(&left, cut), &story, &when);
-                check_without(torn(&left, cut + 1), &story, is_on_record.get(), &when);
+                check(torn(&left, cut), &facts, &when);
+                check_without(torn(&left, cut + 1), &facts, is_on_record.get(), &when);
                 if is_through {
                     break;
                 }
@@ -191,8 +191,8 @@ fn the_device_is_lost_at_any_moment_and_the_power_too() {
 }
 
 /// The device is gone for good: what was acknowledged is there, if its loss is on record.
-fn check_without(media: Vec<Medium>, story: &Story, is_on_record: bool, when: &str) {
-    let (model, when) = (story.model.borrow().clone(), when.to_owned());
+fn check_without(media: Vec<Medium>, facts: &Facts, is_on_record: bool, when: &str) {
+    let (model, when) = (facts.model.borrow().clone(), when.to_owned());
     on_media(media, move |world| async move {
         let members: Vec<usize> = (0..world.drives.len() - 1).collect();
         match world.assemble(&members, PLAIN).await {
@@ -217,20 +217,20 @@ fn check_without(media: Vec<Medium>, story: &Story, is_on_record: bool, when: &s
 fn a_cut_while_the_journal_moves_loses_nothing() {
     let mut media = made(Level::Raid5, 3);
     media.push(Medium::default());
-    let story_of = || made_story();
-    at_every_step("move", &media, story_of, move |world, story| async move {
+    let story_of = || made_facts();
+    at_every_step("move", &media, story_of, move |world, facts| async move {
         let (array, _) = world.assemble(&[3, 0, 2, 1], PLAIN).await.expect("all");
-        story.write(&array, 1, 1).await;
+        facts.write(&array, 1, 1).await;
         let second = world.drives[4].clone();
         array.set_journal(Some((second, SECOND_UUID))).await.expect("moved");
-        story.write(&array, 17, 2).await;
+        facts.write(&array, 17, 2).await;
         array.set_journal(None).await.expect("on the members");
         assert_eq!(state(&array), None);
-        story.write(&array, 1, 3).await;
+        facts.write(&array, 1, 3).await;
         let first = world.drives[3].clone();
         array.set_journal(Some((first, JOURNAL_UUID))).await.expect("back");
-        story.write(&array, 40, 4).await;
-        story.write(&array, 17, 5).await;
+        facts.write(&array, 40, 4).await;
+        facts.write(&array, 17, 5).await;
     });
 }
 

@@ -4,7 +4,7 @@
 use voltier_array::{AssembleOptions, Consistency, Level};
 use voltier_block::Prng;
 
-use crate::crash::{Story, boot, check, made, made_story};
+use crate::crash::{Facts, boot, check, made, made_facts};
 use crate::drive::Medium;
 use crate::world::{World, on_media};
 
@@ -23,11 +23,11 @@ fn after(media: &[Medium], luck: u64, cut: impl Fn(&Medium, &mut Prng) -> Medium
 }
 
 /// A life that writes a block of each of two regions, and no more.
-async fn serve(world: World, story: Story, byte: u8) {
+async fn serve(world: World, facts: Facts, byte: u8) {
     let order: Vec<usize> = (0..world.drives.len()).collect();
     let (array, _) = world.assemble(&order, PLAIN).await.expect("all of them");
-    story.write(&array, 600, byte).await;
-    story.write(&array, 1, byte).await;
+    facts.write(&array, 600, byte).await;
+    facts.write(&array, 1, byte).await;
 }
 
 #[test]
@@ -37,18 +37,18 @@ fn dirty_regions_that_were_on_their_way_when_the_process_died_do_not_go_with_the
         let (mut kill, mut is_through) = (0, false);
         while !is_through {
             let killed;
-            let story = made_story();
+            let facts = made_facts();
             (is_through, killed) =
-                boot(&media, kill, &story, |world, story| serve(world, story, 1));
+                boot(&media, kill, &facts, |world, facts| serve(world, facts, 1));
             let killed = after(&killed, kill, Medium::after_kill);
             for cut in (kill % 5..).step_by(11) {
-                let model = story.model.borrow().clone();
-                let story = made_story();
-                story.model.replace(model);
+                let model = facts.model.borrow().clone();
+                let facts = made_facts();
+                facts.model.replace(model);
                 let (is_second_through, left) =
-                    boot(&killed, cut, &story, |world, story| serve(world, story, 2));
+                    boot(&killed, cut, &facts, |world, facts| serve(world, facts, 2));
                 let left = after(&left, kill + cut, Medium::after_power_cut);
-                check(left, &story, &format!("{level} {consistency:?}, {kill}, then {cut}"));
+                check(left, &facts, &format!("{level} {consistency:?}, {kill}, then {cut}"));
                 if is_second_through {
                     break;
                 }
@@ -61,20 +61,20 @@ fn dirty_regions_that_were_on_their_way_when_the_process_died_do_not_go_with_the
 #[test]
 fn a_start_that_is_cut_off_after_a_kill_leaves_no_member_behind() {
     let media = made(Level::Raid5, 3, Consistency::Journal);
-    let story = Story::default();
+    let facts = Facts::default();
     let start = |world: World, _| async move {
         let _ = world.assemble(&[0, 1, 2], PLAIN).await;
     };
     let (mut kill, mut is_through) = (0, false);
     while !is_through {
         let killed;
-        (is_through, killed) = boot(&media, kill, &story, start);
+        (is_through, killed) = boot(&media, kill, &facts, start);
         for luck in 0..2 {
             let killed = after(&killed, kill + luck, Medium::after_kill);
             let (mut cut, mut is_second_through) = (0, false);
             while !is_second_through {
                 let left;
-                (is_second_through, left) = boot(&killed, cut, &story, start);
+                (is_second_through, left) = boot(&killed, cut, &facts, start);
                 on_media(
                     after(&left, cut + luck, Medium::after_power_cut),
                     move |world| async move {

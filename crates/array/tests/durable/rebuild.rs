@@ -6,7 +6,7 @@ use voltier_array::{
 };
 use voltier_block::BlockDevice;
 
-use crate::crash::{Story, at_every_step};
+use crate::crash::{Facts, at_every_step};
 use crate::drive::Drive;
 use crate::world::{
     World, blocks, made, on_media, options, read, refused, with_drives, with_some_over, write,
@@ -318,8 +318,8 @@ fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
         at_every_step(
             "rebuild",
             &media,
-            || Story::after(blocks),
-            move |world, story| async move {
+            || Facts::after(blocks),
+            move |world, facts| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let degraded = AssembleOptions { degraded: true, ..PLAIN };
                 let (array, _) = world.assemble(&order[1..], degraded).await.expect("enough");
@@ -327,10 +327,10 @@ fn a_cut_at_any_moment_of_a_rebuild_is_gone_on_from() {
                 array.ended(BackgroundTask::Rebuild).await;
                 // Copies have no write hole: requests may be cut off as well.
                 if level == Level::Raid1 {
-                    story.write(&array, 100, 5).await;
+                    facts.write(&array, 100, 5).await;
                 }
                 array.stop().await.expect("stop");
-                story.is_stopped.set(true);
+                facts.is_stopped.set(true);
                 world.drives[1].flush().await.expect("flush");
             },
         );
@@ -347,23 +347,23 @@ fn a_cut_while_members_are_rebuilt_or_copied_and_written_loses_nothing_with_a_jo
         at_every_step(
             "rebuild and write",
             &media,
-            || Story::after(blocks),
-            move |world, story| async move {
+            || Facts::after(blocks),
+            move |world, facts| async move {
                 let order: Vec<usize> = (usize::from(!is_copy)..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("enough");
                 array.set_pace(BackgroundTask::Rebuild, FAST);
                 array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
                 for (index, block) in blocks.into_iter().enumerate() {
-                    story.write(&array, block, 10 + index as u8).await;
+                    facts.write(&array, block, 10 + index as u8).await;
                 }
                 let mut byte = 20;
                 while array.rebuild_status().progress.is_running {
                     // While the member is put in service as well.
                     world.handle.sleep(SECOND_NS / 2000).await;
-                    story.write(&array, blocks[byte as usize % 6] + 1, byte).await;
+                    facts.write(&array, blocks[byte as usize % 6] + 1, byte).await;
                     byte += 1;
                 }
-                story.write(&array, 0, 30).await;
+                facts.write(&array, 0, 30).await;
             },
         );
     }
@@ -376,18 +376,18 @@ fn a_cut_while_copies_are_rebuilt_and_written_loses_nothing() {
     at_every_step(
         "rebuild and write",
         &media,
-        || Story::after(blocks),
-        move |world, story| async move {
+        || Facts::after(blocks),
+        move |world, facts| async move {
             let degraded = AssembleOptions { degraded: true, ..PLAIN };
             let (array, _) = world.assemble(&[1], degraded).await.expect("enough");
             array.replace(0, world.drives[2].clone(), NEW).await.expect("taken");
             for (index, block) in blocks.into_iter().enumerate() {
-                story.write(&array, block, 10 + index as u8).await;
+                facts.write(&array, block, 10 + index as u8).await;
             }
             array.ended(BackgroundTask::Rebuild).await;
-            story.write(&array, 0, 30).await;
+            facts.write(&array, 0, 30).await;
             world.handle.sleep(11 * SECOND_NS).await;
-            story.write(&array, 600, 31).await;
+            facts.write(&array, 600, 31).await;
         },
     );
 }
@@ -400,16 +400,16 @@ fn a_cut_at_any_moment_of_a_copy_leaves_the_old_member_or_the_new_one() {
         at_every_step(
             "copy",
             &media,
-            || Story::after(blocks),
-            move |world, story| async move {
+            || Facts::after(blocks),
+            move |world, facts| async move {
                 let order: Vec<usize> = (0..members).collect();
                 let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
                 array.replace(0, world.drives[members].clone(), NEW).await.expect("taken");
                 for (index, block) in blocks.into_iter().enumerate() {
-                    story.write(&array, block, 10 + index as u8).await;
+                    facts.write(&array, block, 10 + index as u8).await;
                 }
                 array.ended(BackgroundTask::Rebuild).await;
-                story.write(&array, 0, 30).await;
+                facts.write(&array, 0, 30).await;
             },
         );
     }
@@ -426,18 +426,18 @@ fn a_cut_while_a_member_is_given_what_changed_loses_nothing() {
         array.stop().await.expect("stop");
         world.media()
     });
-    let before_story = || {
-        let story = Story::after(blocks);
-        story.model.borrow_mut().acknowledge(500, 9);
-        story
+    let before_facts = || {
+        let facts = Facts::after(blocks);
+        facts.model.borrow_mut().acknowledge(500, 9);
+        facts
     };
-    at_every_step("return", &before, before_story, |world, story| async move {
+    at_every_step("return", &before, before_facts, |world, facts| async move {
         let degraded = AssembleOptions { degraded: true, ..PLAIN };
         let (array, _) = world.assemble(&[0, 1], degraded).await.expect("enough");
         let back = array.replace(0, world.drives[0].clone(), NEW).await;
         assert_eq!(back, Ok(Replacement::Return));
-        story.write(&array, 700, 12).await;
+        facts.write(&array, 700, 12).await;
         array.ended(BackgroundTask::Rebuild).await;
-        story.write(&array, 0, 30).await;
+        facts.write(&array, 0, 30).await;
     });
 }

@@ -10,7 +10,7 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Prng, SectorRange};
 
-use crate::crash::{Story, boot, start_without_the_fifth};
+use crate::crash::{Facts, boot, start_without_the_fifth};
 use crate::drive::{Drive, Medium};
 use crate::grow::choices;
 use crate::world::{Model, World, made, on_media, options, read, with_drives, write};
@@ -325,21 +325,21 @@ fn filled(level: Level, members: usize, how: Consistency, step: usize) -> (Vec<M
     })
 }
 
-fn story(model: &Model) -> Story {
-    let story = Story::default();
-    story.is_made.set(true);
-    story.model.replace(model.clone());
-    story
+fn facts(model: &Model) -> Facts {
+    let facts = Facts::default();
+    facts.is_made.set(true);
+    facts.model.replace(model.clone());
+    facts
 }
 
 /// Grows, with requests beside it, and goes on until all is moved.
-async fn moves(world: World, story: Story, members: usize, seed: u64) {
+async fn moves(world: World, facts: Facts, members: usize, seed: u64) {
     let order: Vec<usize> = (0..members).collect();
     let (array, _) = world.assemble(&order, PLAIN).await.expect("all");
     let all = blocks(&array);
-    story.write(&array, all[1] + 1, 9).await;
+    facts.write(&array, all[1] + 1, 9).await;
     grow(&world, &array).await.expect("it can");
-    let (client, told, handle) = (array.clone(), story.clone(), world.handle.clone());
+    let (client, told, handle) = (array.clone(), facts.clone(), world.handle.clone());
     let client = world.handle.spawn(async move {
         let mut dice = Prng::new(seed);
         for _ in 0..40 {
@@ -354,14 +354,14 @@ async fn moves(world: World, story: Story, members: usize, seed: u64) {
     assert!(array.reshape_status().is_none(), "it went to its end");
     client.await;
     let last = *blocks(&array).last().expect("there are some");
-    story.write(&array, last, 30).await;
+    facts.write(&array, last, 30).await;
     array.stop().await.expect("stop");
-    story.is_stopped.set(true);
+    facts.is_stopped.set(true);
 }
 
 /// The array after a cut, without some members: then they are replaced, and the move goes to its end.
-fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usize>, when: &str) {
-    let (story, when) = (story.clone(), when.to_owned());
+fn after_cut(media: Vec<Medium>, facts: &Facts, members: usize, lost: Option<usize>, when: &str) {
+    let (facts, when) = (facts.clone(), when.to_owned());
     on_media(media, move |world| async move {
         let mut order = Vec::new();
         for number in 0..=members {
@@ -376,8 +376,8 @@ fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usi
             panic!("{when}: {error}");
         });
         array.set_pace(BackgroundTask::Rebuild, FAST);
-        assert!(!story.is_stopped.get() || report.was_clean, "{when}");
-        let mut model = story.model.borrow().clone();
+        assert!(!facts.is_stopped.get() || report.was_clean, "{when}");
+        let mut model = facts.model.borrow().clone();
         let first = model.check(&array, &when).await;
         if lost.is_none() && when.len().is_multiple_of(2) {
             // A stop in order in the middle, and any one goes missing.
@@ -415,9 +415,9 @@ fn after_cut(media: Vec<Medium>, story: &Story, members: usize, lost: Option<usi
 fn at_steps(level: Level, members: usize, how: Consistency, step: usize, stride: usize) {
     let (media, model) = filled(level, members, how, step);
     for cut in (0..).step_by(stride) {
-        let story = story(&model);
+        let facts = facts(&model);
         let (is_through, after) =
-            boot(&media, cut, &story, move |world, story| moves(world, story, members, cut));
+            boot(&media, cut, &facts, move |world, facts| moves(world, facts, members, cut));
         if is_through {
             assert!(cut > 100, "nothing happened");
             return;
@@ -428,7 +428,7 @@ fn at_steps(level: Level, members: usize, how: Consistency, step: usize, stride:
             let mut dice = Prng::new(cut * 10 + luck as u64);
             let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
             let when = format!("{level} {how:?}, cut at {cut}, {luck}, without {lost:?}");
-            after_cut(left, &story, members, lost, &when);
+            after_cut(left, &facts, members, lost, &when);
         }
     }
 }
@@ -461,9 +461,9 @@ fn cuts_follow_each_other_and_nothing_is_lost() {
     let (media, model) = filled(Level::Raid5, members, Consistency::Journal, 1);
     for seed in 0..60 {
         let mut dice = Prng::new(seed);
-        let story = story(&model);
-        let scenario = move |world, story| moves(world, story, members, seed);
-        let (mut is_through, mut after) = boot(&media, 150 + dice.below(500), &story, scenario);
+        let facts = facts(&model);
+        let scenario = move |world, facts| moves(world, facts, members, seed);
+        let (mut is_through, mut after) = boot(&media, 150 + dice.below(500), &facts, scenario);
         for round in 0..6 {
             if is_through {
                 break;
@@ -471,18 +471,18 @@ fn cuts_follow_each_other_and_nothing_is_lost() {
             let left: Vec<Medium> =
                 after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
             let cut = 5 + dice.below(150);
-            (is_through, after) = boot(&left, cut, &story, move |world, story| async move {
+            (is_through, after) = boot(&left, cut, &facts, move |world, facts| async move {
                 let (array, _) = world.assemble(&[3, 1, 0, 2], EITHER).await.expect("all");
                 array.set_pace(BackgroundTask::Rebuild, FAST);
                 for chunk in 0..8 {
-                    story.write(&array, (seed + round * 3 + chunk) % 90 * 16, chunk as u8).await;
+                    facts.write(&array, (seed + round * 3 + chunk) % 90 * 16, chunk as u8).await;
                 }
                 array.reshaped().await;
             });
         }
         let mut dice = Prng::new(seed + 1000);
         let left = after.iter().map(|medium| medium.after_power_cut(&mut dice)).collect();
-        after_cut(left, &story, members, Some(seed as usize % 4), &format!("seed {seed}"));
+        after_cut(left, &facts, members, Some(seed as usize % 4), &format!("seed {seed}"));
     }
 }
 
@@ -493,10 +493,10 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_with_on
     let (media, model) = filled(Level::Raid6, members, Consistency::Journal, 3);
     let mut shapes = [0, 0];
     for cut in (0..).step_by(5) {
-        let story = story(&model);
-        let (is_through, after) = boot(&media, cut, &story, |world, story| async move {
+        let facts = facts(&model);
+        let (is_through, after) = boot(&media, cut, &facts, |world, facts| async move {
             let (array, _) = world.assemble(&[0, 1, 2, 3], PLAIN).await.expect("all");
-            story.write(&array, 16, 9).await;
+            facts.write(&array, 16, 9).await;
             array.set_pace(BackgroundTask::Rebuild, SLOW);
             array.grow_capacity(world.drives[4].clone(), uuid(4)).await.expect("it can");
         });
@@ -508,7 +508,7 @@ fn a_cut_and_a_start_without_the_new_device_leave_the_array_as_it_was_or_with_on
         let has_grown = on_media(left, move |world| async move {
             let is_five = |it: &Geometry| it.member_count() == 5;
             let (array, mut model, has_grown) =
-                start_without_the_fifth(&world, &story, 32, cut, is_five).await;
+                start_without_the_fifth(&world, &facts, 32, cut, is_five).await;
             array.set_pace(BackgroundTask::Rebuild, FAST);
             if has_grown {
                 array.replace(4, world.drives[4].clone(), [99; 16]).await.expect("it can");

@@ -128,8 +128,8 @@ fn order(work: Work, lines: u64) -> Vec<u64> {
         }
         Work::Random => (0..3 * lines).map(|_| dice.below(lines)).collect(),
         Work::Streams(streams) => {
-            let stretch = lines / streams;
-            let next = |step: u64| step % streams * stretch + step / streams % stretch;
+            let share = lines / streams;
+            let next = |step: u64| step % streams * share + step / streams % share;
             (0..3 * lines).map(next).collect()
         }
     }

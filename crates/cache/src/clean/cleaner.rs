@@ -25,6 +25,7 @@ use crate::devices::health::SsdHealth;
 use crate::devices::origin::Origin;
 use crate::devices::ssd::Ssd;
 use crate::ground::Ground;
+use crate::log::change::Change;
 use crate::log::commit::Log;
 use crate::log::damage::Damage;
 use crate::log::pressure::Pressure;
@@ -350,7 +351,8 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 let number = self.log.queue_internal(cleaned);
                 self.log.internal_acked(number).await?;
             } else {
-                self.map.change().call_clean(cleaned);
+                let copies = cleaned.into_iter().filter_map(Change::into_clean_copy);
+                self.map.change().call_clean(copies);
             }
         }
         if let Some(error) = failed {

@@ -5,6 +5,7 @@ use std::task::Waker;
 
 use voltier_block::Bytes;
 
+use crate::map::contents::CleanCopy;
 use crate::numbers::{Line, Slot};
 
 /// Where a line's data comes from; decides what happens when the line changed meanwhile.
@@ -25,6 +26,18 @@ pub(crate) enum Change {
     Clean { line: Line, slot: Slot, crc_bits: u32, mask: Option<u128> },
     /// The line is not to be served from the cache any more.
     Drop { line: Line },
+}
+
+impl Change {
+    /// The copy that this change calls clean, for the map of a cache whose log has ended.
+    pub(crate) fn into_clean_copy(self) -> Option<CleanCopy> {
+        match self {
+            Self::Clean { line, slot, crc_bits, mask } => {
+                Some(CleanCopy { line, slot, crc_bits, mask })
+            }
+            Self::Data { .. } | Self::Drop { .. } => None,
+        }
+    }
 }
 
 /// Changes of one kind of sender, numbered in order.

@@ -79,7 +79,7 @@ impl Intents {
         first as usize..=last as usize
     }
 
-    /// IntentMarks the regions of `range`, durably, before it is written past the log.
+    /// Sets the intent marks of the regions of `range`, durably, before the range is written past the log.
     ///
     /// # Errors
     /// When the SSD does not take the mark.

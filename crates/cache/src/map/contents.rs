@@ -5,7 +5,6 @@ use std::ops::Range;
 use voltier_block::SectorRange;
 
 use crate::format::geometry::{Geometry, mask_of};
-use crate::log::change::Change;
 use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
@@ -29,6 +28,14 @@ pub(crate) struct Contents {
     evictions: u64,
     /// Clean lines that were dropped because the origin may be newer.
     suspect_lines: u64,
+}
+
+/// A copy of a line that the origin has: the one that was in `slot`, with this CRC and mask.
+pub(crate) struct CleanCopy {
+    pub(crate) line: Line,
+    pub(crate) slot: Slot,
+    pub(crate) crc_bits: u32,
+    pub(crate) mask: Option<u128>,
 }
 
 /// A policy for a cache of this geometry, with room for the moment when nothing can be evicted.
@@ -134,9 +141,8 @@ impl Contents {
     }
 
     /// The origin has these copies, and no log is to hear of it: its end was before.
-    pub(crate) fn call_clean(&mut self, copies: Vec<Change>) {
-        for copy in copies {
-            let Change::Clean { line, slot, crc_bits, mask } = copy else { continue };
+    pub(crate) fn call_clean(&mut self, copies: impl Iterator<Item = CleanCopy>) {
+        for CleanCopy { line, slot, crc_bits, mask } in copies {
             let index = &self.index;
             let is_same = index.is_dirty_in(line, slot)
                 && (index.crc_bits(slot), index.mask(slot)) == (crc_bits, mask);

@@ -1,8 +1,8 @@
-//! Order among requests that touch the same lines: striped reader-writer locks, no allocation
+//! Order among requests that touch the same lines: reader-writer locks in buckets, no allocation
 //! unless somebody really waits.
 //!
-//! A request takes the stripes of all its lines in ascending order of stripe, so two requests never
-//! wait for each other. Two lines may share a stripe; the cost is a wait in vain, once in hundreds.
+//! A request takes the buckets of all its lines in ascending order of bucket, so two requests never
+//! wait for each other. Two lines may share a bucket; the cost is a wait in vain, once in hundreds.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -12,8 +12,8 @@ use std::task::{Poll, Waker};
 
 use crate::numbers::Line;
 
-/// Stripes: with 256 lines in flight, one request in 256 meets a stranger on its stripe.
-const STRIPE_COUNT: usize = 1 << 16;
+/// Buckets: with 256 lines in flight, one request in 256 meets a stranger on its bucket.
+const BUCKET_COUNT: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -24,7 +24,7 @@ pub(crate) enum Access {
 /// The locks of one cache.
 pub(crate) struct LineLocks {
     /// Readers, or -1 for a writer.
-    stripes: Vec<Cell<i32>>,
+    buckets: Vec<Cell<i32>>,
     waiting: RefCell<BTreeMap<u32, VecDeque<Waker>>>,
 }
 
@@ -35,14 +35,14 @@ pub(crate) struct LineGuard {
     access: Access,
 }
 
-/// Stripes of one request: most requests touch one or two lines.
+/// Buckets of one request: most requests touch one or two lines.
 enum Held {
     One(u32),
     Many(Vec<u32>),
 }
 
 impl Held {
-    fn stripes(&self) -> &[u32] {
+    fn buckets(&self) -> &[u32] {
         match self {
             Held::One(one) => std::slice::from_ref(one),
             Held::Many(many) => many,
@@ -50,83 +50,83 @@ impl Held {
     }
 }
 
-fn stripe_of(line: Line) -> u32 {
-    // Neighbouring lines get neighbouring stripes: a large request takes distinct ones.
-    (line.0 % STRIPE_COUNT as u64) as u32
+fn bucket_of(line: Line) -> u32 {
+    // Neighbouring lines get neighbouring buckets: a large request takes distinct ones.
+    (line.0 % BUCKET_COUNT as u64) as u32
 }
 
 impl LineLocks {
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self {
-            stripes: vec![Cell::new(0); STRIPE_COUNT],
+            buckets: vec![Cell::new(0); BUCKET_COUNT],
             waiting: RefCell::new(BTreeMap::new()),
         })
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        STRIPE_COUNT * size_of::<Cell<i32>>()
+        BUCKET_COUNT * size_of::<Cell<i32>>()
     }
 
-    /// Stripes that are held, and stripes that somebody waits for.
+    /// Buckets that are held, and buckets that somebody waits for.
     pub(crate) fn in_use(&self) -> (usize, usize) {
-        let held = self.stripes.iter().filter(|stripe| stripe.get() != 0).count();
+        let held = self.buckets.iter().filter(|bucket| bucket.get() != 0).count();
         (held, self.waiting.borrow().len())
     }
 
-    fn is_free(&self, stripe: u32, access: Access) -> bool {
-        let held = self.stripes[stripe as usize].get();
+    fn is_free(&self, bucket: u32, access: Access) -> bool {
+        let held = self.buckets[bucket as usize].get();
         match access {
             Access::Shared => held >= 0,
             Access::Exclusive => held == 0,
         }
     }
 
-    fn try_take(&self, stripe: u32, access: Access) -> bool {
-        let free = self.is_free(stripe, access);
+    fn try_take(&self, bucket: u32, access: Access) -> bool {
+        let free = self.is_free(bucket, access);
         if free {
-            let cell = &self.stripes[stripe as usize];
+            let cell = &self.buckets[bucket as usize];
             cell.set(if access == Access::Shared { cell.get() + 1 } else { -1 });
         }
         free
     }
 
-    async fn take(&self, stripe: u32, access: Access) {
-        if self.try_take(stripe, access) {
+    async fn take(&self, bucket: u32, access: Access) {
+        if self.try_take(bucket, access) {
             return;
         }
         poll_fn(|context| {
-            if self.try_take(stripe, access) {
+            if self.try_take(bucket, access) {
                 return Poll::Ready(());
             }
             let mut waiting = self.waiting.borrow_mut();
-            waiting.entry(stripe).or_default().push_back(context.waker().clone());
+            waiting.entry(bucket).or_default().push_back(context.waker().clone());
             Poll::Pending
         })
         .await;
     }
 
-    fn give(&self, stripe: u32, access: Access) {
-        let cell = &self.stripes[stripe as usize];
+    fn give(&self, bucket: u32, access: Access) {
+        let cell = &self.buckets[bucket as usize];
         cell.set(if access == Access::Shared { cell.get() - 1 } else { 0 });
         if cell.get() != 0 || self.waiting.borrow().is_empty() {
             return;
         }
         // Everybody tries again, in the order of their arrival: the tasks' queue is first come.
-        let waiting = self.waiting.borrow_mut().remove(&stripe);
+        let waiting = self.waiting.borrow_mut().remove(&bucket);
         for waker in waiting.into_iter().flatten() {
             waker.wake();
         }
     }
 
-    /// The stripes of lines `first..=last`, two or more, in the order in which all take them.
-    fn stripes_of(first: Line, last: Line) -> Vec<u32> {
-        let mut stripes: Vec<u32> = if last - first >= STRIPE_COUNT as u64 {
-            (0..STRIPE_COUNT as u32).collect()
+    /// The buckets of lines `first..=last`, two or more, in the order in which all take them.
+    fn buckets_of(first: Line, last: Line) -> Vec<u32> {
+        let mut buckets: Vec<u32> = if last - first >= BUCKET_COUNT as u64 {
+            (0..BUCKET_COUNT as u32).collect()
         } else {
-            first.through(last).map(stripe_of).collect()
+            first.through(last).map(bucket_of).collect()
         };
-        stripes.sort_unstable();
-        stripes
+        buckets.sort_unstable();
+        buckets
     }
 
     /// Locks the lines `first..=last` if nobody else has one of them.
@@ -137,15 +137,15 @@ impl LineLocks {
         access: Access,
     ) -> Option<LineGuard> {
         let held = if first == last {
-            Held::One(stripe_of(first))
+            Held::One(bucket_of(first))
         } else {
-            Held::Many(Self::stripes_of(first, last))
+            Held::Many(Self::buckets_of(first, last))
         };
-        if !held.stripes().iter().all(|stripe| self.is_free(*stripe, access)) {
+        if !held.buckets().iter().all(|bucket| self.is_free(*bucket, access)) {
             return None;
         }
-        for stripe in held.stripes() {
-            assert!(self.try_take(*stripe, access), "a stripe of a request comes once");
+        for bucket in held.buckets() {
+            assert!(self.try_take(*bucket, access), "a bucket of a request comes once");
         }
         Some(LineGuard { locks: self.clone(), held, access })
     }
@@ -158,17 +158,17 @@ impl LineLocks {
         access: Access,
     ) -> LineGuard {
         if first == last {
-            let stripe = stripe_of(first);
-            self.take(stripe, access).await;
-            return LineGuard { locks: self.clone(), held: Held::One(stripe), access };
+            let bucket = bucket_of(first);
+            self.take(bucket, access).await;
+            return LineGuard { locks: self.clone(), held: Held::One(bucket), access };
         }
-        let stripes = Self::stripes_of(first, last);
+        let buckets = Self::buckets_of(first, last);
         let mut guard = LineGuard { locks: self.clone(), held: Held::Many(Vec::new()), access };
-        for stripe in stripes {
-            self.take(stripe, access).await;
+        for bucket in buckets {
+            self.take(bucket, access).await;
             // Held as it grows: a request dropped here gives back what it has.
             if let Held::Many(held) = &mut guard.held {
-                held.push(stripe);
+                held.push(bucket);
             }
         }
         guard
@@ -177,8 +177,8 @@ impl LineLocks {
 
 impl Drop for LineGuard {
     fn drop(&mut self) {
-        for stripe in self.held.stripes() {
-            self.locks.give(*stripe, self.access);
+        for bucket in self.held.buckets() {
+            self.locks.give(*bucket, self.access);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of the same range at the same time: one leads, and the others wait for its answer.
+//! Requests of the same range at the same time: a leader does the I/O, its waiters take the result.
 //!
 //! Long reads share: the leader reads for all. All of them hold the lines' locks for reading, so nothing
 //! can have changed between the leader's read and the arrival of the others.
@@ -57,7 +57,7 @@ impl<Given: Default, Answer> Default for Waiters<Given, Answer> {
 }
 
 impl<Given: Default, Answer> SingleFlight<Given, Answer> {
-    /// Waits for the leader of this very range, and gives it something, or leads.
+    /// Waits for the leader of this very range, and gives it something, or becomes the leader.
     pub(super) fn join(
         &self,
         range: SectorRange,
@@ -75,7 +75,7 @@ impl<Given: Default, Answer> SingleFlight<Given, Answer> {
         Role::Leader(Leader { of: self, key })
     }
 
-    /// Whether a request of this range leads.
+    /// Whether a request of this range is a leader.
     pub(super) fn has(&self, range: SectorRange) -> bool {
         self.0.borrow().contains_key(&key_of(range))
     }

@@ -37,7 +37,7 @@ const DIRTY_LIMIT_PERCENT: u64 = 90;
 /// How a write's wait for its lines ends.
 enum Wait {
     /// The write has its lines, and answers those that came later and wait.
-    Leads(LineGuard, Overwritten),
+    Leader(LineGuard, Overwritten),
     /// A write of the same range has answered for all.
     Overwritten(WriteAnswer),
 }
@@ -118,7 +118,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
         let (guard, overwritten) = match free {
             Some(guard) => (guard, Overwritten::default()),
             None => match self.wait_for_lines(range, &mut data, access).await {
-                Wait::Leads(guard, overwritten) => (guard, overwritten),
+                Wait::Leader(guard, overwritten) => (guard, overwritten),
                 Wait::Overwritten(answer) => return answer,
             },
         };
@@ -140,7 +140,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
                     if let Some(newest) = overwritten.given.take() {
                         *data = newest;
                     }
-                    return Wait::Leads(guard, overwritten);
+                    return Wait::Leader(guard, overwritten);
                 }
                 Role::Waiter(answer) => {
                     // Without one the first was dropped: the next try is for the lines themselves.

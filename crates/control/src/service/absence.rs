@@ -44,7 +44,7 @@ impl Hindrance {
 #[derive(Clone, Debug)]
 pub(super) struct Missing {
     pub(super) device: DeviceSpec,
-    /// The part of the device: `origin`, `SSD`, `member`, `newcomer`, `journal`, `spare`.
+    /// The part of the device: `origin`, `SSD`, `member`, `pending member`, `journal`, `spare`.
     part: &'static str,
     identity: Option<DriveIdentity>,
     /// The storage under its path when it was looked for: another drive, or nothing.
@@ -153,7 +153,7 @@ pub(super) fn survey<E: Engine>(
     let (taken, free): (Vec<_>, Vec<_>) =
         spares.into_iter().partition(|spare| service.has_label(spare, record.uuid));
     let members = record.members.iter().flatten().map(|device| (device, "member"));
-    let ours = members.chain(record.incoming.iter().map(|device| (device, "newcomer")));
+    let ours = members.chain(record.incoming.iter().map(|device| (device, "pending member")));
     let ours = ours.chain(record.journal.iter().map(|device| (device, "journal")));
     for (device, part) in ours.chain(taken.iter().map(|device| (device, "spare"))) {
         if device.is_volatile() {

@@ -24,7 +24,7 @@ impl<E: Engine> Service<E> {
         }
         if let Some(other) = self.holder_of(name, &export) {
             return Err(ControlError::failed(format!(
-                "{} is a door of volume {other}; choose another address",
+                "{} is an export of volume {other}; choose another address",
                 export.uri(&other)
             )));
         }

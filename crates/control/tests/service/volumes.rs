@@ -58,7 +58,7 @@ fn a_name_in_use_a_device_in_use_and_the_same_device_twice_are_refused() {
 }
 
 #[test]
-fn a_delete_drains_closes_doors_and_forgets() {
+fn a_delete_drains_closes_exports_and_forgets() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);
     let export = nbd(&fixture);

@@ -134,7 +134,7 @@ impl Server {
         let device = match &target.kind {
             Kind::Folder(folder) => return Ok(folder.clone()),
             Kind::Paths(paths) => paths[0].clone(),
-            Kind::Volume(_) => target.file_door(&self.door())?,
+            Kind::Volume(_) => target.file_export(&self.export())?,
             Kind::Nbd(_) | Kind::Rbd(_) | Kind::Model(_) => {
                 return Err(LabError::Target {
                     target: target.given.clone(),
@@ -274,12 +274,12 @@ impl Server {
         }
         self.unmount();
         for target in targets {
-            target.close_file_door(&self.door());
+            target.close_file_export(&self.export());
         }
     }
 
     /// Where a volume is a file.
-    fn door(&self) -> PathBuf {
+    fn export(&self) -> PathBuf {
         self.folder.path().join("volume")
     }
 

@@ -72,7 +72,7 @@ pub struct VolumeTarget {
     state: PathBuf,
     program: PathBuf,
     uri: String,
-    door: Option<ExportSpec>,
+    export: Option<ExportSpec>,
     mode: String,
 }
 
@@ -208,7 +208,7 @@ impl Target {
             state: daemon.state.clone(),
             program: daemon.program.clone(),
             uri: String::new(),
-            door: None,
+            export: None,
             mode: String::new(),
         };
         let status = volume.show()?;
@@ -369,17 +369,17 @@ impl Target {
     ///
     /// # Errors
     /// When the daemon refuses the file, or the target is no volume.
-    pub fn file_door(&self, path: &Path) -> Result<PathBuf, LabError> {
+    pub fn file_export(&self, path: &Path) -> Result<PathBuf, LabError> {
         let Kind::Volume(volume) = &self.kind else {
             return Err(self.refuse("is no volume: it has no FUSE file"));
         };
-        let door = ExportSpec::Fuse(path.to_path_buf());
-        volume.ask(&Request::Export { name: volume.name.clone(), export: door })?;
+        let export = ExportSpec::Fuse(path.to_path_buf());
+        volume.ask(&Request::Export { name: volume.name.clone(), export })?;
         Ok(path.to_path_buf())
     }
 
-    /// Closes an export that [`Target::file_door`] has opened.
-    pub fn close_file_door(&self, path: &Path) {
+    /// Closes an export that [`Target::file_export`] has opened.
+    pub fn close_file_export(&self, path: &Path) {
         if let Kind::Volume(volume) = &self.kind
             && path.exists()
         {
@@ -392,11 +392,11 @@ impl Target {
     /// Closes exports, and removes what the run made when it is complete.
     pub fn close(&mut self, is_complete: bool) {
         if let Kind::Volume(volume) = &mut self.kind
-            && let Some(door) = volume.door.take()
+            && let Some(export) = volume.export.take()
         {
             let name = volume.name.clone();
             // The daemon may be gone: then so is the export.
-            volume.ask(&Request::Unexport { name, export: Some(door) }).ok();
+            volume.ask(&Request::Unexport { name, export: Some(export) }).ok();
         }
         if let Kind::Folder(folder) = &self.kind
             && is_complete
@@ -440,10 +440,10 @@ impl VolumeTarget {
     /// An export of our own beside those that clients use.
     fn open(&mut self) -> Result<(), LabError> {
         let socket = self.state.join(format!("{}.lab-{}.sock", self.name, std::process::id()));
-        let door = ExportSpec::Nbd(voltier_control::NbdAddress::Unix(socket));
-        self.uri = door.uri(&self.name);
-        self.ask(&Request::Export { name: self.name.clone(), export: door.clone() })?;
-        self.door = Some(door);
+        let export = ExportSpec::Nbd(voltier_control::NbdAddress::Unix(socket));
+        self.uri = export.uri(&self.name);
+        self.ask(&Request::Export { name: self.name.clone(), export: export.clone() })?;
+        self.export = Some(export);
         Ok(())
     }
 }

@@ -132,7 +132,7 @@ pub(super) fn symbol(number: usize) -> MarkerSymbol {
     SYMBOLS[number % SYMBOLS.len()].clone()
 }
 
-/// A shaded stretch of the x axis.
+/// A shaded range of the x axis.
 pub(super) fn band(x0: f64, x1: f64) -> Shape {
     Shape::new()
         .shape_type(ShapeType::Rect)

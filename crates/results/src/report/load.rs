@@ -165,7 +165,7 @@ fn over_load(curve: &CurveVerdict) -> Chart {
     Chart {
         title: format!("Load curve: {}", curve.label),
         caption: match curve.knee.at {
-            Some(_) => format!("{}. The estimates span the shaded stretch.", curve.knee.text),
+            Some(_) => format!("{}. The estimates span the shaded range.", curve.knee.text),
             None => format!("{}.", curve.knee.text),
         },
         traces,

@@ -133,23 +133,23 @@ fn rows(fixture: &ArrayFixture) -> Rows {
     let array = fixture.array();
     let after = array.geometry().clone();
     let Some(status) = array.reshape_status() else {
-        let (position, is_next_open) = (None, false);
-        return Rows { before: after.clone(), after, position, is_next_open };
+        let (checkpoint, is_next_open) = (None, false);
+        return Rows { before: after.clone(), after, checkpoint, is_next_open };
     };
     let before = fixture.setup.shape_before(&after);
     let data = before.data_chunks() as u64;
     let unit_bytes = (data + 1) * before.stripe_sectors() * SECTOR_BYTES;
-    let position = status.progress.done_bytes.div_ceil(unit_bytes);
+    let checkpoint = status.progress.done_bytes.div_ceil(unit_bytes);
     // The first units lie over themselves.
     let known = fixture.known().0.into_iter().flatten();
     let superblocks = known.filter(|own| own.array.geometry.data_chunks() > before.data_chunks());
     let is_open = |record: ReshapeRecord| {
-        let is_between = record.moved_sectors > 0 || record.staged_sectors > 0;
-        record.position > position || (record.position == position && is_between)
+        let is_between = record.moved_sectors > 0 || record.backed_up_sectors > 0;
+        record.checkpoint > checkpoint || (record.checkpoint == checkpoint && is_between)
     };
     let is_next_open =
-        position < data && superblocks.filter_map(|own| own.array.reshape).any(is_open);
-    Rows { before, after, position: Some(position), is_next_open }
+        checkpoint < data && superblocks.filter_map(|own| own.array.reshape).any(is_open);
+    Rows { before, after, checkpoint: Some(checkpoint), is_next_open }
 }
 
 /// Holds every row of a region that something was written to to what the volume has there, which is

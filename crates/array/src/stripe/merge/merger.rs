@@ -96,9 +96,9 @@ impl<D: BlockDevice> Merger<D> {
             Arrival::Alone(stream, small) => {
                 self.handle.finish(self.clone().write_alone(stream, small)).await
             }
-            Arrival::Lead(batch) => self.handle.finish(self.clone().lead(batch)).await,
-            Arrival::Follow(_) if canary::is(Canary::HeldAcknowledged) => Ok(()),
-            Arrival::Follow(batch) => batch.result().await,
+            Arrival::Leader(batch) => self.handle.finish(self.clone().write_as_leader(batch)).await,
+            Arrival::Waiter(_) if canary::is(Canary::HeldAcknowledged) => Ok(()),
+            Arrival::Waiter(batch) => batch.result().await,
         }
     }
 
@@ -114,7 +114,7 @@ impl<D: BlockDevice> Merger<D> {
     }
 
     /// Waits as long as it is of use, then writes what has come.
-    async fn lead(self: Rc<Self>, batch: Rc<MergeBatch>) -> IoResult<()> {
+    async fn write_as_leader(self: Rc<Self>, batch: Rc<MergeBatch>) -> IoResult<()> {
         while let Some(until_ns) = self.streams.waits_until(&batch, self.handle.now()) {
             change_or(&self.handle, &batch, until_ns).await;
         }
@@ -151,10 +151,10 @@ impl<D: BlockDevice> Merger<D> {
 pub(crate) enum Arrival {
     /// The write goes, as one of a stream.
     Alone(usize, SmallWrite),
-    /// The write waits; its caller sees to the batch.
-    Lead(Rc<MergeBatch>),
-    /// The write waits with others.
-    Follow(Rc<MergeBatch>),
+    /// The write waits, and its caller writes the whole batch.
+    Leader(Rc<MergeBatch>),
+    /// The write waits for the leader of its batch.
+    Waiter(Rc<MergeBatch>),
 }
 
 /// Streams that are known at once.
@@ -256,7 +256,7 @@ impl Streams {
                 if self.until(own, &open, now).is_none() {
                     open.changed.notify();
                 }
-                return Arrival::Follow(open);
+                return Arrival::Waiter(open);
             }
             own.open = None;
             open.is_passed.set(true);
@@ -278,7 +278,7 @@ impl Streams {
         let sectors = SectorRange::new(Lba(small.stripe.0 * stripe_sectors), stripe_sectors);
         let batch = Rc::new(MergeBatch::new(stream, small, sectors, now));
         own.open = Some(batch.clone());
-        Arrival::Lead(batch)
+        Arrival::Leader(batch)
     }
 
     /// Until when a batch waits, if nothing changes; none if it waits no longer.

@@ -37,7 +37,7 @@ struct Head {
     crc: U32,
     member: U32,
     array: [u8; 16],
-    position: U64,
+    checkpoint: U64,
     start: U64,
     sectors: U64,
     rows: U64,
@@ -59,12 +59,12 @@ pub(crate) fn sectors_at_once(unit_rows: u64, chunk_sectors: u64) -> u64 {
     sectors.min(chunk_sectors)
 }
 
-fn encode(owner: Owner, position: u64, span: Span, rows: u64, data: &[u8]) -> Bytes {
+fn encode(owner: Owner, checkpoint: u64, span: Span, rows: u64, data: &[u8]) -> Bytes {
     let mut head = Head::new_zeroed();
     head.magic = MAGIC;
     head.member = (owner.member.0 as u32).into();
     head.array = owner.array;
-    head.position = position.into();
+    head.checkpoint = checkpoint.into();
     head.start = span.start.into();
     head.sectors = span.count().into();
     head.rows = rows.into();
@@ -76,12 +76,12 @@ fn encode(owner: Owner, position: u64, span: Span, rows: u64, data: &[u8]) -> By
 }
 
 /// The content, if it is just this.
-fn decode(whole: Bytes, owner: Owner, position: u64, span: Span, rows: u64) -> Option<Bytes> {
+fn decode(whole: Bytes, owner: Owner, checkpoint: u64, span: Span, rows: u64) -> Option<Bytes> {
     let head = Head::ref_from_bytes(whole.get(..HEAD_BYTES)?).ok()?;
     let is_it = head.magic == MAGIC
         && head.member.get() as usize == owner.member.0
         && head.array == owner.array
-        && head.position.get() == position
+        && head.checkpoint.get() == checkpoint
         && (head.start.get(), head.sectors.get(), head.rows.get())
             == (span.start, span.count(), rows)
         && whole.len() == HEAD_BYTES + rows as usize * span.bytes()
@@ -112,10 +112,10 @@ impl<D: BlockDevice> BackupArea<D> {
     ///
     /// # Errors
     /// When a member does not take it that cannot be lost.
-    pub(super) async fn stage(self: &Rc<Self>, position: u64, filled: &Filled) -> IoResult<()> {
+    pub(super) async fn keep(self: &Rc<Self>, checkpoint: u64, filled: &Filled) -> IoResult<()> {
         let rows = count(&filled.rows);
         let write = |(member, data): (MemberIndex, &Bytes)| {
-            let whole = encode(self.backup_owner(member), position, filled.span, rows, data);
+            let whole = encode(self.backup_owner(member), checkpoint, filled.span, rows, data);
             self.clone().write_backup(member, whole)
         };
         let writes = self.members.indexes().zip(&filled.members).map(write);
@@ -148,9 +148,9 @@ impl<D: BlockDevice> BackupArea<D> {
         two: &TwoShapes,
         record: ReshapeRecord,
     ) -> IoResult<()> {
-        let window = two.shapes().window(record.position, 1);
+        let window = two.shapes().window(record.checkpoint, 1);
         let start = record.moved_sectors;
-        let span = Span { start, end: start + record.staged_sectors };
+        let span = Span { start, end: start + record.backed_up_sectors };
         let members = self.members.indexes();
         let restore = |member: MemberIndex| {
             let (area, rows) = (self.clone(), window.new_rows.clone());
@@ -165,7 +165,7 @@ impl<D: BlockDevice> BackupArea<D> {
                 let whole = read_long(&*device, at, bytes).await;
                 let owner = area.backup_owner(member);
                 let kept = whole.and_then(|whole| {
-                    let kept = decode(whole.freeze(), owner, record.position, span, count);
+                    let kept = decode(whole.freeze(), owner, record.checkpoint, span, count);
                     kept.ok_or(IoError::Medium)
                 });
                 match kept {
@@ -213,8 +213,8 @@ mod tests {
             (owner, 5, Span { start: 0, end: 16 }, 2),
             (owner, 5, Span { start: 8, end: 40 }, 1),
         ];
-        for (owner, position, span, rows) in others {
-            assert!(decode(whole.clone(), owner, position, span, rows).is_none());
+        for (owner, checkpoint, span, rows) in others {
+            assert!(decode(whole.clone(), owner, checkpoint, span, rows).is_none());
         }
         for at in [0, 9, 13, 64, HEAD_BYTES, whole.len() - 1] {
             let mut damaged = Buf::copy_of(&whole);

@@ -1,7 +1,7 @@
 //! Capacity expansion: stripes get wider while the array serves. `docs/internals/capacity-expansion.md`
 //! has the protocol and why it holds.
 //!
-//! - `worker`: moves windows, and raises the position.
+//! - `worker`: moves windows, and raises the checkpoint.
 //! - `strips`: rows of the old shape become rows of the new one.
 //! - `backup_area`: the first units lie over what they are moved to, and are kept elsewhere meanwhile.
 //!
@@ -118,7 +118,7 @@ impl Moving {
     pub(crate) fn status(&self, now: Nanos, pace: Pace) -> ReshapeStatus {
         let (before, after) = (&self.shapes().before, &self.shapes().after);
         let bytes = |sectors| sectors * SECTOR_BYTES;
-        let done = bytes(self.shapes().border(self.position()));
+        let done = bytes(self.shapes().border(self.checkpoint()));
         let total = bytes(before.sectors());
         self.pacer.set_pace_if_new(pace);
         ReshapeStatus {

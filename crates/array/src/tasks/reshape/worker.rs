@@ -2,7 +2,7 @@
 //!
 //! A window is closed to requests, and what the journal has for the window is brought in place. The
 //! worker writes the window's rows where nothing is needed any more, and flushes. Then the superblocks
-//! say that the position is behind the window. Until all of them do, the rows that the worker read are
+//! say that the checkpoint is behind the window. Until all of them do, the rows that the worker read are
 //! as they were. The first units lie over what they are moved to: all members keep these units
 //! (`backup_area`) before the worker writes them.
 
@@ -54,12 +54,12 @@ pub(crate) enum Step {
 /// Units of the next window that has something in it.
 fn units_at_once(two: &TwoShapes) -> u64 {
     let unit_bytes = two.shapes().unit_rows() * two.shapes().before.chunk_sectors() * SECTOR_BYTES;
-    let apart = two.shapes().units_apart(two.position());
+    let apart = two.shapes().units_apart(two.checkpoint());
     (WINDOW_BYTES / unit_bytes).min(apart).max(1)
 }
 
-fn checkpoint(position: u64, redo_from: u64) -> ReshapeRecord {
-    ReshapeRecord { position, redo_from, ..ReshapeRecord::default() }
+fn record_at(checkpoint: u64, redo_from: u64) -> ReshapeRecord {
+    ReshapeRecord { checkpoint, redo_from, ..ReshapeRecord::default() }
 }
 
 /// The worker of a capacity expansion.
@@ -160,7 +160,7 @@ impl<D: BlockDevice> Reshape<D> {
         if moving.waits_for.get().is_some() && !is_between {
             return Step::WaitUntil(now + WAIT_NS);
         }
-        if moving.position() == moving.shapes().end() {
+        if moving.checkpoint() == moving.shapes().end() {
             return end().await.unwrap_or_else(|error| {
                 moving.last_error.set(Some(error));
                 Step::WaitUntil(now + RETRY_NS)
@@ -198,10 +198,10 @@ impl<D: BlockDevice> Reshape<D> {
         rows * self.geometry.chunk_sectors() * SECTOR_BYTES
     }
 
-    /// So many units from the position on were never written, and nothing was where they go: there is
+    /// So many units from the checkpoint on were never written, and nothing was where they go: there is
     /// nothing to move.
     fn blank_units(&self, moving: &Moving) -> u64 {
-        let (shapes, position) = (moving.shapes(), moving.position());
+        let (shapes, checkpoint) = (moving.shapes(), moving.checkpoint());
         let row_of =
             |region: Region| self.geometry.row_at(self.bitmap.regions().sectors_of(region).start);
         let last = Row(shapes.before.stripe_count() - 1);
@@ -209,12 +209,12 @@ impl<D: BlockDevice> Reshape<D> {
             let region = self.bitmap.region_of(self.geometry.stripe_of(0, row.min(last)));
             self.bitmap.next_written(region).map(row_of)
         };
-        let first = shapes.window(position, 1);
+        let first = shapes.window(checkpoint, 1);
         let behind = first.old_rows.start;
         let Some(old) = next_written(behind) else {
             // Nothing is left to be moved; where it goes to there may be something still.
             let Some(new) = next_written(first.new_rows.start) else {
-                return shapes.end() - position;
+                return shapes.end() - checkpoint;
             };
             return new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
         };
@@ -228,7 +228,7 @@ impl<D: BlockDevice> Reshape<D> {
         let blank = self.blank_units(moving);
         let is_blank = blank > 0 && !moving.record().is_between();
         let units = if is_blank { blank } else { units_at_once(moving) };
-        let window = moving.shapes().window(moving.position(), units);
+        let window = moving.shapes().window(moving.checkpoint(), units);
         moving.fence().close(window.range).await;
         let moved = self.move_closed(moving, &window, is_blank).await;
         match moved {
@@ -250,11 +250,11 @@ impl<D: BlockDevice> Reshape<D> {
         }
         let drained = self.journal.drain().await?;
         if self.waits_for().is_some() && !moving.record().is_between() {
-            // Since it was asked a member went, or a copy began, which would not have what is staged.
+            // A member went meanwhile, or a copy began, which would lack what the backup areas hold.
             return Ok(0);
         }
         let redo_from = if canary::is(Canary::MovedRedone) { 0 } else { drained };
-        let next = checkpoint(window.units.end, redo_from);
+        let next = record_at(window.units.end, redo_from);
         if !is_blank && window.overlaps_itself() {
             self.move_over_itself(moving, window, redo_from).await?;
         } else {
@@ -270,7 +270,7 @@ impl<D: BlockDevice> Reshape<D> {
             self.journal.note_flushed(redo_from);
             self.say_moved(moving, next).await?;
         }
-        moving.set_position(window.units.end);
+        moving.set_checkpoint(window.units.end);
         Ok(if is_blank { 0 } else { window.range.bytes() })
     }
 
@@ -321,14 +321,14 @@ impl<D: BlockDevice> Reshape<D> {
         self.membership.flush(&self.members).await?;
         self.journal.note_flushed(redo_from);
         let begun = moving.record();
-        let from = begun.moved_sectors + begun.staged_sectors;
-        let position = window.units.start;
-        let record = checkpoint(position, redo_from);
+        let from = begun.moved_sectors + begun.backed_up_sectors;
+        let checkpoint = window.units.start;
+        let record = record_at(checkpoint, redo_from);
         if !begun.is_between() {
             self.restriper.check_readable(moving, window.units.clone()).await?;
         }
-        if begun.staged_sectors > 0 {
-            if !canary::is(Canary::StagedNotRestored) {
+        if begun.backed_up_sectors > 0 {
+            if !canary::is(Canary::BackupNotRestored) {
                 self.backup.restore(moving, begun).await?;
             }
             self.end_part(moving, from, record).await?;
@@ -338,11 +338,11 @@ impl<D: BlockDevice> Reshape<D> {
         for span in spans(moving, from, sectors) {
             let strip = Strip { units: window.units.clone(), span };
             let filled = self.restriper.strip_in_new_shape(moving, &strip).await?;
-            if !canary::is(Canary::MovedUnstaged) {
-                self.backup.stage(position, &filled).await?;
-                let (moved_sectors, staged_sectors) = (span.start, span.count());
-                let staged = ReshapeRecord { moved_sectors, staged_sectors, ..record };
-                self.say_moved(moving, staged).await?;
+            if !canary::is(Canary::MovedWithoutBackup) {
+                self.backup.keep(checkpoint, &filled).await?;
+                let (moved_sectors, backed_up_sectors) = (span.start, span.count());
+                let kept = ReshapeRecord { moved_sectors, backed_up_sectors, ..record };
+                self.say_moved(moving, kept).await?;
             }
             self.restriper.write_rows(&filled).await?;
             self.end_part(moving, span.end, record).await?;
@@ -355,7 +355,7 @@ impl<D: BlockDevice> Reshape<D> {
         self.membership.flush(&self.members).await?;
         let is_through = to == self.geometry.chunk_sectors();
         let record = if is_through {
-            ReshapeRecord { position: record.position + 1, ..record }
+            ReshapeRecord { checkpoint: record.checkpoint + 1, ..record }
         } else {
             ReshapeRecord { moved_sectors: to, ..record }
         };

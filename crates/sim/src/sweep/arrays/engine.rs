@@ -18,7 +18,7 @@ use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, CacheRecord, ControlError,
-    ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, MemberStatus, RegisteredArray,
+    ControlResult, DeviceSpec, ExportSpec, Identity, JournalStatus, PlaceStatus, RegisteredArray,
     Service, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
 
@@ -379,7 +379,7 @@ impl ArrayEngine for ArraySimEngine {
         let members = now.members.iter().zip(&open.devices).enumerate();
         let member = |(index, (member, device)): (usize, (&voltier_array::MemberStatus, _))| {
             let device: &Option<DeviceSpec> = device;
-            MemberStatus {
+            PlaceStatus {
                 index: index as u32,
                 path: device.as_ref().map(DeviceSpec::to_string).unwrap_or_default(),
                 uuid: Identity(member.uuid).to_string(),

@@ -24,6 +24,9 @@ const CLIENTS: u64 = 3;
 const WARM_UP_NS: u64 = 25_000_000;
 const TAIL_NS: u64 = 4_000_000;
 
+/// The policy that a cache changes to.
+const NEWEST_POLICY: PolicyKind = PolicyKind::ALL[PolicyKind::ALL.len() - 1];
+
 /// A management command, in the circumstances in which it is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -195,7 +198,7 @@ impl Command {
                 &[("mode", mode.as_str())]
             }
             Self::SetThenFlush => &[("mode", "wt")],
-            Self::SetPolicy => &[("policy", PolicyKind::S3Fifo.name())],
+            Self::SetPolicy => &[("policy", NEWEST_POLICY.name())],
             Self::SetOrdered => &[("ordered", "on")],
             _ => &[("admission", "touches:2"), ("seq_cutoff", "16K"), ("dirty_high", "80")],
         };
