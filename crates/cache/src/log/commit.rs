@@ -330,9 +330,9 @@ impl<S: BlockDevice> Log<S> {
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
     pub(crate) fn oldest_epoch(&self, lines_max: usize) -> Option<(BTreeMap<Line, Version>, u64)> {
         let state = self.state.borrow();
-        // Of a log that has ended only what is durable is written out.
-        let below =
-            if self.ssd.takes_writes() { state.acked_sequence } else { state.durable_sequence };
+        // Of a log that has ended only what is durable is written out for as long as a start may replay it.
+        let all = self.ssd.takes_writes() || !self.ssd.may_be_replayed();
+        let below = if all { state.acked_sequence } else { state.durable_sequence };
         let batch = state.ordered.as_ref()?.batch(below, lines_max)?;
         Some((batch.versions, batch.last_sequence))
     }
