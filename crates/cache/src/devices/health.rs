@@ -73,7 +73,7 @@ impl SsdState {
                 Some(Self::Salvaging)
             }
             (Self::LossUnrecorded, SsdEvent::LossRecorded { salvages: false })
-            | (Self::Salvaging, SsdEvent::Salvaged) => Some(Self::Lost),
+            | (Self::Salvaging, SsdEvent::Salvaged | SsdEvent::GivenUp { .. }) => Some(Self::Lost),
             (Self::Evacuating | Self::LossUnrecorded | Self::Salvaging | Self::Lost, _)
             | (Self::Online, SsdEvent::LossRecorded { .. } | SsdEvent::Salvaged) => None,
         }
@@ -135,9 +135,8 @@ impl Drop for Salvage {
     fn drop(&mut self) {
         self.0.salvages.set(false);
         let salvaged = self.0.salvaged.take();
-        if self.0.step(SsdEvent::Salvaged)
-            && let Some(salvaged) = salvaged
-        {
+        self.0.step(SsdEvent::Salvaged);
+        if let Some(salvaged) = salvaged {
             salvaged();
         }
         self.0.news.notify();
@@ -333,8 +332,8 @@ mod tests {
             (LossUnrecorded, with_lines, Some(Salvaging)),
             (LossUnrecorded, Salvaged, None),
             (Salvaging, WritesRefused, None),
-            (Salvaging, gated, None),
-            (Salvaging, ungated, None),
+            (Salvaging, gated, Some(Lost)),
+            (Salvaging, ungated, Some(Lost)),
             (Salvaging, recorded, None),
             (Salvaging, with_lines, None),
             (Salvaging, Salvaged, Some(Lost)),
