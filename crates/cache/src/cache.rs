@@ -235,9 +235,14 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().origin.device()
     }
 
-    /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again.
-    pub fn on_failure(&self, gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static) {
-        self.ground().health.set_gate(Box::new(gate));
+    /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again. Then
+    /// `salvaged` is called if lines that were left have been tried, and fewer may be lost now.
+    pub fn on_failure(
+        &self,
+        gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+        salvaged: impl FnOnce() + 'static,
+    ) {
+        self.ground().health.set_gate(Box::new(gate), Box::new(salvaged));
     }
 
     /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines
@@ -285,6 +290,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         ground.lifecycle.advance_to(Stage::Stopping);
         ground.log.forget_fills();
         ground.wake_all();
+        // The cleaner may wait for the record of a loss.
+        drop(ground.health.release_waits());
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         for task in tasks.into_iter().rev() {
             ground.wake_all();
@@ -323,6 +330,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     pub fn kill(&self) {
         self.ground().lifecycle.advance_to(Stage::Stopping);
         self.ground().health.give_up();
+        drop(self.ground().health.release_waits());
     }
 
     /// Stops the cache and erases its superblock, so that nobody takes it for one again.
