@@ -450,7 +450,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             return Err(IoError::Medium);
         }
         if self.ssd.takes_writes() {
-            // Whoever hears of it may count on it after a power cut. A line is clean when that news is formed.
+            // The caller may count on it after a power cut. A line is clean when that news is formed.
             self.log.all_acked().await?;
             self.log.make_durable().await?;
         }

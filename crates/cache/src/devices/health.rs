@@ -254,8 +254,8 @@ impl SsdHealth {
         }
     }
 
-    /// Gives an SSD up that is evacuated, with lines left that the caller tries when that is on record. `None`
-    /// if the SSD has been given up.
+    /// Gives an SSD up that is evacuated, with lines left that the caller tries when that is on record.
+    /// `None` if the SSD has been given up.
     pub(crate) fn begin_salvage(self: &Rc<Self>) -> Option<Salvage> {
         if !self.is_evacuating() {
             return None;

@@ -474,9 +474,9 @@ impl LogState {
         }
     }
 
-    /// Slots whose data a power cut may take, although their records are acknowledged, where a replay may find
-    /// no dirty copy of the line. Others may go to the origin: after a power cut an older dirty copy follows
-    /// them, and sectors that a flush covered are in both.
+    /// Slots whose data a power cut may take, although their records are acknowledged, where a replay may
+    /// find no dirty copy of the line. Others may go to the origin: after a power cut an older dirty copy
+    /// follows them, and sectors that a flush covered are in both.
     pub(super) fn slots_not_durable(&self) -> BTreeSet<Slot> {
         let mut always_dirty: BTreeMap<Line, bool> = BTreeMap::new();
         let mut slots = BTreeSet::new();
