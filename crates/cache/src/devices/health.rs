@@ -304,6 +304,41 @@ mod tests {
     use super::*;
     use voltier_ring::{Executor, NoFiles};
 
+    /// Steps that the health of an SSD brought about, in order.
+    #[derive(Clone, Default)]
+    struct Steps(Rc<RefCell<Vec<&'static str>>>);
+
+    impl Steps {
+        fn note(&self, step: &'static str) -> impl Fn() + use<> {
+            let steps = self.0.clone();
+            move || steps.borrow_mut().push(step)
+        }
+
+        /// Notes what an SSD brings about; its log is ended by these, and `is_unflushed` once abandoned.
+        fn take_in(
+            &self,
+            health: &SsdHealth,
+            end_log: impl Fn() + 'static,
+            abandon_log: impl Fn() + 'static,
+            is_unflushed: bool,
+        ) {
+            let gate = Rc::new(self.note("recorded"));
+            health.on_change(Consequences {
+                end_log: Box::new(end_log),
+                abandon_log: Box::new(move || {
+                    abandon_log();
+                    is_unflushed
+                }),
+                wake_all: Box::new(self.note("all wake")),
+            });
+            let recorded = move || -> Pin<Box<dyn Future<Output = ()>>> {
+                let gate = gate.clone();
+                Box::pin(async move { gate() })
+            };
+            health.set_gate(Box::new(recorded), Box::new(|| {}));
+        }
+    }
+
     #[test]
     fn every_event_in_every_state_does_what_the_table_says() {
         use SsdEvent::{Salvaged, WritesRefused};
@@ -352,29 +387,15 @@ mod tests {
     fn an_evacuation_ends_the_log_once_and_lets_nobody_pass_before_its_end_is_on_record() {
         let mut executor = Executor::in_virtual_time(NoFiles);
         let handle = executor.handle();
-        let steps = Rc::new(RefCell::new(Vec::new()));
-        let seen = steps.clone();
+        let steps = Steps::default();
+        let noted = steps.clone();
         executor.block_on(async move {
             let health = SsdHealth::new(handle.clone());
-            let note = |step: &'static str| {
-                let steps = steps.clone();
-                move || steps.borrow_mut().push(step)
-            };
-            let abandoned = note("abandoned");
-            health.on_change(Consequences {
-                end_log: Box::new(note("log ends")),
-                abandon_log: Box::new(move || {
-                    abandoned();
-                    false
-                }),
-                wake_all: Box::new(note("all wake")),
-            });
-            let gate = note("recorded");
-            health.set_gate(Box::new(move || Box::pin(async move { gate() })), Box::new(|| {}));
+            noted.take_in(&health, noted.note("log ends"), noted.note("abandoned"), false);
             health.refuse_writes();
             health.refuse_writes();
             assert!(health.is_evacuating() && !health.failed() && !health.takes_writes());
-            let (waiting, passed) = (health.clone(), note("passed"));
+            let (waiting, passed) = (health.clone(), noted.note("passed"));
             let waiter = handle.spawn(async move {
                 assert_eq!(waiting.past_gate().await, Err(IoError::Medium), "a failed batch");
                 waiting.past_gate().await.expect("the evacuation ends");
@@ -387,7 +408,7 @@ mod tests {
             waiter.await;
         });
         let order = ["log ends", "all wake", "abandoned", "all wake", "recorded", "passed"];
-        assert_eq!(*seen.borrow(), order);
+        assert_eq!(*steps.0.borrow(), order);
     }
 
     #[test]
@@ -424,31 +445,18 @@ mod tests {
     fn a_lost_ssd_ends_the_log_once_and_lets_nobody_pass_before_the_gate_has_run() {
         let mut executor = Executor::in_virtual_time(NoFiles);
         let handle = executor.handle();
-        let steps = Rc::new(RefCell::new(Vec::new()));
-        let seen = steps.clone();
+        let steps = Steps::default();
+        let noted = steps.clone();
         executor.block_on(async move {
             let health = SsdHealth::new(handle.clone());
-            let note = |step: &'static str| {
-                let steps = steps.clone();
-                move || steps.borrow_mut().push(step)
-            };
-            let (ends, gate, passed) = (note("log ends"), note("recorded"), note("passed"));
-            health.on_change(Consequences {
-                end_log: Box::new(|| {}),
-                abandon_log: Box::new(move || {
-                    ends();
-                    true
-                }),
-                wake_all: Box::new(note("all wake")),
-            });
+            noted.take_in(&health, || {}, noted.note("log ends"), true);
             health.past_gate().await.expect("nothing is wrong");
-            health.set_gate(Box::new(move || Box::pin(async move { gate() })), Box::new(|| {}));
             health.give_up();
             health.give_up();
             assert!(health.failed() && health.unflushed_loss());
             health.past_gate().await.expect("the gate has run");
-            passed();
+            noted.note("passed")();
         });
-        assert_eq!(*seen.borrow(), ["log ends", "all wake", "recorded", "passed"]);
+        assert_eq!(*steps.0.borrow(), ["log ends", "all wake", "recorded", "passed"]);
     }
 }

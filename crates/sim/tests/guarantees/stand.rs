@@ -5,7 +5,7 @@ use std::future::Future;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Prng, SectorRange,
 };
-use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, Settings, UnwritableSsd};
+use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, Settings};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
 use voltier_sim::{Cut, Medium, SimDisk, SimDrive, World};
@@ -32,7 +32,7 @@ pub(crate) fn in_virtual_time<F: Future<Output = ()> + 'static>(body: impl FnOnc
 
 pub(crate) fn options(mode: Mode, generation_min: u64) -> OpenOptions {
     let settings = Settings { mode, ..Settings::default() };
-    OpenOptions { uuid: None, generation_min, settings, seed: 1, unwritable: UnwritableSsd::Refuse }
+    OpenOptions { generation_min, ..OpenOptions::with(settings) }
 }
 
 pub(crate) fn line_range(line: u64) -> SectorRange {
