@@ -10,8 +10,8 @@ use crate::spec::DeviceSpec;
 /// Newest version this program writes; newer ones are refused. The program writes the oldest one that
 /// can say what there is. Version 1 is for no arrays, 2 for arrays that have neither spare pools nor
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
-/// `congested` is as usual.
-pub const REGISTRY_VERSION: u32 = 5;
+/// `congested` is as usual. Version 5 is for caches of which none is evacuated.
+pub const REGISTRY_VERSION: u32 = 6;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -41,7 +41,11 @@ impl Body {
         let congested_else = |volume: &VolumeRecord| {
             volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
         };
-        if self.volumes.iter().any(congested_else) {
+        let is_evacuating =
+            |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
+        if self.volumes.iter().any(is_evacuating) {
+            6
+        } else if self.volumes.iter().any(congested_else) {
             5
         } else if self.arrays.iter().any(merges_else) {
             4

@@ -158,11 +158,14 @@ impl Stand {
     }
 
     /// Checks that each line is what is expected, or what an unfinished write of `above` and its number
-    /// made of it.
-    pub(crate) async fn check_either(&self, above: u8) {
+    /// made of it. From now on the found content is expected: no later read may go back or forth.
+    pub(crate) async fn check_either(&mut self, above: u8) {
         for line in 0..LINES {
-            let found = self.read(line_range(line)).await.expect("every line can be read");
+            let range = line_range(line);
+            let found = self.read(range).await.expect("every line can be read");
             assert!(self.is_either(line, &found, above), "line {line}");
+            let place = range.start.bytes() as usize..range.end().bytes() as usize;
+            self.expected[place].copy_from_slice(&found);
         }
     }
 
