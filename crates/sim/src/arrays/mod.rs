@@ -16,7 +16,8 @@
 //! - `left`: what a crash leaves.
 //! - `fixture`: drives, an array, a model; `members`: which drive is which member.
 //! - `checks`: holds the array to model and parity.
-//! - `clients`, `operator`, `growth`, `expansion`, `journal`, `scrubbing`: what is done meanwhile.
+//! - `clients`, `operator`, `growth`, `expansion`, `journal`, `hang`, `scrubbing`: what is done
+//!   meanwhile.
 //! - `trial`, `start`: how a start is tried, and what may be refused.
 //! - `crash`: the crash-point sweep.
 //! - `stacked`: a cache over two arrays.
@@ -29,6 +30,7 @@ mod draw;
 mod expansion;
 mod fixture;
 mod growth;
+mod hang;
 mod journal;
 mod known;
 mod left;
