@@ -134,8 +134,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
 
     /// Lets the dirty lines of a cache whose opening [said that it evacuates](Opened::evacuates) go to the
     /// origin. The caller has the evacuation on record before: a start that finds the origin changed since a
-    /// clean stop must know why.
+    /// clean stop must know why. Lines that cannot be read are tried again for as long as the cache serves.
     pub fn begin_evacuation(&self) {
+        self.0.cleaner.evacuate_from_start();
         self.start_cleaner();
     }
 
@@ -160,6 +161,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
             uuid: ground.log.uuid(),
             generation: ground.log.generation(),
             health: ground.health.health(),
+            evacuation_stalls: self.0.cleaner.evacuation_stalls(),
             lines_total: geometry.capacity_lines(),
             lines_used: contents.lines_expected(),
             lines_loading: contents.loading().map_or(0, |loading| loading.lines_left()),
@@ -233,9 +235,14 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().origin.device()
     }
 
-    /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again.
-    pub fn on_failure(&self, gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static) {
-        self.ground().health.set_gate(Box::new(gate));
+    /// Has `gate` run and waited for if the SSD is given up, before the origin is changed again. Then
+    /// `salvaged` is called if lines that were left have been tried, and fewer may be lost now.
+    pub fn on_failure(
+        &self,
+        gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+        salvaged: impl FnOnce() + 'static,
+    ) {
+        self.ground().health.set_gate(Box::new(gate), Box::new(salvaged));
     }
 
     /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines
@@ -283,6 +290,8 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         ground.lifecycle.advance_to(Stage::Stopping);
         ground.log.forget_fills();
         ground.wake_all();
+        // The cleaner may wait for the record of a loss.
+        drop(ground.health.release_waits());
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         for task in tasks.into_iter().rev() {
             ground.wake_all();
@@ -321,6 +330,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
     pub fn kill(&self) {
         self.ground().lifecycle.advance_to(Stage::Stopping);
         self.ground().health.give_up();
+        drop(self.ground().health.release_waits());
     }
 
     /// Stops the cache and erases its superblock, so that nobody takes it for one again.

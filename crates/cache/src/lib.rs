@@ -16,7 +16,7 @@
 //!
 //! | floor | what it owns |
 //! | --- | --- |
-//! | [`cache`](Cache) | the facade: parts put together, status, settings, stop |
+//! | [`cache`](Cache), `status` | the facade: parts put together, status, settings, stop |
 //! | `serve` | requests of clients: route, reads, writes, discards, flushes |
 //! | `clean` | destaging: the cleaner, its sweeps, runs and stripes |
 //! | `ground` | the parts below, put together |
@@ -24,7 +24,9 @@
 //! | `devices` | the SSD, the origin, and the health of the SSD |
 //! | `map` | index, segments, pins, locks of lines |
 //! | `format` | bytes on the SSD |
+//! | `config` | the settings of a cache |
 //! | [`policy`], [`admission`], [`stream`] | decisions over line numbers |
+//! | `counters`, `packed_array`, [`canary`] | counts of events, arrays of narrow fields, bugs for tests |
 //! | `numbers` | [`Line`] and [`Slot`], the numbers that all floors share |
 //!
 //! The cache is a block device over two block devices, of any kind.

@@ -20,6 +20,9 @@ pub struct Status {
     pub generation: u64,
     /// Whether the SSD takes part.
     pub health: Health,
+    /// The SSD is evacuated, and lines are left of which none could be read for some time; the cleaner goes
+    /// on trying.
+    pub evacuation_stalls: bool,
     /// Lines it holds when full.
     pub lines_total: u64,
     /// Lines it holds, with those that are still to be loaded.

@@ -8,7 +8,7 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::model::Profile;
 use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles, join_all};
@@ -87,13 +87,7 @@ fn with_cache<F: Future<Output = ()> + 'static>(
             FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [7; 16] };
         Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
         let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-        let options = OpenOptions {
-            uuid: None,
-            generation_min: 0,
-            settings,
-            seed: 1,
-            unwritable: UnwritableSsd::Refuse,
-        };
+        let options = OpenOptions::with(settings);
         let opened = Cache::open(&handle, ssd, origin.clone(), options).await;
         let cache = opened.expect("the cache opens").0;
         for line in 0..LINES {

@@ -4,7 +4,7 @@
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Payload};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_filter::{IoKind, IoLog, LogDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -35,13 +35,7 @@ async fn written_in_sequence(handle: &Handle) -> World {
     let format = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [5; 16] };
     Cache::format(&ssd, &origin, &format).await.unwrap();
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings);
     let cache = Cache::open(handle, logged, origin.clone(), options).await.unwrap().0;
     for first in (0..LINES).step_by(REQUEST_BYTES / LINE_BYTES) {
         let mut data = Buf::new(REQUEST_BYTES);

@@ -10,9 +10,7 @@ use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, MIB, Payload, Prng, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{
-    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings, UnwritableSsd,
-};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles, Signal};
 
@@ -100,13 +98,7 @@ impl Stand {
     async fn open(&self, mode: Mode) -> Result<TestCache, OpenError> {
         let settings =
             Settings { mode, dirty_low_percent: 80, dirty_high_percent: 85, ..Settings::default() };
-        let options = OpenOptions {
-            uuid: None,
-            generation_min: 0,
-            settings,
-            seed: 1,
-            unwritable: UnwritableSsd::Refuse,
-        };
+        let options = OpenOptions::with(settings);
         let (ssd, origin) = (self.ssd.clone(), self.origin.clone());
         Cache::open(&self.handle, ssd, origin, options).await.map(|opened| opened.0)
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Payload, Prng, SectorRange};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -20,13 +20,7 @@ fn settings(mode: Mode) -> Settings {
 }
 
 async fn open(handle: &Handle, ssd: &MemoryDevice, origin: &MemoryDevice, mode: Mode) -> TestCache {
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings: settings(mode),
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings(mode));
     let opened = Cache::open(handle, ssd.clone(), origin.clone(), options).await;
     opened.expect("the cache opens").0
 }

@@ -4,7 +4,7 @@
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -58,13 +58,7 @@ fn settings() -> Settings {
 }
 
 async fn open(handle: &Handle, ssd: &MemoryDevice, origin: &MemoryDevice) -> TestCache {
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings: settings(),
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings());
     Cache::open(handle, ssd.clone(), origin.clone(), options).await.expect("it opens").0
 }
 

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, MIB};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::model::Profile;
 use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles, join_all};
@@ -26,13 +26,7 @@ async fn filled_cache(handle: &Handle) -> Cache<Drive, Drive> {
         FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [7; 16] };
     Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings);
     let cache = Cache::open(handle, ssd, origin, options).await.expect("the cache opens").0;
     fill(&cache, 1).await;
     cache

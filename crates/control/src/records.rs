@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 
 use serde::{Deserialize, Serialize};
-use voltier_array::Consistency;
+use voltier_array::{Consistency, CreateOptions, Layout};
 
 use crate::array_settings::ArraySettings;
 use crate::array_spec::{ArrayLevel, consistency_word};
@@ -202,6 +202,19 @@ pub struct PoolRecord {
 }
 
 impl RegisteredArray {
+    /// The form of a new array of this record; its members get these identities.
+    pub fn create_options(&self, member_uuids: Vec<[u8; 16]>) -> CreateOptions {
+        CreateOptions {
+            name: self.name.to_string(),
+            level: self.level.0,
+            layout: Layout::default(),
+            chunk_bytes: self.chunk_bytes.into(),
+            consistency: self.consistency,
+            uuid: self.uuid.0,
+            member_uuids,
+        }
+    }
+
     /// The devices of the array.
     pub fn devices(&self) -> impl Iterator<Item = &DeviceSpec> {
         let members = self.members.iter().flatten();

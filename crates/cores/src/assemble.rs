@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, AssembleReport, CreateOptions, JournalState, Layout,
-    LeftOut, MetadataError, Superblock,
+    Array, ArrayError, AssembleOptions, AssembleReport, JournalState, LeftOut, MetadataError,
+    Superblock,
 };
 use voltier_block::BlockDevice;
 use voltier_control::{
@@ -24,15 +24,7 @@ pub(super) async fn create(handle: Handle, record: RegisteredArray) -> ControlRe
     let (leaves, known) = open_all(&handle, &given)?;
     let journal = journals::open_device(&handle, record.journal.as_ref())?;
     let uuids = given.iter().map(|_| Identity::random().map(|uuid| uuid.0));
-    let options = CreateOptions {
-        name: record.name.to_string(),
-        level: record.level.0,
-        layout: Layout::default(),
-        chunk_bytes: record.chunk_bytes.into(),
-        consistency: record.consistency,
-        uuid: record.uuid.0,
-        member_uuids: uuids.collect::<ControlResult<_>>()?,
-    };
+    let options = record.create_options(uuids.collect::<ControlResult<_>>()?);
     let (journal, known_journal) = journal.unzip();
     let made = Array::create_with_journal(&handle, &options, leaves, journal).await;
     let array = made.map_err(|error| refusal(&error, &given, &record))?;

@@ -257,7 +257,9 @@ impl Engine for CoreEngine {
         // A FUSE file that is still in use is detached from its path here.
         drop(home.exports);
         let (name, devices) = (name.clone(), home.devices);
-        call(&home.remote, move |_| volumes::close(name, devices))
+        let closed = call(&home.remote, move |_| volumes::close(name, devices));
+        home.loss.end();
+        closed
     }
 
     fn attach(&mut self, name: &VolumeName, cache: &CacheRecord) -> ControlResult<u64> {
@@ -287,7 +289,10 @@ impl Engine for CoreEngine {
 
     fn detach(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let (volume, devices) = (name.clone(), self.home(name)?.devices.clone());
-        self.on_core(name, move |_| volumes::detach(volume, devices, write_back))
+        let detached = self.on_core(name, move |_| volumes::detach(volume, devices, write_back));
+        // The registry has the volume without this SSD.
+        self.failure_is_recorded(name);
+        detached
     }
 
     fn configure(&mut self, name: &VolumeName, settings: &Settings) -> ControlResult<()> {
@@ -339,7 +344,7 @@ impl Engine for CoreEngine {
 
     fn failure_is_recorded(&mut self, name: &VolumeName) {
         if let Some(home) = self.homes.get(name) {
-            home.loss.recorded.store(true, Ordering::Release);
+            home.loss.end();
         }
     }
 

@@ -18,6 +18,13 @@ pub(super) struct SsdLoss {
     pub(super) recorded: AtomicBool,
 }
 
+impl SsdLoss {
+    /// The registry has the loss, or needs it no more: the gate opens.
+    pub(super) fn end(&self) {
+        self.recorded.store(true, Ordering::Release);
+    }
+}
+
 /// The gate of a lost SSD: the origin changes only behind it.
 pub(super) struct LossGate {
     pub(super) loss: Arc<SsdLoss>,
@@ -32,5 +39,34 @@ impl LossGate {
         while !self.loss.recorded.load(Ordering::Acquire) {
             handle.sleep(RECORDED_STEP_NS).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use voltier_ring::{Executor, NoFiles};
+
+    #[test]
+    fn a_gate_opens_when_nobody_needs_the_record_any_more() {
+        let mut executor = Executor::in_virtual_time(NoFiles);
+        let handle = executor.handle();
+        executor.block_on(async move {
+            let loss = Arc::new(SsdLoss::default());
+            let (gate, passed) =
+                (LossGate { loss: loss.clone(), waker: None }, Rc::new(Cell::new(false)));
+            let (seen, clock) = (passed.clone(), handle.clone());
+            drop(handle.spawn(async move {
+                gate.pass(clock).await;
+                seen.set(true);
+            }));
+            handle.sleep(10 * RECORDED_STEP_NS).await;
+            assert!(!passed.get() && loss.happened.load(Ordering::Acquire));
+            loss.end();
+            handle.sleep(2 * RECORDED_STEP_NS).await;
+            assert!(passed.get());
+        });
     }
 }

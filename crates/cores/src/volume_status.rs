@@ -38,7 +38,13 @@ pub(super) fn fill(status: &mut VolumeStatus, facts: &Facts) {
     }
     if cache.health == Health::Evacuating {
         status.ssd.state = DeviceState::Evacuating;
-        if status.error.is_empty() {
+        if status.error.is_empty() && cache.evacuation_stalls {
+            status.error = format!(
+                "its SSD {} takes no writes, and {} dirty lines on it cannot be read now: Voltier goes on \
+                 trying, and writes fail; `voltier detach --no-flush {}` gives these lines up",
+                status.ssd.path, cache.lines_dirty, status.name
+            );
+        } else if status.error.is_empty() {
             status.error = format!(
                 "its SSD {} takes no writes any more: {} dirty lines are being written to {}, and \
                  writes wait for that; then `voltier detach {}`, and attach another SSD",

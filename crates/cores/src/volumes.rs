@@ -88,6 +88,7 @@ pub(super) async fn open(
         (generation, evacuates) = (opened.generation, opened.evacuates);
     }
     let size_bytes = volume.limits().bytes();
+    let dirty_lines = dirty_lines_of(&volume);
     let resident = Resident {
         volume: Rc::new(volume),
         servers: RefCell::default(),
@@ -95,7 +96,7 @@ pub(super) async fn open(
         giving_up: Signal::new(),
     };
     RESIDENTS.with_borrow_mut(|all| all.insert(record.name, Rc::new(resident)));
-    Ok(OpenedVolume { size_bytes, generation, evacuates })
+    Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
 }
 
 /// Opens or makes a cache in front of a volume.
@@ -111,8 +112,9 @@ async fn put_in_front(
     if opened.origin_changed || opened.suspect_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
     }
-    let handle = handle.clone();
-    volume.on_ssd_failure(move || Box::pin(gate.pass(handle)));
+    let (handle, waker) = (handle.clone(), gate.waker.clone());
+    let salvaged = move || waker.iter().for_each(|wake| wake());
+    volume.on_ssd_failure(move || Box::pin(gate.pass(handle)), salvaged);
     Ok(opened)
 }
 
@@ -249,6 +251,11 @@ fn not_written_back(
             "writing {name} back: its SSD {ssd} failed and {dirty} lines are lost; \
              `voltier show {name}` lists them, `voltier detach {name} --no-flush` gives them up"
         )
+    } else if status.evacuation_stalls {
+        format!(
+            "writing {name} back: its SSD {ssd} takes no writes, and {dirty} dirty lines on it cannot be \
+             read now; Voltier goes on trying, `voltier detach {name} --no-flush` gives them up"
+        )
     } else if status.origin_errors > origin_errors_before || damaged == 0 {
         format!(
             "writing {name} back: its HDD {origin}: {error}; {dirty} dirty lines stay safe on \
@@ -265,8 +272,11 @@ fn not_written_back(
 
 /// Lines the origin does not have yet.
 pub(super) fn dirty_lines(name: &VolumeName) -> u64 {
-    let cache = resident(name).ok().and_then(|resident| resident.volume.cache());
-    cache.map_or(0, |cache| cache.status().lines_dirty)
+    resident(name).map_or(0, |resident| dirty_lines_of(&resident.volume))
+}
+
+fn dirty_lines_of(volume: &Volume<Drive>) -> u64 {
+    volume.cache().map_or(0, |cache| cache.status().lines_dirty)
 }
 
 /// The facts about a volume.

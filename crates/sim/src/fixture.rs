@@ -2,6 +2,8 @@
 //! leaves of it.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use voltier_block::{Lba, Prng};
@@ -275,7 +277,7 @@ impl CacheFixture {
     /// As the registry does: when the SSD is given up, that is on record before anything changes.
     fn record_losses(self: &Rc<Self>, world: &World, device: &SimCache) {
         let (fixture, world, process) = (Rc::downgrade(self), world.clone(), self.process.get());
-        device.on_failure(move || {
+        let record = move || -> Pin<Box<dyn Future<Output = ()>>> {
             Box::pin(async move {
                 world.pass(1 + world.below(RECORD_NS)).await;
                 match fixture.upgrade() {
@@ -286,7 +288,8 @@ impl CacheFixture {
                     _ => world.wait_for_ever().await,
                 }
             })
-        });
+        };
+        device.on_failure(record, || {});
     }
 
     fn record_loss(&self, world: &World) {

@@ -8,9 +8,7 @@ use voltier_block::{
     SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{
-    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings, UnwritableSsd,
-};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
 use voltier_ring::{Executor, NoFiles};
 
 use crate::disk::{DiskSpec, SimDisk};
@@ -172,13 +170,7 @@ pub(crate) async fn open_as(
     settings: Settings,
     generation_min: u64,
 ) -> Result<(SimCache, u64), OpenError> {
-    let options = OpenOptions {
-        uuid: Some(uuid),
-        generation_min,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions { uuid: Some(uuid), generation_min, ..OpenOptions::with(settings) };
     let (ssd, origin) = drives.clone();
     let (cache, opened) =
         Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await?;

@@ -259,13 +259,15 @@ impl<D: BlockDevice> Volume<D> {
         self.0.gate.close().await
     }
 
-    /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes.
+    /// Has `gate` run, and waited for, when the SSD is given up and before the origin changes. Then
+    /// `salvaged` is called if lines that were left have been tried, and fewer may be lost now.
     pub fn on_ssd_failure(
         &self,
         gate: impl FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + 'static,
+        salvaged: impl FnOnce() + 'static,
     ) {
         if let Some(cache) = self.cache() {
-            cache.on_failure(gate);
+            cache.on_failure(gate, salvaged);
         }
     }
 

@@ -5,7 +5,7 @@
 use voltier_array::{Array, Counts, Geometry, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 use voltier_volume::Volume;
@@ -31,13 +31,7 @@ async fn cache_over(handle: &Handle, array: &TestArray) -> TestCache {
         FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
     Cache::format(&ssd, array, &format).await.unwrap();
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings);
     Cache::open(handle, ssd, array.clone(), options).await.unwrap().0
 }
 

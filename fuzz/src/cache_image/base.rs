@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Bytes, Durability, Lba, SectorRange};
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
 use voltier_sim::{Cut, Medium, SimDisk, SimDrive, World};
@@ -131,13 +131,7 @@ impl Maker {
             ordered: self.profile.ordered,
             ..Settings::default()
         };
-        let options = OpenOptions {
-            uuid: None,
-            generation_min: 0,
-            settings,
-            seed: 1,
-            unwritable: UnwritableSsd::Refuse,
-        };
+        let options = OpenOptions::with(settings);
         let origin = SimDrive::any_sector(origin.clone());
         let opened = Cache::open(self.world.handle(), ssd.clone(), origin, options).await;
         opened.expect("its own cache opens").0

@@ -13,7 +13,7 @@ mod sectors;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use voltier_cache::{Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Mode, OpenOptions, Settings};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::{SimDisk, World};
 
@@ -37,13 +37,7 @@ pub(crate) fn run(input: &[u8]) {
         ordered: how & 128 != 0,
         ..Settings::default()
     };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings);
     let mut profile = base.profile.clone();
     match input.byte() {
         0..240 => {}

@@ -138,7 +138,8 @@ impl Engine for BookEngine {
         let before = self.open.lock().expect("no call panics").insert(record.name.clone(), open);
         assert!(before.is_none(), "{} is opened twice", record.name);
         let generation = cache.map_or(0, |cache| cache.generation.saturating_add(1));
-        Ok(OpenedVolume { size_bytes: record.size_bytes, generation, evacuates: false })
+        let size_bytes = record.size_bytes;
+        Ok(OpenedVolume { size_bytes, generation, dirty_lines: 0, evacuates: false })
     }
 
     fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::SourceFile;
 use xtask::Failure;
 use xtask::fences::{fences, guide_pages};

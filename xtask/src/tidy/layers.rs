@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::Finding;
+use super::finding::Finding;
 use xtask::Failure;
 use xtask::workspace::{Metadata, Package};
 

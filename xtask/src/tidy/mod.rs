@@ -10,6 +10,7 @@
 //! counts. Function length is clippy's (`clippy.toml`).
 
 mod docs;
+mod finding;
 mod layers;
 mod modules;
 mod prose;
@@ -19,39 +20,13 @@ mod sources;
 mod structure;
 mod tree;
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use finding::Finding;
 use ratchet::{Counts, Place, Rule};
 use tree::SourceFile;
 
 use xtask::{Failure, workspace};
-
-/// One breach of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Finding {
-    /// Relative to the workspace.
-    path: PathBuf,
-    /// From 1; 0 when it is about the whole file.
-    line: usize,
-    message: String,
-}
-
-impl Finding {
-    fn new(path: &Path, line: usize, message: impl Into<String>) -> Finding {
-        Finding { path: path.to_path_buf(), line, message: message.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.path.display())?;
-        if self.line > 0 {
-            write!(f, "{}:", self.line)?;
-        }
-        write!(f, " {}", self.message)
-    }
-}
 
 /// Checks the tree and prints what is wrong with it.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Finding;
+use super::finding::Finding;
 use super::tree::area;
 use xtask::Failure;
 

@@ -1,7 +1,7 @@
 //! Regions that a scrub of this start found to match, and that nobody has written since.
 
 use crate::format::bits::Bits;
-use crate::geometry::numbers::{Number, Region};
+use crate::geometry::numbers::{Region, numbers};
 
 /// The number of a region of a group, counted through the groups of one region after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,17 +16,7 @@ impl GroupRegion {
     }
 }
 
-impl Number for GroupRegion {
-    #[inline]
-    fn of(number: u64) -> Self {
-        Self(number)
-    }
-
-    #[inline]
-    fn number(self) -> u64 {
-        self.0
-    }
-}
+numbers! { GroupRegion }
 
 /// Regions of groups. Memory alone knows them: after a start every region counts as written.
 pub(crate) struct MatchedRegions {

@@ -22,9 +22,10 @@ pub(crate) fn count<N: Number>(range: &Range<N>) -> u64 {
     range.end.number() - range.start.number()
 }
 
-macro_rules! counted {
+/// Implements [`Number`] for structs of one `u64`.
+macro_rules! numbers {
     ($($name:ident)*) => { $(
-        impl Number for $name {
+        impl $crate::geometry::numbers::Number for $name {
             #[inline]
             fn of(number: u64) -> Self {
                 Self(number)
@@ -35,6 +36,15 @@ macro_rules! counted {
                 self.0
             }
         }
+    )* };
+}
+
+pub(crate) use numbers;
+
+/// Numbers that are added to, subtracted and shown as well.
+macro_rules! counted {
+    ($($name:ident)*) => { $(
+        numbers! { $name }
 
         impl Add<u64> for $name {
             type Output = Self;

@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 
-use voltier_bench::emit;
+use voltier_bench::{emit, new_cache};
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, LineSize};
 use voltier_drive::MemoryDevice;
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
@@ -19,20 +19,6 @@ use voltier_ring::{Executor, Handle, NoFiles};
 const LINE_SECTORS: u64 = 8;
 const WORKING_SET_BYTES: u64 = 256 << 20;
 const DEPTH: u64 = 32;
-
-fn options(mode: Mode) -> OpenOptions {
-    OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings: Settings { mode, ..Settings::default() },
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    }
-}
-
-fn format(policy: PolicyKind) -> FormatOptions {
-    FormatOptions { line_size: LineSize::DEFAULT, policy, uuid: [3; 16] }
-}
 
 /// A memory drive of this size that was written from end to end. The system clears memory that is
 /// touched for the first time, and the bench does not measure that.
@@ -52,9 +38,7 @@ async fn warm_cache<S: BlockDevice, O: BlockDevice>(
     policy: PolicyKind,
     lines: u64,
 ) -> Cache<S, O> {
-    Cache::format(&ssd, &origin, &format(policy)).await.expect("the SSD takes a cache");
-    let opened = Cache::open(handle, ssd, origin, options(Mode::WriteBack)).await;
-    let cache = opened.expect("the cache opens").0;
+    let cache = new_cache(handle, ssd, origin, LineSize::DEFAULT, policy).await;
     let data = Buf::zeroed(1 << 20).freeze();
     // Until the log has been around the SSD, so that none of its memory is fresh either.
     while cache.status().ssd_written_bytes < cache.ssd().limits().bytes() {
@@ -209,10 +193,7 @@ fn mixed(line_bytes: u64) -> f64 {
         let ssd = ModelDevice::new(handle.clone(), profile, MemoryDevice::new(24 << 20));
         let origin = ModelDevice::new(handle.clone(), profile, MemoryDevice::new(span));
         let line_size = LineSize::new(line_bytes).expect("a line size");
-        let format = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [3; 16] };
-        Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
-        let opened = Cache::open(&handle, ssd, origin, options(Mode::WriteBack)).await;
-        let cache = opened.expect("the cache opens").0;
+        let cache = new_cache(&handle, ssd, origin, line_size, PolicyKind::Lru).await;
         let begun = handle.now();
         let tasks: Vec<_> = (0..depth)
             .map(|number| {
@@ -245,9 +226,8 @@ fn memory_per_line(policy: PolicyKind) -> f64 {
     let handle = executor.handle();
     executor.block_on(async move {
         let (ssd, origin) = (MemoryDevice::new(32 << 30), MemoryDevice::new(256 << 30));
-        Cache::format(&ssd, &origin, &format(policy)).await.expect("the SSD takes a cache");
-        let opened = Cache::open(&handle, ssd, origin, options(Mode::WriteBack)).await;
-        let status = opened.expect("the cache opens").0.status();
+        let cache = new_cache(&handle, ssd, origin, LineSize::DEFAULT, policy).await;
+        let status = cache.status();
         status.memory_bytes as f64 / status.lines_total as f64
     })
 }

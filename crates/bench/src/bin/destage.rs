@@ -7,13 +7,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use voltier_array::{Array, Geometry, Layout, Level};
-use voltier_bench::emit_digits;
+use voltier_bench::{emit_digits, new_cache};
 use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, KIB, Lba, Limits, MIB, Payload, Prng, SECTOR_BYTES,
     SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, LineSize};
 use voltier_drive::model::Profile;
 use voltier_drive::{MemoryDevice, ModelDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
@@ -90,19 +90,7 @@ fn ios_per_line(work: Work, ssd_bytes: u64, has_stripes: bool) -> f64 {
         limits.stripe = limits.stripe.filter(|_| has_stripes);
         let origin = Origin { array: array.clone(), limits };
         let ssd = drive(&handle, "ssd-pcie", ssd_bytes);
-        let format =
-            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
-        Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
-        let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-        let options = OpenOptions {
-            uuid: None,
-            generation_min: 0,
-            settings,
-            seed: 1,
-            unwritable: UnwritableSsd::Refuse,
-        };
-        let opened = Cache::open(&handle, ssd, origin, options).await;
-        let cache = opened.expect("the cache opens").0;
+        let cache = new_cache(&handle, ssd, origin, LineSize::DEFAULT, PolicyKind::Lru).await;
         let before = array.counts();
         write_lines(&handle, &cache, work).await;
         if matches!(work, Work::Once(_)) {

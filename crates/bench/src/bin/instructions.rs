@@ -3,9 +3,10 @@
 //! `scripts/instructions.sh` runs each case with two counts: the difference is the cost of a request alone.
 
 use voltier_array::{Array, Consistency, CreateOptions, Geometry, Layout, Level};
+use voltier_bench::new_cache;
 use voltier_block::{BlockDevice, Buf, Durability, KIB, Lba, MIB, Prng, SECTOR_BYTES};
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, LineSize};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, Handle, NoFiles};
 
@@ -49,18 +50,7 @@ async fn load<D: BlockDevice + Clone>(
 /// A write-back cache with every line of the span in it.
 async fn cache(handle: &Handle) -> Cache<MemoryDevice, MemoryDevice> {
     let (ssd, origin) = (MemoryDevice::new(6 * SPAN_BYTES), MemoryDevice::new(SPAN_BYTES));
-    let format =
-        FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [3; 16] };
-    Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
-    let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
-    let cache = Cache::open(handle, ssd, origin, options).await.expect("the cache opens").0;
+    let cache = new_cache(handle, ssd, origin, LineSize::DEFAULT, PolicyKind::Lru).await;
     let data = Buf::zeroed(MIB as usize).freeze();
     for megabyte in 0..SPAN_BYTES / MIB {
         let at = Lba(megabyte * (MIB / SECTOR_BYTES));

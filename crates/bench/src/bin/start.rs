@@ -8,12 +8,12 @@
 
 use std::path::{Path, PathBuf};
 
-use voltier_bench::emit_digits;
+use voltier_bench::{emit_digits, new_cache, write_back};
 use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, LineSize};
 use voltier_drive::{FileDevice, FileOptions, MemoryDevice};
 use voltier_ring::{Executor, Handle};
 
@@ -122,17 +122,6 @@ impl Drop for Files {
     }
 }
 
-fn options() -> OpenOptions {
-    let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    }
-}
-
 fn file(handle: &Handle, path: &Path, buffered: bool) -> FileDevice {
     let options = FileOptions { buffered, block_bytes: Some(4096), ..FileOptions::default() };
     FileDevice::open(handle, path, &options).expect("a file of our own opens")
@@ -146,11 +135,7 @@ async fn fill_and_kill(handle: &Handle, path: &Path, ssd_bytes: u64) -> (u64, u6
         log_from: Lba::from_bytes((ssd_bytes / 128).next_multiple_of(MIB)),
     };
     let origin = MemoryDevice::with_block_bytes(ORIGIN_BYTES, 4096);
-    let format =
-        FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [7; 16] };
-    Cache::format(&ssd, &origin, &format).await.expect("the SSD takes a cache");
-    let opened = Cache::open(handle, ssd, origin, options()).await;
-    let cache = opened.expect("the cache opens").0;
+    let cache = new_cache(handle, ssd, origin, LineSize::DEFAULT, PolicyKind::Lru).await;
     // All but the last of it: nothing is evicted, so every line that is asked for stays.
     let lines = cache.status().lines_total - (BATCH_BYTES + DIRTY_BYTES) / 4096;
     let mut at = 0;
@@ -197,7 +182,7 @@ fn main() {
         let seconds = || (handle.now() - begun) as f64 / 1e9;
         // Past the page cache: all that is read is read from the disk.
         let (ssd, origin) = (file(&handle, &ssd_path, false), file(&handle, &origin_path, false));
-        let opened = Cache::open(&handle, ssd, origin, options()).await;
+        let opened = Cache::open(&handle, ssd, origin, write_back()).await;
         let (cache, opened) = opened.expect("the cache opens");
         assert_eq!(cache.status().lines_dirty, dirty, "dirty lines are exact");
         serve(&cache).await;

@@ -40,12 +40,15 @@ const REST_NS_MAX: u64 = 1_000_000_000;
 /// Rest after the origin failed, before it is tried again.
 const ERROR_REST_NS: u64 = 1_000_000_000;
 
-/// Sweeps of an evacuation that bring nothing, after which the lines left are lost. With the rests
-/// between them they take three quarters of a minute. In that time a path is switched over or a
-/// controller restarts.
+/// Sweeps of an evacuation that bring nothing, after which the lines left are lost, unless a start began
+/// it. With the rests between them they take three quarters of a minute. In that time a path is switched
+/// over or a controller restarts.
 const IDLE_SWEEPS_MAX: u32 = 7;
-/// Rest after the first sweep that brought nothing; doubled after each further one.
+/// Rest after the first sweep that brought nothing; doubled after each further one of these.
 const IDLE_REST_NS: u64 = 750_000_000;
+
+/// Sweeps that bring nothing, after which lines left by an evacuation are not tried again.
+const SALVAGE_SWEEPS: u32 = 2;
 
 /// The cleaner of one cache.
 pub(crate) struct Cleaner<S, O> {
@@ -77,6 +80,8 @@ struct Evacuation {
     idle_sweeps: u32,
     /// The origin has every line.
     is_complete: bool,
+    /// A start began the evacuation, which could have refused the SSD: nothing is given up but by the user.
+    is_of_start: bool,
 }
 
 impl Evacuation {
@@ -97,12 +102,23 @@ impl Evacuation {
         // A line that could not be read may be readable in the next sweep.
         cleaner.damage.clear();
         cleaner.ssd.forget_read_errors();
+        if self.stalls() && self.is_of_start {
+            cleaner.note_failure(true);
+            self.errors = cleaner.destage_errors.get();
+            return false;
+        }
+        self.stalls()
+    }
+
+    /// Whether no line that is left could be read for some time.
+    fn stalls(&self) -> bool {
         self.idle_sweeps >= IDLE_SWEEPS_MAX
     }
 
     /// The rest before the next sweep: what cannot be read now may be readable later.
     fn rest_ns(&self) -> Option<u64> {
-        self.idle_sweeps.checked_sub(1).map(|doublings| IDLE_REST_NS << doublings)
+        let doublings = self.idle_sweeps.min(IDLE_SWEEPS_MAX - 1).checked_sub(1);
+        doublings.map(|doublings| IDLE_REST_NS << doublings)
     }
 }
 
@@ -127,6 +143,17 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         })
     }
 
+    /// Has an evacuation go on for as long as lines are left: its start could have refused the SSD instead,
+    /// with all of them on it.
+    pub(crate) fn evacuate_from_start(&self) {
+        self.evacuation.borrow_mut().is_of_start = true;
+    }
+
+    /// Whether lines are left in an evacuation that could not be read for some time.
+    pub(crate) fn evacuation_stalls(&self) -> bool {
+        self.health.is_evacuating() && self.evacuation.borrow().stalls()
+    }
+
     /// The task that cleans.
     pub(crate) async fn clean(self: Rc<Self>) {
         let mut sweep = Sweep::default();
@@ -137,7 +164,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             if self.health.is_evacuating() {
                 let sweeps = self.evacuation.borrow().sweeps;
                 if self.evacuation.borrow_mut().is_over(&self) {
-                    self.health.give_up();
+                    self.end_evacuation().await;
                     continue;
                 }
                 let has_swept = self.evacuation.borrow().sweeps != sweeps;
@@ -161,12 +188,10 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let (begun, evacuates) = (self.handle.now(), self.health.is_evacuating());
             let Some(cleaned) = self.clean_some(&mut sweep, share).await else { continue };
             if cleaned.is_err() {
-                self.destage_errors.set(self.destage_errors.get() + 1);
-                if evacuates {
-                    self.health.note_failed_batch();
-                }
+                self.note_failure(evacuates);
+            } else {
+                self.pressure.notify_dirty();
             }
-            self.pressure.notify_dirty();
             let now = self.handle.now();
             let rest_ns = match cleaned {
                 Err(_) => ERROR_REST_NS,
@@ -193,19 +218,8 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             let _ = self.log.make_durable().await;
         }
         let from = sweep.line;
-        let oldest = self.log.order_waits().then(|| self.oldest_epoch());
-        // Versions that are not durable stay behind in an evacuation.
-        let oldest = oldest.filter(|oldest| oldest.1 > 0 || !self.health.is_evacuating());
-        let in_order = oldest.is_some();
-        let (batch, last_sequence) = if let Some(oldest) = oldest {
-            oldest
-        } else {
-            let dirty = self.map.get().index().dirty_lines();
-            let stripes = self.destager.stripes();
-            sweep.begin_batch(stripes.is_some() && share < 1.0, dirty);
-            let is_damaged = |line| self.damage.contains(line);
-            (sweep.next_batch(&self.map.get(), stripes, is_damaged), 0)
-        };
+        let (batch, in_order) = self.next_batch(sweep, share);
+        let last_sequence = in_order.unwrap_or(0);
         if batch.is_empty() && last_sequence == 0 {
             if sweep.is_choosy {
                 // Dirty lines can wait until more of their stripes is dirty.
@@ -232,10 +246,68 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             }
         }
         let cleaned = self.clean_batch(batch, last_sequence).await;
-        if !in_order && sweep.line == Line(0) {
+        if in_order.is_none() && sweep.line == Line(0) {
             self.count_sweep();
         }
         Some(cleaned)
+    }
+
+    /// The lines that go next, and the last record among them if they go in their order.
+    fn next_batch(&self, sweep: &mut Sweep, share: f64) -> (Vec<Dirty>, Option<u64>) {
+        let oldest = self.log.order_waits().then(|| self.oldest_epoch());
+        // Of a log that has ended, versions may stay behind.
+        if let Some((batch, last_sequence)) = oldest
+            && (last_sequence > 0 || self.ssd.takes_writes())
+        {
+            return (batch, Some(last_sequence));
+        }
+        let dirty = self.map.get().index().dirty_lines();
+        let stripes = self.destager.stripes();
+        sweep.begin_batch(stripes.is_some() && share < 1.0, dirty);
+        let is_damaged = |line| self.damage.contains(line);
+        (sweep.next_batch(&self.map.get(), stripes, is_damaged), None)
+    }
+
+    /// Gives the SSD up. Lines that are left are tried once more when that is on record: a replay could have
+    /// written older copies over some of them, and none can follow then.
+    async fn end_evacuation(&self) {
+        if self.evacuation.borrow().is_complete {
+            return self.health.give_up();
+        }
+        let is_stopping = || self.lifecycle.is_stopping();
+        let Some(salvage) = self.health.begin_salvage() else { return };
+        if !salvage.is_recorded(is_stopping).await {
+            return;
+        }
+        let (mut sweep, mut idle_sweeps) = (Sweep::default(), 0);
+        let mut dirty = self.map.get().index().dirty_lines();
+        while dirty > 0 && idle_sweeps < SALVAGE_SWEEPS && !is_stopping() {
+            let (batch, in_order) = self.next_batch(&mut sweep, 1.0);
+            if self.clean_batch(batch, in_order.unwrap_or(0)).await.is_err() {
+                self.note_failure(true);
+                self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
+                continue;
+            }
+            if in_order.is_some() || sweep.line > Line(0) {
+                continue;
+            }
+            let left = self.map.get().index().dirty_lines();
+            idle_sweeps = if left == dirty { idle_sweeps + 1 } else { 0 };
+            dirty = left;
+            self.damage.clear();
+            self.ssd.forget_read_errors();
+        }
+        self.evacuation.borrow_mut().is_complete = dirty == 0;
+        self.pressure.notify_dirty();
+    }
+
+    /// Destaging does not go on: drains end with an error, and in an evacuation writes that wait for it.
+    fn note_failure(&self, evacuates: bool) {
+        self.destage_errors.set(self.destage_errors.get() + 1);
+        if evacuates {
+            self.health.note_failed_batch();
+        }
+        self.pressure.notify_dirty();
     }
 
     fn count_sweep(&self) {
@@ -284,6 +356,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
     /// Writes lines out and calls them clean; in ordered mode they are all up to `last_sequence`.
     async fn clean_batch(&self, mut batch: Vec<Dirty>, last_sequence: u64) -> IoResult<()> {
         if !batch.is_empty()
+            && self.ssd.may_be_replayed()
             && !canary::is(Canary::DestageBeforeDurable)
             && let Err(error) = self.log.make_durable().await
         {
@@ -375,6 +448,11 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         self.damage.forget_mended();
         if self.destage_errors.get() != errors || !self.damage.is_empty() {
             return Err(IoError::Medium);
+        }
+        if self.ssd.takes_writes() {
+            // The caller may count on it after a power cut. A line is clean when that news is formed.
+            self.log.all_acked().await?;
+            self.log.make_durable().await?;
         }
         Ok(())
     }

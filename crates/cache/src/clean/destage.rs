@@ -89,14 +89,14 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
         let last = if canary::is(Canary::HolesUnlocked) { first } else { last };
         let _order = self.origin.lock(first, last).await;
         let lines = self.reader.read_lines(&lines).await;
-        if self.ssd.failed() {
+        if !self.ssd.can_destage() {
             return Err(IoError::Gone);
         }
         let mut writes = self.writes_of(&lines);
         if let Some(whole) = whole
             && let Ok(holes) = self.read_holes(whole, &writes).await
         {
-            if self.ssd.failed() {
+            if !self.ssd.can_destage() {
                 return Err(IoError::Gone);
             }
             writes.extend(holes);

@@ -36,6 +36,9 @@ enum SsdState {
     /// The SSD is given up, and nothing may change on the origin before the loss is on record: an SSD
     /// that comes back could be trusted again.
     LossUnrecorded,
+    /// The loss is on record, and no start trusts the SSD any more: lines that were left go to the origin,
+    /// also those that a replay could have written over. Nothing else changes there.
+    Salvaging,
     /// The SSD is given up, and the origin serves alone.
     Lost,
 }
@@ -50,7 +53,9 @@ enum SsdEvent {
     /// cache may say so.
     GivenUp { has_gate: bool },
     /// The failure gate has run: the task that runs the gate says so.
-    LossRecorded,
+    LossRecorded { salvages: bool },
+    /// The cleaner has tried the lines that were left: the cleaner says so.
+    Salvaged,
 }
 
 impl SsdState {
@@ -64,10 +69,13 @@ impl SsdState {
             (Self::Online | Self::Evacuating, SsdEvent::GivenUp { has_gate: false }) => {
                 Some(Self::Lost)
             }
-            (Self::LossUnrecorded, SsdEvent::LossRecorded) => Some(Self::Lost),
-            (Self::Evacuating | Self::LossUnrecorded | Self::Lost, SsdEvent::WritesRefused)
-            | (Self::LossUnrecorded | Self::Lost, SsdEvent::GivenUp { .. })
-            | (Self::Online | Self::Evacuating | Self::Lost, SsdEvent::LossRecorded) => None,
+            (Self::LossUnrecorded, SsdEvent::LossRecorded { salvages: true }) => {
+                Some(Self::Salvaging)
+            }
+            (Self::LossUnrecorded, SsdEvent::LossRecorded { salvages: false })
+            | (Self::Salvaging, SsdEvent::Salvaged | SsdEvent::GivenUp { .. }) => Some(Self::Lost),
+            (Self::Evacuating | Self::LossUnrecorded | Self::Salvaging | Self::Lost, _)
+            | (Self::Online, SsdEvent::LossRecorded { .. } | SsdEvent::Salvaged) => None,
         }
     }
 }
@@ -88,6 +96,10 @@ pub(crate) struct SsdHealth {
     state: Cell<SsdState>,
     consequences: RefCell<Option<Consequences>>,
     gate: RefCell<Option<FailureGate>>,
+    /// The cleaner has lines left for the time when the loss is on record.
+    salvages: Cell<bool>,
+    /// Called when the cleaner has tried them.
+    salvaged: RefCell<Option<Box<dyn FnOnce()>>>,
     /// The SSD was given up with acknowledged writes that no flush had covered.
     unflushed_loss: Cell<bool>,
     /// The origin did not take what was to be evacuated, so many times.
@@ -107,6 +119,30 @@ impl Drop for ReleasedWaits {
     }
 }
 
+/// The lines that are left of an SSD that is given up: nothing but them changes the origin before the answer
+/// is dropped.
+pub(crate) struct Salvage(Rc<SsdHealth>);
+
+impl Salvage {
+    /// Waits until the loss is on record; false if the cache stops before.
+    pub(crate) async fn is_recorded(&self, is_stopping: impl Fn() -> bool) -> bool {
+        self.0.news.until(|| self.0.is_salvaging() || is_stopping()).await;
+        self.0.is_salvaging()
+    }
+}
+
+impl Drop for Salvage {
+    fn drop(&mut self) {
+        self.0.salvages.set(false);
+        let salvaged = self.0.salvaged.take();
+        self.0.step(SsdEvent::Salvaged);
+        if let Some(salvaged) = salvaged {
+            salvaged();
+        }
+        self.0.news.notify();
+    }
+}
+
 impl SsdHealth {
     pub(crate) fn new(handle: Handle) -> Rc<Self> {
         Rc::new(Self {
@@ -114,6 +150,8 @@ impl SsdHealth {
             state: Cell::new(SsdState::Online),
             consequences: RefCell::new(None),
             gate: RefCell::new(None),
+            salvages: Cell::new(false),
+            salvaged: RefCell::new(None),
             unflushed_loss: Cell::new(false),
             failed_batches: Cell::new(0),
             releases: Cell::new(0),
@@ -126,15 +164,27 @@ impl SsdHealth {
         self.consequences.replace(Some(consequences));
     }
 
-    /// Has `gate` run when the SSD is given up, before the origin is changed again.
-    pub(crate) fn set_gate(&self, gate: FailureGate) {
+    /// Has `gate` run when the SSD is given up, before the origin is changed again, and `salvaged` when lines
+    /// that were left have been tried after that.
+    pub(crate) fn set_gate(&self, gate: FailureGate, salvaged: Box<dyn FnOnce()>) {
         self.gate.replace(Some(gate));
+        self.salvaged.replace(Some(salvaged));
     }
 
     /// Whether the SSD is given up: nothing is read from it any more.
     #[inline]
     pub(crate) fn failed(&self) -> bool {
-        matches!(self.state.get(), SsdState::LossUnrecorded | SsdState::Lost)
+        !matches!(self.state.get(), SsdState::Online | SsdState::Evacuating)
+    }
+
+    /// Whether the cleaner may read the SSD.
+    pub(crate) fn can_destage(&self) -> bool {
+        !matches!(self.state.get(), SsdState::LossUnrecorded | SsdState::Lost)
+    }
+
+    /// Whether the SSD is given up, and the cleaner tries what was left of it.
+    pub(crate) fn is_salvaging(&self) -> bool {
+        self.state.get() == SsdState::Salvaging
     }
 
     /// Whether the log goes on.
@@ -151,7 +201,7 @@ impl SsdHealth {
         match self.state.get() {
             SsdState::Online => Health::Online,
             SsdState::Evacuating => Health::Evacuating,
-            SsdState::LossUnrecorded | SsdState::Lost => Health::Failed,
+            SsdState::LossUnrecorded | SsdState::Salvaging | SsdState::Lost => Health::Failed,
         }
     }
 
@@ -179,7 +229,7 @@ impl SsdHealth {
     /// Gives the SSD up. The index stays as it is: its dirty lines are the list of what is lost, none after
     /// an evacuation.
     pub(crate) fn give_up(self: &Rc<Self>) {
-        let has_gate = self.gate.borrow().is_some();
+        let has_gate = self.gate.borrow().is_some() || self.salvages.get();
         if !self.step(SsdEvent::GivenUp { has_gate }) {
             return;
         }
@@ -187,11 +237,14 @@ impl SsdHealth {
             self.unflushed_loss.set((consequences.abandon_log)());
         }
         let gate = self.gate.borrow_mut().take();
-        if let Some(gate) = gate {
+        if has_gate {
             let health = self.clone();
             drop(self.handle.spawn(async move {
-                gate().await;
-                health.step(SsdEvent::LossRecorded);
+                if let Some(gate) = gate {
+                    gate().await;
+                }
+                let salvages = health.salvages.get();
+                health.step(SsdEvent::LossRecorded { salvages });
                 health.news.notify();
             }));
         }
@@ -201,9 +254,20 @@ impl SsdHealth {
         }
     }
 
+    /// Gives an SSD up that is evacuated, with lines left that the caller tries when that is on record.
+    /// `None` if the SSD has been given up.
+    pub(crate) fn begin_salvage(self: &Rc<Self>) -> Option<Salvage> {
+        if !self.is_evacuating() {
+            return None;
+        }
+        self.salvages.set(true);
+        self.give_up();
+        Some(Salvage(self.clone()))
+    }
+
     /// The origin did not take a batch of what is evacuated. An SSD that was lost in it says nothing of that.
     pub(crate) fn note_failed_batch(&self) {
-        if self.is_evacuating() {
+        if self.is_evacuating() || self.is_salvaging() {
             self.failed_batches.set(self.failed_batches.get() + 1);
             self.news.notify();
         }
@@ -227,9 +291,9 @@ impl SsdHealth {
         let failed_batches = self.failed_batches.get();
         let waits = || match self.state.get() {
             SsdState::Evacuating => !canary::is(Canary::EvacuationPassed),
-            state => state == SsdState::LossUnrecorded,
+            state => matches!(state, SsdState::LossUnrecorded | SsdState::Salvaging),
         };
-        let is_refused = || self.is_evacuating() && self.failed_batches.get() != failed_batches;
+        let is_refused = || waits() && self.failed_batches.get() != failed_batches;
         self.news.until(|| !waits() || is_refused() || self.releases.get() > 0).await;
         if waits() { Err(IoError::Medium) } else { Ok(()) }
     }
@@ -240,29 +304,80 @@ mod tests {
     use super::*;
     use voltier_ring::{Executor, NoFiles};
 
+    /// Steps that the health of an SSD brought about, in order.
+    #[derive(Clone, Default)]
+    struct Steps(Rc<RefCell<Vec<&'static str>>>);
+
+    impl Steps {
+        fn note(&self, step: &'static str) -> impl Fn() + use<> {
+            let steps = self.0.clone();
+            move || steps.borrow_mut().push(step)
+        }
+
+        /// Notes what an SSD brings about; its log is ended by these, and `is_unflushed` once abandoned.
+        fn take_in(
+            &self,
+            health: &SsdHealth,
+            end_log: impl Fn() + 'static,
+            abandon_log: impl Fn() + 'static,
+            is_unflushed: bool,
+        ) {
+            let gate = Rc::new(self.note("recorded"));
+            health.on_change(Consequences {
+                end_log: Box::new(end_log),
+                abandon_log: Box::new(move || {
+                    abandon_log();
+                    is_unflushed
+                }),
+                wake_all: Box::new(self.note("all wake")),
+            });
+            let recorded = move || -> Pin<Box<dyn Future<Output = ()>>> {
+                let gate = gate.clone();
+                Box::pin(async move { gate() })
+            };
+            health.set_gate(Box::new(recorded), Box::new(|| {}));
+        }
+    }
+
     #[test]
     fn every_event_in_every_state_does_what_the_table_says() {
-        use SsdEvent::{LossRecorded, WritesRefused};
-        use SsdState::{Evacuating, LossUnrecorded, Lost, Online};
+        use SsdEvent::{Salvaged, WritesRefused};
+        use SsdState::{Evacuating, LossUnrecorded, Lost, Online, Salvaging};
         let (gated, ungated) =
             (SsdEvent::GivenUp { has_gate: true }, SsdEvent::GivenUp { has_gate: false });
+        let recorded = SsdEvent::LossRecorded { salvages: false };
+        let with_lines = SsdEvent::LossRecorded { salvages: true };
         for (state, event, after) in [
             (Online, WritesRefused, Some(Evacuating)),
             (Online, gated, Some(LossUnrecorded)),
             (Online, ungated, Some(Lost)),
-            (Online, LossRecorded, None),
+            (Online, recorded, None),
+            (Online, with_lines, None),
+            (Online, Salvaged, None),
             (Evacuating, WritesRefused, None),
             (Evacuating, gated, Some(LossUnrecorded)),
             (Evacuating, ungated, Some(Lost)),
-            (Evacuating, LossRecorded, None),
+            (Evacuating, recorded, None),
+            (Evacuating, with_lines, None),
+            (Evacuating, Salvaged, None),
             (LossUnrecorded, WritesRefused, None),
             (LossUnrecorded, gated, None),
             (LossUnrecorded, ungated, None),
-            (LossUnrecorded, LossRecorded, Some(Lost)),
+            (LossUnrecorded, recorded, Some(Lost)),
+            (LossUnrecorded, with_lines, Some(Salvaging)),
+            (LossUnrecorded, Salvaged, None),
+            (Salvaging, WritesRefused, None),
+            (Salvaging, gated, Some(Lost)),
+            (Salvaging, ungated, Some(Lost)),
+            (Salvaging, recorded, None),
+            (Salvaging, with_lines, None),
+            (Salvaging, Salvaged, Some(Lost)),
             (Lost, WritesRefused, None),
             (Lost, gated, None),
             (Lost, ungated, None),
-            (Lost, LossRecorded, None),
+            (Lost, recorded, None),
+            (Lost, with_lines, None),
+            (Lost, Salvaged, None),
         ] {
             assert_eq!(state.after(event), after, "{state:?} {event:?}");
         }
@@ -272,29 +387,15 @@ mod tests {
     fn an_evacuation_ends_the_log_once_and_lets_nobody_pass_before_its_end_is_on_record() {
         let mut executor = Executor::in_virtual_time(NoFiles);
         let handle = executor.handle();
-        let steps = Rc::new(RefCell::new(Vec::new()));
-        let seen = steps.clone();
+        let steps = Steps::default();
+        let noted = steps.clone();
         executor.block_on(async move {
             let health = SsdHealth::new(handle.clone());
-            let note = |step: &'static str| {
-                let steps = steps.clone();
-                move || steps.borrow_mut().push(step)
-            };
-            let abandoned = note("abandoned");
-            health.on_change(Consequences {
-                end_log: Box::new(note("log ends")),
-                abandon_log: Box::new(move || {
-                    abandoned();
-                    false
-                }),
-                wake_all: Box::new(note("all wake")),
-            });
-            let gate = note("recorded");
-            health.set_gate(Box::new(move || Box::pin(async move { gate() })));
+            noted.take_in(&health, noted.note("log ends"), noted.note("abandoned"), false);
             health.refuse_writes();
             health.refuse_writes();
             assert!(health.is_evacuating() && !health.failed() && !health.takes_writes());
-            let (waiting, passed) = (health.clone(), note("passed"));
+            let (waiting, passed) = (health.clone(), noted.note("passed"));
             let waiter = handle.spawn(async move {
                 assert_eq!(waiting.past_gate().await, Err(IoError::Medium), "a failed batch");
                 waiting.past_gate().await.expect("the evacuation ends");
@@ -307,7 +408,7 @@ mod tests {
             waiter.await;
         });
         let order = ["log ends", "all wake", "abandoned", "all wake", "recorded", "passed"];
-        assert_eq!(*seen.borrow(), order);
+        assert_eq!(*steps.0.borrow(), order);
     }
 
     #[test]
@@ -316,7 +417,7 @@ mod tests {
         let handle = executor.handle();
         executor.block_on(async move {
             let health = SsdHealth::new(handle.clone());
-            health.set_gate(Box::new(|| Box::pin(std::future::pending())));
+            health.set_gate(Box::new(|| Box::pin(std::future::pending())), Box::new(|| {}));
             health.refuse_writes();
             let waiting = health.clone();
             let waiter = handle.spawn(async move { waiting.past_gate().await });
@@ -344,31 +445,18 @@ mod tests {
     fn a_lost_ssd_ends_the_log_once_and_lets_nobody_pass_before_the_gate_has_run() {
         let mut executor = Executor::in_virtual_time(NoFiles);
         let handle = executor.handle();
-        let steps = Rc::new(RefCell::new(Vec::new()));
-        let seen = steps.clone();
+        let steps = Steps::default();
+        let noted = steps.clone();
         executor.block_on(async move {
             let health = SsdHealth::new(handle.clone());
-            let note = |step: &'static str| {
-                let steps = steps.clone();
-                move || steps.borrow_mut().push(step)
-            };
-            let (ends, gate, passed) = (note("log ends"), note("recorded"), note("passed"));
-            health.on_change(Consequences {
-                end_log: Box::new(|| {}),
-                abandon_log: Box::new(move || {
-                    ends();
-                    true
-                }),
-                wake_all: Box::new(note("all wake")),
-            });
+            noted.take_in(&health, || {}, noted.note("log ends"), true);
             health.past_gate().await.expect("nothing is wrong");
-            health.set_gate(Box::new(move || Box::pin(async move { gate() })));
             health.give_up();
             health.give_up();
             assert!(health.failed() && health.unflushed_loss());
             health.past_gate().await.expect("the gate has run");
-            passed();
+            noted.note("passed")();
         });
-        assert_eq!(*seen.borrow(), ["log ends", "all wake", "recorded", "passed"]);
+        assert_eq!(*steps.0.borrow(), ["log ends", "all wake", "recorded", "passed"]);
     }
 }

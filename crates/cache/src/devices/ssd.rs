@@ -73,6 +73,16 @@ impl<S: BlockDevice> Ssd<S> {
         self.health.health()
     }
 
+    /// Whether the cleaner may read the SSD.
+    pub(crate) fn can_destage(&self) -> bool {
+        self.health.can_destage()
+    }
+
+    /// Whether a start may replay the log of the SSD: not any more when its loss is on record.
+    pub(crate) fn may_be_replayed(&self) -> bool {
+        !self.health.is_salvaging()
+    }
+
     /// The SSD takes no more writes: what it has is evacuated.
     pub(crate) fn refuse_writes(&self) {
         self.health.refuse_writes();
@@ -114,7 +124,7 @@ impl<S: BlockDevice> Ssd<S> {
         let until = self.handle.now() + TRIES_NS_MAX;
         for rest_ns in READ_BACK_OFF_NS {
             let is_known = self.read_errors.borrow().is_known(range);
-            if is_known || self.failed() || !self.is_worth_a_try(last, until) {
+            if is_known || !self.can_destage() || !self.is_worth_a_try(last, until) {
                 break;
             }
             self.handle.sleep(rest_ns).await;

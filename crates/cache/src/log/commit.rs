@@ -157,6 +157,8 @@ impl<S: BlockDevice> Log<S> {
             let flushed = if skipped { Ok(()) } else { self.ssd.flush().await };
             flushed?;
             self.state.borrow_mut().note_durable(covers);
+            // Records may wait for it.
+            self.work.notify();
         }
     }
 
@@ -164,6 +166,11 @@ impl<S: BlockDevice> Log<S> {
     fn form_next(&self) -> Option<Formed> {
         let mut state = self.state.borrow_mut();
         state.wants_record().then(|| state.form_record(&mut self.map.change()))
+    }
+
+    /// Whether records wait for a flush, and none is under way.
+    fn lacks_flush(&self) -> bool {
+        self.state.borrow().wants_flush() && !self.flushing.get()
     }
 
     /// The writes of a record that is on its way, once more; `None` if the log has been given up.
@@ -323,9 +330,9 @@ impl<S: BlockDevice> Log<S> {
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
     pub(crate) fn oldest_epoch(&self, lines_max: usize) -> Option<(BTreeMap<Line, Version>, u64)> {
         let state = self.state.borrow();
-        // Of a log that has ended only what is durable is written out.
-        let below =
-            if self.ssd.takes_writes() { state.acked_sequence } else { state.durable_sequence };
+        // Of a log that has ended only what is durable is written out for as long as a start may replay it.
+        let all = self.ssd.takes_writes() || !self.ssd.may_be_replayed();
+        let below = if all { state.acked_sequence } else { state.durable_sequence };
         let batch = state.ordered.as_ref()?.batch(below, lines_max)?;
         Some((batch.versions, batch.last_sequence))
     }
@@ -397,6 +404,9 @@ impl<S: BlockDevice> LogWriter<S> {
                 Some(Formed::Nothing) => self.log.notify_progress(),
                 Some(Formed::Blocked) => {
                     self.map.ask_for_segments();
+                    if self.log.lacks_flush() {
+                        self.begin_flush();
+                    }
                     self.log.work().await;
                 }
                 None => self.log.work().await,
@@ -406,11 +416,15 @@ impl<S: BlockDevice> LogWriter<S> {
                 last_segment = segment;
                 self.map.ask_for_segments();
                 // Bounds what a start must verify, and lets emptied segments go.
-                let log = self.log.clone();
-                // A failure is everybody's to see: the SSD takes no more writes then.
-                drop(self.handle.spawn(async move { log.make_durable().await }));
+                self.begin_flush();
             }
         }
+    }
+
+    fn begin_flush(&self) {
+        let log = self.log.clone();
+        // A failure is everybody's to see: the SSD takes no more writes then.
+        drop(self.handle.spawn(async move { log.make_durable().await }));
     }
 
     async fn write_record(self: Rc<Self>, record: Record) {

@@ -33,6 +33,11 @@ const RECORD_BYTES_MIN: usize = 64 << 10;
 /// Free segments that only the cache's own changes may open: in ordered mode space comes back when
 /// the log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
+/// Effects of acknowledged records that are kept until these are durable, at most: 16 MiB. A flush may take
+/// half a minute, and the SSD goes on with writes meanwhile.
+const EFFECTS_KEPT_MAX: usize = 250_000;
+/// The least bound of them, and their share of the slots: on a small SSD a flush comes soon anyway.
+const EFFECTS_KEPT: (usize, u32) = (256, 4);
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
@@ -56,7 +61,7 @@ pub(crate) enum Formed {
     Record(Record),
     /// No change is waiting, or none of them mattered any more.
     Nothing,
-    /// Changes wait for a free segment.
+    /// Changes wait for a free segment, or for a flush.
     Blocked,
 }
 
@@ -102,8 +107,8 @@ pub(crate) struct LogState {
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
-    /// Effects of records that are acknowledged and not durable, with their numbers.
-    not_durable: VecDeque<(u64, Vec<Effect>)>,
+    /// Effects of records that are acknowledged and not durable, with the numbers of these records.
+    not_durable: VecDeque<(u64, Effect)>,
 }
 
 impl LogState {
@@ -207,7 +212,8 @@ impl LogState {
         let is_ending = self.ending;
         let reserve_is_whole = is_ending || map.segments().free_count() >= INTERNAL_RESERVE;
         let user_may = |map: &Contents| reserve_is_whole && (is_ending || map.has_room_to_load());
-        if (self.internal.is_empty() && !user_may(map)) || !self.ensure_room(map) {
+        let is_blocked = self.wants_flush() || (self.internal.is_empty() && !user_may(map));
+        if is_blocked || !self.ensure_room(map) {
             return Formed::Blocked;
         }
         let mut builder = Builder::new(&self.geometry, self.position);
@@ -444,8 +450,20 @@ impl LogState {
             self.acked_sequence = record.sequence + 1;
             self.user.ack(record.user_number);
             self.internal.ack(record.internal_number);
-            self.not_durable.push_back((record.sequence, record.effects));
+            self.keep(record.sequence, record.effects);
         }
+    }
+
+    /// Keeps the effects of an acknowledged record until it is durable.
+    fn keep(&mut self, sequence: u64, effects: Vec<Effect>) {
+        self.not_durable.extend(effects.into_iter().map(|effect| (sequence, effect)));
+    }
+
+    /// Whether no record is formed before a flush.
+    pub(super) fn wants_flush(&self) -> bool {
+        let (least, share) = EFFECTS_KEPT;
+        let most = (self.geometry.slot_count() / share) as usize;
+        self.not_durable.len() >= most.clamp(least, EFFECTS_KEPT_MAX)
     }
 
     /// Every record below this one is on the SSD's medium.
@@ -456,15 +474,17 @@ impl LogState {
         }
     }
 
-    /// Slots whose data a power cut may take, although their records are acknowledged, where nothing that a
-    /// replay would find dirty was replaced. Others may go to the origin: after a power cut the older copy
+    /// Slots whose data a power cut may take, although their records are acknowledged, where a replay may
+    /// find no dirty copy of the line. Others may go to the origin: after a power cut an older dirty copy
     /// follows them, and sectors that a flush covered are in both.
     pub(super) fn slots_not_durable(&self) -> BTreeSet<Slot> {
-        let mut has_older: BTreeMap<Line, bool> = BTreeMap::new();
+        let mut always_dirty: BTreeMap<Line, bool> = BTreeMap::new();
         let mut slots = BTreeSet::new();
-        for effect in self.not_durable.iter().flat_map(|(_, effects)| effects) {
-            // The oldest effect on a line says what a replay without all of them finds.
-            if !*has_older.entry(effect.line).or_insert(effect.replaced.is_some()) {
+        for (_, effect) in &self.not_durable {
+            // A power cut keeps any first part of the records: a replay may end before each of these effects.
+            let always_dirty = always_dirty.entry(effect.line).or_insert(true);
+            *always_dirty &= effect.replaced.is_some();
+            if !*always_dirty {
                 slots.extend(effect.placed);
             }
         }
@@ -517,80 +537,4 @@ fn flags_of(dirty: bool, partial: bool) -> u8 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{FormatOptions, LineSize};
-    use crate::policy::PolicyKind;
-
-    #[test]
-    fn news_of_an_older_copy_does_not_make_a_newer_one_in_the_same_slot_clean() {
-        let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
-        let format = FormatOptions { line_size, policy, uuid };
-        let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-        let mut map = Contents::new(geometry.clone(), policy, 1);
-        let mut log = LogState::new(geometry.clone(), uuid, false);
-        let (line, slot, crc, mask) = (Line(7), Slot(5), 0xaabb_ccdd, Some(0b11));
-        map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
-        let news = |crc_bits, mask| Change::Clean { line, slot, crc_bits, mask };
-        let mut builder = Builder::new(&geometry, log.position);
-        log.apply(news(0xbb_ccde, mask), &mut map, &mut builder);
-        log.apply(news(0xbb_ccdd, Some(0b1)), &mut map, &mut builder);
-        assert!(map.index().is_dirty(slot) && builder.entries.is_empty());
-        log.apply(news(0xbb_ccdd, mask), &mut map, &mut builder);
-        assert!(!map.index().is_dirty(slot) && builder.entries.len() == 1);
-    }
-
-    #[test]
-    fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
-        let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
-        let format = FormatOptions { line_size, policy, uuid };
-        let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-        let mut map = Contents::new(geometry.clone(), policy, 1);
-        let mut log = LogState::new(geometry.clone(), uuid, true);
-        let unit = geometry.first_head_in(0);
-        let (next_segment, next_segment_unit) = (1, unit);
-        log.position = Position { segment: 0, unit, slot: 1, next_segment, next_segment_unit };
-        log.resume(&mut map);
-        // A log that ends keeps no segments in reserve.
-        log.ending = true;
-        let write = |line, byte: u8, mask| {
-            let data = Bytes::copy_of(&vec![byte; 4096]);
-            let source = Source::Write { dirty: true };
-            Change::Data { line: Line(line), data, mask, source }
-        };
-        let form = |log: &mut LogState, map: &mut Contents, changes: Vec<Change>| {
-            for change in changes {
-                let is_of_client = matches!(change, Change::Data { .. } | Change::Drop { .. });
-                let queue = if is_of_client { &mut log.user } else { &mut log.internal };
-                queue.push(change);
-            }
-            assert!(matches!(log.form_record(map), Formed::Record(_)));
-        };
-        let acknowledged =
-            vec![write(1, 1, None), write(2, 2, Some(0b1)), write(3, 3, None), write(4, 4, None)];
-        form(&mut log, &mut map, acknowledged);
-        log.record_done(1, &mut map);
-        let state = |map: &Contents| {
-            let of = |line| {
-                let (index, slot) = (map.index(), map.index().lookup(Line(line))?);
-                let flags = (index.is_dirty(slot), index.is_pending(slot));
-                Some((slot, index.crc_bits(slot), index.mask(slot), flags))
-            };
-            ((1..7).map(of).collect::<Vec<_>>(), map.index().dirty_lines())
-        };
-        let before = state(&map);
-        let (slot, crc_bits, mask, _) = before.0[0].expect("line 1 is there");
-        let clean = Change::Clean { line: Line(1), slot, crc_bits, mask };
-        form(&mut log, &mut map, vec![clean, write(2, 20, None), write(5, 5, None)]);
-        form(&mut log, &mut map, vec![write(1, 10, None), Change::Drop { line: Line(3) }]);
-        form(&mut log, &mut map, vec![write(2, 21, Some(0b11)), write(3, 30, None)]);
-        assert_ne!(state(&map), before);
-        log.undo(&mut map);
-        assert_eq!(state(&map), before);
-        let ordered = log.ordered.as_ref().expect("ordered mode");
-        let batch = ordered.batch(u64::MAX, 100).expect("record 1 waits");
-        assert_eq!(batch.versions.keys().map(|line| line.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        assert_eq!(log.records_in_flight(), 0);
-        map.audit().expect("the books balance");
-    }
-}
+mod tests;

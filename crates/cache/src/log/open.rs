@@ -109,6 +109,13 @@ pub struct OpenOptions {
     pub unwritable: UnwritableSsd,
 }
 
+impl OpenOptions {
+    /// Any cache, however old its state; an SSD that takes no writes is refused.
+    pub fn with(settings: Settings) -> Self {
+        Self { uuid: None, generation_min: 0, settings, seed: 1, unwritable: UnwritableSsd::Refuse }
+    }
+}
+
 /// Facts that the opening found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {

@@ -41,6 +41,7 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             continue;
         }
+        // A copy that cannot be read may be the newer one: the log would be replayed from too early a place.
         let block =
             ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await.map_err(ssd_error)?;
         marked |= block.starts_with(&SUPERBLOCK_MAGIC);

@@ -65,10 +65,17 @@ impl<S: BlockDevice, O: BlockDevice> Discarder<S, O> {
         if self.log.is_ordered() && !self.ssd.failed() {
             return Ok(());
         }
-        // Before the locks: lines may be read meanwhile.
+        let guard = self.locks.lock(first, last, Access::Exclusive).await;
+        let discarded = self.direct.discard(first, last, whole).await;
+        drop(guard);
+        if discarded != Err(IoError::Gone) || self.ssd.takes_writes() {
+            return discarded;
+        }
+        // The only copy of a line must not go while it may come back. Without the locks: lines may be read
+        // meanwhile.
         self.health.past_gate().await?;
         let _guard = self.locks.lock(first, last, Access::Exclusive).await;
-        self.direct.discard(first, last, whole).await
+        self.direct.discard_without_ssd(first, last, whole).await
     }
 
     pub(crate) async fn write_zeroes(

@@ -452,7 +452,23 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         zeroed
     }
 
+    /// Discards whole lines without the SSD: sectors that were lost have content again.
+    pub(super) async fn discard_without_ssd(
+        &self,
+        first: Line,
+        last: Line,
+        whole: SectorRange,
+    ) -> IoResult<()> {
+        let _order = self.origin.lock(first, last).await;
+        self.origin.discard(whole).await?;
+        self.map.change().heal(whole);
+        Ok(())
+    }
+
     /// Discards whole lines, whose locks the caller holds: the cache forgets them, the origin is told.
+    ///
+    /// # Errors
+    /// `Gone` when the SSD takes no more writes: discard without it then. Others are the origin's.
     pub(super) async fn discard(
         &self,
         first: Line,
@@ -460,13 +476,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         whole: SectorRange,
     ) -> IoResult<()> {
         if !self.ssd.takes_writes() {
-            // The only copy of a line must not go while it may come back.
-            self.health.past_gate().await?;
-            let _order = self.origin.lock(first, last).await;
-            let discarded = self.origin.discard(whole).await;
-            discarded?;
-            self.map.change().heal(whole);
-            return Ok(());
+            return Err(IoError::Gone);
         }
         self.map.void_unloaded(first, last);
         let Ok(_direct) = self.mark(whole).await else { return Ok(()) };

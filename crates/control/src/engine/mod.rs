@@ -39,6 +39,8 @@ pub struct OpenedVolume {
     pub size_bytes: u64,
     /// Generation of its cache now; 0 without one.
     pub generation: u64,
+    /// Dirty lines that its cache came back with.
+    pub dirty_lines: u64,
     /// The SSD takes no writes: see [`Engine::begin_evacuation`].
     pub evacuates: bool,
 }

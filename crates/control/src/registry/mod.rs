@@ -312,6 +312,17 @@ mod tests {
     }
 
     #[test]
+    fn an_evacuation_needs_version_6() {
+        let mut body = body(&["v"], &[]);
+        body.volumes[0].cache.as_mut().unwrap().evacuating = true;
+        let bytes = encode(&body);
+        assert!(bytes.starts_with(b"{\"format\":\"voltier-registry\",\"version\":6,"));
+        assert_eq!(decode(&bytes).unwrap().volumes, body.volumes);
+        body.volumes[0].cache.as_mut().unwrap().settings.apply("congested", "3ms").unwrap();
+        assert_eq!(body.version(), 6);
+    }
+
+    #[test]
     fn what_counts_as_congestion_needs_version_5_when_it_is_not_as_usual() {
         for (value, version) in [("2ms", 1), ("off", 5), ("3ms", 5)] {
             let mut record = volume("a");
@@ -349,8 +360,8 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "6,", 1);
-        let cases = [("version 6", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "7,", 1);
+        let cases = [("version 7", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

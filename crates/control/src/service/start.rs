@@ -232,7 +232,9 @@ impl<E: Engine> Service<E> {
         let opened = self.engine.open(&record, start)?;
         if let Some(cache) = &mut record.cache {
             cache.generation = opened.generation;
-            cache.maybe_dirty |= cache.settings.mode.writes_back() && !opened.evacuates;
+            let writes_back = cache.settings.mode.writes_back() && !opened.evacuates;
+            // A power cut may take the news that lines were clean.
+            cache.maybe_dirty |= writes_back || opened.dirty_lines > 0;
             cache.evacuating = opened.evacuates;
         }
         if let Err(error) = self.registry.put(record.clone()) {
@@ -345,12 +347,14 @@ impl<E: Engine> Service<E> {
         let mut all_recorded = true;
         for record in self.registry.volumes().to_vec() {
             let name = &record.name;
-            let in_use = record.cache.as_ref().is_some_and(|cache| cache.failed.is_none());
-            if !in_use || !self.is_open(name) {
+            let Some(cache) = &record.cache else { continue };
+            let is_on_record = cache.failed.is_some();
+            if (is_on_record && !cache.maybe_dirty) || !self.is_open(name) {
                 continue;
             }
             let health = self.engine.health(name);
-            if !health.ssd_failed {
+            // Lines that were lost at first may be on the origin by now.
+            if !health.ssd_failed || (is_on_record && health.dirty_lines > 0) {
                 continue;
             }
             let mut status = super::show::recorded(&record);
@@ -362,9 +366,12 @@ impl<E: Engine> Service<E> {
                 cache.lost = status.lost;
                 let mut reason = format!("its SSD {} failed while it served", cache.device);
                 if health.dirty_lines == 0 {
-                    reason += "; nothing is lost: `detach` it, then attach another SSD";
+                    let lost =
+                        if is_on_record { "nothing is lost any more" } else { "nothing is lost" };
+                    reason += &format!("; {lost}: `detach` it, then attach another SSD");
                 }
                 cache.maybe_dirty = health.dirty_lines > 0;
+                cache.evacuating = false;
                 cache.failed = Some(reason.clone());
                 let recorded = self.registry.put(record.clone());
                 if let Err(error) = recorded {

@@ -30,6 +30,8 @@ pub(super) struct Books {
     /// Open volumes: whether they have a cache.
     open: BTreeMap<VolumeName, bool>,
     pub(super) dirty: u64,
+    /// Dirty lines that every cache has when it is opened: they outlive a daemon.
+    pub(super) comes_back_dirty: u64,
     pub(super) ssd_failed: bool,
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
@@ -126,7 +128,8 @@ impl Engine for BookEngine {
         let size_bytes = record.size_bytes;
         let generation = cache.map_or(0, |cache| cache.generation + 1);
         let evacuates = cache.is_some() && self.books().takes_no_writes;
-        Ok(OpenedVolume { size_bytes, generation, evacuates })
+        let dirty_lines = if cache.is_some() { self.books().comes_back_dirty } else { 0 };
+        Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
     }
 
     fn begin_evacuation(&mut self, name: &VolumeName) -> ControlResult<()> {
@@ -495,10 +498,12 @@ impl Fixture {
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
         let silent = std::mem::take(&mut self.engine.books().silent);
         let takes_no_writes = self.engine.books().takes_no_writes;
+        let comes_back_dirty = self.engine.books().comes_back_dirty;
         self.engine = BookEngine::default();
         self.steer(|books| {
             (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
             books.takes_no_writes = takes_no_writes;
+            books.comes_back_dirty = comes_back_dirty;
         });
         self.service = load(self.dir.path(), &self.engine);
         self.service.start(false, device_wait);

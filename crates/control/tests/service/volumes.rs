@@ -290,6 +290,31 @@ fn the_loss_of_an_ssd_that_cannot_be_recorded_is_recorded_later() {
 }
 
 #[test]
+fn lines_that_a_power_cut_made_dirty_again_are_on_record() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteThrough);
+    let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
+    assert!(!record(&fixture).maybe_dirty);
+    fixture.steer(|books| books.comes_back_dirty = 3);
+    fixture.restart(false);
+    assert!(record(&fixture).maybe_dirty, "a missing SSD takes them with it");
+}
+
+#[test]
+fn lines_that_are_not_lost_any_more_are_not_on_record_as_lost() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    fixture.steer(|books| (books.ssd_failed, books.dirty) = (true, 3));
+    assert!(fixture.service.notice_lost_ssds());
+    let record = |fixture: &Fixture| fixture.registry().volumes()[0].cache.clone().unwrap();
+    assert!(record(&fixture).maybe_dirty && record(&fixture).failed.is_some());
+    fixture.steer(|books| books.dirty = 0);
+    assert!(fixture.service.notice_lost_ssds());
+    let cache = record(&fixture);
+    assert!(!cache.maybe_dirty && cache.failed.is_some_and(|why| why.contains("nothing is lost")));
+}
+
+#[test]
 fn an_evacuation_of_a_start_is_on_record_until_the_ssd_takes_writes() {
     let mut fixture = Fixture::new();
     fixture.create(Mode::WriteBack);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use voltier_block::{BlockDevice, Buf, Durability, GIB, Lba, SECTOR_BYTES, SectorRange};
-use voltier_cache::{FormatOptions, OpenOptions, Settings, Status, UnwritableSsd};
+use voltier_cache::{FormatOptions, OpenOptions, Settings, Status};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
 use voltier_results::result::{CacheWindow, Point};
@@ -95,13 +95,7 @@ async fn volume(
     if let Some(CacheModel { ssd, bytes, mode, policy, line }) = cache {
         let format = FormatOptions { line_size: line, policy, uuid: [1; 16] };
         let settings = Settings { mode, ..Settings::default() };
-        let options = OpenOptions {
-            uuid: None,
-            generation_min: 0,
-            settings,
-            seed: 1,
-            unwritable: UnwritableSsd::Refuse,
-        };
+        let options = OpenOptions::with(settings);
         let attached = volume.attach_new(drive(ssd, bytes), &format, options).await;
         attached.map_err(|error| LabError::Failed {
             what: "making the modelled cache".to_owned(),

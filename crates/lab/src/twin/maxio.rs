@@ -6,7 +6,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, Buf, Durability, GIB, KIB, Lba, MIB};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{
-    DirectionCounts, FormatOptions, LineSize, Mode, OpenOptions, Settings, Status, UnwritableSsd,
+    DirectionCounts, FormatOptions, LineSize, Mode, OpenOptions, Settings, Status,
 };
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
@@ -260,13 +260,7 @@ async fn volume(handle: &Handle, profile: &'static str, extent: Extent) -> Volum
     let format =
         FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [1; 16] };
     let settings = Settings { mode: Mode::WriteBack, ..Settings::default() };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings);
     let attached = volume.attach_new(drive(profile, ssd_bytes(extent)), &format, options).await;
     attached.expect("the SSD takes a cache");
     volume

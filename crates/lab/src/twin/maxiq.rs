@@ -9,7 +9,7 @@ use voltier_array::{Array, Geometry, Layout, Level};
 use voltier_block::{BlockDevice, Buf, KIB, Lba, MIB, Nanos, Prng, SECTOR_BYTES};
 use voltier_cache::admission::AdmissionKind;
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::ModelDevice;
 use voltier_drive::model::Profile;
 use voltier_results::table::figure;
@@ -140,13 +140,7 @@ async fn cache(handle: &Handle, disks: Rc<Array<Drive>>) -> Cache<Drive, Rc<Arra
     Cache::format(&ssd, &disks, &format).await.expect("the SSD takes a cache");
     let settings =
         Settings { mode: Mode::ReadOnly, admission: AdmissionKind::Learned, ..Settings::default() };
-    let options = OpenOptions {
-        uuid: None,
-        generation_min: 0,
-        settings,
-        seed: 1,
-        unwritable: UnwritableSsd::Refuse,
-    };
+    let options = OpenOptions::with(settings);
     Cache::open(handle, ssd, disks, options).await.expect("the cache opens").0
 }
 

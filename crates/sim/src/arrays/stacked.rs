@@ -12,7 +12,7 @@ use voltier_array::{
     Pace, Priority, ScrubRepair,
 };
 use voltier_block::{BlockDevice, KIB, MIB, Nanos, Prng};
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, UnwritableSsd};
+use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions};
 use voltier_ring::{Executor, NoFiles};
 
 use crate::arrays::merge::merge_of;
@@ -277,9 +277,7 @@ impl StackFixture {
         let options = OpenOptions {
             uuid: Some(UUID),
             generation_min: self.generation.get(),
-            settings: profile.settings(profile.modes[0]),
-            seed: 1,
-            unwritable: UnwritableSsd::Refuse,
+            ..OpenOptions::with(profile.settings(profile.modes[0]))
         };
         let (ssd, origin) =
             (self.array(Side::Ssd), StackedOrigin::any_sector(self.array(Side::Origin)));

@@ -2,11 +2,12 @@
 //! its writes or flushes fail for good; then requests, crashes at many moments, bad lines, errors of the
 //! origin.
 
+use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoError, Lba, Nanos, SectorRange};
+use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, Nanos, SectorRange};
 use voltier_cache::{Health, Mode, OpenError, OpenOptions, Settings, UnwritableSsd};
-use voltier_sim::{Cut, FaultKind, FaultMix, Medium, SimDisk};
+use voltier_sim::{Cut, FaultKind, FaultMix, Medium, SimDisk, World};
 
 use crate::ssd_errors::place_of;
 use crate::stand::{LINES, Stand, in_virtual_time, is_dirty, line_range, lines_of, options};
@@ -172,10 +173,11 @@ fn a_crash_at_any_moment_of_an_evacuation_loses_nothing() {
                 assert_eq!(acknowledged, [0_u64; 0], "before the end of the evacuation");
                 let settings = Settings { ordered, ..Settings::default() };
                 let options = OpenOptions { settings, ..options(Mode::WriteBack, 0) };
-                let (again, _) = stand.on(media, options).await.expect("it comes back");
+                let (mut again, _) = stand.on(media, options).await.expect("it comes back");
                 again.check_either(100).await;
                 again.cache.drain().await.expect("the SSD takes writes again");
-                again.check_either(100).await;
+                assert_eq!(again.failing_lines().await, [0_u64; 0]);
+                assert_eq!(again.lines_not_on_origin(), [0_u64; 0], "moment {moment}");
             });
         }
     }
@@ -195,6 +197,136 @@ fn single_errors_during_an_evacuation_cost_nothing() {
         stand.origin.mend();
         stand.write(line_range(1), 1).await.expect("the origin takes it");
         check_evacuated(&stand).await;
+    });
+}
+
+/// Lines that are written anew: so few that the log stays in its segment, and flushes nothing by itself.
+fn rewritten_lines() -> impl Iterator<Item = u64> {
+    (0..12).filter(|line| is_dirty(*line))
+}
+
+/// A stand whose dirty lines have just been destaged, and some of them written anew: no flush of the SSD has
+/// covered either. Then its flushes fail.
+async fn rewritten_before_a_failed_flush(world: World, shift: u64) -> Stand {
+    let mut stand = Stand::filled(world).await;
+    // Where the log stands in its segment then.
+    for line in (0..shift).map(|count| 3 * count + 1) {
+        stand.write(line_range(line), line as u8).await.expect("a write works");
+    }
+    stand.cache.drain().await.expect("a drain works");
+    for line in rewritten_lines() {
+        let (at, data) = (line_range(line).start, Bytes::copy_of(&vec![100 + line as u8; 4096]));
+        let written = stand.cache.write(at, data.into(), Durability::Cached).await;
+        written.expect("a write works");
+    }
+    stand.ssd.fail_flushes();
+    stand
+}
+
+#[test]
+fn after_a_power_cut_in_an_evacuation_no_read_goes_back_or_forth() {
+    for moment in 0..80 {
+        in_virtual_time(move |world| async move {
+            let stand = rewritten_before_a_failed_flush(world, 1 + moment % 20).await;
+            let cache = stand.cache.clone();
+            drop(stand.world.handle().spawn(async move { cache.flush().await }));
+            sleep(&stand, moment * 1_000_000).await;
+            let media = stand.crash(Cut::Power);
+            assert_ne!(stand.cache.status().health, Health::Failed, "it is not on record");
+            let (mut again, _) =
+                stand.on(media, options(Mode::WriteBack, 0)).await.expect("a start");
+            again.check_either(100).await;
+            again.cache.drain().await.expect("a drain works");
+            assert_eq!(again.failing_lines().await, [0_u64; 0]);
+            assert_eq!(again.lines_not_on_origin(), [0_u64; 0], "moment {moment}");
+        });
+    }
+}
+
+#[test]
+fn lines_that_no_flush_covered_go_to_the_origin_when_the_loss_is_on_record() {
+    in_virtual_time(|world| async move {
+        let mut stand = rewritten_before_a_failed_flush(world, 1).await;
+        for line in rewritten_lines() {
+            stand.expect(line, 100 + line as u8);
+        }
+        let (origin, recorded) = (stand.origin.clone(), Rc::new(std::cell::Cell::new(false)));
+        let (handle, noted) = (stand.world.handle().clone(), recorded.clone());
+        let settled = Rc::new(std::cell::Cell::new(false));
+        let seen = settled.clone();
+        let record = move || -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+            Box::pin(async move {
+                let content = || {
+                    let mut content = vec![0; (LINES * 4096) as usize];
+                    origin.peek(Lba(0), &mut content);
+                    content
+                };
+                let before = content();
+                handle.sleep(TRIED_NS).await;
+                assert!(content() == before, "before the loss is on record");
+                noted.set(true);
+            })
+        };
+        stand.cache.on_failure(record, move || seen.set(true));
+        stand.cache.flush().await.expect("everything acknowledged is on the origin");
+        assert!(recorded.get() && settled.get());
+        check_evacuated(&stand).await;
+        stand.write(line_range(1), 1).await.expect("the origin takes it");
+        check_evacuated(&stand).await;
+        stand.cache.stop().await.expect("it ends in order");
+        stand.cache.audit().expect("nothing is held");
+    });
+}
+
+#[test]
+fn a_stop_between_a_loss_and_its_record_waits_for_nobody() {
+    in_virtual_time(|world| async move {
+        let stand = rewritten_before_a_failed_flush(world, 1).await;
+        let never =
+            || -> std::pin::Pin<Box<dyn Future<Output = ()>>> { Box::pin(std::future::pending()) };
+        stand.cache.on_failure(never, || {});
+        let released = stand.cache.release_waits();
+        stand.cache.flush().await.expect_err("nobody waits");
+        drop(released);
+        sleep(&stand, 12 * TRIED_NS).await;
+        assert_eq!(stand.cache.status().health, Health::Failed);
+        let before = stand.lines_not_on_origin();
+        stand.cache.stop().await.expect("it ends in order");
+        sleep(&stand, TRIED_NS).await;
+        assert_eq!(stand.lines_not_on_origin(), before);
+        stand.cache.audit().expect("nothing is held");
+    });
+}
+
+#[test]
+fn lines_of_a_discard_that_waits_for_an_evacuation_can_be_read() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        // A line that cannot be read: the evacuation takes its time.
+        stand.ssd.fail_reads(place_of(&stand, 30));
+        stand.ssd.fail_writes(all_of_ssd(&stand));
+        let (cache, handle) = (stand.cache.clone(), stand.world.handle().clone());
+        // The write has the line's lock while it is tried again, and the discard waits for it.
+        let write = handle.spawn(async move {
+            let data = Bytes::copy_of(&[200; 4096]);
+            cache.write(line_range(3).start, data.into(), Durability::Cached).await
+        });
+        sleep(&stand, 1_000_000).await;
+        let cache = stand.cache.clone();
+        let discard = handle.spawn(async move { cache.discard(line_range(3)).await });
+        sleep(&stand, TRIED_NS).await;
+        assert_eq!(stand.cache.status().health, Health::Evacuating);
+        let (cache, has_read) = (stand.cache.clone(), Rc::new(std::cell::Cell::new(false)));
+        let seen = has_read.clone();
+        drop(handle.spawn(async move {
+            let read = cache.read(line_range(3).start, Buf::new(4096)).await;
+            seen.set(read.is_ok_and(|data| data[..] == [3; 4096]));
+        }));
+        sleep(&stand, TRIED_NS).await;
+        assert!(has_read.get(), "a read waits for a discard");
+        write.await.expect("the origin takes it");
+        discard.await.expect("the origin takes it");
+        assert_eq!(lines_of(&stand.cache.lost_ranges(usize::MAX)), [30]);
     });
 }
 
@@ -285,6 +417,31 @@ fn a_crash_in_the_evacuation_of_a_start_is_gone_on_from_by_who_has_it_on_record(
         }
     }
     assert!(refused > 0, "no start found the origin changed");
+}
+
+#[test]
+fn an_evacuation_of_a_start_gives_up_no_line_however_long_the_ssd_fails() {
+    in_virtual_time(|world| async move {
+        let stand = Stand::filled(world).await;
+        let media = stand.stop().await;
+        let options = evacuating(UnwritableSsd::Evacuate);
+        let (mut again, _) = stand.on_unwritable(media, options).await.expect("it opens");
+        again.ssd.fail_reads(all_of_ssd(&again));
+        again.cache.begin_evacuation();
+        sleep(&again, TRIED_NS).await;
+        assert!(!again.cache.status().evacuation_stalls, "not yet");
+        // Three minutes: a cache that served gives its SSD up after 47 s.
+        sleep(&again, 36 * TRIED_NS).await;
+        assert_eq!(again.cache.status().health, Health::Evacuating);
+        assert!(again.cache.status().evacuation_stalls);
+        assert_eq!(again.write(line_range(1), 1).await, Err(IoError::Medium), "nobody waits long");
+        assert_eq!(again.cache.drain().await, Err(IoError::Medium), "nor does a drain");
+        again.ssd.mend();
+        sleep(&again, 6 * TRIED_NS).await;
+        assert!(!again.cache.status().evacuation_stalls);
+        again.write(line_range(1), 1).await.expect("the origin takes it");
+        check_evacuated(&again).await;
+    });
 }
 
 /// The media of a stop in order, and of an evacuation that began after it and was cut off half-way.

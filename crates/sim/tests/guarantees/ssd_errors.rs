@@ -3,7 +3,7 @@
 
 use voltier_block::{BlockDevice, IoError, Lba, SectorRange};
 use voltier_cache::{Health, Mode};
-use voltier_sim::{FaultKind, FaultMix};
+use voltier_sim::{Cut, FaultKind, FaultMix};
 
 use crate::stand::{LINE_SECTORS, LINES, Stand, in_virtual_time, is_dirty, line_range, options};
 
@@ -36,6 +36,20 @@ fn a_client_that_reads_one_bad_dirty_line_again_and_again_costs_nothing_else() {
         stand.cache.drain().await.expect("the line can be read again");
         assert_eq!(stand.lines_not_on_origin(), [0_u64; 0]);
     });
+}
+
+#[test]
+fn after_a_drain_and_a_power_cut_nothing_is_dirty() {
+    for _ in 0..10 {
+        in_virtual_time(|world| async move {
+            let mut stand = Stand::filled(world).await;
+            stand.write(line_range(1), 1).await.expect("a write works");
+            stand.cache.drain().await.expect("a drain works");
+            let media = stand.crash(Cut::Power);
+            let (again, _) = stand.on(media, options(Mode::WriteBack, 0)).await.expect("a start");
+            assert_eq!(again.cache.status().lines_dirty, 0, "whoever drained counts on that");
+        });
+    }
 }
 
 #[test]

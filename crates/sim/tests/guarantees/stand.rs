@@ -5,7 +5,7 @@ use std::future::Future;
 use voltier_block::{
     BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Prng, SectorRange,
 };
-use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, Settings, UnwritableSsd};
+use voltier_cache::{Cache, Mode, OpenError, OpenOptions, Opened, Settings};
 use voltier_ring::{Executor, NoFiles};
 use voltier_sim::workload::{Profile, SimCache};
 use voltier_sim::{Cut, Medium, SimDisk, SimDrive, World};
@@ -32,7 +32,7 @@ pub(crate) fn in_virtual_time<F: Future<Output = ()> + 'static>(body: impl FnOnc
 
 pub(crate) fn options(mode: Mode, generation_min: u64) -> OpenOptions {
     let settings = Settings { mode, ..Settings::default() };
-    OpenOptions { uuid: None, generation_min, settings, seed: 1, unwritable: UnwritableSsd::Refuse }
+    OpenOptions { generation_min, ..OpenOptions::with(settings) }
 }
 
 pub(crate) fn line_range(line: u64) -> SectorRange {
@@ -158,11 +158,14 @@ impl Stand {
     }
 
     /// Checks that each line is what is expected, or what an unfinished write of `above` and its number
-    /// made of it.
-    pub(crate) async fn check_either(&self, above: u8) {
+    /// made of it. From now on the found content is expected: no later read may go back or forth.
+    pub(crate) async fn check_either(&mut self, above: u8) {
         for line in 0..LINES {
-            let found = self.read(line_range(line)).await.expect("every line can be read");
+            let range = line_range(line);
+            let found = self.read(range).await.expect("every line can be read");
             assert!(self.is_either(line, &found, above), "line {line}");
+            let place = range.start.bytes() as usize..range.end().bytes() as usize;
+            self.expected[place].copy_from_slice(&found);
         }
     }
 

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, BackgroundTask, CreateOptions, JournalState, Layout,
-    MemberLayout, MemberState, Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label,
-    write_spare_label,
+    Array, ArrayError, AssembleOptions, BackgroundTask, JournalState, MemberLayout, MemberState,
+    Replacement, SUPERBLOCK_BYTES, Superblock, read_spare_label, write_spare_label,
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
@@ -143,15 +142,7 @@ impl ArrayEngine for ArraySimEngine {
         let disks = disks.collect::<ControlResult<Vec<_>>>()?;
         let journal = record.journal.as_ref().map(|device| self.disk(device)).transpose()?;
         let journal = journal.map(|disk| (disk, self.0.name()));
-        let options = CreateOptions {
-            name: record.name.to_string(),
-            level: record.level.0,
-            layout: Layout::default(),
-            chunk_bytes: record.chunk_bytes.into(),
-            consistency: record.consistency,
-            uuid: record.uuid.0,
-            member_uuids: devices.iter().map(|_| self.0.name()).collect(),
-        };
+        let options = record.create_options(devices.iter().map(|_| self.0.name()).collect());
         let handle = self.0.world.handle().clone();
         let made = self.0.run(async move {
             Array::create_with_journal(&handle, &options, disks, journal).await

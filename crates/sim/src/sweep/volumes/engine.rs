@@ -123,9 +123,10 @@ impl Engine for SimEngine {
             (generation, evacuates) = (opened.generation, opened.evacuates);
         }
         let size_bytes = volume.limits().bytes();
+        let dirty_lines = volume.cache().map_or(0, |cache| cache.status().lines_dirty);
         self.0.volume.replace(Some(volume));
         self.0.step();
-        Ok(OpenedVolume { size_bytes, generation, evacuates })
+        Ok(OpenedVolume { size_bytes, generation, dirty_lines, evacuates })
     }
 
     fn begin_evacuation(&mut self, _: &VolumeName) -> ControlResult<()> {
