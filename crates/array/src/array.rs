@@ -287,7 +287,7 @@ impl<D: BlockDevice> Array<D> {
         array.members.lose(index);
         array.membership.begin_update();
         if let Ok(device) = device {
-            // It may be out because it does not answer: whoever waits for it goes on without it.
+            // A member may be out because it does not answer: its requests end.
             let (handle, device) = (array.handle.clone(), Rc::downgrade(&device));
             drop(array.handle.spawn(async move {
                 handle.sleep(FAILED_NS).await;

@@ -1,10 +1,12 @@
 //! Members that do not answer: when one is given up, and when nobody is.
 //!
-//! A drive that hangs gives no error. Whoever waits for it would wait for ever, so its member is given up after
-//! the deadline: reads are computed from the others, and a change is acknowledged when the loss is on record, as
-//! after any loss. Blame needs a difference to the peers: a drive is given up only while all others answer, and
-//! those that have nothing to do are asked for something. When more are late than the array can lose, the
-//! cause may be one that they share (an adapter, a cable, a power supply): then the array waits for all of them.
+//! A drive that hangs gives no error, and requests would wait for it for ever. So its member is given up
+//! after the deadline. Reads are computed from the others. A change is acknowledged when the loss is on
+//! record, as after any loss.
+//!
+//! Blame needs a difference to the peers. A drive is given up only while all others answer; those that
+//! have nothing to do are asked for something. When more are late than the array can lose, the cause may be
+//! one that they share (an adapter, a cable, a power supply). Then the array waits for all of them.
 
 use std::rc::{Rc, Weak};
 
@@ -20,7 +22,7 @@ use crate::members::health::HealthNews;
 use crate::members::watch::{Answers, Judge, Watch};
 use crate::stripe::ground::Ground;
 
-/// What a device is to the array.
+/// The use that the array has for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// The member is in service with it.
@@ -177,7 +179,7 @@ fn judge_members<D: BlockDevice>(ground: &Ground<Guarded<D>>, peers: &[Peer<D>])
     let blocked: Vec<&Peer<D>> = late.iter().filter(is_blocked).copied().collect();
     if watch.set_waiting(!blocked.is_empty()) {
         if blocked.is_empty() {
-            // What was held up by others gets a whole deadline of its own.
+            // Requests that others held up get a whole deadline of their own.
             watch.give_grace();
             members.health().say(HealthNews::WaitingEnded);
         } else {

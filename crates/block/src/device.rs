@@ -188,7 +188,7 @@ pub trait BlockDevice: 'static {
         UnderWay::default()
     }
 
-    /// Takes back what can be taken back of the requests under way: nobody waits for them any more.
+    /// Cancels requests under way as far as possible: nobody waits for them any more.
     fn abandon(&self) {}
 }
 

@@ -60,7 +60,7 @@ pub(super) async fn replace(
 ) -> ControlResult<Replaced> {
     let open = table::find(&name)?;
     let leaf = open_leaf(&handle, &device)?;
-    // Whatever is on it: the array asks it again, and waits for longer.
+    // The label may say anything: the array asks for it again, and waits for longer.
     let _ = answered(&handle, &device, Array::examine(&leaf)).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     let uuid = Identity::random()?.0;

@@ -1,9 +1,9 @@
 //! Devices whose requests end: when the drive answers, or when the device is given up as hung.
 //!
-//! Every device of an array is wrapped in a [`Guarded`] before anything is sent to it. The wrapper counts what
-//! is under way by the tick of its [`Watch`] in which it began: no clock, no timer and no allocation for a
-//! request. A device that is [abandoned](BlockDevice::abandon) answers `Gone` to all requests, also to
-//! those under way; the drive may still be at them ([`BlockDevice::under_way`]).
+//! Every device of an array is wrapped in a [`Guarded`] before anything is sent to it. The wrapper counts
+//! requests under way by the tick of its [`Watch`] in which they began: no clock, no timer and no allocation
+//! for a request. A device that is [abandoned](BlockDevice::abandon) answers `Gone` to all requests, also to
+//! those under way. The drive may still be at them ([`BlockDevice::under_way`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -187,7 +187,7 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
         self.device.under_way()
     }
 
-    /// Ends all requests with `Gone`, now and from now on. Whoever relied on the device does without it.
+    /// Ends all requests with `Gone`, now and from now on. Nobody relies on the device any more.
     fn abandon(&self) {
         self.device.abandon();
         self.requests.release();

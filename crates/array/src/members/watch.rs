@@ -1,4 +1,4 @@
-//! The clock of the deadlines of an array: ticks, a quarter of the deadline each, while anything is under way.
+//! The clock of the deadlines of an array: ticks of a quarter of the deadline, while anything is under way.
 //!
 //! Age is counted in ticks that passed and not in time. A process that was stopped, or a machine that
 //! slept, finds its requests as old as they were.
@@ -29,11 +29,11 @@ pub(crate) struct Tick(u64);
 /// How a device answers, as far as its oldest request tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
-    /// It has ended a request of late.
+    /// The device has ended a request of late.
     Promptly,
-    /// It was not asked for anything of late, or not for long.
+    /// The device was not asked for anything of late, or not for long.
     Unknown,
-    /// It has ended nothing for half of the deadline, with requests under way.
+    /// The device has ended nothing for half of the deadline, with requests under way.
     Suspect,
     /// The same for all of the deadline; or one of its requests takes several times as long.
     Late,
@@ -50,7 +50,7 @@ pub(crate) struct Watch {
     /// 0 for none.
     deadline_ns: Cell<Nanos>,
     tick: Cell<Tick>,
-    /// What happened before this tick is not held against anybody.
+    /// Silence before this tick is not held against anybody.
     grace: Cell<Tick>,
     is_ticking: Cell<bool>,
     /// Grows with every task that ticks: an older one ends.

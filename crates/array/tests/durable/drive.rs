@@ -179,7 +179,7 @@ pub(crate) struct Drive {
     /// Writes so far of superblocks: sectors 0 and the last block.
     pub(crate) superblock_writes: Rc<Cell<u64>>,
     pub(crate) reads: Rc<Cell<u64>>,
-    /// It answers nothing while that is set, and all that it was asked for afterwards.
+    /// The drive answers nothing while that is set, and all that it was asked for afterwards.
     is_hung: Rc<Cell<bool>>,
     /// Requests that are never answered, while it answers others: from the next write on.
     pub(crate) lost_requests: Rc<Cell<u32>>,

@@ -229,7 +229,7 @@ fn a_member_that_hung_comes_back_when_it_has_ended_everything() {
             assert!(array.take_back(2, world.drives[2].clone()).await.is_err());
             let spare = array.add_spare(world.drives[2].clone(), UUID);
             assert!(matches!(spare, Err(ArrayError::Replace(ReplaceError::Undrained { .. }))));
-            // Its late writes land now, over what it lacks.
+            // The drive's late writes land now, over regions that it lacks.
             world.drives[2].set_hung(false);
             seconds(&world, 1).await;
             assert_eq!(undrained(&array, 2), 0);

@@ -1,14 +1,7 @@
-//! Drives that answer nothing for a time. Then they do all that they were asked for, and are offered to the
-//! array again while they are at it.
+//! Drives that answer nothing for a time: in which worlds, for how long, and how long a client waits then.
 
-use std::rc::Rc;
-
-use voltier_array::{ArrayError, HealthPolicy, MemberState, ReplaceError};
-use voltier_block::{BlockDevice, Nanos, Prng};
-
-use crate::arrays::checks::check_refused;
-use crate::arrays::fixture::ArrayFixture;
-use crate::arrays::members::MemberMap;
+use voltier_array::HealthPolicy;
+use voltier_block::{Nanos, Prng};
 
 /// Mixed into the seed: seeds that do not draw this are as they were, and no kept seed draws it.
 const HANG: u64 = 0x6875_6e67_0010_554b;
@@ -16,82 +9,33 @@ const HANG: u64 = 0x6875_6e67_0010_554b;
 const HANG_ONE_IN: u64 = 4;
 /// The deadline of arrays in worlds where drives hang.
 const DEADLINE_NS: Nanos = 2_000_000_000;
-/// So many deadlines a request of a client takes at most: it may meet several drives that hang, one after the
-/// other, and each with others that are suspected as well.
+/// So many deadlines a request of a client takes at most. A request may meet several drives that hang, one
+/// after the other.
 const PATIENCE: Nanos = 30;
-/// How often a drive that does not answer is offered again.
-const OFFER_NS: Nanos = 3_000_000;
 
 /// Whether drives hang in the world of a seed.
 pub(super) fn hangs(seed: u64) -> bool {
     Prng::new(seed ^ HANG).one_in(HANG_ONE_IN)
 }
 
-/// What members of arrays in such worlds may do.
+/// The limits of members of arrays in such worlds.
 pub(crate) fn policy() -> HealthPolicy {
     HealthPolicy { deadline_ns: DEADLINE_NS, ..HealthPolicy::default() }
 }
 
-/// For how long a drive answers nothing: less than the deadline, about as long, longer, and longer than anybody
-/// waits.
+/// For how long a drive answers nothing: less than the deadline, about as long, longer, or longer than any
+/// client waits.
 pub(crate) fn draw_time_ns(dice: &mut Prng) -> Nanos {
     let most = *dice.pick(&[DEADLINE_NS / 8, DEADLINE_NS, 2 * DEADLINE_NS, 4 * DEADLINE_NS]);
     let time_ns = if dice.one_in(8) { 2 * PATIENCE * DEADLINE_NS } else { most };
     time_ns / 2 + dice.below(time_ns)
 }
 
-/// A request of a client has ended that began then.
+/// A request of a client has taken so long, in a world where drives hang.
 ///
 /// # Panics
-/// When it took longer than any drive that hangs can excuse.
-pub(crate) fn check_patience(fixture: &ArrayFixture, since: Nanos) {
-    let took_ns = fixture.world.handle().now() - since;
-    let is_bounded = !fixture.setup.hangs || took_ns < PATIENCE * DEADLINE_NS;
+/// When that is longer than any drive that hangs can excuse.
+pub(crate) fn check_patience(took_ns: Nanos) {
+    let is_bounded = took_ns < PATIENCE * DEADLINE_NS;
     assert!(is_bounded, "a request stands still for {} ms", took_ns / 1_000_000);
-}
-
-/// Has the drive of a member hang, and waits until it has done all that it was asked for. If its member was given
-/// up for that, it is offered again, from the moment on in which it answers anything.
-pub(crate) async fn hang(fixture: Rc<ArrayFixture>, member: usize, drive: usize, mut dice: Prng) {
-    let disk = &fixture.disks[drive];
-    let time_ns = draw_time_ns(&mut dice);
-    let ends = fixture.world.handle().now() + time_ns;
-    fixture.members.note_harm(drive);
-    disk.hang(time_ns);
-    // Sometimes it is offered while nothing of it answers.
-    let is_early = dice.one_in(4);
-    let begins = if is_early { ends - dice.below(time_ns / 2 + 1) } else { ends };
-    fixture.world.handle().sleep_until(begins).await;
-    let is_offered = dice.one_in(2);
-    let mut uuid = None;
-    let mut is_back = false;
-    while disk.is_hung() || disk.under_way().count() > 0 {
-        let lost = MemberMap::members(&fixture.array(), MemberState::Lost);
-        let was_it = fixture.members.drive_of(&fixture.array(), member) == Some(drive);
-        if is_offered && !is_back && lost.contains(&member) && (was_it || uuid.is_some()) {
-            let uuid = *uuid.get_or_insert_with(|| fixture.come(drive));
-            is_back = offer(&fixture, member, drive, uuid).await;
-        }
-        fixture.world.handle().sleep(OFFER_NS / 2 + dice.below(OFFER_NS)).await;
-    }
-    fixture.members.note_end_of_harm(drive);
-    if !is_back && !fixture.array().is_online(member) {
-        fixture.members.note_former(member, drive);
-    }
-}
-
-/// Offers a drive for a member; whether it was taken.
-async fn offer(fixture: &ArrayFixture, member: usize, drive: usize, uuid: [u8; 16]) -> bool {
-    let offered = fixture.array().replace(member, fixture.disks[drive].clone(), uuid).await;
-    fixture.world.tell(|| format!("care: drive {drive}, which hung, for {member}: {offered:?}"));
-    match offered {
-        Ok(_) => true,
-        Err(ArrayError::Replace(
-            ReplaceError::Undrained { .. } | ReplaceError::Busy { .. } | ReplaceError::Device(_),
-        )) => false,
-        Err(error) => {
-            check_refused(fixture, drive, &error);
-            false
-        }
-    }
 }

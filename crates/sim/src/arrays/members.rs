@@ -56,7 +56,7 @@ impl MemberMap {
         self.harmed.borrow_mut().insert(drive);
     }
 
-    /// It is as well as it was.
+    /// The drive is as well as it was.
     pub(crate) fn note_end_of_harm(&self, drive: usize) {
         self.harmed.borrow_mut().remove(&drive);
     }

@@ -15,7 +15,7 @@ use crate::arrays::checks::check_refused;
 use crate::arrays::expansion::{add_member, finish_reshape};
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::growth::grow;
-use crate::arrays::hang::hang;
+use crate::arrays::hanging::hang;
 use crate::arrays::journal::handle_journal;
 use crate::arrays::members::MemberMap;
 use crate::arrays::scrubbing::scrub_for_bit_rot;
@@ -277,7 +277,7 @@ impl Operator {
             replacing.world.tell(|| format!("care: drive {drive} came: {replaced:?}"));
             match replaced {
                 Ok(_) => {}
-                // It was taken out just now, and has not ended what it was asked for.
+                // The drive was taken out just now, and has not ended its requests.
                 Err(ArrayError::Replace(ReplaceError::Undrained { .. })) => {
                     replacing.members.note_former(member, drive);
                 }
