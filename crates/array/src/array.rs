@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use voltier_block::{
-    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange,
+    AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
 };
 use voltier_ring::Handle;
 
@@ -20,8 +20,10 @@ use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
+use crate::members::deadline::Guarded;
 use crate::members::health::{HealthNews, HealthPolicy, MemberHealth};
 use crate::members::label_copies::{read_label, read_superblock};
+use crate::members::watch::Watch;
 use crate::status::{ArrayStatus, status_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::tasks::background::BackgroundTask;
@@ -30,7 +32,7 @@ use crate::tasks::rebuild::RebuildStatus;
 use crate::tasks::replace::Replacement;
 use crate::tasks::reshape::ReshapeStatus;
 use crate::tasks::scrub::{ScrubRepair, ScrubStatus};
-use crate::{expand, grow, service};
+use crate::{expand, grow, hung, service};
 
 /// An array of members, a block device itself. Clones are the same array.
 ///
@@ -41,7 +43,7 @@ use crate::{expand, grow, service};
 /// that nobody was writing (the *write hole*). [`Consistency`](crate::Consistency) says what is done about
 /// it: with a journal, what a stripe's members will be written is in it first, so a crash leaves all of it
 /// or nothing. For a bare array ([`Array::new`]) nothing is done.
-pub struct Array<D>(Rc<Generations<D>>);
+pub struct Array<D>(Rc<Generations<Guarded<D>>>);
 
 impl<D> Clone for Array<D> {
     fn clone(&self) -> Self {
@@ -101,6 +103,25 @@ impl<D: BlockDevice> BlockDevice for Array<D> {
     }
 }
 
+/// For so long requests to a member that an administrator took out may still end.
+const FAILED_NS: Nanos = 500_000_000;
+
+/// The watch over the devices of an array that is to be.
+fn watch(handle: &Handle) -> Rc<Watch> {
+    Watch::new(handle, HealthPolicy::default().deadline_ns)
+}
+
+fn guard_all<D: BlockDevice>(devices: Vec<D>, watch: &Rc<Watch>) -> Vec<Guarded<D>> {
+    devices.into_iter().map(|device| Guarded::new(device, watch)).collect()
+}
+
+impl<D: BlockDevice> Array<D> {
+    /// A device that is to come to the array.
+    fn guard(&self, device: D) -> Rc<Guarded<D>> {
+        Rc::new(Guarded::new(device, &self.0.ground.members.watch))
+    }
+}
+
 /// From the members to an array, and back.
 impl<D: BlockDevice> Array<D> {
     /// A bare array, without durable state: chunks from the first sector on, over members in the order
@@ -114,8 +135,13 @@ impl<D: BlockDevice> Array<D> {
         geometry: Geometry,
         members: Vec<Option<D>>,
     ) -> Result<Self, ArrayError> {
-        let generation = Generation::build(handle, Foundation::bare(geometry, members))?;
-        Ok(Self(Generations::new(generation)))
+        let watch = watch(handle);
+        let guarded = |device: Option<D>| device.map(|device| Guarded::new(device, &watch));
+        let members = members.into_iter().map(guarded).collect();
+        let foundation = Foundation::bare(geometry, members, &watch);
+        let generations = Generations::new(Generation::build(handle, foundation)?);
+        hung::install(&generations);
+        Ok(Self(generations))
     }
 
     /// Makes an array over these devices, whatever they hold: the members in their order. The array
@@ -144,7 +170,10 @@ impl<D: BlockDevice> Array<D> {
         devices: Vec<D>,
         journal: Option<(D, [u8; 16])>,
     ) -> Result<Self, ArrayError> {
-        create::create(handle, options, devices, journal).await.map(Self)
+        let watch = watch(handle);
+        let devices = guard_all(devices, &watch);
+        let journal = journal.map(|(device, uuid)| (Guarded::new(device, &watch), uuid));
+        create::create(handle, options, devices, journal, &watch).await.map(Self)
     }
 
     /// Reads the superblock of a device, if it is a member of an array.
@@ -174,7 +203,9 @@ impl<D: BlockDevice> Array<D> {
         devices: Vec<D>,
         options: AssembleOptions,
     ) -> Result<(Self, AssembleReport), ArrayError> {
-        let (generations, report) = assemble::assemble(handle, devices, options).await?;
+        let watch = watch(handle);
+        let devices = guard_all(devices, &watch);
+        let (generations, report) = assemble::assemble(handle, devices, options, &watch).await?;
         expand::begin_reshape(&generations);
         Ok((Self(generations), report))
     }
@@ -218,7 +249,15 @@ impl<D: BlockDevice> Array<D> {
 
     /// The state of the array now; none of a bare one.
     pub fn status(&self) -> Option<ArrayStatus> {
-        status_of(&self.0)
+        let mut status = status_of(&self.0)?;
+        let members = &self.0.ground.members;
+        for (index, member) in members.indexed() {
+            let Some(own) = status.members.get_mut(index.0) else { continue };
+            let device = member.device().ok();
+            let late = device.filter(|device| members.watch.is_late(device.requests()));
+            own.waits_ns = late.map(|device| members.watch.waited_ns(device.requests()));
+        }
+        Some(status)
     }
 
     /// Whether a member is in service: not lost, and not being rebuilt.
@@ -244,8 +283,17 @@ impl<D: BlockDevice> Array<D> {
         if self.is_online(member) && lost == allowed {
             return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
         }
+        let device = array.members[index].device();
         array.members.lose(index);
         array.membership.begin_update();
+        if let Ok(device) = device {
+            // A member may be out because it does not answer: its requests end.
+            let (handle, device) = (array.handle.clone(), Rc::downgrade(&device));
+            drop(array.handle.spawn(async move {
+                handle.sleep(FAILED_NS).await;
+                device.upgrade().inspect(|device| device.abandon());
+            }));
+        }
         Ok(())
     }
 
@@ -296,7 +344,7 @@ impl<D: BlockDevice> Array<D> {
         uuid: [u8; 16],
     ) -> Result<Replacement, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.replace(MemberIndex(member), Rc::new(device), uuid).await
+        array.tasks.replacements.replace(MemberIndex(member), self.guard(device), uuid).await
     }
 
     /// Puts a lost member back whose device is there again, not used elsewhere since: only regions changed
@@ -306,7 +354,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the device does not suit or fails; the array is as before then.
     pub async fn take_back(&self, member: usize, device: D) -> Result<bool, ArrayError> {
         let array = self.0.enter().await;
-        array.tasks.replacements.take_back(MemberIndex(member), Rc::new(device)).await
+        array.tasks.replacements.take_back(MemberIndex(member), self.guard(device)).await
     }
 
     /// Keeps a device for the next member that is lost, or takes it for one that is. The device holds
@@ -315,7 +363,7 @@ impl<D: BlockDevice> Array<D> {
     /// # Errors
     /// When the device does not suit.
     pub fn add_spare(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
-        self.0.tasks.replacements.add_spare(device, uuid)
+        self.0.tasks.replacements.add_spare(self.guard(device), uuid)
     }
 
     /// Whether a device suits as a spare; nothing is changed.
@@ -347,6 +395,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the array or a device does not suit: nothing has changed then. When a device fails while it
     /// is taken in.
     pub async fn grow(&self, devices: Vec<D>, uuids: &[[u8; 16]]) -> Result<(), ArrayError> {
+        let devices = devices.into_iter().map(|device| self.guard(device)).collect();
         grow::add_parity(&self.0, devices, uuids).await
     }
 
@@ -361,7 +410,7 @@ impl<D: BlockDevice> Array<D> {
     /// When the array or the device does not suit: nothing has changed then. When the device fails while it
     /// is taken in.
     pub async fn grow_capacity(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
-        expand::add_capacity(&self.0, device, uuid).await
+        expand::add_capacity(&self.0, self.guard(device), uuid).await
     }
 
     /// Puts the journal on a device of its own, whatever it holds, or with `None` back on the members, while
@@ -376,6 +425,8 @@ impl<D: BlockDevice> Array<D> {
         if array.moving().is_some() {
             return Err(GrowError::Reshaping.into());
         }
+        let watch = &array.ground.members.watch;
+        let device = device.map(|(device, uuid)| (Guarded::new(device, watch), uuid));
         array.ground.journal.move_to(device, array.limits.block_bytes).await
     }
 

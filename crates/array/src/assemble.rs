@@ -22,8 +22,10 @@ use crate::generation::{Foundation, Generation};
 use crate::generations::Generations;
 use crate::geometry::numbers::{MemberIndex, Region};
 use crate::journal::replay::ReplayReport;
+use crate::members::deadline::Guarded;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
-use crate::service;
+use crate::members::watch::Watch;
+use crate::{hung, service};
 
 /// Permissions for a start when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +111,9 @@ async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Read<D>, MetadataEr
         let refused = |error| MetadataError::Device { device: position, error };
         if device.limits().read_only {
             return Err(refused(DeviceError::ReadOnly));
+        }
+        if device.under_way().count() > 0 {
+            return Err(refused(DeviceError::Undrained));
         }
         let found = read_superblock(&device).await.map_err(refused)?;
         let Some(found) = found else {
@@ -485,9 +490,10 @@ async fn tell_those_behind<D: BlockDevice>(
 /// data may not be what was acknowledged, unless the options allow it. Nothing is written then.
 pub(crate) async fn assemble<D: BlockDevice>(
     handle: &Handle,
-    devices: Vec<D>,
+    devices: Vec<Guarded<D>>,
     options: AssembleOptions,
-) -> Result<(Rc<Generations<D>>, AssembleReport), ArrayError> {
+    watch: &Rc<Watch>,
+) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
     let ready = examine_all(devices, options).await?;
     let unflushed = flush_what_was_found(&ready.members).await;
     tell_those_behind(&ready.members, &ready.told).await;
@@ -499,7 +505,7 @@ pub(crate) async fn assemble<D: BlockDevice>(
     }
     let Ready { array, mut members, left_out, map, unequal, to_resync, lacking, .. } = ready;
     let own_journal = ready.journal;
-    let is_one_copy = |it: &&Candidate<D>| it.found.is_one_copy;
+    let is_one_copy = |it: &&Candidate<Guarded<D>>| it.found.is_one_copy;
     let label_copies_mended = members.values().filter(is_one_copy).map(|it| it.position).collect();
     let is_gone = |member: &MemberIndex| {
         let was_there = array.is_in_service(*member) || array.is_rebuilding(*member);
@@ -513,8 +519,9 @@ pub(crate) async fn assemble<D: BlockDevice>(
     let devices =
         array.indexes().map(|member| members.remove(&member).map(|it| it.device)).collect();
     let states = RegionStates::new(map, array.geometry.member_sectors(), to_resync, unflushed_map);
-    let foundation = Foundation::of(&array, devices, states);
+    let foundation = Foundation::of(&array, devices, states, watch);
     let generations = Generations::new(Generation::build(handle, foundation)?);
+    hung::install(&generations);
     let parts = &generations.ground;
     parts.members.name(&array);
     parts.journal.placement().take_device(own_journal.journal, own_journal.is_lost);

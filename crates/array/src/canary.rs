@@ -58,6 +58,8 @@ pub enum Canary {
     MovedRedone,
     /// A small write that waits for others is acknowledged while it waits.
     HeldAcknowledged,
+    /// A drive comes back while it has requests from when it was a member.
+    UndrainedTakenBack,
     /// One write of a chunk goes over gaps between its parts.
     GapsBridged,
 }

@@ -24,8 +24,10 @@ use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
 use crate::journal::writer::label_for;
+use crate::members::deadline::Guarded;
 use crate::members::label_copies::{write_label, write_superblock};
-use crate::service;
+use crate::members::watch::Watch;
+use crate::{hung, service};
 
 /// The array that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +68,9 @@ fn plan<D: BlockDevice>(options: &CreateOptions, devices: &[D]) -> Result<ArrayR
     }
     if let Some(device) = devices.iter().position(|device| device.limits().read_only) {
         return Err(MetadataError::Device { device, error: DeviceError::ReadOnly }.into());
+    }
+    if let Some(device) = devices.iter().position(|device| device.under_way().count() > 0) {
+        return Err(MetadataError::Device { device, error: DeviceError::Undrained }.into());
     }
     let has_journal = options.consistency == Consistency::Journal && shape.parity_chunks() > 0;
     let journal_bytes =
@@ -111,9 +116,10 @@ async fn write_map<D: BlockDevice>(device: &D, map: &RegionMap) -> IoResult<()> 
 pub(crate) async fn create<D: BlockDevice>(
     handle: &Handle,
     options: &CreateOptions,
-    devices: Vec<D>,
-    journal: Option<(D, [u8; 16])>,
-) -> Result<Rc<Generations<D>>, ArrayError> {
+    devices: Vec<Guarded<D>>,
+    journal: Option<(Guarded<D>, [u8; 16])>,
+    watch: &Rc<Watch>,
+) -> Result<Rc<Generations<Guarded<D>>>, ArrayError> {
     let mut record = plan(options, &devices)?;
     let block_bytes = devices.iter().map(|device| device.limits().block_bytes).max();
     let journal = match journal {
@@ -144,8 +150,9 @@ pub(crate) async fn create<D: BlockDevice>(
     let to_resync = Bits::new(map.count());
     let states = RegionStates::new(map, member_sectors, to_resync, false);
     let members = devices.into_iter().map(Some).collect();
-    let foundation = Foundation::of(&record, members, states);
+    let foundation = Foundation::of(&record, members, states, watch);
     let generations = Generations::new(Generation::build(handle, foundation)?);
+    hung::install(&generations);
     generations.ground.members.name(&record);
     generations.ground.journal.placement().take_device(journal, false);
     service::take_into_use(&generations, record.journal()).await?;

@@ -75,10 +75,9 @@ fn with_two_shapes<D: BlockDevice>(
 /// is taken in.
 pub(crate) async fn add_capacity<D: BlockDevice>(
     array: &Rc<Generations<D>>,
-    device: D,
+    device: Rc<D>,
     uuid: [u8; 16],
 ) -> Result<(), ArrayError> {
-    let device = Rc::new(device);
     check_capacity(array, &device, &uuid)?;
     let gate = array.close().ok_or(GrowError::Growing)?;
     let failed = |error| GrowError::Device { device: 0, error: ReplaceError::Device(error) };

@@ -26,6 +26,7 @@ use crate::journal::transaction::Journal;
 use crate::members::event::{Above, MemberEvent};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
+use crate::members::watch::Watch;
 use crate::membership::current::Membership;
 use crate::stripe::clear::Clearer;
 use crate::stripe::foreground::Foreground;
@@ -57,11 +58,17 @@ pub(crate) struct Foundation<D> {
     pub(crate) states: Option<RegionStates>,
     /// Set if the array moves to its geometry from one with a member less.
     pub(crate) reshape: Option<ReshapeRecord>,
+    pub(crate) watch: Rc<Watch>,
 }
 
 impl<D: BlockDevice> Foundation<D> {
     /// The foundation of an array that has this record.
-    pub(crate) fn of(array: &ArrayRecord, members: Vec<Option<D>>, states: RegionStates) -> Self {
+    pub(crate) fn of(
+        array: &ArrayRecord,
+        members: Vec<Option<D>>,
+        states: RegionStates,
+        watch: &Rc<Watch>,
+    ) -> Self {
         Self {
             geometry: array.geometry.clone(),
             members,
@@ -71,11 +78,12 @@ impl<D: BlockDevice> Foundation<D> {
             reshape: array.reshape,
             record: Some(array.clone()),
             states: Some(states),
+            watch: watch.clone(),
         }
     }
 
     /// The foundation of a bare array: chunks from the first sector on, and nothing that is durable.
-    pub(crate) fn bare(geometry: Geometry, members: Vec<Option<D>>) -> Self {
+    pub(crate) fn bare(geometry: Geometry, members: Vec<Option<D>>, watch: &Rc<Watch>) -> Self {
         Self {
             geometry,
             members,
@@ -85,6 +93,7 @@ impl<D: BlockDevice> Foundation<D> {
             reshape: None,
             record: None,
             states: None,
+            watch: watch.clone(),
         }
     }
 
@@ -159,7 +168,7 @@ impl<D: BlockDevice> Generation<D> {
     /// When the members do not suit the geometry, or too many are lost.
     pub(crate) fn build(handle: &Handle, foundation: Foundation<D>) -> Result<Self, ArrayError> {
         foundation.check()?;
-        let Foundation { geometry, members, consistency, data_start, .. } = foundation;
+        let Foundation { geometry, members, consistency, data_start, watch, .. } = foundation;
         let code = match geometry.parity_chunks() {
             0 => None,
             parities => Some(Code::new(geometry.data_chunks(), parities)?),
@@ -174,7 +183,7 @@ impl<D: BlockDevice> Generation<D> {
         // An acknowledged write is in the journal, durably.
         limits.volatile_cache &= !foundation.has_journal;
         let members = members.into_iter().map(Member::new).collect();
-        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start));
+        let members = Rc::new(MemberSet::new(handle, &geometry, members, data_start, &watch));
         let membership = Rc::new(Membership::new(foundation.record));
         let states = foundation.states.map(Rc::new);
         let bitmap = Bitmap::new(handle, &geometry, consistency, &members, &membership, states);

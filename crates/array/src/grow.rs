@@ -104,7 +104,7 @@ pub(crate) fn check_pending_member<D: BlockDevice>(
     uuid: &[u8; 16],
 ) -> Result<(), GrowError> {
     let unsuited = |error| GrowError::Device { device, error };
-    array.tasks.replacements.check_device(own, uuid).map_err(unsuited)?;
+    array.tasks.replacements.check_device(&**own, uuid).map_err(unsuited)?;
     let limits = own.limits();
     let has_journal = array.ground.journal.is_in_service();
     let bytes = limits.max_transfer_bytes;
@@ -152,10 +152,9 @@ pub(crate) async fn wipe<D: BlockDevice>(device: &D) -> Result<(), IoError> {
 /// is taken in.
 pub(crate) async fn add_parity<D: BlockDevice>(
     array: &Rc<Generations<D>>,
-    devices: Vec<D>,
+    devices: Vec<Rc<D>>,
     uuids: &[[u8; 16]],
 ) -> Result<(), ArrayError> {
-    let devices: Vec<Rc<D>> = devices.into_iter().map(Rc::new).collect();
     check_growth(array, &devices, uuids)?;
     let gate = array.close().ok_or(GrowError::Growing)?;
     for (device, own) in devices.iter().enumerate() {

@@ -51,6 +51,7 @@
 //! array        the facade: an array as a block device, and all that can be asked of it
 //! assemble, create, service, status, grow, expand
 //!              how an array comes to serve, ends, and changes its shape
+//! hung         which devices do not answer, and whether one is given up for that
 //! generations, generation, update_record
 //!              the parts put together, and what is on record
 //! tasks        rebuild, scrub, resync, replacement, reshape, each at its pace
@@ -81,6 +82,7 @@ mod generation;
 mod generations;
 mod geometry;
 mod grow;
+mod hung;
 mod journal;
 mod members;
 mod membership;

@@ -1,6 +1,6 @@
 //! The state of an array, as it is told.
 
-use voltier_block::{BlockDevice, SECTOR_BYTES};
+use voltier_block::{BlockDevice, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
 use crate::format::journal_label::JournalRecord;
@@ -28,6 +28,11 @@ pub struct MemberStatus {
     pub is_being_copied: bool,
     /// How well its device does.
     pub health: MemberHealth,
+    /// For how long at least its device has not answered, in nanoseconds; none if that is not beyond the
+    /// deadline.
+    pub waits_ns: Option<Nanos>,
+    /// Requests that devices have which were this member and did not answer them.
+    pub undrained: usize,
 }
 
 /// The state of an array that has a record.
@@ -55,6 +60,8 @@ pub struct ArrayStatus {
     pub journal_device: Option<JournalRecord>,
     /// Whether members are missing, or do not have everything yet.
     pub is_degraded: bool,
+    /// Whether members do not answer and none of them is given up: requests wait for them.
+    pub is_waiting: bool,
     /// A region, in bytes of a member.
     pub region_bytes: u64,
     /// Regions of the array.
@@ -91,6 +98,8 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
             since_event: member.since_event,
             is_being_copied: own.succeeding().is_some(),
             health: members.health_of(index),
+            waits_ns: None,
+            undrained: members.watch.left_by(index),
         }
     };
     Some(ArrayStatus {
@@ -104,6 +113,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
         members: record.indexes().map(member).collect(),
         journal_device: journal.placement().record_now(),
         is_degraded: members.is_degraded(),
+        is_waiting: members.watch.is_waiting(),
         region_bytes: members.regions().region_sectors() * SECTOR_BYTES,
         regions,
         regions_written,

@@ -1,6 +1,6 @@
 //! The promises of a block device to the layer above it.
 
-use crate::{Buf, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange};
+use crate::{Buf, IoError, IoResult, Lba, Payload, SECTOR_BYTES, SectorRange, UnderWay};
 
 /// The content of a range after a discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +181,15 @@ pub trait BlockDevice: 'static {
 
     /// Makes a range read as zeroes.
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()>;
+
+    /// Requests that the drive was given and has not ended, also those whose futures were dropped. The
+    /// count goes on when the device is dropped. A device whose requests end with their futures has none.
+    fn under_way(&self) -> UnderWay {
+        UnderWay::default()
+    }
+
+    /// Cancels requests under way as far as possible: nobody waits for them any more.
+    fn abandon(&self) {}
 }
 
 /// A device held by several layers of one core.
@@ -211,5 +220,13 @@ impl<D: BlockDevice> BlockDevice for std::rc::Rc<D> {
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         (**self).write_zeroes(range, durability).await
+    }
+
+    fn under_way(&self) -> UnderWay {
+        (**self).under_way()
+    }
+
+    fn abandon(&self) {
+        (**self).abandon();
     }
 }

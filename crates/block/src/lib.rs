@@ -11,6 +11,7 @@ mod payload;
 mod prng;
 mod range;
 pub mod size;
+mod under_way;
 
 pub use buf::{BUF_ALIGN_BYTES, Buf, Bytes, blocks_out};
 pub use copy::copy_past_caches;
@@ -19,6 +20,7 @@ pub use error::{IoError, IoResult};
 pub use payload::{Payload, PayloadCursor, zero_writes};
 pub use prng::Prng;
 pub use range::{Lba, SECTOR_BYTES, SectorRange};
+pub use under_way::UnderWay;
 
 /// Nanoseconds on the ring's clock: monotonic, from an arbitrary start; virtual in the simulator.
 pub type Nanos = u64;

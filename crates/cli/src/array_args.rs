@@ -187,6 +187,7 @@ pub(crate) struct Scrub {
     max_errors=N, error_window=TIME (a member with more errors in about that time is failed; \
     0 for never),\nslow_factor=N, slow_window=TIME, slow_action=show|avoid|fail (a member that \
     takes so many times as long\nas the others for that time; 0 for never), \
+    deadline=TIME|off (a member that answers nothing for that time is failed),\n\
     spare_pool=POOL|none. TIME is 90s, 15m, 1h, 7d.\n\
     merge=off|adaptive|always, merge_wait=50us, merge_max=5ms (which small writes wait for others \
     to fill a stripe,\nhow long for the next one and in all; 1us to 100ms)\n\

@@ -183,6 +183,12 @@ fn member_text(member: &PlaceStatus) -> String {
         let (reads, writes, repaired) = (health.errors_read, health.errors_write, health.repaired);
         let _ = write!(text, ", {reads} read and {writes} write errors, {repaired} repaired");
     }
+    if health.unanswered_s > 0 {
+        let _ = write!(text, ", no answer for {} s", health.unanswered_s);
+    }
+    if health.undrained_requests > 0 {
+        let _ = write!(text, ", {} old requests not ended", health.undrained_requests);
+    }
     let latencies = [("reads", health.read_latency), ("writes", health.write_latency)];
     for (what, latency) in latencies.into_iter().filter(|(_, latency)| latency.samples > 0) {
         let _ = write!(text, ", {what} {}/{} us", latency.p50_us, latency.p99_us);
@@ -206,6 +212,15 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
         });
         errors.into_iter().chain(slow)
     });
+    let awaited = array.members_awaited.then(|| {
+        let members = array.members.iter().filter(|member| member.health.unanswered_s > 0);
+        let paths: Vec<&str> = members.map(|member| member.path.as_str()).collect();
+        format!(
+            "no answer from {}; none is failed, for the array cannot lose them or the cause is a \
+             common one (adapter, cable, power): requests wait for them",
+            paths.join(", ")
+        )
+    });
     let lost = array.journal_device.as_ref().filter(|journal| journal.state == "lost");
     let lost = lost.map(|journal| {
         let (path, name) = (&journal.path, &array.name);
@@ -214,7 +229,7 @@ fn problems(array: &ArrayDetail) -> impl Iterator<Item = String> {
              `voltier array set {name} journal=DEV` (or journal=members)"
         )
     });
-    error.into_iter().chain(array.left_out.iter().cloned()).chain(lost).chain(sick)
+    error.into_iter().chain(array.left_out.iter().cloned()).chain(awaited).chain(lost).chain(sick)
 }
 
 /// How small writes wait for each other, and what that has brought.
@@ -246,7 +261,11 @@ fn limits(array: &ArrayDetail) -> String {
             format!("{factor} times as slow as the others for {for_long}: {}", limits.slow_action)
         }
     };
-    format!("{errors}; {slow}")
+    let deadline = match limits.deadline_s {
+        0 => "no answer for ever: deadline off".to_owned(),
+        seconds => format!("no answer for {}", window(seconds)),
+    };
+    format!("{errors}; {slow}; {deadline}")
 }
 
 fn window(seconds: u64) -> String {

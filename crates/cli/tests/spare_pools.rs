@@ -125,15 +125,15 @@ fn limits_are_shown_survive_restarts_and_what_they_cannot_be_is_refused() {
     let limits = |instance: &Instance| array_called(instance, "a")["limits"].clone();
     let usual = serde_json::json!({
         "max_errors": 20, "error_window_s": 3600, "slow_factor": 5, "slow_window_s": 30,
-        "slow_action": "show"
+        "slow_action": "show", "deadline_s": 75
     });
     assert_eq!(limits(&instance), usual);
     let set = ["max_errors=7", "error_window=15m", "slow_factor=9", "slow_window=2m"];
-    let args = ["array", "set", "a", "slow_action=avoid"].into_iter().chain(set);
+    let args = ["array", "set", "a", "slow_action=avoid", "deadline=off"].into_iter().chain(set);
     instance.run(&args.collect::<Vec<_>>()).ok();
     let chosen = serde_json::json!({
         "max_errors": 7, "error_window_s": 900, "slow_factor": 9, "slow_window_s": 120,
-        "slow_action": "avoid"
+        "slow_action": "avoid", "deadline_s": 0
     });
     instance.kill();
     assert_eq!(limits(&instance), chosen);
@@ -142,6 +142,7 @@ fn limits_are_shown_survive_restarts_and_what_they_cannot_be_is_refused() {
         ("error_window=0", "not a window"),
         ("slow_window=1y", "not a window"),
         ("slow_action=fall", "did you mean `fail`"),
+        ("deadline=soon", "not a deadline"),
         ("slow_facter=2", "did you mean `slow_factor`"),
     ] {
         instance.run(&["array", "set", "a", change]).refused(2, words);

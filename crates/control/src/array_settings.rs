@@ -11,7 +11,7 @@ use crate::suggest;
 use crate::units::{parse_duration, parse_size, parse_wait_us};
 
 /// Keys of `voltier array set`, in the order they are documented.
-pub const ARRAY_KEYS: [&str; 13] = [
+pub const ARRAY_KEYS: [&str; 14] = [
     "rebuild_priority",
     "rebuild_floor",
     "scrub_priority",
@@ -21,6 +21,7 @@ pub const ARRAY_KEYS: [&str; 13] = [
     "slow_factor",
     "slow_window",
     "slow_action",
+    "deadline",
     "merge",
     "merge_wait",
     "merge_max",
@@ -37,6 +38,8 @@ const WINDOW_S_MAX: u64 = 31 * 86_400;
 const MERGE_US_MAX: u64 = 100_000;
 /// The word for no pool of spares.
 const NO_POOL: &str = "none";
+/// The word for no deadline.
+const NO_DEADLINE: &str = "off";
 
 /// One more key of `voltier array set`, which is no setting: where the journal is.
 pub const JOURNAL_KEY: &str = "journal";
@@ -67,6 +70,17 @@ pub struct HealthSettings {
     /// The action about a slow member: `show`, `avoid`, `fail`.
     #[serde(with = "word")]
     pub slow_action: SlowAction,
+    /// A member that ends no request for so many seconds is given up; 0 for never.
+    #[serde(default = "usual_deadline_s", skip_serializing_if = "is_usual_deadline")]
+    pub deadline_s: u64,
+}
+
+fn usual_deadline_s() -> u64 {
+    HealthPolicy::default().deadline_ns / SECOND_NS
+}
+
+fn is_usual_deadline(deadline_s: &u64) -> bool {
+    *deadline_s == usual_deadline_s()
 }
 
 /// How writes of less than a stripe wait for those behind them.
@@ -106,7 +120,8 @@ impl Default for HealthSettings {
         let HealthPolicy { max_errors, slow_factor, slow_action, .. } = HealthPolicy::default();
         let error_window_s = HealthPolicy::default().error_window_ns / SECOND_NS;
         let slow_window_s = HealthPolicy::default().slow_window_ns / SECOND_NS;
-        Self { max_errors, error_window_s, slow_factor, slow_window_s, slow_action }
+        let deadline_s = usual_deadline_s();
+        Self { max_errors, error_window_s, slow_factor, slow_window_s, slow_action, deadline_s }
     }
 }
 
@@ -120,6 +135,7 @@ impl HealthSettings {
             slow_factor: self.slow_factor,
             slow_window_ns: window_ns(self.slow_window_s),
             slow_action: self.slow_action,
+            deadline_ns: self.deadline_s.min(WINDOW_S_MAX) * SECOND_NS,
         }
     }
 
@@ -183,6 +199,7 @@ impl ArraySettings {
             "slow_factor" => self.health.slow_factor = parse_count(value, "slow_factor=5")?,
             "slow_window" => self.health.slow_window_s = parse_window_s(value)?,
             "slow_action" => self.health.slow_action = parse_word(value)?,
+            "deadline" => self.health.deadline_s = parse_deadline_s(value)?,
             "merge" => self.merge.mode = parse_word(value)?,
             "merge_wait" => self.merge.wait_us = parse_merge_us(value)?,
             "merge_max" => self.merge.max_us = parse_merge_us(value)?,
@@ -259,6 +276,19 @@ fn parse_window_s(text: &str) -> ControlResult<u64> {
     parse_duration(text, &units, WINDOW_S_MAX).ok_or_else(wrong)
 }
 
+/// Seconds as a window has them; `off` and 0 for none.
+fn parse_deadline_s(text: &str) -> ControlResult<u64> {
+    if matches!(text, NO_DEADLINE | "0") {
+        return Ok(0);
+    }
+    parse_window_s(text).map_err(|_| {
+        let shown = text.escape_default();
+        ControlError::usage(format!(
+            "`{shown}` is not a deadline; write 1s to 31d, with s, m, h or d: 75s; or off"
+        ))
+    })
+}
+
 fn parse_merge_us(text: &str) -> ControlResult<u64> {
     parse_wait_us(text, MERGE_US_MAX).ok_or_else(|| {
         let shown = text.escape_default();
@@ -291,7 +321,7 @@ mod tests {
             let value = match key {
                 "rebuild_priority" | "scrub_priority" => "high",
                 "rebuild_floor" | "scrub_floor" => "64M",
-                "error_window" | "slow_window" => "2h",
+                "error_window" | "slow_window" | "deadline" => "2h",
                 "slow_action" => "avoid",
                 "merge" => "always",
                 "merge_wait" | "merge_max" => "3ms",
@@ -328,6 +358,9 @@ mod tests {
             ("slow_window", "99999999999999999999d"),
             ("slow_factor", "1.5"),
             ("slow_action", "kill"),
+            ("deadline", "never"),
+            ("deadline", "0s"),
+            ("deadline", "32d"),
             ("merge", "on"),
             ("merge_wait", "100"),
             ("merge_wait", "0us"),
@@ -338,6 +371,10 @@ mod tests {
             assert_eq!(settings.apply(key, value).unwrap_err().exit_code(), 2, "{key}={value}");
         }
         settings.apply("spare_pool", "none").unwrap();
+        for (value, deadline_ns) in [("off", 0), ("0", 0), ("90", 90), ("75s", 75)] {
+            settings.apply("deadline", value).unwrap();
+            assert_eq!(settings.health.for_array().deadline_ns, deadline_ns * SECOND_NS);
+        }
         assert_eq!(settings, ArraySettings::default());
     }
 
@@ -349,6 +386,12 @@ mod tests {
         );
         let settings: ArraySettings = serde_json::from_str(before).unwrap();
         assert_eq!(settings.health, HealthSettings::default());
+        let health = concat!(
+            r#"{"max_errors":7,"error_window_s":60,"slow_factor":5,"slow_window_s":30,"#,
+            r#""slow_action":"show"}"#
+        );
+        let health: HealthSettings = serde_json::from_str(health).unwrap();
+        assert_eq!((health.max_errors, health.deadline_s), (7, 75));
         assert_eq!(serde_json::to_string(&settings).unwrap(), before);
     }
 }

@@ -76,6 +76,12 @@ pub struct HealthStatus {
     /// Whether it is slower than the others.
     #[serde(default)]
     pub slow: bool,
+    /// For how many seconds it has not answered, when that is beyond the deadline; else 0.
+    #[serde(default)]
+    pub unanswered_s: u64,
+    /// Requests that a drive has which was this member, was failed, and did not answer them.
+    #[serde(default)]
+    pub undrained_requests: u64,
     /// Latency of the member's reads.
     #[serde(default)]
     pub read_latency: LatencyStatus,
@@ -97,6 +103,9 @@ pub struct LimitsStatus {
     pub slow_window_s: u64,
     /// `slow_action`: `show`, `avoid`, `fail`.
     pub slow_action: String,
+    /// `deadline`, in seconds; 0 for none.
+    #[serde(default)]
+    pub deadline_s: u64,
 }
 
 impl Default for LimitsStatus {
@@ -107,10 +116,14 @@ impl Default for LimitsStatus {
 
 impl From<HealthSettings> for LimitsStatus {
     fn from(settings: HealthSettings) -> Self {
-        let HealthSettings { max_errors, error_window_s, slow_factor, slow_window_s, slow_action } =
-            settings;
-        let slow_action = slow_action.name().to_owned();
-        Self { max_errors, error_window_s, slow_factor, slow_window_s, slow_action }
+        Self {
+            max_errors: settings.max_errors,
+            error_window_s: settings.error_window_s,
+            slow_factor: settings.slow_factor,
+            slow_window_s: settings.slow_window_s,
+            slow_action: settings.slow_action.name().to_owned(),
+            deadline_s: settings.deadline_s,
+        }
     }
 }
 
@@ -262,6 +275,9 @@ pub struct ArrayDetail {
     /// The device of the journal, if it has one of its own.
     #[serde(default)]
     pub journal_device: Option<JournalStatus>,
+    /// Whether members do not answer and none of them is failed: requests wait for them.
+    #[serde(default)]
+    pub members_awaited: bool,
     /// Devices that wait to replace a lost member.
     #[serde(default)]
     pub spares: Vec<String>,
@@ -325,6 +341,7 @@ impl ArrayDetail {
             size_bytes: record.size_bytes,
             uuid: record.uuid.to_string(),
             members: record.members.iter().enumerate().map(recorded_member).collect(),
+            members_awaited: false,
             journal_device: record.journal.as_ref().map(|device| JournalStatus {
                 path: device.to_string(),
                 uuid: String::new(),

@@ -1,6 +1,6 @@
 //! From what an array counts to what `array show` prints.
 
-use voltier_array::{Latency, MemberHealth, MemberState, Progress, ReshapeWait};
+use voltier_array::{Latency, MemberState, Progress, ReshapeWait};
 use voltier_control::{
     ArrayCounts, ArrayDetail, ArrayName, ArrayState, ControlResult, HealthStatus, Identity,
     LatencyStatus, PlaceStatus, ReshapeDetail, ScrubFound, TaskPace, TaskStatus,
@@ -28,7 +28,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
             uuid: Identity(member.uuid).to_string(),
             state: word(member.state).to_owned(),
             size_bytes: known.map_or(0, |it| it.size_bytes),
-            health: health(&member.health),
+            health: health(member),
         }
     });
     let members = members.collect();
@@ -39,6 +39,7 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
         size_bytes: now.bytes,
         may_lose: open.may_lose(),
         events: now.event,
+        members_awaited: now.is_waiting,
         spares: spares.collect(),
         journal_device,
         rebuild: task(&rebuild.progress, plain.rebuild.pace),
@@ -76,7 +77,8 @@ pub(super) fn fill(name: &ArrayName, plain: ArrayDetail) -> ControlResult<ArrayD
     })
 }
 
-fn health(health: &MemberHealth) -> HealthStatus {
+fn health(member: &voltier_array::MemberStatus) -> HealthStatus {
+    let health = &member.health;
     let latency = |latency: Latency| LatencyStatus {
         samples: latency.samples,
         p50_us: latency.p50_ns.div_ceil(1000),
@@ -89,6 +91,8 @@ fn health(health: &MemberHealth) -> HealthStatus {
         errors_recent: health.errors_recent,
         too_many_errors: health.has_too_many_errors,
         slow: health.is_slow,
+        unanswered_s: member.waits_ns.map_or(0, |waits_ns| waits_ns / 1_000_000_000),
+        undrained_requests: member.undrained as u64,
         read_latency: latency(health.reads),
         write_latency: latency(health.writes),
     }

@@ -13,7 +13,7 @@ use voltier_control::{
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
-use crate::drives::{KnownDevice, open_all, open_leaf};
+use crate::drives::{KnownDevice, answered, open_all, open_leaf};
 use crate::journals;
 use crate::table::{self, OpenArray};
 use voltier_control::engine::OpenedArray;
@@ -141,7 +141,7 @@ async fn candidate(
 ) -> ControlResult<Part> {
     let leaf = open_leaf(handle, &device)?;
     let why_not = |why: String| ControlError::failed(format!("{device} is left out: {why}"));
-    match Array::examine(&leaf).await {
+    match answered(handle, &device, Array::examine(&leaf)).await? {
         Ok(Some(superblock)) if superblock.array.uuid == record.uuid.0 => {
             let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
             Ok(Part::Member(Box::new(Candidate { leaf, known, superblock })))
@@ -150,7 +150,7 @@ async fn candidate(
             let name = other.array.name;
             Err(why_not(format!("it is a member of another array, {name}")))
         }
-        Ok(None) => match Array::examine_journal(&leaf).await {
+        Ok(None) => match answered(handle, &device, Array::examine_journal(&leaf)).await? {
             Ok(Some(label)) if label.array == record.uuid.0 => {
                 let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
                 Ok(Part::Journal(leaf, known))

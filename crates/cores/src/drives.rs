@@ -1,7 +1,11 @@
 //! Devices of a core: opening a drive by its specification, and reading or erasing the label on one.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
 use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
-use voltier_block::{BlockDevice, Buf, Durability};
+use voltier_block::{BlockDevice, Buf, Durability, Nanos};
 use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::model::Profile;
@@ -50,13 +54,44 @@ pub(super) fn open_all(
     Ok((leaves, known))
 }
 
+/// For so long a device may take to answer what a command asks it for, in nanoseconds. As long as the
+/// kernel waits before it tries again: a disk that spins up has answered.
+const ANSWER_NS: Nanos = 30_000_000_000;
+
+/// The answer of a device, or an error when none comes: the command ends, whatever the drive does.
+pub(super) async fn answered<T>(
+    handle: &Handle,
+    device: &DeviceSpec,
+    asked: impl Future<Output = T>,
+) -> ControlResult<T> {
+    let answer = within(handle, ANSWER_NS, asked).await;
+    answer.ok_or_else(|| {
+        let seconds = ANSWER_NS / 1_000_000_000;
+        ControlError::failed(format!("{device} has not answered for {seconds} s"))
+    })
+}
+
+/// The result of a future, if it comes in time; else it is dropped.
+pub(super) async fn within<T>(
+    handle: &Handle,
+    time_ns: Nanos,
+    future: impl Future<Output = T>,
+) -> Option<T> {
+    let (mut future, mut late) = (pin!(future), pin!(handle.sleep(time_ns)));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => late.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
 /// The facts in the superblock of a device.
 pub(super) async fn label_of(
     handle: Handle,
     device: DeviceSpec,
 ) -> ControlResult<Option<MemberLabel>> {
     let leaf = open_leaf(&handle, &device)?;
-    let found = Array::examine(&leaf).await;
+    let found = answered(&handle, &device, Array::examine(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(MemberLabel::from))
 }
@@ -67,7 +102,7 @@ pub(super) async fn journal_label_of(
     device: DeviceSpec,
 ) -> ControlResult<Option<JournalDeviceLabel>> {
     let leaf = open_leaf(&handle, &device)?;
-    let found = Array::examine_journal(&leaf).await;
+    let found = answered(&handle, &device, Array::examine_journal(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(|it| JournalDeviceLabel { array: Identity(it.array), name: it.name }))
 }
@@ -78,7 +113,7 @@ pub(super) async fn spare_label_of(
     device: DeviceSpec,
 ) -> ControlResult<Option<SpareLabel>> {
     let leaf = open_leaf(&handle, &device)?;
-    let found = read_spare_label(&leaf).await;
+    let found = answered(&handle, &device, read_spare_label(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(|it| SpareLabel { owner: Identity(it.owner), name: it.name }))
 }
@@ -93,7 +128,7 @@ pub(super) async fn label_spare(
     let leaf = open_leaf(&handle, &device)?;
     let SpareLabel { owner, name } = label;
     let label = voltier_array::SpareLabel { owner: owner.0, name, device_sectors: 0 };
-    let written = write_spare_label(&leaf, label, wipe).await;
+    let written = answered(&handle, &device, write_spare_label(&leaf, label, wipe)).await?;
     written.map_err(|error| {
         ControlError::failed(format!("writing the label of a spare to {device}: {error}"))
     })
@@ -104,7 +139,8 @@ pub(super) async fn erase_label(handle: Handle, device: DeviceSpec) -> ControlRe
     let leaf = open_leaf(&handle, &device)?;
     for at in MemberLayout::superblock_lbas(leaf.limits().sectors) {
         let zeroes = Buf::zeroed(voltier_array::SUPERBLOCK_BYTES as usize);
-        let erased = leaf.write(at, zeroes.freeze().into(), Durability::Durable).await;
+        let erase = leaf.write(at, zeroes.freeze().into(), Durability::Durable);
+        let erased = answered(&handle, &device, erase).await?;
         erased.map_err(|error| {
             ControlError::failed(format!("erasing the label of {device}: {error}"))
         })?;

@@ -469,7 +469,7 @@ impl ArrayEngine for CoreEngine {
 
     fn fail_member(&mut self, name: &ArrayName, place: u32) -> ControlResult<()> {
         let array = name.clone();
-        self.on_array(name, move |_| members::fail(array, place as usize))
+        self.on_array(name, move |handle| members::fail(handle, array, place as usize))
     }
 
     fn replace_member(

@@ -1,13 +1,13 @@
 //! Members of an array of this core that fail, are replaced or are added; spares, and background tasks.
 
-use voltier_array::{BackgroundTask, Replacement};
-use voltier_block::{BlockDevice, Buf, Lba};
+use voltier_array::{Array, BackgroundTask, Replacement};
+use voltier_block::{BlockDevice, Buf, Lba, Nanos};
 use voltier_control::{
     ArrayLevel, ArrayName, ArraySettings, ControlError, ControlResult, DeviceSpec, Identity,
 };
 use voltier_ring::Handle;
 
-use crate::drives::{KnownDevice, open_all, open_leaf};
+use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
 use crate::table::{self, PendingMember};
 use voltier_control::engine::{ArrayDevices, Replaced, Waker};
 use voltier_control::protocol::{Growth, Repair};
@@ -22,8 +22,12 @@ pub(super) async fn head(name: ArrayName) -> ControlResult<Vec<u8>> {
     read.map(|buf| buf.to_vec())
 }
 
+/// For so long a command waits until the loss of a member is on record, in nanoseconds: the others may be
+/// waited for themselves.
+const RECORD_NS: Nanos = 5_000_000_000;
+
 /// Takes the member on a device out of service.
-pub(super) async fn fail(name: ArrayName, member: usize) -> ControlResult<()> {
+pub(super) async fn fail(handle: Handle, name: ArrayName, member: usize) -> ControlResult<()> {
     let open = table::find(&name)?;
     let array = &open.array;
     let known = open.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
@@ -34,9 +38,17 @@ pub(super) async fn fail(name: ArrayName, member: usize) -> ControlResult<()> {
     let refused = |error| ControlError::failed(format!("{device} stays in {name}: {error}"));
     array.fail(member).map_err(refused)?;
     // The answer is given when all others say so durably.
-    array.flush().await.map_err(|error| {
-        ControlError::failed(format!("{device} is out of service; writing that down: {error}"))
-    })
+    let own = array.clone();
+    match within(&handle, RECORD_NS, async move { own.flush().await }).await {
+        Some(written) => written.map_err(|error| {
+            ControlError::failed(format!("{device} is out of service; writing that down: {error}"))
+        }),
+        None => Err(ControlError::failed(format!(
+            "{device} is out of service; another member has not written that down in {} s, so the \
+             array waits for it: see `voltier array show {name}`",
+            RECORD_NS / 1_000_000_000
+        ))),
+    }
 }
 
 /// Puts a device in the place of a member.
@@ -48,6 +60,8 @@ pub(super) async fn replace(
 ) -> ControlResult<Replaced> {
     let open = table::find(&name)?;
     let leaf = open_leaf(&handle, &device)?;
+    // The label may say anything: the array asks for it again, and waits for longer.
+    let _ = answered(&handle, &device, Array::examine(&leaf)).await?;
     let known = KnownDevice { device: device.clone(), size_bytes: leaf.limits().bytes() };
     let uuid = Identity::random()?.0;
     let replaced = open.array.replace(place, leaf, uuid).await;

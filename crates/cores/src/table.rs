@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use voltier_array::{Array, HealthNews};
+use voltier_block::Nanos;
 use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::Handle;
 use voltier_volume::{Drive, Leaf};
@@ -110,12 +111,16 @@ impl OpenArray {
         geometry.parity_chunks().saturating_sub(lost_most) as u32
     }
 
+    /// A member as a line of the log names it.
+    fn name_of(&self, member: usize) -> String {
+        let known = self.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
+        known.unwrap_or_else(|| format!("member {member}"))
+    }
+
     /// A line of the log.
     pub(super) fn line_of(&self, news: &HealthNews) -> String {
-        let device = |member: usize| {
-            let known = self.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
-            known.unwrap_or_else(|| format!("member {member}"))
-        };
+        let device = |member: usize| self.name_of(member);
+        let s = |waited_ns: Nanos| waited_ns / 1_000_000_000;
         match *news {
             HealthNews::TooManyErrors { member, errors, is_failed: true } => {
                 format!("{} had {errors} errors of late and is failed", device(member))
@@ -134,6 +139,26 @@ impl OpenArray {
                 format!("{} is failed because it is slow", device(member))
             }
             HealthNews::NotSlow { member } => format!("{} is not slow any more", device(member)),
+            HealthNews::Hung { member, waited_ns } => format!(
+                "{} has not answered for {} s and is failed: requests go on without it",
+                device(member),
+                s(waited_ns)
+            ),
+            HealthNews::CopyHung { member, waited_ns } => format!(
+                "the device that {} was copied to has not answered for {} s and is given up",
+                device(member),
+                s(waited_ns)
+            ),
+            HealthNews::JournalHung { waited_ns } => format!(
+                "the journal device has not answered for {} s: the journal goes to the members",
+                s(waited_ns)
+            ),
+            HealthNews::Waiting { members, waited_ns } => format!(
+                "{members} members have not answered for {} s; none is failed, for the array cannot \
+                 lose them or the cause is a common one: requests wait for them",
+                s(waited_ns)
+            ),
+            HealthNews::WaitingEnded => "its members answer again".to_owned(),
         }
     }
 }

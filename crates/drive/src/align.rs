@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoResult, Lba, Limits, Payload,
-    SECTOR_BYTES, SectorRange,
+    SECTOR_BYTES, SectorRange, UnderWay,
 };
 use voltier_ring::Signal;
 
@@ -182,5 +182,13 @@ impl<D: BlockDevice> BlockDevice for AlignDevice<D> {
             whole if whole.is_empty() => Ok(()),
             whole => self.below.write_zeroes(whole, durability).await,
         }
+    }
+
+    fn under_way(&self) -> UnderWay {
+        self.below.under_way()
+    }
+
+    fn abandon(&self) {
+        self.below.abandon();
     }
 }

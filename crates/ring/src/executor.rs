@@ -158,6 +158,22 @@ impl Handle {
         .await;
     }
 
+    /// Has every task polled once more: for news that no waker stands for. Costs a poll of each task, so
+    /// this is for what happens seldom.
+    pub fn poll_all(&self) {
+        let mut wakers = Vec::new();
+        self.0.tasks.borrow().for_each(|task| wakers.push(task.waker.clone()));
+        wakers.iter().for_each(TaskWaker::wake_by_ref);
+    }
+
+    /// Asks the kernel to give back the operations on a descriptor. Those that a drive has at work end when
+    /// the drive ends them.
+    pub fn cancel(&self, fd: &Fd) {
+        if let Driver::Real(uring) = &mut *self.0.driver.borrow_mut() {
+            uring.cancel(fd);
+        }
+    }
+
     /// The queues of this core that other threads may touch.
     pub(crate) fn inbox(&self) -> Arc<Inbox<Message>> {
         self.0.inbox.clone()
@@ -487,6 +503,26 @@ mod tests {
         let second = 1_000_000_000;
         assert_eq!(*seen.borrow(), [(10, 10 * second), (20, 20 * second), (30, 30 * second)]);
         assert_eq!(executor.task_count(), 0);
+    }
+
+    #[test]
+    fn a_task_that_nobody_wakes_is_polled_with_all_others() {
+        let mut executor = virtual_world();
+        let handle = executor.handle();
+        let polls = executor.block_on(async move {
+            let (polls, is_over) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+            let (counted, over) = (polls.clone(), is_over.clone());
+            let task = handle.spawn(poll_fn(move |_| {
+                counted.set(counted.get() + 1);
+                if over.get() { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            handle.sleep(1).await;
+            is_over.set(true);
+            handle.poll_all();
+            task.await;
+            polls.get()
+        });
+        assert_eq!((polls, executor.task_count()), (2, 0));
     }
 
     #[test]

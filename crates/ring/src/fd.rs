@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 use rustix::net;
@@ -30,11 +30,30 @@ impl Fd {
         self.real().as_raw_fd()
     }
 
+    /// Watches who has the descriptor, without keeping it open.
+    pub fn watch(&self) -> FdWatch {
+        FdWatch(match self {
+            Fd::Real(fd) => Arc::downgrade(fd),
+            Fd::Virtual(_) => Weak::new(),
+        })
+    }
+
     pub(crate) fn real(&self) -> &OwnedFd {
         match self {
             Fd::Real(fd) => fd,
             Fd::Virtual(number) => panic!("virtual file {number} given to the kernel"),
         }
+    }
+}
+
+/// A look at a descriptor that does not keep it open.
+#[derive(Clone, Debug)]
+pub struct FdWatch(Weak<OwnedFd>);
+
+impl FdWatch {
+    /// The owners of the descriptor, and the operations that the kernel has not ended.
+    pub fn holders(&self) -> usize {
+        self.0.strong_count()
     }
 }
 

@@ -61,6 +61,10 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    pub(crate) fn for_each(&self, visit: impl FnMut(&T)) {
+        self.entries.iter().filter_map(|entry| entry.1.as_ref()).for_each(visit);
+    }
+
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.count = 0;
         self.free.clear();

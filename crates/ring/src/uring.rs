@@ -22,6 +22,9 @@ use crate::slab::{Key, Slab};
 const SUBMISSION_ENTRIES: u32 = 256;
 /// Completions the kernel can post before we look: above the sum of all exports' requests in flight.
 const COMPLETION_ENTRIES: u32 = 4096;
+/// Threads of the kernel for operations that block. By default there are four a processor, and the flushes
+/// of one drive that hangs take them all from the others.
+const BLOCKING_WORKERS: u32 = 256;
 /// Pieces one system call may gather (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 
@@ -81,6 +84,8 @@ impl Uring {
                     ),
                 )
             })?;
+        // A kernel that does not take this has its own number.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [BLOCKING_WORKERS, 0]);
         Ok(Self {
             ring,
             in_flight: Slab::new(),
@@ -186,6 +191,14 @@ impl Uring {
             };
             finished.push((key, OpOutcome { result, buf: in_flight.buf, bufs: in_flight.bufs }));
         }
+    }
+
+    /// Asks the kernel to give the operations on a descriptor back.
+    pub(crate) fn cancel(&mut self, fd: &Fd) {
+        let those = types::CancelBuilder::fd(types::Fd(fd.raw())).all();
+        self.push(opcode::AsyncCancel2::new(those).build().user_data(CANCEL));
+        // At once: the number may be another file's when the turn is over.
+        self.enter(0, None);
     }
 
     /// Asks the kernel to give every operation back and waits for it: buffers are freed after this.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, Limits, Nanos,
-    Payload, Prng, SectorRange, StripeShape,
+    Payload, Prng, SectorRange, StripeShape, UnderWay,
 };
 use voltier_drive::model::{Clockwork, ModelOp, Profile};
 
@@ -24,6 +24,8 @@ const SLOW_FACTOR: u64 = 25;
 const SPIKE_FACTOR: u64 = 400;
 /// After this long the kernel gives up a request that a drive does not answer.
 const TIMEOUT_NS: Nanos = 30_000_000_000;
+/// The answers of a drive that hung come within so many times as long as a request takes.
+const LATE_ANSWERS: u64 = 500;
 /// How often a stuck request looks whether its drive is gone or mended.
 const STUCK_LOOK_NS: Nanos = 1_000_000_000;
 
@@ -61,6 +63,19 @@ struct Inner {
     gone: Cell<bool>,
     injector: RefCell<Injector>,
     mechanism: Option<Mechanism>,
+    /// Requests that it has, also those that nobody waits for any more.
+    requests: Rc<Cell<usize>>,
+    /// Until then it answers nothing.
+    hung_until: Cell<Nanos>,
+}
+
+/// A request that the drive has.
+struct Held(Rc<Cell<usize>>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// The times of a modelled drive, and how long it was asked for something.
@@ -119,6 +134,8 @@ impl SimDisk {
             gone: Cell::new(false),
             injector: RefCell::default(),
             mechanism,
+            requests: Rc::default(),
+            hung_until: Cell::new(0),
         }))
     }
 
@@ -187,6 +204,43 @@ impl SimDisk {
     /// Whether the drive is gone.
     pub fn is_gone(&self) -> bool {
         self.0.gone.get()
+    }
+
+    /// The drive answers nothing for so long. Then it does all that it was asked for, in any order.
+    pub fn hang(&self, time_ns: Nanos) {
+        self.0.hung_until.set(self.0.world.handle().now() + time_ns);
+        self.0.world.fault(FaultKind::HungDrive);
+        self.tell(|| format!("answers nothing for {} ms", time_ns / 1_000_000));
+    }
+
+    /// Whether the drive answers nothing, or has not done all that it was asked for meanwhile.
+    pub fn is_hung(&self) -> bool {
+        self.0.world.handle().now() < self.0.hung_until.get()
+    }
+
+    /// Does a request to its end whoever waits for it.
+    async fn held<T: 'static>(
+        &self,
+        request: impl AsyncFnOnce(SimDisk) -> IoResult<T> + 'static,
+    ) -> IoResult<T> {
+        let (disk, held) = (self.clone(), Held(self.0.requests.clone()));
+        held.0.set(held.0.get() + 1);
+        let ended = async move {
+            let result = request(disk).await;
+            drop(held);
+            result
+        };
+        self.0.world.handle().finish(ended).await
+    }
+
+    /// Waits while the drive hangs; the answers come one after the other then.
+    async fn answer(&self) {
+        let world = &self.0.world;
+        let until = self.0.hung_until.get();
+        if world.handle().now() < until {
+            world.handle().sleep_until(until).await;
+            world.pass(world.below(LATE_ANSWERS * self.0.spec.latency_ns)).await;
+        }
     }
 
     /// Reads that touch `range` fail.
@@ -304,6 +358,7 @@ impl SimDisk {
             }
             inner.world.pass(time_ns).await;
         }
+        self.answer().await;
         if trouble == Some(FaultKind::StuckIo) && !inner.gone.get() {
             return self.stick().await;
         }
@@ -414,28 +469,7 @@ impl SimDisk {
         self.0.medium.borrow_mut().complete(completed, written, durability);
     }
 
-    /// A failing write may have changed any of its blocks.
-    fn put_in_part(&self, written: &Written) {
-        let mut prng = self.0.world.prng();
-        let block_bytes = u64::from(self.0.spec.block_bytes);
-        for run in written.survivors(block_bytes, 1, &mut prng) {
-            for block in run.blocks(block_bytes) {
-                let completed = self.next_order();
-                self.0.medium.borrow_mut().complete(completed, block, Durability::Cached);
-            }
-        }
-    }
-}
-
-const WRITE: &str = "write";
-const DISCARD: &str = "discard";
-
-impl BlockDevice for SimDisk {
-    fn limits(&self) -> &Limits {
-        &self.0.limits
-    }
-
-    async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
+    async fn get(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         let range = SectorRange::from_bytes(at.bytes(), into.len() as u64);
         assert!(self.0.limits.accepts(range), "{range} is not a request for this drive");
         if self.0.gone.get() {
@@ -461,17 +495,7 @@ impl BlockDevice for SimDisk {
         Ok(into)
     }
 
-    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        let mut whole = Buf::new(data.len());
-        let mut filled = 0;
-        for piece in data.pieces() {
-            whole[filled..filled + piece.len()].copy_from_slice(piece);
-            filled += piece.len();
-        }
-        self.put(WRITE, at, whole.freeze(), durability).await
-    }
-
-    async fn flush(&self) -> IoResult<()> {
+    async fn sync(&self) -> IoResult<()> {
         if self.0.gone.get() {
             return Err(IoError::Gone);
         }
@@ -493,6 +517,46 @@ impl BlockDevice for SimDisk {
         Ok(())
     }
 
+    /// A failing write may have changed any of its blocks.
+    fn put_in_part(&self, written: &Written) {
+        let mut prng = self.0.world.prng();
+        let block_bytes = u64::from(self.0.spec.block_bytes);
+        for run in written.survivors(block_bytes, 1, &mut prng) {
+            for block in run.blocks(block_bytes) {
+                let completed = self.next_order();
+                self.0.medium.borrow_mut().complete(completed, block, Durability::Cached);
+            }
+        }
+    }
+}
+
+const WRITE: &str = "write";
+const DISCARD: &str = "discard";
+
+impl BlockDevice for SimDisk {
+    fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
+        self.held(async move |disk: SimDisk| disk.get(at, into).await).await
+    }
+
+    async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
+        let mut whole = Buf::new(data.len());
+        let mut filled = 0;
+        for piece in data.pieces() {
+            whole[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        }
+        let whole = whole.freeze();
+        self.held(async move |disk: SimDisk| disk.put(WRITE, at, whole, durability).await).await
+    }
+
+    async fn flush(&self) -> IoResult<()> {
+        self.held(async move |disk: SimDisk| disk.sync().await).await
+    }
+
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         let mut content = Buf::new(range.bytes() as usize);
         match if self.0.spec.zeroing_discards { 1 } else { self.0.world.below(3) } {
@@ -500,11 +564,22 @@ impl BlockDevice for SimDisk {
             1 => content.fill(0),
             _ => content.fill(0xd5),
         }
-        self.put(DISCARD, range.start, content.freeze(), Durability::Cached).await
+        let (content, at) = (content.freeze(), range.start);
+        let put =
+            async move |disk: SimDisk| disk.put(DISCARD, at, content, Durability::Cached).await;
+        self.held(put).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let zeroes = Buf::zeroed(range.bytes() as usize).freeze();
-        self.put("zero", range.start, zeroes, durability).await
+        self.held(async move |disk: SimDisk| {
+            disk.put("zero", range.start, zeroes, durability).await
+        })
+        .await
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let requests = self.0.requests.clone();
+        UnderWay::of(move || requests.get())
     }
 }

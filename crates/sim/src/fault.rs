@@ -33,6 +33,8 @@ pub enum FaultKind {
     LatencySpike,
     /// A request is not answered until the drive is lost, or the kernel gives it up.
     StuckIo,
+    /// A drive answers nothing for a time, then does all that it was asked for, in any order.
+    HungDrive,
     /// The drive is gone: every request fails.
     DriveLoss,
     /// A drive that was gone is there again at the next start.
@@ -59,7 +61,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 19] = [
+    pub const ALL: [FaultKind; 20] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -73,6 +75,7 @@ impl FaultKind {
         FaultKind::BitRot,
         FaultKind::LatencySpike,
         FaultKind::StuckIo,
+        FaultKind::HungDrive,
         FaultKind::DriveLoss,
         FaultKind::DriveReturn,
         FaultKind::PowerCut,
@@ -113,6 +116,7 @@ impl FaultKind {
             FaultKind::BitRot => "bit-rot",
             FaultKind::LatencySpike => "latency-spike",
             FaultKind::StuckIo => "stuck-io",
+            FaultKind::HungDrive => "hung-drive",
             FaultKind::DriveLoss => "drive-loss",
             FaultKind::DriveReturn => "drive-return",
             FaultKind::PowerCut => "power-cut",
@@ -134,6 +138,7 @@ impl FaultKind {
             FaultKind::TornWrite
                 | FaultKind::LostWrite
                 | FaultKind::LatencySpike
+                | FaultKind::HungDrive
                 | FaultKind::PowerCut
                 | FaultKind::DaemonKill
         )

@@ -14,7 +14,7 @@ const SEEDS: u64 = 1500;
 /// Seeds in which nothing may be found without one.
 const QUIET_SEEDS: u64 = 400;
 
-const CANARIES: [Canary; 28] = [
+const CANARIES: [Canary; 29] = [
     Canary::RecordNotDurable,
     Canary::CommitBeforeRecord,
     Canary::RoomReusedEarly,
@@ -42,6 +42,7 @@ const CANARIES: [Canary; 28] = [
     Canary::MovedPartMissed,
     Canary::MovedRedone,
     Canary::HeldAcknowledged,
+    Canary::UndrainedTakenBack,
     Canary::GapsBridged,
 ];
 

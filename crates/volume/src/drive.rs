@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use voltier_array::Array;
 use voltier_block::{
     BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SECTOR_BYTES, SectorRange,
+    UnderWay,
 };
 use voltier_drive::model::Profile;
 use voltier_drive::{AlignDevice, FileDevice, FileOptions, MemoryDevice, ModelDevice};
@@ -182,6 +183,18 @@ macro_rules! delegate {
             ) -> IoResult<()> {
                 match self {
                     $($kind::$variant(drive) => drive.write_zeroes(range, durability).await,)+
+                }
+            }
+
+            fn under_way(&self) -> UnderWay {
+                match self {
+                    $($kind::$variant(drive) => drive.under_way(),)+
+                }
+            }
+
+            fn abandon(&self) {
+                match self {
+                    $($kind::$variant(drive) => drive.abandon(),)+
                 }
             }
         }

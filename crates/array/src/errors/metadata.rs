@@ -30,6 +30,9 @@ pub enum DeviceError {
     /// The device cannot be written.
     #[error("it is read-only: make it writable, or leave it out")]
     ReadOnly,
+    /// The drive has not ended requests of before.
+    #[error("it has not ended requests of before: wait until it answers, or leave it out")]
+    Undrained,
     /// A request failed.
     #[error("{0}, at its superblock or region map: check the drive, or leave it out")]
     Io(IoError),

@@ -65,6 +65,12 @@ pub enum ReplaceError {
     /// A scrub is at work.
     #[error("a scrub is running: wait for it, or cancel it")]
     ScrubRuns,
+    /// The drive has not ended requests from when it was a member: they would land over newer data.
+    #[error("the drive has not ended {requests} requests of before: wait until it answers")]
+    Undrained {
+        /// How many.
+        requests: usize,
+    },
     /// The device failed while it was taken in.
     #[error("{0}, at the new device: take another")]
     Device(IoError),

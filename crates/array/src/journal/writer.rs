@@ -67,6 +67,9 @@ pub(crate) fn label_for<D: BlockDevice>(
     if limits.read_only {
         return Err(JournalError::ReadOnly);
     }
+    if device.under_way().count() > 0 {
+        return Err(JournalError::Undrained);
+    }
     if array.journal_device.is_some_and(|journal| journal.uuid == uuid) {
         return Err(JournalError::Uuid);
     }

@@ -26,6 +26,9 @@ use crate::members::latency::Latency;
 use crate::members::member::{Member, ROUNDS, Timed};
 
 const SECOND_NS: Nanos = 1_000_000_000;
+/// The kernel tries a command to a disk again after 30 seconds without an answer, and resets the disk after
+/// that: a disk that it brings back so is not hung.
+const DEADLINE_NS: Nanos = 75 * SECOND_NS;
 /// Samples of a member without which a round says nothing of it.
 const SAMPLES_MIN: u32 = 4;
 /// A mean below this is not slow, whatever the others do.
@@ -72,6 +75,9 @@ pub struct HealthPolicy {
     pub slow_window_ns: Nanos,
     /// The action on a slow member.
     pub slow_action: SlowAction,
+    /// A member that ends no request for so long is given up, if its group can lose it and the others
+    /// answer; in nanoseconds, 0 for never.
+    pub deadline_ns: Nanos,
 }
 
 impl Default for HealthPolicy {
@@ -82,6 +88,7 @@ impl Default for HealthPolicy {
             slow_factor: 5,
             slow_window_ns: 30 * SECOND_NS,
             slow_action: SlowAction::Show,
+            deadline_ns: DEADLINE_NS,
         }
     }
 }
@@ -138,6 +145,35 @@ pub enum HealthNews {
         /// The member.
         member: usize,
     },
+    /// The member was given up because it does not answer.
+    Hung {
+        /// The member.
+        member: usize,
+        /// The time that the oldest request has waited, at least, in nanoseconds.
+        waited_ns: Nanos,
+    },
+    /// The device that was filled beside the member was given up because it does not answer.
+    CopyHung {
+        /// The member.
+        member: usize,
+        /// The time that the oldest request has waited, at least, in nanoseconds.
+        waited_ns: Nanos,
+    },
+    /// The device of the journal was given up because it does not answer.
+    JournalHung {
+        /// The time that the oldest request has waited, at least, in nanoseconds.
+        waited_ns: Nanos,
+    },
+    /// Members do not answer, and none of them is given up: the array cannot lose them, or the cause may
+    /// be a common one.
+    Waiting {
+        /// How many there are.
+        members: usize,
+        /// The time that the oldest request has waited, at least, in nanoseconds.
+        waited_ns: Nanos,
+    },
+    /// So many of these answer again that nothing waits for them in vain.
+    WaitingEnded,
 }
 
 /// The state of all members together.

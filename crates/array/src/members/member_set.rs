@@ -1,9 +1,7 @@
 //! The members of an array: what is sent to them, and when they are given up.
 //!
 //! Everything that reads, writes or flushes members goes through here: one place counts it, times it,
-//! tries a write once more, and decides what a failure means. A
-//! [`MemberEvent`](crate::members::event::MemberEvent) tells the floors above what they have to do
-//! about a lost member.
+//! tries a write once more, and decides what a failure means. A [`MemberEvent`] tells the floors above.
 
 use std::cell::{Cell, OnceCell};
 use std::future::Future;
@@ -29,6 +27,7 @@ use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
 use crate::members::member::{Member, ReadUnderWay, Timed};
+use crate::members::watch::Watch;
 
 /// The members of an array in service.
 pub(crate) struct MemberSet<D> {
@@ -40,6 +39,8 @@ pub(crate) struct MemberSet<D> {
     regions: RegionGrid,
     counters: Rc<Counters>,
     health: HealthWatch,
+    /// Over all devices of the array.
+    pub(crate) watch: Rc<Watch>,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
@@ -70,6 +71,7 @@ impl<D: BlockDevice> MemberSet<D> {
         geometry: &Geometry,
         members: Vec<Member<D>>,
         data_start: u64,
+        watch: &Rc<Watch>,
     ) -> Self {
         Self {
             handle: handle.clone(),
@@ -79,6 +81,7 @@ impl<D: BlockDevice> MemberSet<D> {
             regions: RegionGrid::new(geometry.member_sectors()),
             counters: Rc::default(),
             health: HealthWatch::default(),
+            watch: watch.clone(),
             changes: Cell::new(0),
             is_superseded: Cell::new(false),
             above: OnceCell::new(),
@@ -92,7 +95,7 @@ impl<D: BlockDevice> MemberSet<D> {
         Self {
             counters: Rc::new(Counters::of(self.counters.get())),
             health: self.health.moved(),
-            ..Self::new(&self.handle, geometry, members, self.data_start)
+            ..Self::new(&self.handle, geometry, members, self.data_start, &self.watch)
         }
     }
 
@@ -350,7 +353,7 @@ impl<D: BlockDevice> MemberSet<D> {
         if !self[member].is_device(device) {
             return Ok(());
         }
-        self.note_failed_change(member);
+        self[member].watch().note_failed_change();
         if self[member].is_rebuilding() {
             // Nobody counts on it yet.
             self.lose(member);
@@ -374,7 +377,9 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// Gives a member up: at once in memory, and on record before the next acknowledgement.
     pub(crate) fn lose(&self, member: MemberIndex) {
+        let left = self[member].device().map(|device| device.under_way());
         if self[member].lose() {
+            self.watch.note_left(member, left.unwrap_or_default());
             self.counters.add(|counts| counts.members_lost += 1);
             self.change();
             self.health.tell();
@@ -434,11 +439,6 @@ impl<D: BlockDevice> MemberSet<D> {
         self[member].watch().note_repair();
     }
 
-    /// A write or a flush has failed.
-    pub(crate) fn note_failed_change(&self, member: MemberIndex) {
-        self[member].watch().note_failed_change();
-    }
-
     fn set_avoided(&self, member: MemberIndex) {
         let watch = self[member].watch();
         let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
@@ -457,6 +457,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// Judges all members anew by another policy.
     pub(crate) fn set_health_policy(&self, policy: HealthPolicy) {
         self.health.set_policy(policy);
+        self.watch.set_deadline(policy.deadline_ns);
         for (index, member) in self.indexed() {
             member.watch().judge_anew(policy.slow_factor > 0);
             self.set_avoided(index);
@@ -525,19 +526,19 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// Whether a member in service can be given up by choice, so that its group can lose `more` after
     /// that: never while some of its parity may not match.
-    fn can_spare(&self, member: MemberIndex, more: usize) -> bool {
+    pub(crate) fn can_spare(&self, member: MemberIndex, more: usize) -> bool {
         let group = self.geometry.group_of_member(member);
         self[member].is_online()
             && self.lost_in(group) + 1 + more <= self.geometry.parity_chunks()
             && self.above.get().is_none_or(|above| above.is_consistent(group))
     }
 
-    fn give_up(&self, member: MemberIndex) {
+    pub(crate) fn give_up(&self, member: MemberIndex) {
         self.lose(member);
         self.emit(MemberEvent::GivenUp);
     }
 
-    fn emit(&self, event: MemberEvent) {
+    pub(crate) fn emit(&self, event: MemberEvent) {
         if let Some(above) = self.above.get() {
             above.on(event);
         }
@@ -574,7 +575,7 @@ impl<D: BlockDevice> MemberSet<D> {
         if error != IoError::Medium || !self[member].is_device(device) {
             return false;
         }
-        self.note_failed_change(member);
+        self[member].watch().note_failed_change();
         self.note_error(member);
         self[member].is_device(device)
     }

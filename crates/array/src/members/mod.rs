@@ -3,6 +3,7 @@
 pub(crate) mod at_once;
 pub(crate) mod clear;
 pub(crate) mod counts;
+pub(crate) mod deadline;
 pub(crate) mod event;
 pub(crate) mod health;
 pub(crate) mod label_copies;
@@ -10,3 +11,4 @@ pub(crate) mod latency;
 pub(crate) mod long_transfer;
 pub(crate) mod member;
 pub(crate) mod member_set;
+pub(crate) mod watch;

@@ -8,6 +8,7 @@ use voltier_block::{BlockDevice, IoError, Lba, SECTOR_BYTES};
 use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
+use crate::canary::{self, Canary};
 use crate::errors::ArrayError;
 use crate::errors::replace::ReplaceError;
 use crate::format::bits::Bits;
@@ -42,6 +43,16 @@ pub(crate) struct Spare<D> {
 
 /// Spares that wait.
 pub(crate) type Spares<D> = VecDeque<Spare<D>>;
+
+/// # Errors
+/// When a drive has requests of before: it may do their writes at any time, over what is written now.
+pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceError> {
+    let requests = device.under_way().count();
+    if requests > 0 && !canary::is(Canary::UndrainedTakenBack) {
+        return Err(ReplaceError::Undrained { requests });
+    }
+    Ok(())
+}
 
 /// Brings devices into the array in the places of members.
 pub(crate) struct Replacements<D> {
@@ -90,7 +101,12 @@ impl<D: BlockDevice> Replacements<D> {
 
     /// # Errors
     /// Why a device does not suit as a member.
-    pub(crate) fn check_device(&self, device: &D, uuid: &[u8; 16]) -> Result<(), ReplaceError> {
+    pub(crate) fn check_device(
+        &self,
+        device: &impl BlockDevice,
+        uuid: &[u8; 16],
+    ) -> Result<(), ReplaceError> {
+        check_drained(device)?;
         let limits = device.limits();
         let needed = self.members.on_device(Lba(self.geometry.member_sectors())).0;
         let [_, second_copy] = MemberLayout::superblock_lbas(limits.sectors);
@@ -196,6 +212,7 @@ impl<D: BlockDevice> Replacements<D> {
         member: MemberIndex,
         device: &D,
     ) -> Result<Option<[u8; 16]>, ArrayError> {
+        check_drained(device)?;
         self.check_place(member)?;
         // A loss that is under way is on record first: then all that was changed since is dirty.
         self.membership.recorded().await.map_err(ArrayError::Io)?;
@@ -288,7 +305,11 @@ impl<D: BlockDevice> Replacements<D> {
     ///
     /// # Errors
     /// When the device does not suit.
-    pub(crate) fn add_spare(self: &Rc<Self>, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
+    pub(crate) fn add_spare(
+        self: &Rc<Self>,
+        device: Rc<D>,
+        uuid: [u8; 16],
+    ) -> Result<(), ArrayError> {
         if !self.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }
@@ -300,14 +321,14 @@ impl<D: BlockDevice> Replacements<D> {
         if is_known {
             return Err(ReplaceError::Uuid.into());
         }
-        self.spares.borrow_mut().push_back(Spare { device: Rc::new(device), uuid });
+        self.spares.borrow_mut().push_back(Spare { device, uuid });
         self.begin_to_use_spares();
         Ok(())
     }
 
     /// # Errors
     /// Why a device does not suit as a spare.
-    pub(crate) fn check_spare(&self, device: &D) -> Result<(), ArrayError> {
+    pub(crate) fn check_spare(&self, device: &impl BlockDevice) -> Result<(), ArrayError> {
         if !self.membership.is_durable() {
             return Err(ReplaceError::Bare.into());
         }

@@ -179,6 +179,13 @@ pub(crate) struct Drive {
     /// Writes so far of superblocks: sectors 0 and the last block.
     pub(crate) superblock_writes: Rc<Cell<u64>>,
     pub(crate) reads: Rc<Cell<u64>>,
+    /// The drive answers nothing while that is set, and all that it was asked for afterwards.
+    is_hung: Rc<Cell<bool>>,
+    /// Requests that are never answered, while it answers others: from the next write on.
+    pub(crate) lost_requests: Rc<Cell<u32>>,
+    answers: Rc<Signal>,
+    /// Requests that it has.
+    requests: Rc<Cell<usize>>,
 }
 
 impl Drive {
@@ -198,7 +205,33 @@ impl Drive {
             is_gone: Rc::default(),
             superblock_writes: Rc::default(),
             reads: Rc::default(),
+            is_hung: Rc::default(),
+            lost_requests: Rc::default(),
+            answers: Rc::default(),
+            requests: Rc::default(),
         }
+    }
+
+    /// From now on it answers nothing, or everything that it was asked for.
+    pub(crate) fn set_hung(&self, is_hung: bool) {
+        self.is_hung.set(is_hung);
+        self.answers.notify();
+    }
+
+    /// Does a request to its end whoever waits for it.
+    async fn held<T: 'static>(
+        &self,
+        request: impl AsyncFnOnce(Drive) -> IoResult<T> + 'static,
+    ) -> IoResult<T> {
+        let drive = self.clone();
+        let ended = async move {
+            let requests = drive.requests.clone();
+            requests.set(requests.get() + 1);
+            let result = request(drive).await;
+            requests.set(requests.get() - 1);
+            result
+        };
+        self.handle.finish(ended).await
     }
 
     async fn late(&self) -> IoResult<()> {
@@ -207,6 +240,7 @@ impl Drive {
         if self.power.is_cut() {
             pending::<()>().await;
         }
+        self.answers.until(|| !self.is_hung.get()).await;
         if self.is_gone.get() { Err(IoError::Gone) } else { Ok(()) }
     }
 
@@ -219,6 +253,11 @@ impl Drive {
         }
         let number = self.medium.borrow_mut().begin(at, data);
         self.power.step().await;
+        let lost = self.lost_requests.get();
+        if lost > 0 {
+            self.lost_requests.set(lost - 1);
+            pending::<()>().await;
+        }
         self.late().await?;
         self.medium.borrow_mut().complete(number, durability);
         self.power.step().await;
@@ -233,26 +272,33 @@ impl BlockDevice for Drive {
 
     async fn read(&self, at: Lba, mut into: Buf) -> IoResult<Buf> {
         self.reads.set(self.reads.get() + 1);
-        self.late().await?;
-        let medium = self.medium.borrow();
-        for (index, sector) in into.chunks_mut(SECTOR).enumerate() {
-            sector.copy_from_slice(medium.read(at.0 + index as u64));
-        }
-        drop(medium);
-        Ok(into)
+        let read = async move |drive: Drive| {
+            drive.late().await?;
+            let medium = drive.medium.borrow();
+            for (index, sector) in into.chunks_mut(SECTOR).enumerate() {
+                sector.copy_from_slice(medium.read(at.0 + index as u64));
+            }
+            drop(medium);
+            Ok(into)
+        };
+        self.held(read).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
         let whole: Vec<u8> = data.pieces().iter().flat_map(|piece| piece.to_vec()).collect();
-        self.change(at, Bytes::copy_of(&whole), durability).await
+        let whole = Bytes::copy_of(&whole);
+        self.held(async move |drive: Drive| drive.change(at, whole, durability).await).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        let covered = self.medium.borrow().covered();
-        self.late().await?;
-        self.medium.borrow_mut().flush(covered);
-        self.power.step().await;
-        Ok(())
+        let flush = async |drive: Drive| {
+            let covered = drive.medium.borrow().covered();
+            drive.late().await?;
+            drive.medium.borrow_mut().flush(covered);
+            drive.power.step().await;
+            Ok(())
+        };
+        self.held(flush).await
     }
 
     async fn discard(&self, _range: SectorRange) -> IoResult<()> {
@@ -261,6 +307,12 @@ impl BlockDevice for Drive {
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
         let zeroes = Buf::zeroed(range.bytes() as usize).freeze();
-        self.change(range.start, zeroes, durability).await
+        self.held(async move |drive: Drive| drive.change(range.start, zeroes, durability).await)
+            .await
+    }
+
+    fn under_way(&self) -> voltier_block::UnderWay {
+        let requests = self.requests.clone();
+        voltier_block::UnderWay::of(move || requests.get())
     }
 }

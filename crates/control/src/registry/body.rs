@@ -10,7 +10,7 @@ use crate::spec::DeviceSpec;
 /// Newest version this program writes; newer ones are refused. The program writes the oldest one that
 /// can say what there is. Version 1 is for no arrays, 2 for arrays that have neither spare pools nor
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
-/// `congested` is as usual. Version 5 is for caches of which none is evacuated.
+/// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
 pub const REGISTRY_VERSION: u32 = 6;
 
 const FORMAT: &str = "voltier-registry";
@@ -41,11 +41,13 @@ impl Body {
         let congested_else = |volume: &VolumeRecord| {
             volume.cache.as_ref().is_some_and(|cache| cache.settings.congested_us != usual)
         };
+        let usual = HealthSettings::default().deadline_s;
+        let deadline_else = |array: &RegisteredArray| array.settings.health.deadline_s != usual;
         let is_evacuating =
             |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
         if self.volumes.iter().any(is_evacuating) {
             6
-        } else if self.volumes.iter().any(congested_else) {
+        } else if self.volumes.iter().any(congested_else) || self.arrays.iter().any(deadline_else) {
             5
         } else if self.arrays.iter().any(merges_else) {
             4

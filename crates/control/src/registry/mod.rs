@@ -302,6 +302,8 @@ mod tests {
             ("merge", "adaptive", 2),
             ("max_errors", "3", 3),
             ("merge_wait", "1ms", 4),
+            ("deadline", "75s", 2),
+            ("deadline", "off", 5),
         ] {
             let body = set(key, value);
             assert_eq!(body.version(), version, "{key}={value}");

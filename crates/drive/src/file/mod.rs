@@ -1,15 +1,17 @@
 //! A regular file or a block device, through the ring.
 
+mod left_behind;
 mod open;
 
 pub use open::{FileFacts, FileOptions, OpenError};
 
 use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, MIB, Payload,
-    SECTOR_BYTES, SectorRange, zero_writes,
+    SECTOR_BYTES, SectorRange, UnderWay, zero_writes,
 };
 use voltier_ring::{AllocateMode, Errno, Fd, Handle};
 
@@ -30,6 +32,16 @@ pub struct FileDevice {
     /// A failed flush may have dropped the very writes it was for, and the kernel reports that
     /// once: after one failure no later flush may claim that all is well.
     flush_failed: Cell<bool>,
+    /// Held as long as the device holds its descriptor.
+    own_hold: Rc<()>,
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        if let Some(facts) = &self.facts {
+            left_behind::note(facts.identity, self.fd.watch());
+        }
+    }
 }
 
 impl FileDevice {
@@ -60,6 +72,7 @@ impl FileDevice {
             memory_align_bytes: 1,
             can_zero: Cell::new(true),
             flush_failed: Cell::new(false),
+            own_hold: Rc::default(),
         }
     }
 
@@ -253,6 +266,15 @@ impl BlockDevice for FileDevice {
             }
         }
         self.write_zeroes_by_hand(range, durable).await
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let (descriptor, own_hold) = (self.fd.watch(), Rc::downgrade(&self.own_hold));
+        UnderWay::of(move || descriptor.holders().saturating_sub(own_hold.strong_count()))
+    }
+
+    fn abandon(&self) {
+        self.handle.cancel(&self.fd);
     }
 }
 

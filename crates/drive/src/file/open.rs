@@ -11,6 +11,8 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 use voltier_block::{AfterDiscard, Buf, Limits, SECTOR_BYTES};
 
+use super::left_behind::{self, FileIdentity};
+
 /// How to open a file or block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
@@ -36,6 +38,7 @@ pub struct FileFacts {
     pub unused_tail_bytes: u64,
     /// Alignment in memory that direct transfers need, in bytes.
     pub(super) memory_align_bytes: usize,
+    pub(super) identity: FileIdentity,
 }
 
 /// Why a file or block device cannot be used. Every message is one line and says what to do.
@@ -56,6 +59,9 @@ pub enum OpenError {
     /// Another process, or another device of this one, has the file open.
     #[error("{0} is open in another device or process: stop that one first (see 'fuser -v {0}')")]
     Locked(PathBuf),
+    /// A device of this process was let go, and the drive has not ended all of its requests.
+    #[error("{0} has not ended requests of before: wait until it answers, or restart the daemon")]
+    Undrained(PathBuf),
     /// The path leads to a directory, a socket, a terminal or the like.
     #[error("{path} is a {kind}: give a regular file or a block device")]
     NotADrive {
@@ -114,6 +120,11 @@ pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         FileType::BlockDevice => true,
         other => return Err(OpenError::NotADrive { path: path.to_owned(), kind: kind_of(other) }),
     };
+    let number = if is_block_device { (0, status.st_rdev) } else { (status.st_dev, status.st_ino) };
+    let identity = FileIdentity { is_block_device, number };
+    if left_behind::is_undrained(identity) {
+        return Err(OpenError::Undrained(path.to_owned()));
+    }
     let (fd, direct_io) = open_descriptor(path, options, is_block_device)?;
     let opened = fstat(&fd).map_err(fail)?;
     if (opened.st_dev, opened.st_ino) != (status.st_dev, status.st_ino) {
@@ -149,6 +160,7 @@ pub(super) fn open_file(path: &Path, options: &FileOptions) -> Result<Opened, Op
         direct_io,
         unused_tail_bytes,
         memory_align_bytes: alignment.memory_bytes,
+        identity,
     };
     Ok(Opened { fd, limits, facts })
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use voltier_block::{
     AfterDiscard, BlockDevice, Buf, Durability, IoResult, Lba, Limits, Nanos, Payload, SectorRange,
+    UnderWay,
 };
 use voltier_ring::{Handle, OneshotSender, oneshot};
 
@@ -171,6 +172,14 @@ impl<D: BlockDevice> BlockDevice for ModelDevice<D> {
         let result = self.store.write_zeroes(range, durability).await;
         done.await;
         result
+    }
+
+    fn under_way(&self) -> UnderWay {
+        self.store.under_way()
+    }
+
+    fn abandon(&self) {
+        self.store.abandon();
     }
 }
 

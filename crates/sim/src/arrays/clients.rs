@@ -6,6 +6,7 @@ use voltier_array::StripeNumber;
 use voltier_block::{AfterDiscard, BlockDevice, Buf, Durability, IoResult, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::hang::check_patience;
 use crate::arrays::merge::burst;
 
 /// Runs so many steps of each client at once.
@@ -107,6 +108,7 @@ impl Client {
             let range = self.pick();
             let fixture = self.fixture.clone();
             let under_way = UnderWay::new(&fixture, range);
+            let since = fixture.world.handle().now();
             let durability = *self.dice.pick(&[Durability::Cached, Durability::Durable]);
             match self.dice.below(16) {
                 0..4 => self.read(range).await,
@@ -116,6 +118,9 @@ impl Client {
                 _ => self.write(range, durability).await,
             }
             drop(under_way);
+            if fixture.setup.hangs {
+                check_patience(fixture.world.handle().now() - since);
+            }
             if self.dice.one_in(8) {
                 self.fixture.world.handle().sleep(self.dice.below(3_000_000)).await;
             }

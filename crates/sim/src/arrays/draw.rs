@@ -5,6 +5,7 @@ use voltier_array::{
 };
 use voltier_block::{KIB, MIB, Prng, SECTOR_BYTES};
 
+use crate::arrays::hang::hangs;
 use crate::arrays::merge::merge_of;
 use crate::arrays::setup::{Care, Drive, JOURNALS, REGION_BYTES, Setup};
 
@@ -103,13 +104,16 @@ pub fn draw_setup(seed: u64, clients: Option<u64>, steps: Option<u64>) -> Setup 
         acts: 1 + prng.below(6),
         one_in: *prng.pick(&[15, 40, 80]),
         from_the_start: prng.one_in(4),
+        hangs: false,
         geometry,
     };
     let most_clients = setup.clients.min(clients.unwrap_or(u64::MAX)).max(1);
     let most_steps = setup.steps.min(steps.unwrap_or(u64::MAX));
     let drawn = Setup { clients: most_clients, steps: most_steps, ..setup };
     let drawn = with_expansion(with_what_came_later(drawn, seed), seed, steps);
-    Setup { merge: merge_of(seed), ..drawn }
+    let hangs = hangs(seed);
+    let care = if hangs { Care::Members } else { drawn.care };
+    Setup { merge: merge_of(seed), care, hangs, ..drawn }
 }
 
 /// Draws with dice of their own what worlds had not at first: seeds without it are as they were.

@@ -11,6 +11,7 @@ use voltier_array::{
 use voltier_block::{BlockDevice, Lba, Limits, MIB, Nanos, Prng, SECTOR_BYTES, SectorRange};
 
 use crate::arrays::bit_rot::BitRotState;
+use crate::arrays::hang;
 use crate::arrays::known::{Known, last_ones, superblock_on};
 use crate::arrays::left::{JournalFate, Left};
 use crate::arrays::members::MemberMap;
@@ -187,6 +188,9 @@ impl ArrayFixture {
         self.geometry.replace(array.geometry().clone());
         self.at_first.replace(members_of(&array));
         array.set_merge_policy(self.setup.merge);
+        if self.setup.hangs {
+            array.set_health_policy(hang::policy());
+        }
         self.is_made.set(true);
         self.is_stopped.set(false);
         self.array.replace(Some(array));

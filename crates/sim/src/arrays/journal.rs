@@ -6,6 +6,7 @@ use voltier_array::{ArrayError, JournalError, MemberLayout};
 use voltier_block::{BlockDevice, Lba, MIB, Prng, SectorRange};
 
 use crate::arrays::fixture::ArrayFixture;
+use crate::arrays::hang::draw_time_ns;
 use crate::arrays::left::JournalFate;
 
 /// Does harm to the device of the journal, or puts the journal elsewhere.
@@ -22,6 +23,9 @@ fn harm_journal(fixture: &Rc<ArrayFixture>, dice: &mut Prng) {
     let disk = &fixture.disks[drive];
     fixture.world.tell(|| format!("care: harm to the journal, drive {drive}"));
     fixture.members.note_harm(drive);
+    if fixture.setup.hangs && dice.one_in(2) {
+        return disk.hang(draw_time_ns(dice));
+    }
     let sectors = fixture.setup.drives[drive].bytes / 512;
     match dice.below(4) {
         0 | 1 => disk.lose(),

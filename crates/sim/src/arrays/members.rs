@@ -56,6 +56,11 @@ impl MemberMap {
         self.harmed.borrow_mut().insert(drive);
     }
 
+    /// The drive is as well as it was.
+    pub(crate) fn note_end_of_harm(&self, drive: usize) {
+        self.harmed.borrow_mut().remove(&drive);
+    }
+
     pub(crate) fn is_harmed(&self, drive: usize) -> bool {
         self.harmed.borrow().contains(&drive)
     }

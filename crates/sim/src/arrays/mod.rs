@@ -11,12 +11,14 @@
 //! and is cut off once more.
 //!
 //! - `setup`, `draw`: what a seed is, and how it is drawn; `merge`: small writes that are merged.
+//! - `hang`: in which worlds drives hang, and for how long.
 //! - `sets`: sets of drives and of members.
 //! - `known`, `rows`, `parity`, `bit_rot`, `uncovered`: what must be so, computed without the array's help.
 //! - `left`: what a crash leaves.
 //! - `fixture`: drives, an array, a model; `members`: which drive is which member.
 //! - `checks`: holds the array to model and parity.
-//! - `clients`, `operator`, `growth`, `expansion`, `journal`, `scrubbing`: what is done meanwhile.
+//! - `clients`, `operator`, `growth`, `expansion`, `journal`, `hanging`, `scrubbing`: what is done
+//!   meanwhile.
 //! - `trial`, `start`: how a start is tried, and what may be refused.
 //! - `crash`: the crash-point sweep.
 //! - `stacked`: a cache over two arrays.
@@ -29,6 +31,8 @@ mod draw;
 mod expansion;
 mod fixture;
 mod growth;
+mod hang;
+mod hanging;
 mod journal;
 mod known;
 mod left;

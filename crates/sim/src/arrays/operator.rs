@@ -15,6 +15,7 @@ use crate::arrays::checks::check_refused;
 use crate::arrays::expansion::{add_member, finish_reshape};
 use crate::arrays::fixture::ArrayFixture;
 use crate::arrays::growth::grow;
+use crate::arrays::hanging::hang;
 use crate::arrays::journal::handle_journal;
 use crate::arrays::members::MemberMap;
 use crate::arrays::scrubbing::scrub_for_bit_rot;
@@ -77,6 +78,8 @@ pub(crate) async fn take_care(fixture: Rc<ArrayFixture>, care: Care, acts: u64) 
                 } else if grows && (act == 0 || operator.dice.one_in(6)) {
                     let task = grow(&operator.fixture, &mut operator.dice);
                     operator.keep(task).await;
+                } else if operator.fixture.setup.hangs && operator.dice.one_in(3) {
+                    operator.hang().await;
                 } else if has_journal && operator.dice.one_in(3) {
                     handle_journal(&operator.fixture, &mut operator.dice).await;
                 } else {
@@ -206,6 +209,19 @@ impl Operator {
         array.fail(member).expect("as many as can be lost");
     }
 
+    /// Has the drive of a member hang; at the end it is well again.
+    async fn hang(&mut self) {
+        let Some(member) = self.pick_to_lose() else { return };
+        let fixture = self.fixture.clone();
+        let Some(drive) = fixture.members.drive_of(&fixture.array(), member) else { return };
+        if fixture.members.is_harmed(drive) || fixture.disks[drive].is_hung() {
+            return;
+        }
+        let dice = fixture.world.prng();
+        let task = fixture.world.handle().spawn(hang(fixture.clone(), member, drive, dice));
+        self.keep(Some(task)).await;
+    }
+
     fn harm(&mut self) {
         let Some(member) = self.pick_to_lose() else { return };
         let harm = *self.dice.pick(&HARMS);
@@ -261,6 +277,10 @@ impl Operator {
             replacing.world.tell(|| format!("care: drive {drive} came: {replaced:?}"));
             match replaced {
                 Ok(_) => {}
+                // The drive was taken out just now, and has not ended its requests.
+                Err(ArrayError::Replace(ReplaceError::Undrained { .. })) => {
+                    replacing.members.note_former(member, drive);
+                }
                 // A spare was faster, or it was lost on the way.
                 Err(ArrayError::Replace(ReplaceError::Busy { .. } | ReplaceError::Device(_))) => {}
                 Err(error) => check_refused(&replacing, drive, &error),

@@ -72,6 +72,8 @@ pub struct Setup {
     pub one_in: u64,
     /// Whether the events of the making are crash points too.
     pub from_the_start: bool,
+    /// Whether drives hang while members are taken care of.
+    pub hangs: bool,
 }
 
 impl Setup {

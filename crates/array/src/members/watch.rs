@@ -1,0 +1,249 @@
+//! The clock of the deadlines of an array: ticks of a quarter of the deadline, while anything is under way.
+//!
+//! Age is counted in ticks that passed and not in time. A process that was stopped, or a machine that
+//! slept, finds its requests as old as they were.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+
+use voltier_block::{Nanos, UnderWay};
+use voltier_ring::{Handle, WakerCell};
+
+use crate::geometry::numbers::MemberIndex;
+use crate::members::deadline::Requests;
+
+/// Ticks of a deadline.
+pub(crate) const TICKS: u64 = 4;
+/// The ticks after which a device is suspected.
+const SUSPECT: u64 = TICKS / 2;
+/// So many deadlines a single request may take, of a drive that ends others meanwhile.
+const LONE_DEADLINES: u64 = 3;
+
+/// The number of a tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(u64);
+
+/// How a device answers, as far as its oldest request tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// The device has ended a request of late.
+    Promptly,
+    /// The device was not asked for anything of late, or not for long.
+    Unknown,
+    /// The device has ended nothing for half of the deadline, with requests under way.
+    Suspect,
+    /// The same for all of the deadline; or one of its requests takes several times as long.
+    Late,
+}
+
+/// Judges devices at every tick.
+pub(crate) trait Judge {
+    fn judge(&self);
+}
+
+/// The watch over the devices of one array.
+pub(crate) struct Watch {
+    handle: Handle,
+    /// 0 for none.
+    deadline_ns: Cell<Nanos>,
+    tick: Cell<Tick>,
+    /// Silence before this tick is not held against anybody.
+    grace: Cell<Tick>,
+    is_ticking: Cell<bool>,
+    /// Grows with every task that ticks: an older one ends.
+    task: Cell<u64>,
+    devices: RefCell<Vec<Weak<Requests>>>,
+    judge: RefCell<Option<Rc<dyn Judge>>>,
+    /// Whether devices are late and none of them is given up.
+    is_waiting: Cell<bool>,
+    /// Members that were lost while their drives had requests.
+    left: RefCell<Vec<(MemberIndex, UnderWay)>>,
+    over: WakerCell,
+    own: Weak<Watch>,
+}
+
+impl Watch {
+    pub(crate) fn new(handle: &Handle, deadline_ns: Nanos) -> Rc<Self> {
+        Rc::new_cyclic(|own| Self {
+            handle: handle.clone(),
+            deadline_ns: Cell::new(deadline_ns),
+            tick: Cell::new(Tick(0)),
+            grace: Cell::new(Tick(0)),
+            is_ticking: Cell::new(false),
+            task: Cell::new(0),
+            devices: RefCell::default(),
+            judge: RefCell::default(),
+            is_waiting: Cell::new(false),
+            left: RefCell::default(),
+            over: WakerCell::default(),
+            own: own.clone(),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Whether all that is under way was given a whole deadline just now.
+    pub(crate) fn is_in_grace(&self) -> bool {
+        self.grace.get() == self.tick.get()
+    }
+
+    /// Another deadline, 0 for none; it counts from now on.
+    pub(crate) fn set_deadline(&self, deadline_ns: Nanos) {
+        if self.deadline_ns.replace(deadline_ns) == deadline_ns {
+            return;
+        }
+        self.give_grace();
+        self.task.set(self.task.get() + 1);
+        self.is_ticking.set(false);
+        if self.devices().iter().any(|device| device.are_any()) {
+            self.start();
+        }
+    }
+
+    /// Says who judges.
+    pub(crate) fn set_judge(&self, judge: Rc<dyn Judge>) {
+        self.judge.replace(Some(judge));
+    }
+
+    /// A whole deadline more for all that is under way.
+    pub(crate) fn give_grace(&self) {
+        self.grace.set(self.tick.get());
+    }
+
+    /// Whether devices are late and none of them is given up.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.is_waiting.get()
+    }
+
+    /// The same from now on; whether that is news.
+    pub(crate) fn set_waiting(&self, is_waiting: bool) -> bool {
+        self.is_waiting.replace(is_waiting) != is_waiting
+    }
+
+    /// A member is lost whose drive may have requests.
+    pub(crate) fn note_left(&self, member: MemberIndex, requests: UnderWay) {
+        if requests.count() > 0 {
+            self.left.borrow_mut().push((member, requests));
+        }
+    }
+
+    /// Requests that drives have which were a member.
+    pub(crate) fn left_by(&self, member: MemberIndex) -> usize {
+        let mut left = self.left.borrow_mut();
+        left.retain(|(_, requests)| requests.count() > 0);
+        left.iter().filter(|(own, _)| *own == member).map(|(_, requests)| requests.count()).sum()
+    }
+
+    pub(crate) fn add(&self, device: &Rc<Requests>) {
+        let mut devices = self.devices.borrow_mut();
+        devices.retain(|device| device.strong_count() > 0);
+        devices.push(Rc::downgrade(device));
+    }
+
+    /// All devices that are there.
+    pub(crate) fn devices(&self) -> Vec<Rc<Requests>> {
+        self.devices.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    #[inline]
+    pub(crate) fn tick(&self) -> Tick {
+        self.tick.get()
+    }
+
+    #[inline]
+    pub(crate) fn is_ticking(&self) -> bool {
+        self.is_ticking.get()
+    }
+
+    /// Begins to tick, by a task of its own, which ends when nothing is under way.
+    #[cold]
+    pub(crate) fn start(&self) {
+        let Some(own) = self.own.upgrade() else { return };
+        let task = self.task.get() + 1;
+        self.task.set(task);
+        // Without a deadline requests do not ask again.
+        self.is_ticking.set(true);
+        if self.deadline_ns.get() > 0 {
+            drop(self.handle.spawn(own.run(task)));
+        }
+    }
+
+    async fn run(self: Rc<Self>, task: u64) {
+        loop {
+            let period_ns = (self.deadline_ns.get() / TICKS).max(1);
+            self.sleep(period_ns).await;
+            if self.task.get() != task {
+                return;
+            }
+            let ended = self.tick.replace(Tick(self.tick.get().0 + 1));
+            self.devices().iter().for_each(|device| device.end_tick(ended));
+            let judge = self.judge.borrow().clone();
+            judge.iter().for_each(|judge| judge.judge());
+            if !self.devices().iter().any(|device| device.are_any()) {
+                self.is_ticking.set(false);
+                return;
+            }
+        }
+    }
+
+    /// Sleeps, or until the last device is gone.
+    async fn sleep(&self, period_ns: Nanos) {
+        let mut slept = pin!(self.handle.sleep(period_ns));
+        poll_fn(|context| {
+            self.over.register(context);
+            if self.is_over() { Poll::Ready(()) } else { slept.as_mut().poll(context) }
+        })
+        .await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.devices.borrow().iter().all(|device| device.strong_count() == 0)
+    }
+
+    /// A device is gone: when it was the last, the task that ticks ends.
+    pub(crate) fn look_whether_over(&self) {
+        if self.is_over() {
+            self.over.wake();
+        }
+    }
+
+    /// How a device answers.
+    pub(crate) fn answers(&self, device: &Requests) -> Answers {
+        let silent = self.tick.get().0 - device.last_end().max(self.grace.get()).0;
+        match self.age(device).min(silent.saturating_sub(1)) {
+            _ if self.is_overdue(device) => Answers::Late,
+            TICKS.. => Answers::Late,
+            SUSPECT.. => Answers::Suspect,
+            _ if self.tick.get().0 - device.last_end().0 <= 1 => Answers::Promptly,
+            _ => Answers::Unknown,
+        }
+    }
+
+    /// Whether a device is late.
+    pub(crate) fn is_late(&self, device: &Requests) -> bool {
+        self.answers(device) == Answers::Late
+    }
+
+    /// Whether a device has a request that takes several times the deadline, whatever else it ends.
+    pub(crate) fn is_overdue(&self, device: &Requests) -> bool {
+        self.age(device) >= LONE_DEADLINES * TICKS
+    }
+
+    /// Whole ticks for which the oldest request of a device has been under way. The tick in which it began
+    /// does not count: it may have begun at its end.
+    fn age(&self, device: &Requests) -> u64 {
+        let since = |oldest: Tick| self.tick.get().0 - oldest.max(self.grace.get()).0;
+        device.oldest().map_or(0, since).saturating_sub(1)
+    }
+
+    /// How long the oldest request of a device has been under way, at least.
+    pub(crate) fn waited_ns(&self, device: &Requests) -> Nanos {
+        let ticks = device.oldest().map_or(0, |oldest| self.tick.get().0 - oldest.0);
+        ticks.saturating_sub(1) * (self.deadline_ns.get() / TICKS)
+    }
+}
