@@ -7,10 +7,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use voltier_block::{
     BlockDevice, Buf, Durability, IoError, IoResult, Lba, Limits, Payload, SectorRange, UnderWay,
@@ -110,6 +110,38 @@ struct OneUnderWay<'a> {
     tick: Tick,
 }
 
+impl<'a> OneUnderWay<'a> {
+    /// Waits for the request, or until the device is given up. The request stays where it is pinned: a move
+    /// would copy it.
+    #[inline]
+    fn until_ended<'r, F>(&self, request: Pin<&'r mut F>) -> UntilEnded<'a, 'r, F> {
+        UntilEnded { requests: self.requests, request }
+    }
+}
+
+struct UntilEnded<'a, 'r, F> {
+    requests: &'a Requests,
+    request: Pin<&'r mut F>,
+}
+
+impl<T, F: Future<Output = IoResult<T>>> Future for UntilEnded<'_, '_, F> {
+    type Output = IoResult<T>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let own = self.get_mut();
+        let polled = if own.requests.is_released.get() {
+            Poll::Ready(Err(IoError::Gone))
+        } else {
+            own.request.as_mut().poll(context)
+        };
+        if polled.is_ready() {
+            own.requests.last_end.set(own.requests.watch.tick());
+        }
+        polled
+    }
+}
+
 impl Drop for OneUnderWay<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -136,22 +168,6 @@ impl<D: BlockDevice> Guarded<D> {
     pub(crate) fn requests(&self) -> &Rc<Requests> {
         &self.requests
     }
-
-    #[inline]
-    async fn watched<T>(&self, request: impl Future<Output = IoResult<T>>) -> IoResult<T> {
-        let requests = &*self.requests;
-        let _under_way = requests.begin();
-        let mut request = pin!(request);
-        let result = poll_fn(|context| {
-            if requests.is_released.get() {
-                return Poll::Ready(Err(IoError::Gone));
-            }
-            request.as_mut().poll(context)
-        })
-        .await;
-        requests.last_end.set(requests.watch.tick());
-        result
-    }
 }
 
 impl<D: BlockDevice> BlockDevice for Guarded<D> {
@@ -160,27 +176,27 @@ impl<D: BlockDevice> BlockDevice for Guarded<D> {
     }
 
     async fn read(&self, at: Lba, into: Buf) -> IoResult<Buf> {
-        self.watched(self.device.read(at, into)).await
+        self.requests.begin().until_ended(pin!(self.device.read(at, into))).await
     }
 
     async fn read_vectored(&self, at: Lba, into: Vec<Buf>) -> IoResult<Vec<Buf>> {
-        self.watched(self.device.read_vectored(at, into)).await
+        self.requests.begin().until_ended(pin!(self.device.read_vectored(at, into))).await
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
-        self.watched(self.device.write(at, data, durability)).await
+        self.requests.begin().until_ended(pin!(self.device.write(at, data, durability))).await
     }
 
     async fn flush(&self) -> IoResult<()> {
-        self.watched(self.device.flush()).await
+        self.requests.begin().until_ended(pin!(self.device.flush())).await
     }
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
-        self.watched(self.device.discard(range)).await
+        self.requests.begin().until_ended(pin!(self.device.discard(range))).await
     }
 
     async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.watched(self.device.write_zeroes(range, durability)).await
+        self.requests.begin().until_ended(pin!(self.device.write_zeroes(range, durability))).await
     }
 
     fn under_way(&self) -> UnderWay {
