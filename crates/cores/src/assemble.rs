@@ -63,7 +63,7 @@ fn keep(
 /// A device that says it is of the array that is wanted.
 enum Part {
     Member(Box<Candidate>),
-    Journal(Leaf, KnownDevice),
+    Journal(Box<(Leaf, KnownDevice)>),
 }
 
 /// A device that says it is a member of the array that is wanted.
@@ -84,7 +84,7 @@ pub(super) async fn assemble(
     for device in devices {
         match candidate(&handle, &record, device).await {
             Ok(Part::Member(candidate)) => candidates.push(*candidate),
-            Ok(Part::Journal(leaf, known)) => journals.push((leaf, known)),
+            Ok(Part::Journal(journal)) => journals.push(*journal),
             Err(error) => left_out.push(error.message),
         }
     }
@@ -153,7 +153,7 @@ async fn candidate(
         Ok(None) => match answered(handle, &device, Array::examine_journal(&leaf)).await? {
             Ok(Some(label)) if label.array == record.uuid.0 => {
                 let known = KnownDevice { device, size_bytes: leaf.limits().bytes() };
-                Ok(Part::Journal(leaf, known))
+                Ok(Part::Journal(Box::new((leaf, known))))
             }
             Ok(Some(label)) => {
                 Err(why_not(format!("it is the journal of another array, {}", label.name)))
