@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, IoError, Lba};
+use voltier_block::{BlockDevice, Buf, IoError, Lba, Nanos};
 use voltier_ring::{Handle, join_all};
 
 use crate::bitmap::region_states::RegionStates;
@@ -25,7 +25,11 @@ use crate::journal::replay::ReplayReport;
 use crate::members::deadline::Guarded;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
 use crate::members::watch::Watch;
+use crate::tasks::background::REST_LOOK_NS;
 use crate::{hung, service};
+
+/// A drive that answers ends in this time what it was asked for.
+const DRAIN_NS: Nanos = 2_000_000_000;
 
 /// Permissions for a start when not everything is as it should be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +106,15 @@ struct JournalCandidate<D> {
 
 /// Members and journals.
 type Read<D> = (Vec<Candidate<D>>, Vec<JournalCandidate<D>>);
+
+/// Waits for requests that an assembly which was refused just now may have left on its drives. A drive that
+/// hangs is refused after that.
+async fn await_drained<D: BlockDevice>(devices: &[D], handle: &Handle) {
+    let until = handle.now() + DRAIN_NS;
+    while handle.now() < until && devices.iter().any(|device| device.under_way().count() > 0) {
+        handle.sleep(REST_LOOK_NS).await;
+    }
+}
 
 /// Reads all superblocks; refuses what is no part of one array.
 async fn read_all<D: BlockDevice>(devices: Vec<D>) -> Result<Read<D>, MetadataError> {
@@ -494,6 +507,7 @@ pub(crate) async fn assemble<D: BlockDevice>(
     options: AssembleOptions,
     watch: &Rc<Watch>,
 ) -> Result<(Rc<Generations<Guarded<D>>>, AssembleReport), ArrayError> {
+    await_drained(&devices, watch.handle()).await;
     let ready = examine_all(devices, options).await?;
     let unflushed = flush_what_was_found(&ready.members).await;
     tell_those_behind(&ready.members, &ready.told).await;
