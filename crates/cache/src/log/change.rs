@@ -17,6 +17,15 @@ pub(crate) enum Source {
     Fill,
 }
 
+/// The sender of a change. Changes of each sender keep their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A request of a client.
+    Client,
+    /// The cache itself.
+    Cache,
+}
+
 /// A change of the cache's state, to be made durable by the log.
 #[derive(Debug)]
 pub(crate) enum Change {
@@ -40,7 +49,7 @@ impl Change {
     }
 }
 
-/// Changes of one kind of sender, numbered in order.
+/// Changes of one sender, numbered in order.
 #[derive(Default)]
 pub(crate) struct Queue {
     changes: VecDeque<Change>,

@@ -5,6 +5,7 @@
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::task::Waker;
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -14,24 +15,25 @@ use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RECORD_HEAD_BYTES,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_MASKED, NO_UNIT, RECORD_HEAD_BYTES,
     RECORD_MAGIC, RecordEntry, RecordHead,
 };
 use crate::log::builder::{Builder, Effect, effect_on, entry_of};
-use crate::log::change::{Change, Queue, Source};
-use crate::log::ordered::{OrderedQueue, Version};
+use crate::log::chain::Found;
+use crate::log::change::{Change, Queue, Sender, Source};
+use crate::log::ordered::{OrderedBatch, OrderedQueue, Version};
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 const RECORDS_IN_FLIGHT_MAX: usize = 8;
-/// With a record on its way, the next one waits until so much is queued: 16 lines share a
-/// head, which bounds the log's own writes to 1/16 of the data.
+/// With a record on its way, the next one waits until so much is queued. Then 16 lines share a head,
+/// which bounds the log's own writes to 1/16 of the data.
 const RECORD_BYTES_MIN: usize = 64 << 10;
-/// Free segments that only the cache's own changes may open: in ordered mode space comes back when
-/// the log hears that versions have reached the origin.
+/// Free segments that only the cache's own changes may open. In ordered mode space comes back when the
+/// log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
 /// Effects of acknowledged records that are kept until these are durable, at most: 16 MiB. A flush may take
 /// half a minute, and the SSD goes on with writes meanwhile.
@@ -65,13 +67,6 @@ pub(crate) enum Formed {
     Blocked,
 }
 
-/// Facts of a record that a replay takes.
-pub(super) struct Replayed {
-    pub(super) sequence: u64,
-    pub(super) epoch: u64,
-    pub(super) entries: u64,
-}
-
 struct InFlight {
     sequence: u64,
     done: bool,
@@ -82,27 +77,27 @@ struct InFlight {
 
 /// State of the log: one owner, never borrowed across a wait.
 pub(crate) struct LogState {
-    pub(super) geometry: Geometry,
-    pub(super) uuid: [u8; 16],
-    pub(super) generation: u64,
+    geometry: Geometry,
+    uuid: [u8; 16],
+    generation: u64,
     /// Changes of clients, and the cache's own.
-    pub(super) user: Queue,
-    pub(super) internal: Queue,
-    pub(super) position: Position,
-    pub(super) next_sequence: u64,
+    user: Queue,
+    internal: Queue,
+    position: Position,
+    next_sequence: u64,
     /// Every record below is on the SSD's interface, and below `durable_sequence` on its medium.
-    pub(super) acked_sequence: u64,
-    pub(super) durable_sequence: u64,
+    acked_sequence: u64,
+    durable_sequence: u64,
     epoch: u64,
     /// First record of this epoch, or a later one if none was formed in it yet.
     epoch_begin: u64,
     /// Records and their entries since the beginning of the replay.
-    pub(super) records: u64,
-    pub(super) entries: u64,
+    records: u64,
+    entries: u64,
     /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
-    pub(super) ending: bool,
+    ending: bool,
     /// Present in ordered mode.
-    pub(super) ordered: Option<OrderedQueue>,
+    ordered: Option<OrderedQueue>,
     /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
@@ -121,10 +116,10 @@ impl LogState {
             user: Queue::default(),
             internal: Queue::default(),
             position: Position {
-                segment: 0,
+                segment: Segment(0),
                 unit: NO_UNIT,
                 slot: 0,
-                next_segment: 0,
+                next_segment: Segment(0),
                 next_segment_unit: 0,
             },
             next_sequence: 1,
@@ -143,12 +138,163 @@ impl LogState {
         }
     }
 
-    /// Notes a record that a replay took.
-    pub(super) fn note_replayed(&mut self, record: &Replayed) {
-        self.next_sequence = record.sequence + 1;
+    /// A replay begins: the first record has this number, and stands here.
+    pub(super) fn begin_replay(&mut self, sequence: u64, at: Position) {
+        self.position = at;
+        self.next_sequence = sequence;
+    }
+
+    /// Takes a record that a replay read, with the dirty lines in it: the log goes on behind it.
+    pub(super) fn note_replayed(&mut self, record: &Found, versions: Vec<(Line, Version)>) {
+        let (sequence, unit) = (record.sequence(), record.head.unit.get());
+        self.next_sequence = sequence + 1;
         self.records += 1;
-        self.entries += record.entries;
-        self.epoch = record.epoch;
+        self.entries += record.entries.len() as u64;
+        self.epoch = record.head.epoch.get();
+        if let Some(ordered) = &mut self.ordered {
+            let slot = match self.position.unit {
+                NO_UNIT => self.geometry.slot_behind(unit),
+                _ => self.position.slot,
+            };
+            let at = Position { unit, slot, ..record.next };
+            ordered.push(sequence, self.epoch, at, versions);
+        }
+        self.position = record.next;
+    }
+
+    /// The replay is over: all records that it took are durable.
+    pub(super) fn end_replay(&mut self) {
+        self.acked_sequence = self.next_sequence;
+        self.durable_sequence = self.next_sequence;
+    }
+
+    /// Versions of a line before record `sequence` are not to be written to the origin.
+    pub(super) fn drop_versions(&mut self, line: Line, sequence: u64) {
+        if let Some(ordered) = &mut self.ordered {
+            ordered.drop_line(line, sequence);
+        }
+    }
+
+    /// The records that follow are of this generation.
+    pub(super) fn begin_generation(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
+    pub(super) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Where the next record goes.
+    #[inline]
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Number of the next record.
+    #[inline]
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Every record below this one is on the SSD's interface.
+    #[inline]
+    pub(super) fn acked_sequence(&self) -> u64 {
+        self.acked_sequence
+    }
+
+    /// Every record below this one is on the SSD's medium.
+    #[inline]
+    pub(super) fn durable_sequence(&self) -> u64 {
+        self.durable_sequence
+    }
+
+    /// Records and their entries since the beginning of the last replay.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        (self.records, self.entries)
+    }
+
+    #[inline]
+    fn queue_of(&mut self, sender: Sender) -> &mut Queue {
+        match sender {
+            Sender::Client => &mut self.user,
+            Sender::Cache => &mut self.internal,
+        }
+    }
+
+    /// Queues a change; its number among those of the sender.
+    #[inline]
+    pub(super) fn push(&mut self, sender: Sender, change: Change) -> u64 {
+        self.queue_of(sender).push(change)
+    }
+
+    /// Whether the sender's change `number` is acknowledged; if not, `waker` is woken when it is.
+    #[inline]
+    pub(super) fn is_acked(&mut self, sender: Sender, number: u64, waker: &Waker) -> bool {
+        let queue = self.queue_of(sender);
+        let is_acked = queue.acked() >= number;
+        if !is_acked {
+            queue.wait(number, waker);
+        }
+        is_acked
+    }
+
+    /// Changes that wait, of clients and of the cache itself.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.user.len(), self.internal.len())
+    }
+
+    /// Bytes of clients' changes that wait.
+    pub(super) fn client_bytes(&self) -> usize {
+        self.user.bytes()
+    }
+
+    /// Clears the fills that wait: a cache that stops does not need them.
+    pub(super) fn forget_fills(&mut self) {
+        self.user.forget_fills();
+    }
+
+    /// The cleaner has ended: clients' changes may take the last segments.
+    pub(super) fn open_reserve(&mut self) {
+        self.ending = true;
+    }
+
+    pub(super) fn is_ordered(&self) -> bool {
+        self.ordered.is_some()
+    }
+
+    /// Begins or ends ordered mode.
+    pub(super) fn set_ordered(&mut self, ordered: bool) {
+        self.ordered = ordered.then(OrderedQueue::default);
+    }
+
+    /// Whether versions wait for their order.
+    pub(super) fn order_waits(&self) -> bool {
+        self.ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
+    }
+
+    /// The oldest record that ordered mode needs.
+    pub(super) fn oldest_in_order(&self) -> Option<u64> {
+        Some(self.ordered.as_ref()?.oldest()?.0)
+    }
+
+    /// Versions of the oldest epoch, about `lines_max`, of records below `below`.
+    pub(super) fn oldest_epoch(&self, below: u64, lines_max: usize) -> Option<OrderedBatch> {
+        self.ordered.as_ref()?.batch(below, lines_max)
+    }
+
+    /// The origin has everything of the order up to this record.
+    pub(super) fn order_written(&mut self, last_sequence: u64) {
+        if let Some(ordered) = &mut self.ordered {
+            ordered.written(last_sequence);
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.ordered.as_ref().map_or(0, OrderedQueue::memory_bytes)
     }
 
     /// Ends the epoch: the flush of a client is a cut also when another flush had made the records durable.
@@ -180,7 +326,7 @@ impl LogState {
         map.segments_mut().set_open([segment, next_segment]);
         if map.loading().is_none() {
             // The log was replayed from the medium: what emptied a segment is durable.
-            map.learn_segments(0..self.geometry.segment_count, self.durable_sequence);
+            map.learn_segments(self.geometry.segments(), self.durable_sequence);
             map.segments_mut().collect(self.durable_sequence);
         }
     }
@@ -263,18 +409,16 @@ impl LogState {
                 let copy = (newest, map.index().crc_bits(newest), map.index().mask(newest));
                 let same = copy == (slot, crc_bits, mask) || canary::is(Canary::DirtyBitLost);
                 if same && map.index().is_dirty(newest) {
-                    builder.effects.push(effect_on(map, line, Some(newest)));
+                    builder.add_effect(effect_on(map, line, Some(newest)));
                     map.set_clean(newest);
                     builder.note(ENTRY_CLEAN, line, newest);
                 }
             }
             Change::Drop { line } => {
                 if let Some(slot) = map.index().lookup(line) {
-                    if let Some(ordered) = &mut self.ordered {
-                        ordered.drop_line(line, self.next_sequence);
-                    }
+                    self.drop_versions(line, self.next_sequence);
                     if map.index().is_dirty(slot) {
-                        builder.effects.push(effect_on(map, line, Some(slot)));
+                        builder.add_effect(effect_on(map, line, Some(slot)));
                     }
                     map.forget(line, slot);
                     builder.note(ENTRY_DROP, line, slot);
@@ -315,7 +459,7 @@ impl LogState {
             map.touch(slot, line);
         }
         if dirty && self.ordered.is_some() {
-            builder.versions.push((line, Version { slot, crc, mask }));
+            builder.add_version(line, Version { slot, crc, mask });
         }
         builder.add_data(
             RecordEntry {
@@ -354,10 +498,10 @@ impl LogState {
             sequence: sequence.into(),
             durable_sequence: self.durable_sequence.into(),
             epoch: self.epoch.into(),
-            segment: segment.into(),
+            segment: segment.0.into(),
             unit: unit.into(),
             next_unit: next_unit.into(),
-            next_segment: next_segment.into(),
+            next_segment: next_segment.0.into(),
             next_segment_unit: next_segment_unit.into(),
             next_slot: next_slot.into(),
             entry_count: (builder.entries.len() as u16).into(),
@@ -424,7 +568,7 @@ impl LogState {
     /// one write. In a segment with much room every head of smaller lines stands so.
     fn next_head(&self, unit: u32, slot: u32) -> (u32, u32) {
         let units_per_line = self.geometry.units_per_line();
-        let shares = units_per_line > SPARED_UNITS_MAX || !self.free_slots.roomy;
+        let shares = units_per_line > SPARED_UNITS_MAX || !self.free_slots.is_roomy();
         if shares && !unit.is_multiple_of(units_per_line) && self.free_slots.next(slot).is_some() {
             return (unit - 1, slot);
         }
@@ -531,9 +675,9 @@ impl LogState {
     }
 }
 
-fn flags_of(dirty: bool, partial: bool) -> u8 {
+fn flags_of(dirty: bool, is_masked: bool) -> u8 {
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-    flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
+    flag(dirty, FLAG_DIRTY) | flag(is_masked, FLAG_MASKED)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::canary::{self, Canary};
 use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::map::contents::Contents;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 
 /// The map of one cache, and the signals of what happens in it.
 pub(crate) struct Map {
@@ -44,7 +44,7 @@ impl SlotCopy {
 pub(crate) struct Pinned<'a> {
     copy: SlotCopy,
     map: &'a Map,
-    segment: u32,
+    segment: Segment,
     round: u8,
 }
 
