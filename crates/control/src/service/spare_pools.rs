@@ -1,8 +1,8 @@
 //! Pools of spares that several arrays share.
 //!
-//! A spare that is taken goes from the pool to the array's own spares in one writing of the registry,
-//! before anything but its label is written to it. So two arrays can never take the same one, and after a
-//! crash it is the array's: as a spare, or as the member whose label it has by then.
+//! A spare that is taken goes from the pool to the array's own spares in one writing of the registry.
+//! Nothing but its label is written to it before. So two arrays can never take the same one. After a
+//! crash the spare is the array's: as a spare, or as the member whose label it has by then.
 
 use std::time::{Duration, Instant};
 
@@ -288,8 +288,8 @@ impl<E: Engine> Service<E> {
         spare_labels::write(&mut self.engine, &spare.device, &label, false)
     }
 
-    /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is that
-    /// array's: the daemon died while the array took it, or the registry is a copy from before that.
+    /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is
+    /// that array's. The daemon died while the array took it, or the registry is a copy from before that.
     pub(super) fn reconcile_pools(&mut self) {
         let arrays = self.registry.arrays().to_vec();
         for pool in self.registry.pools().to_vec() {

@@ -26,8 +26,8 @@ impl<E: Engine> Service<E> {
     /// the reason; the others serve. One of which a device is missing waits for it as long as `device_wait`
     /// says, or longer where redundancy is at stake: see [`Service::look_for_devices`].
     ///
-    /// After a crash the kernel may still be taking the daemon before apart: its sockets answer and
-    /// its locks hold for a moment longer than the process. Then what is busy is tried again.
+    /// After a crash the kernel may still be taking the daemon before apart. The sockets of that daemon
+    /// answer and its locks hold for a moment longer than the process. Then what is busy is tried again.
     pub fn start(&mut self, after_crash: bool, device_wait: Duration) {
         self.device_wait = device_wait;
         self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };
