@@ -76,7 +76,7 @@ impl<S: BlockDevice> Log<S> {
         if self.ssd.takes_writes() {
             let mut state = self.state.borrow_mut();
             for change in changes {
-                number = state.push(sender, change);
+                number = state.queues_mut().push(sender, change);
             }
         }
         self.work.notify();
@@ -104,7 +104,7 @@ impl<S: BlockDevice> Log<S> {
             if !self.ssd.takes_writes() {
                 return Poll::Ready(Err(IoError::Gone));
             }
-            match self.state.borrow_mut().is_acked(sender, number, context.waker()) {
+            match self.state.borrow_mut().queues_mut().is_acked(sender, number, context.waker()) {
                 true => Poll::Ready(Ok(())),
                 false => Poll::Pending,
             }
@@ -239,7 +239,7 @@ impl<S: BlockDevice> Log<S> {
     /// Nothing is queued, and no record is on its way.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.borrow();
-        state.waiting() == (0, 0) && state.records_in_flight() == 0
+        state.queues().is_empty() && state.records_in_flight() == 0
     }
 
     pub(crate) fn records_in_flight(&self) -> usize {
@@ -248,12 +248,12 @@ impl<S: BlockDevice> Log<S> {
 
     /// Bytes of clients' changes that wait for the log.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.state.borrow().client_bytes()
+        self.state.borrow().queues().client_bytes()
     }
 
     /// Whether changes of clients wait for the log.
     pub(crate) fn has_queued(&self) -> bool {
-        self.state.borrow().waiting().0 > 0
+        self.state.borrow().queues().counts().0 > 0
     }
 
     pub(crate) fn uuid(&self) -> [u8; 16] {
@@ -286,7 +286,7 @@ impl<S: BlockDevice> Log<S> {
 
     /// Clears the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&self) {
-        self.state.borrow_mut().forget_fills();
+        self.state.borrow_mut().queues_mut().forget_fills();
     }
 
     /// The cleaner has ended: clients' changes may take the last segments.
@@ -295,22 +295,22 @@ impl<S: BlockDevice> Log<S> {
     }
 
     pub(crate) fn is_ordered(&self) -> bool {
-        self.state.borrow().is_ordered()
+        self.state.borrow().order().is_kept()
     }
 
     /// Begins or ends ordered mode.
     pub(crate) fn set_ordered(&self, ordered: bool) {
-        self.state.borrow_mut().set_ordered(ordered);
+        self.state.borrow_mut().order_mut().keep(ordered);
     }
 
     /// Whether versions wait for their order.
     pub(crate) fn order_waits(&self) -> bool {
-        self.state.borrow().order_waits()
+        self.state.borrow().order().waits()
     }
 
     /// Whether the origin has every version of records before this one, while later ones wait.
     pub(crate) fn order_is_past(&self, sequence: u64) -> bool {
-        self.state.borrow().oldest_in_order().is_some_and(|oldest| oldest >= sequence)
+        self.state.borrow().order().oldest().is_some_and(|(oldest, _)| oldest >= sequence)
     }
 
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
@@ -319,17 +319,17 @@ impl<S: BlockDevice> Log<S> {
         // Of a log that has ended only what is durable is written out for as long as a start may replay it.
         let all = self.ssd.takes_writes() || !self.ssd.may_be_replayed();
         let below = if all { state.acked_sequence() } else { state.durable_sequence() };
-        let batch = state.oldest_epoch(below, lines_max)?;
+        let batch = state.order().batch(below, lines_max)?;
         Some((batch.versions, batch.last_sequence))
     }
 
     /// The origin has everything of the order up to this record.
     pub(crate) fn order_written(&self, last_sequence: u64) {
-        self.state.borrow_mut().order_written(last_sequence);
+        self.state.borrow_mut().order_mut().written(last_sequence);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.state.borrow().memory_bytes()
+        self.state.borrow().order().memory_bytes()
     }
 
     /// Checks that nothing is queued and no record is on its way.
@@ -339,7 +339,7 @@ impl<S: BlockDevice> Log<S> {
     pub(crate) fn audit(&self) -> Result<(), String> {
         let state = self.state.borrow();
         must(state.records_in_flight() == 0, || "records are on their way".to_owned())?;
-        let (user, internal) = state.waiting();
+        let (user, internal) = state.queues().counts();
         must(user + internal == 0, || {
             format!(
                 "{user} changes of clients and {internal} of its own wait for the log ({:?})",

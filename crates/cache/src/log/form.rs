@@ -4,8 +4,7 @@
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::task::Waker;
+use std::collections::{BTreeSet, VecDeque};
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -20,8 +19,9 @@ use crate::format::record::{
 };
 use crate::log::builder::{Builder, Effect, effect_on, entry_of};
 use crate::log::chain::Found;
-use crate::log::change::{Change, Queue, Sender, Source};
-use crate::log::ordered::{OrderedBatch, OrderedQueue, Version};
+use crate::log::change::{Change, Queues, Sender, Source, Taken};
+use crate::log::not_durable::NotDurable;
+use crate::log::ordered::{Order, Version};
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
@@ -35,11 +35,6 @@ const RECORD_BYTES_MIN: usize = 64 << 10;
 /// Free segments that only the cache's own changes may open. In ordered mode space comes back when the
 /// log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
-/// Effects of acknowledged records that are kept until these are durable, at most: 16 MiB. A flush may take
-/// half a minute, and the SSD goes on with writes meanwhile.
-const EFFECTS_KEPT_MAX: usize = 250_000;
-/// The least bound of them, and their share of the slots: on a small SSD a flush comes soon anyway.
-const EFFECTS_KEPT: (usize, u32) = (256, 4);
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
 /// Lines a new line may push out at once: more than one pays off an excess left by a moment when
@@ -71,8 +66,7 @@ struct InFlight {
     sequence: u64,
     done: bool,
     effects: Vec<Effect>,
-    user_number: u64,
-    internal_number: u64,
+    taken: Taken,
 }
 
 /// State of the log: one owner, never borrowed across a wait.
@@ -80,9 +74,7 @@ pub(crate) struct LogState {
     geometry: Geometry,
     uuid: [u8; 16],
     generation: u64,
-    /// Changes of clients, and the cache's own.
-    user: Queue,
-    internal: Queue,
+    queues: Queues,
     position: Position,
     next_sequence: u64,
     /// Every record below is on the SSD's interface, and below `durable_sequence` on its medium.
@@ -96,25 +88,23 @@ pub(crate) struct LogState {
     entries: u64,
     /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
     ending: bool,
-    /// Present in ordered mode.
-    ordered: Option<OrderedQueue>,
+    order: Order,
     /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
-    /// Effects of records that are acknowledged and not durable, with the numbers of these records.
-    not_durable: VecDeque<(u64, Effect)>,
+    not_durable: NotDurable,
 }
 
 impl LogState {
     /// The log of an empty cache: it begins at segment 0.
     pub(crate) fn new(geometry: Geometry, uuid: [u8; 16], is_ordered: bool) -> Self {
+        let not_durable = NotDurable::new(geometry.slot_count());
         Self {
             geometry,
             uuid,
             generation: 1,
-            user: Queue::default(),
-            internal: Queue::default(),
+            queues: Queues::default(),
             position: Position {
                 segment: Segment(0),
                 unit: NO_UNIT,
@@ -130,11 +120,11 @@ impl LogState {
             records: 0,
             entries: 0,
             ending: false,
-            ordered: is_ordered.then(OrderedQueue::default),
+            order: Order::new(is_ordered),
             free_slots: FreeSlots::none(),
             next_free_slots: FreeSlots::none(),
             in_flight: VecDeque::new(),
-            not_durable: VecDeque::new(),
+            not_durable,
         }
     }
 
@@ -151,14 +141,12 @@ impl LogState {
         self.records += 1;
         self.entries += record.entries.len() as u64;
         self.epoch = record.head.epoch.get();
-        if let Some(ordered) = &mut self.ordered {
-            let slot = match self.position.unit {
-                NO_UNIT => self.geometry.slot_behind(unit),
-                _ => self.position.slot,
-            };
-            let at = Position { unit, slot, ..record.next };
-            ordered.push(sequence, self.epoch, at, versions);
-        }
+        let slot = match self.position.unit {
+            NO_UNIT => self.geometry.slot_behind(unit),
+            _ => self.position.slot,
+        };
+        let at = Position { unit, slot, ..record.next };
+        self.order.push(sequence, self.epoch, at, versions);
         self.position = record.next;
     }
 
@@ -166,13 +154,6 @@ impl LogState {
     pub(super) fn end_replay(&mut self) {
         self.acked_sequence = self.next_sequence;
         self.durable_sequence = self.next_sequence;
-    }
-
-    /// Versions of a line before record `sequence` are not to be written to the origin.
-    pub(super) fn drop_versions(&mut self, line: Line, sequence: u64) {
-        if let Some(ordered) = &mut self.ordered {
-            ordered.drop_line(line, sequence);
-        }
     }
 
     /// The records that follow are of this generation.
@@ -217,84 +198,32 @@ impl LogState {
         (self.records, self.entries)
     }
 
+    /// The changes that wait.
     #[inline]
-    fn queue_of(&mut self, sender: Sender) -> &mut Queue {
-        match sender {
-            Sender::Client => &mut self.user,
-            Sender::Cache => &mut self.internal,
-        }
+    pub(super) fn queues(&self) -> &Queues {
+        &self.queues
     }
 
-    /// Queues a change; its number among those of the sender.
+    /// The changes that wait, for those who queue changes and wait for them.
     #[inline]
-    pub(super) fn push(&mut self, sender: Sender, change: Change) -> u64 {
-        self.queue_of(sender).push(change)
+    pub(super) fn queues_mut(&mut self) -> &mut Queues {
+        &mut self.queues
     }
 
-    /// Whether the sender's change `number` is acknowledged; if not, `waker` is woken when it is.
+    /// The order of destaging.
     #[inline]
-    pub(super) fn is_acked(&mut self, sender: Sender, number: u64, waker: &Waker) -> bool {
-        let queue = self.queue_of(sender);
-        let is_acked = queue.acked() >= number;
-        if !is_acked {
-            queue.wait(number, waker);
-        }
-        is_acked
+    pub(super) fn order(&self) -> &Order {
+        &self.order
     }
 
-    /// Changes that wait, of clients and of the cache itself.
-    pub(super) fn waiting(&self) -> (usize, usize) {
-        (self.user.len(), self.internal.len())
-    }
-
-    /// Bytes of clients' changes that wait.
-    pub(super) fn client_bytes(&self) -> usize {
-        self.user.bytes()
-    }
-
-    /// Clears the fills that wait: a cache that stops does not need them.
-    pub(super) fn forget_fills(&mut self) {
-        self.user.forget_fills();
+    /// The order of destaging, for those who work it off.
+    pub(super) fn order_mut(&mut self) -> &mut Order {
+        &mut self.order
     }
 
     /// The cleaner has ended: clients' changes may take the last segments.
     pub(super) fn open_reserve(&mut self) {
         self.ending = true;
-    }
-
-    pub(super) fn is_ordered(&self) -> bool {
-        self.ordered.is_some()
-    }
-
-    /// Begins or ends ordered mode.
-    pub(super) fn set_ordered(&mut self, ordered: bool) {
-        self.ordered = ordered.then(OrderedQueue::default);
-    }
-
-    /// Whether versions wait for their order.
-    pub(super) fn order_waits(&self) -> bool {
-        self.ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
-    }
-
-    /// The oldest record that ordered mode needs.
-    pub(super) fn oldest_in_order(&self) -> Option<u64> {
-        Some(self.ordered.as_ref()?.oldest()?.0)
-    }
-
-    /// Versions of the oldest epoch, about `lines_max`, of records below `below`.
-    pub(super) fn oldest_epoch(&self, below: u64, lines_max: usize) -> Option<OrderedBatch> {
-        self.ordered.as_ref()?.batch(below, lines_max)
-    }
-
-    /// The origin has everything of the order up to this record.
-    pub(super) fn order_written(&mut self, last_sequence: u64) {
-        if let Some(ordered) = &mut self.ordered {
-            ordered.written(last_sequence);
-        }
-    }
-
-    pub(super) fn memory_bytes(&self) -> usize {
-        self.ordered.as_ref().map_or(0, OrderedQueue::memory_bytes)
     }
 
     /// Ends the epoch: the flush of a client is a cut also when another flush had made the records durable.
@@ -311,10 +240,9 @@ impl LogState {
 
     /// Whether a record should be formed now.
     pub(super) fn wants_record(&self) -> bool {
-        let waiting = self.user.bytes() + self.internal.bytes();
         match self.in_flight.len() {
-            0 => !self.user.is_empty() || !self.internal.is_empty(),
-            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= RECORD_BYTES_MIN,
+            0 => !self.queues.is_empty(),
+            count => count < RECORDS_IN_FLIGHT_MAX && self.queues.bytes() >= RECORD_BYTES_MIN,
         }
     }
 
@@ -352,13 +280,13 @@ impl LogState {
 
     /// Forms the next record from what is queued and applies it to memory.
     pub(super) fn form_record(&mut self, map: &mut Contents) -> Formed {
-        if self.user.is_empty() && self.internal.is_empty() {
+        if self.queues.is_empty() {
             return Formed::Nothing;
         }
         let is_ending = self.ending;
         let reserve_is_whole = is_ending || map.segments().free_count() >= INTERNAL_RESERVE;
         let user_may = |map: &Contents| reserve_is_whole && (is_ending || map.has_room_to_load());
-        let is_blocked = self.wants_flush() || (self.internal.is_empty() && !user_may(map));
+        let is_blocked = self.wants_flush() || (!self.queues.has_internal() && !user_may(map));
         if is_blocked || !self.ensure_room(map) {
             return Formed::Blocked;
         }
@@ -371,12 +299,11 @@ impl LogState {
             builder.note(ENTRY_DROP, line, slot);
         }
         while builder.has_room() && builder.find_line_place(&self.free_slots) {
-            let user_next = self.internal.is_empty();
-            if user_next && !user_may(map) {
+            let next = if self.queues.has_internal() { Sender::Cache } else { Sender::Client };
+            if next == Sender::Client && !user_may(map) {
                 break;
             }
-            let queue = if user_next { &mut self.user } else { &mut self.internal };
-            let Some(change) = queue.pop() else { break };
+            let Some(change) = self.queues.pop(next) else { break };
             self.apply(change, map, &mut builder);
         }
         if builder.entries.is_empty() {
@@ -388,13 +315,10 @@ impl LogState {
 
     /// Changes that did not matter any more are done when the records before them are.
     fn ack_skipped(&mut self) {
-        let (user, internal) = (self.user.taken(), self.internal.taken());
+        let taken = self.queues.taken();
         match self.in_flight.back_mut() {
-            Some(last) => (last.user_number, last.internal_number) = (user, internal),
-            None => {
-                self.user.ack(user);
-                self.internal.ack(internal);
-            }
+            Some(last) => last.taken = taken,
+            None => self.queues.ack(taken),
         }
     }
 
@@ -416,7 +340,7 @@ impl LogState {
             }
             Change::Drop { line } => {
                 if let Some(slot) = map.index().lookup(line) {
-                    self.drop_versions(line, self.next_sequence);
+                    self.order.drop_line(line, self.next_sequence);
                     if map.index().is_dirty(slot) {
                         builder.add_effect(effect_on(map, line, Some(slot)));
                     }
@@ -429,8 +353,7 @@ impl LogState {
 
     /// Where a replay must begin: here, or where the oldest version stands that the origin lacks.
     pub(super) fn replay_point(&self) -> (u64, Position) {
-        let oldest = self.ordered.as_ref().and_then(OrderedQueue::oldest);
-        oldest.unwrap_or((self.next_sequence, self.position))
+        self.order.oldest().unwrap_or((self.next_sequence, self.position))
     }
 
     fn apply_data(
@@ -458,7 +381,7 @@ impl LogState {
         if old.is_some() && source != Source::Fill {
             map.touch(slot, line);
         }
-        if dirty && self.ordered.is_some() {
+        if dirty && self.order.is_kept() {
             builder.add_version(line, Version { slot, crc, mask });
         }
         builder.add_data(
@@ -517,9 +440,7 @@ impl LogState {
         map.segments_mut().note_record(segment, sequence);
         self.records += 1;
         self.entries += builder.entries.len() as u64;
-        if let Some(ordered) = &mut self.ordered {
-            ordered.push(sequence, self.epoch, builder.position, builder.versions);
-        }
+        self.order.push(sequence, self.epoch, builder.position, builder.versions);
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
         let pieces = RecordPieces { head, lines: builder.lines };
         let runs = self.runs_of(&pieces, &builder.effects);
@@ -527,8 +448,7 @@ impl LogState {
             sequence,
             done: false,
             effects: builder.effects,
-            user_number: self.user.taken(),
-            internal_number: self.internal.taken(),
+            taken: self.queues.taken(),
         });
         Record { runs, sequence, pieces }
     }
@@ -584,7 +504,7 @@ impl LogState {
         let done = done.expect("a record on its way");
         done.done = true;
         if canary::is(Canary::AckOutOfOrder) {
-            self.user.ack(done.user_number);
+            self.queues.ack_client(done.taken);
         }
         while self.in_flight.front().is_some_and(|record| record.done) {
             let record = self.in_flight.pop_front().expect("has a front");
@@ -592,55 +512,32 @@ impl LogState {
                 map.clear_pending(slot);
             }
             self.acked_sequence = record.sequence + 1;
-            self.user.ack(record.user_number);
-            self.internal.ack(record.internal_number);
-            self.keep(record.sequence, record.effects);
+            self.queues.ack(record.taken);
+            self.not_durable.keep(record.sequence, record.effects);
         }
-    }
-
-    /// Keeps the effects of an acknowledged record until it is durable.
-    fn keep(&mut self, sequence: u64, effects: Vec<Effect>) {
-        self.not_durable.extend(effects.into_iter().map(|effect| (sequence, effect)));
     }
 
     /// Whether no record is formed before a flush.
     pub(super) fn wants_flush(&self) -> bool {
-        let (least, share) = EFFECTS_KEPT;
-        let most = (self.geometry.slot_count() / share) as usize;
-        self.not_durable.len() >= most.clamp(least, EFFECTS_KEPT_MAX)
+        self.not_durable.is_full()
     }
 
     /// Every record below this one is on the SSD's medium.
     pub(super) fn note_durable(&mut self, sequence: u64) {
         self.durable_sequence = self.durable_sequence.max(sequence);
-        while self.not_durable.front().is_some_and(|record| record.0 < self.durable_sequence) {
-            self.not_durable.pop_front();
-        }
+        self.not_durable.forget_below(self.durable_sequence);
     }
 
-    /// Slots whose data a power cut may take, although their records are acknowledged, where a replay may
-    /// find no dirty copy of the line. Others may go to the origin: after a power cut an older dirty copy
-    /// follows them, and sectors that a flush covered are in both.
+    /// Slots whose data a power cut may take, although their records are acknowledged.
     pub(super) fn slots_not_durable(&self) -> BTreeSet<Slot> {
-        let mut always_dirty: BTreeMap<Line, bool> = BTreeMap::new();
-        let mut slots = BTreeSet::new();
-        for (_, effect) in &self.not_durable {
-            // A power cut keeps any first part of the records: a replay may end before each of these effects.
-            let always_dirty = always_dirty.entry(effect.line).or_insert(true);
-            *always_dirty &= effect.replaced.is_some();
-            if !*always_dirty {
-                slots.extend(effect.placed);
-            }
-        }
-        slots
+        self.not_durable.slots()
     }
 
     /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the
     /// acknowledged ones say. Copies that they replaced are still there: a segment is not written again
     /// before what emptied it is durable.
     pub(super) fn undo(&mut self, map: &mut Contents) {
-        self.user.clear();
-        self.internal.clear();
+        self.queues.clear();
         let effects = self.in_flight.drain(..).rev().flat_map(|it| it.effects.into_iter().rev());
         for Effect { line, replaced, lost, .. } in effects {
             if let Some(slot) = map.index().lookup(line) {
@@ -653,25 +550,20 @@ impl LogState {
                 map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
             }
         }
-        if let Some(ordered) = &mut self.ordered {
-            ordered.undo(self.acked_sequence);
-        }
-        self.user.wake_all();
-        self.internal.wake_all();
+        self.order.undo(self.acked_sequence);
+        self.queues.wake_all();
     }
 
     /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
     /// version before them had dirty is lost; the rest is on the origin.
     pub(super) fn abandon(&mut self, map: &mut Contents) {
-        self.user.clear();
-        self.internal.clear();
+        self.queues.clear();
         for effect in self.in_flight.drain(..).flat_map(|record| record.effects) {
             if let Some(slot) = effect.placed {
                 map.lose_pending(slot, effect.lost);
             }
         }
-        self.user.wake_all();
-        self.internal.wake_all();
+        self.queues.wake_all();
     }
 }
 

@@ -148,7 +148,7 @@ fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result
             }
             ENTRY_CLEAN if map.index().lookup(line) == Some(slot) => {
                 map.index_mut().set_clean(slot);
-                log.drop_versions(line, sequence);
+                log.order_mut().drop_line(line, sequence);
             }
             ENTRY_DROP if !canary::is(Canary::DropForgotten) => {
                 if let Some(loading) = map.loading_mut() {
@@ -156,7 +156,7 @@ fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result
                 }
                 if let Some(slot) = map.index().lookup(line) {
                     map.index_mut().remove(slot);
-                    log.drop_versions(line, sequence);
+                    log.order_mut().drop_line(line, sequence);
                 }
             }
             _ => {}
