@@ -104,10 +104,9 @@ impl<S: BlockDevice> Log<S> {
             if !self.ssd.takes_writes() {
                 return Poll::Ready(Err(IoError::Gone));
             }
-            match self.state.borrow_mut().queues_mut().is_acked(sender, number, context.waker()) {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
-            }
+            let waker = context.waker();
+            let is_acked = self.state.borrow_mut().queues_mut().is_acked(sender, number, waker);
+            if is_acked { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await
     }

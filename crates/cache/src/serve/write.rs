@@ -367,12 +367,12 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
     async fn set_intent(&self, range: SectorRange) -> IoResult<Direct<'_>> {
         match self.intents.begin(self.ssd.device(), range).await {
             Ok(direct) => Ok(direct),
-            Err(error) => Box::pin(self.mark_again(range, error)).await,
+            Err(error) => Box::pin(self.set_intent_again(range, error)).await,
         }
     }
 
     #[cold]
-    async fn mark_again(&self, range: SectorRange, error: IoError) -> IoResult<Direct<'_>> {
+    async fn set_intent_again(&self, range: SectorRange, error: IoError) -> IoResult<Direct<'_>> {
         let direct = Cell::new(None);
         let attempt = async || {
             direct.set(Some(self.intents.begin(self.ssd.device(), range).await?));
