@@ -11,7 +11,8 @@ pub trait Spawn {
     fn spawn(&self, future: impl Future<Output: 'static> + 'static);
 }
 
-/// A future that becomes a task when it is dropped before its end: see [`Handle::finish`](crate::Handle::finish).
+/// A future that becomes a task when it is dropped before its end: see
+/// [`Handle::finish`](crate::Handle::finish).
 pub struct Finish<'a, S: Spawn, F: Future<Output: 'static> + 'static> {
     tasks: &'a S,
     /// Absent while it is polled, so that a panic drops it, and at the end.
