@@ -5,11 +5,14 @@ use voltier_block::Bytes;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{RecordEntry, entries_per_record};
-use crate::log::form::EVICTIONS_PER_LINE;
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
 use crate::map::segments::FreeSlots;
 use crate::numbers::{Line, Slot};
+
+/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
+/// nothing could go.
+pub(super) const EVICTIONS_PER_LINE: usize = 2;
 
 /// The effect of a record on one line of the map, as far as dirty sectors and new copies are concerned.
 pub(super) struct Effect {

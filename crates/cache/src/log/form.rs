@@ -17,7 +17,7 @@ use crate::format::record::{
     ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_MASKED, NO_UNIT, RECORD_HEAD_BYTES,
     RECORD_MAGIC, RecordEntry, RecordHead,
 };
-use crate::log::builder::{Builder, Effect, effect_on, entry_of};
+use crate::log::builder::{Builder, EVICTIONS_PER_LINE, Effect, effect_on, entry_of};
 use crate::log::chain::Found;
 use crate::log::change::{Change, Queues, Sender, Source, Taken};
 use crate::log::not_durable::NotDurable;
@@ -37,9 +37,6 @@ const RECORD_BYTES_MIN: usize = 64 << 10;
 const INTERNAL_RESERVE: usize = 2;
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
-/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
-/// nothing could go.
-pub(super) const EVICTIONS_PER_LINE: usize = 2;
 
 /// A record ready to be written: its head and lines, joined into runs of neighbours on the SSD.
 pub(crate) struct Record {
