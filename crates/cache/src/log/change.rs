@@ -205,7 +205,10 @@ impl Queue {
     fn wait(&mut self, number: u64, waker: &Waker) {
         // Numbers grow, so waiters mostly arrive in order; a re-poll may not.
         let at = self.waiting.partition_point(|waiter| waiter.0 <= number);
-        self.waiting.insert(at, (number, waker.clone()));
+        let mut same = self.waiting.range(..at).rev().take_while(|waiter| waiter.0 == number);
+        if !same.any(|waiter| waiter.1.will_wake(waker)) {
+            self.waiting.insert(at, (number, waker.clone()));
+        }
     }
 
     fn pop(&mut self) -> Option<Change> {
@@ -229,5 +232,22 @@ impl Queue {
         for (_, waker) in self.waiting.drain(..) {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_polled_again_is_one_waiter() {
+        let mut queue = Queue::default();
+        let numbers = [1, 2].map(|line| queue.push(Change::Drop { line: Line(line) }));
+        for _ in 0..100 {
+            numbers.iter().for_each(|number| queue.wait(*number, Waker::noop()));
+        }
+        assert_eq!(queue.waiting.len(), 2);
+        queue.ack(numbers[0]);
+        assert_eq!(queue.waiting.len(), 1);
     }
 }
