@@ -152,6 +152,12 @@ impl Contents {
         }
     }
 
+    /// Whether the origin lacks the newest copy of this line.
+    #[inline]
+    pub(crate) fn is_dirty(&self, line: Line) -> bool {
+        self.index.lookup(line).is_some_and(|slot| self.index.is_dirty(slot))
+    }
+
     /// The record that carries the data of this slot is on the SSD.
     pub(crate) fn clear_pending(&mut self, slot: Slot) {
         self.index.clear_pending(slot);

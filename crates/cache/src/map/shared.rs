@@ -151,11 +151,8 @@ impl Map {
     #[inline]
     pub(crate) fn has_dirty(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
-        let index = contents.index();
-        if index.dirty_lines() == 0 {
-            return false;
-        }
-        first.through(last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
+        contents.index().dirty_lines() > 0
+            && first.through(last).any(|line| contents.is_dirty(line))
     }
 }
 
