@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Service;
 use super::absence::Hindrance;
 use super::admit::Beside;
+use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use super::drives;
 use super::jobs::Purpose;
 use super::late;
@@ -16,10 +17,6 @@ use crate::protocol::Response;
 use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
-
-/// How long a start after a crash is patient in all: two seconds.
-pub(crate) const CRASH_TRIES: u32 = 100;
-pub(crate) const CRASH_STEP: Duration = Duration::from_millis(20);
 
 impl<E: Engine> Service<E> {
     /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
