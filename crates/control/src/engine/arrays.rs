@@ -274,8 +274,8 @@ pub trait ArrayEngine {
     /// Why it does not.
     fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
-    /// Adds a parity row on these devices, one for each group, and begins to fill it; or a member
-    /// for capacity, and begins to move the data.
+    /// Adds a parity row on these devices, one for each group, and begins to fill it. A member for
+    /// capacity is added the same way, and the data begin to move.
     ///
     /// # Errors
     /// The array is as before then, unless a device failed while it was taken in.

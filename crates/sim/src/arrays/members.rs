@@ -1,5 +1,5 @@
-//! The map from members to drives, as the array is told while it serves; which drives somebody did harm
-//! to, and how many more a group can lose.
+//! The map from members to drives, as the array is told while it serves. The map also has which drives
+//! somebody did harm to, and how many more a group can lose.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
