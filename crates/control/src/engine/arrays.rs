@@ -52,7 +52,7 @@ impl From<Superblock> for MemberLabel {
         let Superblock { array, member, .. } = superblock;
         let geometry = &array.geometry;
         let place = |(at, member): (usize, &MemberRecord)| LabelledPlace {
-            group: geometry.group_of_member(MemberIndex(at)) as u32,
+            group: geometry.group_of_member(MemberIndex(at)).0 as u32,
             state: member.state,
         };
         let in_service = JournalState::InService;
