@@ -4,15 +4,15 @@ use voltier_block::Buf;
 
 use super::session::Session;
 
-/// Room for received bytes: two of the longest writes that are copied out of it, 127 writes of
-/// 4 KiB, or thousands of reads come with one receive.
+/// Room for received bytes: two of the longest writes that are copied out of it. With one receive come
+/// 127 writes of 4 KiB, or thousands of reads.
 pub(super) const INPUT_BYTES: usize = 512 << 10;
 
 /// Room for received bytes before the handshake is over: the longest option.
 const HANDSHAKE_BYTES: usize = Session::INPUT_BYTES_MAX;
 
-/// Most that is received while large writes come in: their data go straight to their own buffer,
-/// and what was received with the header had to be copied.
+/// Most that is received while large writes come in. The data of large writes go straight to a buffer of
+/// their own, and what was received with the header had to be copied.
 const INPUT_BYTES_BEFORE_LARGE: usize = 4096;
 
 /// A receive buffer with what is unread in it.
