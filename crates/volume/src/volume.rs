@@ -451,8 +451,8 @@ impl<D: BlockDevice> Volume<D> {
         if self.0.limits.accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
     }
 
-    /// Where requests without data are cut: the gate opens between two steps, and no client waits at a
-    /// closed gate for longer than a client's longest write takes.
+    /// Where requests without data are cut. The gate opens between two steps, so nobody waits for a step
+    /// longer than for a client's longest write.
     fn step_sectors(&self) -> u64 {
         let piece_sectors = self.piece_sectors();
         (STEP_SECTORS / piece_sectors).max(1) * piece_sectors

@@ -2,7 +2,7 @@
 //!
 //! Each connection has a share of its own, which nobody can take: a request that fits in it never
 //! waits for other clients. For more, the connection leases bytes from a pool of the daemon. A peer
-//! leases at most as much as is free after that, so one greedy peer gets half of the pool and there is
+//! leases at most as much as is free after that. So one greedy peer gets half of the pool, and there is
 //! something left for one more. The clients of an export get three quarters at most. A connection that
 //! finds too little waits. A peer also has at most as many connections as are free after that; the
 //! server turns further ones away.

@@ -213,8 +213,8 @@ impl<D: BlockDevice> Connection<D> {
         Ok(())
     }
 
-    /// Receives at least one byte; over at the end of the stream, an error, the link's end, the
-    /// deadline, or when a peer that owes bytes does not send any.
+    /// Receives at least one byte; over at the end of the stream, an error, the link's end or the
+    /// deadline. The watch cuts the link of a peer that owes bytes and does not send any.
     async fn receive(
         &self,
         buf: Buf,
