@@ -29,7 +29,7 @@ const STOP_NS: Nanos = 5_000_000_000;
 /// How long to wait after a failed accept (no descriptor left, say), in nanoseconds.
 const ACCEPT_RETRY_NS: Nanos = 100_000_000;
 
-/// When a TCP peer that says nothing is asked whether it is there: after 60 s, then every 10 s. It is
+/// When a TCP peer that says nothing is asked whether it is there: after 60 s, then every 10 s. The peer is
 /// gone after the sixth question without an answer.
 const KEEP_ALIVE: KeepAlive = KeepAlive { idle_s: 60, interval_s: 10, questions: 6 };
 
