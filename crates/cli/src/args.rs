@@ -44,7 +44,7 @@ pub(crate) enum Verb {
     /// Write dirty lines back, then take the SSD away, while clients do I/O
     Detach(Leave),
     /// Export a volume: open a way to it
-    Export(Export),
+    Export(OpenExport),
     /// Close one export of a volume, or all
     Unexport(Export),
     /// Make arrays of drives, look at them and change them
@@ -176,6 +176,15 @@ pub(crate) struct Export {
     /// A file that is the volume (FUSE)
     #[arg(long, value_name = "FILE", conflicts_with = "nbd")]
     pub(crate) fuse: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OpenExport {
+    #[command(flatten)]
+    pub(crate) export: Export,
+    /// Let other hosts reach it: whoever reaches the port reads and writes, without a password
+    #[arg(long, requires = "nbd")]
+    pub(crate) insecure: bool,
 }
 
 #[derive(Debug, Args)]

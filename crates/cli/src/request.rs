@@ -8,7 +8,7 @@ use voltier_control::{
     VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
 };
 
-use crate::args::{Attach, CacheChoices, Create, Export, Set};
+use crate::args::{Attach, CacheChoices, Create, Export, OpenExport, Set};
 
 pub(crate) fn create(args: &Create) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
@@ -76,10 +76,10 @@ pub(crate) fn key_values(texts: &[String], example: &str) -> ControlResult<Vec<(
     texts.iter().map(pair).collect()
 }
 
-pub(crate) fn export(args: &Export, state: &StateDir) -> ControlResult<Request> {
-    let name: VolumeName = args.name.text().parse()?;
-    match export_of(args, &name, state)? {
-        Some(export) => Ok(Request::Export { name, export }),
+pub(crate) fn export(args: &OpenExport, state: &StateDir) -> ControlResult<Request> {
+    let name: VolumeName = args.export.name.text().parse()?;
+    match export_of(&args.export, &name, state)? {
+        Some(export) => Ok(Request::Export { name, export, insecure: args.insecure }),
         None => Err(ControlError::usage(
             "no export given; write --nbd [ADDR] or --fuse FILE after the name",
         )),

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    DeviceState, DeviceStatus, RequestCounts, VolumeState, VolumeStatus, format_size,
+    DeviceState, DeviceStatus, ExportState, ExportStatus, RequestCounts, VolumeState, VolumeStatus,
+    format_size,
 };
 
 const HEAD: [&str; 9] =
@@ -42,7 +43,11 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
 fn row(volume: &VolumeStatus) -> [String; 9] {
     let cached = volume.ssd.state != DeviceState::None;
     let if_cached = |text: String| if cached { text } else { "-".to_owned() };
-    let exports: Vec<&str> = volume.exports.iter().map(|export| export.kind.as_str()).collect();
+    let kind = |export: &ExportStatus| match export.state {
+        ExportState::Failed => format!("{}(failed)", export.kind),
+        ExportState::Open | ExportState::Closed => export.kind.clone(),
+    };
+    let exports: Vec<String> = volume.exports.iter().map(kind).collect();
     [
         volume.name.to_string(),
         state(volume.state).to_owned(),
@@ -84,9 +89,12 @@ pub(crate) fn one(volume: &VolumeStatus) -> String {
     line("ssd bytes", moved_bytes(moved.ssd_read, moved.ssd_written));
     line("hdd bytes", moved_bytes(moved.hdd_read, moved.hdd_written));
     for export in &volume.exports {
-        let closed =
-            if export.state == "open" { String::new() } else { format!(" ({})", export.state) };
-        line("export", format!("{} {}{closed}", export.kind, export.uri));
+        let trouble = match export.state {
+            ExportState::Open => String::new(),
+            ExportState::Failed => format!(" (failed: {})", export.error),
+            ExportState::Closed => " (closed)".to_owned(),
+        };
+        line("export", format!("{} {}{trouble}", export.kind, export.uri));
     }
     line("uuid", volume.uuid.clone());
     line("up", format!("{} s", volume.uptime_seconds));

@@ -29,7 +29,7 @@ fn print_changed(session: &Session<'_>, volume: &VolumeStatus, done: &str) -> Co
 
 /// Opens an export and tells its address.
 pub(crate) fn export(session: &Session<'_>, request: &Request) -> ControlResult<()> {
-    let Request::Export { name, export } = request else { unreachable!("made by export") };
+    let Request::Export { name, export, .. } = request else { unreachable!("made by export") };
     let volume = session.client()?.volume(request)?;
     if session.json {
         return print_json(&volume);

@@ -115,6 +115,18 @@ fn an_nbd_export_on_tcp_says_which_port_it_has() {
 }
 
 #[test]
+fn an_export_to_other_hosts_is_refused_unless_it_is_called_insecure() {
+    let instance = Instance::new();
+    instance.run(&["create", "-p", "mem:1M", "v"]).ok();
+    let everywhere = ["export", "v", "--nbd", "tcp:0.0.0.0:0"];
+    instance.run(&everywhere).refused(2, "--insecure");
+    assert_eq!(instance.show("v")["exports"], json!([]));
+    let answer = instance.run(&[&everywhere[..], &["--insecure", "--json"]].concat()).json();
+    assert_eq!(answer["exports"][0]["state"], "open");
+    assert_eq!(answer["exports"][0]["error"], "");
+}
+
+#[test]
 fn a_missing_device_fails_its_volume_and_no_other() {
     let instance = Instance::new();
     let (a, b) = (instance.drive("a", MIB), instance.drive("b", MIB));

@@ -1,6 +1,7 @@
 //! Where a volume is served: NBD on a Unix or TCP socket, or a FUSE file.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -63,6 +64,13 @@ impl ExportSpec {
     }
 }
 
+impl ExportSpec {
+    /// Whether other hosts may reach it.
+    pub fn leaves_host(&self) -> bool {
+        matches!(self, ExportSpec::Nbd(address) if address.leaves_host())
+    }
+}
+
 impl FromStr for NbdAddress {
     type Err = ControlError;
 
@@ -84,7 +92,8 @@ impl FromStr for NbdAddress {
         }
         let address = text.strip_prefix("tcp:").unwrap_or(text);
         let (host, port) = match address.rsplit_once(':') {
-            Some((host, port)) if !host.ends_with(':') => {
+            // In brackets a colon is one of the address.
+            Some((host, port)) if !host.ends_with(':') && !port.ends_with(']') => {
                 (host, port.parse().map_err(|_| wrong())?)
             }
             _ => (address, NBD_PORT),
@@ -99,6 +108,16 @@ impl FromStr for NbdAddress {
 }
 
 impl NbdAddress {
+    /// Whether other hosts may reach it. Of names only `localhost` stays on the host: what others mean is
+    /// for somebody else to say.
+    pub fn leaves_host(&self) -> bool {
+        let NbdAddress::Tcp { host, .. } = self else { return false };
+        match host.parse::<IpAddr>() {
+            Ok(address) => !address.to_canonical().is_loopback(),
+            Err(_) => host != "localhost",
+        }
+    }
+
     /// The same address with an absolute socket path, checked to fit a socket address.
     ///
     /// # Errors
@@ -180,12 +199,33 @@ mod tests {
             ("tcp:localhost", tcp("localhost", 10809)),
             ("0.0.0.0:7000", tcp("0.0.0.0", 7000)),
             ("tcp:[::1]:7000", tcp("::1", 7000)),
+            ("tcp:[2001:db8::5:6]", tcp("2001:db8::5:6", 10809)),
         ];
         for (text, address) in cases {
             assert_eq!(text.parse::<NbdAddress>().unwrap(), address, "{text}");
         }
         for bad in ["", "unix:", "nbd://x/y", "host:port", "a b", ":70000"] {
             assert_eq!(bad.parse::<NbdAddress>().unwrap_err().exit_code(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_the_host_itself_stay_on_it() {
+        for (text, leaves) in [
+            ("unix:/run/a.sock", false),
+            ("tcp:127.0.0.1", false),
+            ("tcp:127.3.2.1:7000", false),
+            ("tcp:[::1]", false),
+            ("tcp:[::ffff:127.0.0.1]", false),
+            ("localhost:7000", false),
+            ("0.0.0.0", true),
+            ("tcp:[::]", true),
+            ("tcp:192.0.2.7", true),
+            ("tcp:[::ffff:192.0.2.7]", true),
+            ("tcp:storage.example", true),
+        ] {
+            let address: NbdAddress = text.parse().unwrap();
+            assert_eq!(address.leaves_host(), leaves, "{text}");
         }
     }
 

@@ -59,8 +59,8 @@ pub use settings::{
 pub use spec::{DeviceSpec, ModelBacking};
 pub use state_dir::{StateDir, StateLock};
 pub use status::{
-    ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts,
-    RequestCounts, Tunables, VolumeState, VolumeStatus,
+    ByteRange, DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates,
+    LineCounts, RequestCounts, Tunables, VolumeState, VolumeStatus,
 };
 pub use suggest::nearest;
 pub use units::{exact_size, format_size, parse_size, wait_text};

@@ -290,6 +290,9 @@ pub enum Request {
         name: VolumeName,
         /// The export.
         export: ExportSpec,
+        /// Other hosts may reach it, without a password.
+        #[serde(default)]
+        insecure: bool,
     },
     /// Close one export, or all.
     Unexport {

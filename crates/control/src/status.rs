@@ -114,15 +114,30 @@ pub struct DeviceBytes {
     pub hdd_written: u64,
 }
 
-/// One open export.
+/// One export of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportStatus {
     /// `nbd` or `fuse`.
     pub kind: String,
     /// The address that a client opens.
     pub uri: String,
-    /// `open`, or why it is not.
-    pub state: String,
+    /// The state of the export.
+    pub state: ExportState,
+    /// Why it is not open; empty when it is.
+    #[serde(default)]
+    pub error: String,
+}
+
+/// Whether clients can come through an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExportState {
+    /// Clients can.
+    Open,
+    /// The export could not be opened, or does not take clients any more.
+    Failed,
+    /// The volume is not served.
+    Closed,
 }
 
 /// Choices of the cache as `voltier set` takes them, beside mode and policy.

@@ -1,9 +1,14 @@
 //! Open exports: NBD servers live on the volume's core, FUSE files are mounted from the control thread.
 
+use std::fs;
 use std::net::ToSocketAddrs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, VolumeName};
 use voltier_export::fuse::FuseFile;
+use voltier_export::nbd::Budget;
 use voltier_ring::{Remote, StreamAddress};
 
 use crate::call::call;
@@ -11,10 +16,25 @@ use crate::volumes;
 
 /// An open export.
 pub(super) enum OpenExport {
-    /// An NBD server; the core knows it by the same address.
-    Nbd(ExportSpec),
+    /// An NBD server.
+    Nbd(ExportSpec, Bound),
     /// The mounted file.
     Fuse(ExportSpec, FuseFile),
+}
+
+/// Where an NBD server listens. The core knows the server by that address: a host name may mean another one
+/// by now.
+pub(super) struct Bound {
+    at: StreamAddress,
+    /// The socket file.
+    file: Option<FileId>,
+}
+
+/// A file, by the numbers of its device and inode.
+type FileId = (u64, u64);
+
+fn id_of(path: &Path) -> Option<FileId> {
+    fs::symlink_metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// Opens an export of a volume on the core behind `remote`.
@@ -22,23 +42,26 @@ pub(super) fn open(
     remote: &Remote,
     name: &VolumeName,
     export: &ExportSpec,
+    budget: &Arc<Budget>,
 ) -> ControlResult<OpenExport> {
     let volume = name.clone();
     match export {
         ExportSpec::Nbd(address) => {
-            let at = resolve(address)?;
-            let bound =
-                call(
-                    remote,
-                    move |handle| async move { volumes::serve_nbd(&handle, &volume, &at) },
-                )?;
-            let real = match (address, bound) {
+            let (at, budget) = (resolve(address)?, budget.clone());
+            let serve =
+                move |handle| async move { volumes::serve_nbd(&handle, &volume, &at, &budget) };
+            let bound = call(remote, serve)?;
+            let real = match (address, &bound) {
                 (NbdAddress::Tcp { host, .. }, StreamAddress::Tcp(bound)) => {
                     NbdAddress::Tcp { host: host.clone(), port: bound.port() }
                 }
                 _ => address.clone(),
             };
-            Ok(OpenExport::Nbd(ExportSpec::Nbd(real)))
+            let file = match &bound {
+                StreamAddress::Unix(path) => id_of(path),
+                StreamAddress::Tcp(_) => None,
+            };
+            Ok(OpenExport::Nbd(ExportSpec::Nbd(real), Bound { at: bound, file }))
         }
         ExportSpec::Fuse(path) => {
             let file =
@@ -52,27 +75,42 @@ pub(super) fn open(
 impl OpenExport {
     pub(super) fn spec(&self) -> &ExportSpec {
         match self {
-            OpenExport::Nbd(spec) | OpenExport::Fuse(spec, _) => spec,
+            OpenExport::Nbd(spec, _) | OpenExport::Fuse(spec, _) => spec,
         }
     }
 
     /// Closes the export. A file that somebody has open stays, and that is an error.
     pub(super) fn close(&mut self, remote: &Remote, name: &VolumeName) -> ControlResult<()> {
         match self {
-            OpenExport::Nbd(ExportSpec::Nbd(address)) => {
-                let (volume, at) = (name.clone(), resolve(address)?);
+            OpenExport::Nbd(_, bound) => {
+                let (volume, at) = (name.clone(), bound.at.clone());
                 call(remote, move |_| volumes::stop_nbd(volume, at))
             }
-            OpenExport::Nbd(_) => Ok(()),
             OpenExport::Fuse(_, file) => file.stop().map_err(ControlError::from_error),
         }
     }
 
+    /// Why clients cannot come through it any more, if that is so.
+    pub(super) fn trouble(&self, remote: &Remote, name: &VolumeName) -> Option<String> {
+        let OpenExport::Nbd(_, bound) = self else { return None };
+        if let StreamAddress::Unix(path) = &bound.at
+            && id_of(path) != bound.file
+        {
+            let path = path.display();
+            return Some(format!(
+                "its socket {path} was removed or replaced; `voltier unexport {name} --nbd unix:{path}`, \
+                 then export it again"
+            ));
+        }
+        let (volume, at) = (name.clone(), bound.at.clone());
+        call(remote, move |_| async move { Ok(volumes::nbd_trouble(&volume, &at)) })
+            .unwrap_or_default()
+    }
+
     /// Clients connected now. A FUSE file does not count them; it refuses to close while in use.
     pub(super) fn clients(&self, remote: &Remote, name: &VolumeName) -> u64 {
-        let OpenExport::Nbd(ExportSpec::Nbd(address)) = self else { return 0 };
-        let Ok(at) = resolve(address) else { return 0 };
-        let volume = name.clone();
+        let OpenExport::Nbd(_, bound) = self else { return 0 };
+        let (volume, at) = (name.clone(), bound.at.clone());
         call(remote, move |_| async move { Ok(volumes::nbd_clients(&volume, &at)) }).unwrap_or(0)
     }
 }
@@ -90,5 +128,74 @@ fn resolve(address: &NbdAddress) -> ControlResult<StreamAddress> {
                 ))
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use voltier_control::engine::{CacheStart, Engine};
+    use voltier_control::{Desired, Identity, VolumeRecord};
+
+    use super::*;
+    use crate::CoreEngine;
+
+    /// A volume in memory, open on one core.
+    fn engine() -> (CoreEngine, VolumeName) {
+        let name: VolumeName = "v".parse().unwrap();
+        let record = VolumeRecord {
+            name: name.clone(),
+            uuid: Identity([1; 16]),
+            size_bytes: 1 << 20,
+            origin: "mem:1M".parse().unwrap(),
+            origin_identity: None,
+            cache: None,
+            exports: Vec::new(),
+            desired: Desired::Serving,
+        };
+        let mut engine = CoreEngine::start(1).unwrap();
+        engine.open(&record, CacheStart::Load).unwrap();
+        (engine, name)
+    }
+
+    #[test]
+    fn an_export_whose_host_name_means_nothing_any_more_is_closed_where_it_listens() {
+        let (mut engine, name) = engine();
+        let asked = ExportSpec::Nbd("tcp:127.0.0.1:0".parse().unwrap());
+        let ExportSpec::Nbd(NbdAddress::Tcp { port, .. }) = engine.export(&name, &asked).unwrap()
+        else {
+            panic!("asked for TCP")
+        };
+        let renamed = NbdAddress::Tcp { host: "gone.invalid".to_owned(), port };
+        let renamed = ExportSpec::Nbd(renamed);
+        match &mut engine.homes.get_mut(&name).unwrap().exports[0] {
+            OpenExport::Nbd(spec, _) => *spec = renamed.clone(),
+            OpenExport::Fuse(..) => panic!("asked for NBD"),
+        }
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        while engine.clients(&name, &renamed) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(engine.export_trouble(&name, &renamed), None);
+        engine.unexport(&name, &renamed).unwrap();
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "somebody listens there still");
+        drop(client);
+        engine.close(&name).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_somebody_removed_is_told() {
+        let (mut engine, name) = engine();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let export = ExportSpec::Nbd(NbdAddress::Unix(path.clone()));
+        engine.export(&name, &export).unwrap();
+        assert_eq!(engine.export_trouble(&name, &export), None);
+        fs::remove_file(&path).unwrap();
+        let told = engine.export_trouble(&name, &export).unwrap();
+        assert!(told.contains("removed or replaced"), "{told}");
+        engine.unexport(&name, &export).unwrap();
+        engine.close(&name).unwrap();
     }
 }

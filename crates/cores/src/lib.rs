@@ -35,6 +35,7 @@ use voltier_control::{
     ArrayDetail, ArrayName, ArraySettings, CacheRecord, ControlError, ControlResult, DeviceSpec,
     ExportSpec, ModelBacking, RegisteredArray, Settings, VolumeName, VolumeRecord, VolumeStatus,
 };
+use voltier_export::nbd::{Budget, NbdLimits};
 use voltier_ring::{Core, Handle, Remote};
 
 use call::call;
@@ -65,6 +66,8 @@ pub struct CoreEngine {
     /// The home of the next volume or array: they are dealt out in turn.
     next_core: usize,
     waker: Option<Waker>,
+    /// The memory and connections that all NBD clients share.
+    budget: Arc<Budget>,
     cores: Vec<Core>,
 }
 
@@ -103,7 +106,11 @@ impl CoreEngine {
             })
             .collect::<ControlResult<Vec<Core>>>()?;
         let (homes, arrays) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { homes, arrays, next_core: 0, waker: None, cores })
+        // In units of as many bytes; a kernel that does not say gets the smallest pool.
+        let machine = rustix::system::sysinfo();
+        let memory_bytes = machine.totalram as u64 * u64::from(machine.mem_unit);
+        let budget = Budget::new(NbdLimits::for_machine(memory_bytes));
+        Ok(Self { homes, arrays, next_core: 0, waker: None, budget, cores })
     }
 
     /// The core that is next.
@@ -358,7 +365,7 @@ impl Engine for CoreEngine {
     }
 
     fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
-        let opened = exports::open(&self.home(name)?.remote, name, export)?;
+        let opened = exports::open(&self.home(name)?.remote, name, export, &self.budget)?;
         let real = opened.spec().clone();
         if let Some(home) = self.homes.get_mut(name) {
             home.exports.push(opened);
@@ -383,6 +390,12 @@ impl Engine for CoreEngine {
         if let ExportSpec::Fuse(path) = export {
             voltier_export::fuse::clear_dead(path);
         }
+    }
+
+    fn export_trouble(&mut self, name: &VolumeName, export: &ExportSpec) -> Option<String> {
+        let home = self.homes.get(name)?;
+        let open = home.exports.iter().find(|open| open.spec() == export)?;
+        open.trouble(&home.remote, name)
     }
 
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64 {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, SectorRange};
@@ -13,7 +14,7 @@ use voltier_control::{
     VolumeRecord,
 };
 use voltier_export::fuse::FileExport;
-use voltier_export::nbd::{ExportInfo, NbdServer};
+use voltier_export::nbd::{Budget, ExportInfo, NbdServer};
 use voltier_ring::{Handle, Signal, StreamAddress};
 use voltier_volume::{Drive, Health, Opened, Volume, VolumeError};
 
@@ -319,11 +320,12 @@ pub(super) fn serve_nbd(
     handle: &Handle,
     name: &VolumeName,
     at: &StreamAddress,
+    budget: &Arc<Budget>,
 ) -> ControlResult<StreamAddress> {
     let resident = resident(name)?;
     let limits = resident.volume.limits().clone();
     let info = ExportInfo::new(name.as_str(), "Voltier volume", limits, false);
-    let server = NbdServer::start(handle, resident.volume.clone(), info, at)
+    let server = NbdServer::start(handle, resident.volume.clone(), info, at, budget)
         .map_err(ControlError::from_error)?;
     let bound = server.address().clone();
     resident.servers.borrow_mut().push((bound.clone(), server));
@@ -342,6 +344,16 @@ pub(super) async fn stop_nbd(name: VolumeName, at: StreamAddress) -> ControlResu
         server.stop().await;
     }
     Ok(())
+}
+
+/// Why the NBD server at an address takes no more clients, if that is so.
+pub(super) fn nbd_trouble(name: &VolumeName, at: &StreamAddress) -> Option<String> {
+    let resident = resident(name).ok()?;
+    let servers = resident.servers.borrow();
+    let Some((_, server)) = servers.iter().find(|(address, _)| address == at) else {
+        return Some("nobody listens there".to_owned());
+    };
+    server.trouble().map(|error| format!("accepting clients fails: {error}"))
 }
 
 /// Connections to the NBD server at an address.

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::rc::Rc;
 
 use voltier_block::{Lba, Limits, MIB, Prng, SectorRange};
-use voltier_export::nbd::{ExportInfo, NbdServer, proto};
+use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer, proto};
 use voltier_export::{ExportCounters, ExportError};
 use voltier_ring::{Core, StreamAddress};
 
@@ -36,7 +36,8 @@ fn start_at(core: &Core, at: StreamAddress, limits: Limits) -> Result<String, Ex
         let mut device = Memory::new(limits.clone());
         device.bad_sectors = SectorRange::new(Lba(8000), 8);
         let info = ExportInfo::new("disk", "a test", limits, false);
-        let server = NbdServer::start(&handle, Rc::new(device), info, &at)?;
+        let budget = Budget::new(NbdLimits::default());
+        let server = NbdServer::start(&handle, Rc::new(device), info, &at, &budget)?;
         let uri = server.uri();
         SERVER.set(Some(server));
         Ok(uri)

@@ -150,13 +150,20 @@ fn what_cannot_be_answered_closes_the_connection() {
         let (mut session, _) = converse(&hex(input));
         assert_eq!(closed_for(&mut session, &[]), Some(expected), "{input}");
     }
-    let mut options = hex("00000003");
-    for _ in 0..1000 {
-        options.extend(hex(&format!("{OPTION} 00000003 00000000")));
+}
+
+#[test]
+fn options_without_end_close_the_connection_overlong_ones_too() {
+    for data_bytes in [0u32, 0x4001] {
+        let mut options = hex("00000003");
+        for _ in 0..200 {
+            options.extend(hex(&format!("{OPTION} 00000003 {data_bytes:08x}")));
+            options.resize(options.len() + data_bytes as usize, 0);
+        }
+        let (mut session, out) = converse(&options);
+        assert_eq!(closed_for(&mut session, &[]), Some(CloseReason::TooManyOptions));
+        assert!(out.len() < 64 << 10);
     }
-    let (mut session, out) = converse(&options);
-    assert_eq!(closed_for(&mut session, &[]), Some(CloseReason::TooManyOptions));
-    assert!(out.len() < 64 << 10);
 }
 
 const BEGIN: &str = "00000003 49484156454f5054 00000007 00000006 00000000 0000";

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net;
@@ -112,6 +113,17 @@ impl Listener {
     }
 }
 
+/// When the kernel asks a silent peer whether it is there.
+#[derive(Clone, Copy, Debug)]
+pub struct KeepAlive {
+    /// Seconds of silence before the first question.
+    pub idle_s: u64,
+    /// Seconds between two questions.
+    pub interval_s: u64,
+    /// Questions without an answer after which the connection ends.
+    pub questions: u32,
+}
+
 /// A connected socket.
 #[derive(Clone, Debug)]
 pub struct Stream {
@@ -133,6 +145,21 @@ impl Stream {
     pub fn set_buffer_bytes(&self, bytes: usize) -> Result<(), Errno> {
         net::sockopt::set_socket_send_buffer_size(self.fd.real(), bytes)?;
         net::sockopt::set_socket_recv_buffer_size(self.fd.real(), bytes)
+    }
+
+    /// The address of the peer's host; none for a Unix socket.
+    pub fn peer_address(&self) -> Option<std::net::IpAddr> {
+        let address = net::getpeername(self.fd.real()).ok().flatten()?;
+        std::net::SocketAddr::try_from(address).ok().map(|address| address.ip())
+    }
+
+    /// Has the kernel find out whether a silent peer is still there (TCP only; an error on other sockets).
+    pub fn set_keep_alive(&self, how: KeepAlive) -> Result<(), Errno> {
+        let (fd, seconds) = (self.fd.real(), |count| Duration::from_secs(count));
+        net::sockopt::set_socket_keepalive(fd, true)?;
+        net::sockopt::set_tcp_keepidle(fd, seconds(how.idle_s))?;
+        net::sockopt::set_tcp_keepintvl(fd, seconds(how.interval_s))?;
+        net::sockopt::set_tcp_keepcnt(fd, how.questions)
     }
 
     /// Ends both directions: pending receives see the end of the stream.

@@ -35,7 +35,7 @@ mod virtual_time;
 
 pub use drain_rounds::{DrainRounds, Round};
 pub use executor::{Executor, Handle, JoinHandle};
-pub use fd::{Fd, FdWatch, Listener, Stream, StreamAddress};
+pub use fd::{Fd, FdWatch, KeepAlive, Listener, Stream, StreamAddress};
 pub use finish::Finish;
 pub use flush_once::FlushOnce;
 pub use join::{JoinAll, join_all, join_at_most};

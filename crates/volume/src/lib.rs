@@ -11,6 +11,7 @@
 //! between two requests. A volume and everything below it belongs to one core.
 
 mod drive;
+mod gate;
 mod volume;
 
 pub use drive::{Drive, DriveError, DriveSpec, Leaf};

@@ -1,5 +1,4 @@
-//! A volume: what a name stands for while it is served, and the gate that stops its requests while
-//! what is below them changes.
+//! A volume: what a name stands for while it is served.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -13,13 +12,17 @@ use voltier_block::{
 use voltier_cache::{
     Cache, DirectionCounts, FormatOptions, Mode, OpenError, OpenOptions, Opened, Settings, Status,
 };
-use voltier_ring::{Handle, Signal};
+use voltier_ring::Handle;
+
+use crate::gate::{Closed, Gate, Inside};
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
 /// Longest piece that goes down the stack at once. The piece is as long as the disk likes, and so short
 /// that a request does not hold every line lock of a neighbour's.
 const PIECE_SECTORS: u64 = 2048;
+/// Most that a request without data does inside the gate at once: as much as the longest write.
+const STEP_SECTORS: u64 = REQUEST_BYTES_MAX as u64 / SECTOR_BYTES;
 
 /// Where longer requests to a device are cut, at multiples of this: its stripes stay whole.
 fn piece_sectors(device: &Limits) -> u64 {
@@ -31,57 +34,6 @@ fn piece_sectors(device: &Limits) -> u64 {
         stripe
     } else {
         PIECE_SECTORS
-    }
-}
-
-/// Requests pass a gate; whoever closes it waits until none is inside.
-#[derive(Default)]
-struct Gate {
-    inside: Cell<u64>,
-    closed: Cell<bool>,
-    changed: Signal,
-}
-
-/// A request inside.
-struct Inside(Rc<Gate>);
-
-/// The gate is closed and nobody inside, until this is dropped.
-struct Closed(Rc<Gate>);
-
-impl Gate {
-    /// Enters, after waiting while the gate is closed.
-    async fn enter(self: &Rc<Self>) -> Inside {
-        if self.closed.get() {
-            self.changed.until(|| !self.closed.get()).await;
-        }
-        self.inside.set(self.inside.get() + 1);
-        Inside(self.clone())
-    }
-
-    /// Closes the gate and waits until nobody is inside.
-    async fn close(self: &Rc<Self>) -> Closed {
-        self.changed.until(|| !self.closed.get()).await;
-        self.closed.set(true);
-        let closed = Closed(self.clone());
-        self.changed.until(|| self.inside.get() == 0).await;
-        closed
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        let inside = self.0.inside.get() - 1;
-        self.0.inside.set(inside);
-        if inside == 0 && self.0.closed.get() {
-            self.0.changed.notify();
-        }
-    }
-}
-
-impl Drop for Closed {
-    fn drop(&mut self) {
-        self.0.closed.set(false);
-        self.0.changed.notify();
     }
 }
 
@@ -351,7 +303,8 @@ impl<D: BlockDevice> Volume<D> {
     }
 
     /// Stops the volume in order: requests end, the cache is checkpointed and comes back warm.
-    /// Requests that come later wait for ever: the exports are closed before.
+    /// Requests that come later wait for ever: the exports are closed before. A request without data that
+    /// is between two steps ends with an error.
     ///
     /// # Errors
     /// When a device does not take the last writes.
@@ -361,7 +314,7 @@ impl<D: BlockDevice> Volume<D> {
             Some(cache) => cache.stop().await,
             None => self.0.origin.flush().await,
         };
-        std::mem::forget(closed);
+        closed.for_ever();
         stopped
     }
 
@@ -423,15 +376,12 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
         if range.count <= PIECE_SECTORS {
             return if range.is_empty() { Ok(into) } else { self.read_piece(at, into).await };
         }
-        let mut whole = Buf::new(into.len());
-        let mut filled = 0;
+        let mut parts = Vec::with_capacity((range.count / PIECE_SECTORS) as usize + 1);
         for piece in range.split_at_multiples(self.piece_sectors()) {
             let part = into.split_to(piece.bytes() as usize);
-            let part = self.read_piece(piece.start, part).await?;
-            whole[filled..filled + part.len()].copy_from_slice(&part);
-            filled += part.len();
+            parts.push(self.read_piece(piece.start, part).await?);
         }
-        Ok(whole)
+        Ok(Buf::put_together(parts))
     }
 
     async fn write(&self, at: Lba, data: Payload, durability: Durability) -> IoResult<()> {
@@ -467,8 +417,49 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
 
     async fn discard(&self, range: SectorRange) -> IoResult<()> {
         self.check_extent(range)?;
-        let _inside = self.0.gate.enter().await;
-        for piece in range.split_at_multiples(self.piece_sectors()) {
+        for step in range.split_at_multiples(self.step_sectors()) {
+            let _inside = self.enter_step(range, step).await?;
+            self.discard_step(step).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
+        self.check_extent(range)?;
+        let step_sectors = self.step_sectors();
+        if range.count <= step_sectors {
+            let _inside = self.0.gate.enter().await;
+            return self.zero_step(range, durability).await;
+        }
+        for step in range.split_at_multiples(step_sectors) {
+            let _inside = self.enter_step(range, step).await?;
+            self.zero_step(step, Durability::Cached).await?;
+        }
+        match durability {
+            Durability::Cached => Ok(()),
+            Durability::Durable => self.flush().await,
+        }
+    }
+}
+
+impl<D: BlockDevice> Volume<D> {
+    /// Requests without data may be as long as the volume.
+    fn check_extent(&self, range: SectorRange) -> IoResult<()> {
+        if self.0.limits.read_only {
+            return Err(IoError::ReadOnly);
+        }
+        if self.0.limits.accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
+    }
+
+    /// Where requests without data are cut. The gate opens between two steps, so nobody waits for a step
+    /// longer than for a client's longest write.
+    fn step_sectors(&self) -> u64 {
+        let piece_sectors = self.piece_sectors();
+        (STEP_SECTORS / piece_sectors).max(1) * piece_sectors
+    }
+
+    async fn discard_step(&self, step: SectorRange) -> IoResult<()> {
+        for piece in step.split_at_multiples(self.piece_sectors()) {
             let discarded = match self.cache() {
                 Some(cache) => cache.discard(piece).await,
                 None => self.0.origin.discard(piece).await,
@@ -482,62 +473,17 @@ impl<D: BlockDevice> BlockDevice for Volume<D> {
         Ok(())
     }
 
-    async fn write_zeroes(&self, range: SectorRange, durability: Durability) -> IoResult<()> {
-        self.check_extent(range)?;
-        let _inside = self.0.gate.enter().await;
+    async fn enter_step(&self, range: SectorRange, step: SectorRange) -> IoResult<Inside> {
+        if step.start == range.start {
+            return Ok(self.0.gate.enter().await);
+        }
+        self.0.gate.enter_again().await
+    }
+
+    async fn zero_step(&self, step: SectorRange, durability: Durability) -> IoResult<()> {
         match self.cache() {
-            Some(cache) => cache.write_zeroes(range, durability).await,
-            None => self.0.origin.write_zeroes(range, durability).await,
+            Some(cache) => cache.write_zeroes(step, durability).await,
+            None => self.0.origin.write_zeroes(step, durability).await,
         }
-    }
-}
-
-impl<D: BlockDevice> Volume<D> {
-    /// Requests without data may be as long as the volume.
-    fn check_extent(&self, range: SectorRange) -> IoResult<()> {
-        if self.0.limits.read_only {
-            return Err(IoError::ReadOnly);
-        }
-        if self.0.limits.accepts(range) { Ok(()) } else { Err(IoError::OutOfRange) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use voltier_ring::{Executor, NoFiles};
-
-    #[test]
-    fn closing_waits_for_who_is_inside_and_keeps_others_out() {
-        let mut executor = Executor::in_virtual_time(NoFiles);
-        let handle = executor.handle();
-        let log = Rc::new(RefCell::new(Vec::new()));
-        let seen = log.clone();
-        executor.block_on(async move {
-            let gate = Rc::new(Gate::default());
-            let inside = gate.enter().await;
-            let closer = {
-                let (gate, log, handle) = (gate.clone(), log.clone(), handle.clone());
-                handle.clone().spawn(async move {
-                    let _closed = gate.close().await;
-                    log.borrow_mut().push("closed");
-                    handle.sleep(1).await;
-                })
-            };
-            handle.yield_now().await;
-            let late = {
-                let (gate, log) = (gate.clone(), log.clone());
-                handle.spawn(async move {
-                    let _inside = gate.enter().await;
-                    log.borrow_mut().push("late");
-                })
-            };
-            handle.yield_now().await;
-            log.borrow_mut().push("leaving");
-            drop(inside);
-            closer.await;
-            late.await;
-        });
-        assert_eq!(*seen.borrow(), ["leaving", "closed", "late"]);
     }
 }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use voltier_block::Limits;
 use voltier_drive::MemoryDevice;
-use voltier_export::nbd::{ExportInfo, NbdServer};
+use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
 use voltier_ring::{Executor, StreamAddress};
 use voltier_volume::Volume;
 
@@ -43,7 +43,8 @@ fn serve(hostile: Script, read_only: bool) -> Vec<u8> {
         let limits = Limits { read_only, ..Limits::plain(VOLUME_BYTES) };
         let info = ExportInfo::new(NAME, DESCRIPTION, limits, false);
         let any_port = StreamAddress::Tcp(([127, 0, 0, 1], 0).into());
-        let server = NbdServer::start(&handle, Rc::new(volume.clone()), info, &any_port);
+        let budget = Budget::new(NbdLimits::default());
+        let server = NbdServer::start(&handle, Rc::new(volume.clone()), info, &any_port, &budget);
         let server = server.expect("a loopback port to listen on");
         for look in 0.. {
             handle.sleep(LOOK_NS).await;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use voltier_block::{BlockDevice, MIB};
 use voltier_drive::MemoryDevice;
 use voltier_export::fuse::{FileExport, FuseFile};
-use voltier_export::nbd::{ExportInfo, NbdServer};
+use voltier_export::nbd::{Budget, ExportInfo, NbdLimits, NbdServer};
 use voltier_ring::{Core, Executor, StreamAddress};
 
 const USAGE: &str = "usage: serve_memory nbd SOCKET|ADDRESS:PORT [MIB]
@@ -39,7 +39,8 @@ fn serve_nbd(at: &str, bytes: u64) -> Result<(), Box<dyn std::error::Error>> {
     };
     let memory = Rc::new(MemoryDevice::new(bytes));
     let info = ExportInfo::new("memory", "", memory.limits().clone(), false);
-    let server = NbdServer::start(&executor.handle(), memory, info, &address)?;
+    let budget = Budget::new(NbdLimits::default());
+    let server = NbdServer::start(&executor.handle(), memory, info, &address, &budget)?;
     println!("{}", server.uri());
     executor.block_on(std::future::pending())
 }

@@ -198,6 +198,9 @@ pub trait Engine: ArrayEngine + 'static {
     /// Removes what the export of a daemon that was killed left in the file system, if anything.
     fn clear_dead(&mut self, export: &ExportSpec);
 
+    /// Why an export that was opened takes no more clients, if that is so.
+    fn export_trouble(&mut self, name: &VolumeName, export: &ExportSpec) -> Option<String>;
+
     /// Clients connected to an export now.
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
 }

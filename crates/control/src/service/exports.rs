@@ -1,6 +1,9 @@
-//! Opening and closing exports.
+//! Opening and closing exports, and trying again those that could not be opened.
+
+use std::time::{Duration, Instant};
 
 use super::Service;
+use super::live::{ClosedExport, now};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -8,16 +11,30 @@ use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::VolumeRecord;
 
+/// The pause after the first failed attempt to open an export; it doubles from one to the next.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
 impl<E: Engine> Service<E> {
     pub(super) fn export(
         &mut self,
         name: &VolumeName,
         export: ExportSpec,
+        insecure: bool,
     ) -> ControlResult<Response> {
         let mut record = self.open_record(name)?;
         let is_open = record.exports.contains(&export) && !self.is_closed(name, &export);
         if is_open {
             return Ok(self.volume(name));
+        }
+        if export.leaves_host() && !insecure {
+            return Err(ControlError::usage(format!(
+                "{} would let every host that reaches the port read and write {name}: there is no \
+                 password and no encryption; export a Unix socket and forward that (ssh -L), or say \
+                 --insecure if only trusted hosts reach the port",
+                export.uri(name)
+            )));
         }
         if self.jobs.running(name).is_some_and(|(_, purpose)| purpose.verb() == "delete") {
             return Err(ControlError::failed(format!("{name} is being deleted; export another")));
@@ -37,9 +54,76 @@ impl<E: Engine> Service<E> {
             return Err(error);
         }
         if let Some(live) = self.live.get_mut(name) {
-            live.closed_exports.retain(|(known, _)| *known != export);
+            live.closed_exports.retain(|closed| closed.export != export);
         }
         Ok(self.volume(name))
+    }
+
+    /// Opens what the record of a volume says. Those that cannot be opened now are tried again later.
+    pub(super) fn open_exports(&mut self, record: &VolumeRecord) {
+        let name = &record.name;
+        for export in &record.exports {
+            if export.leaves_host() {
+                let line = format!(
+                    "{} has no password and no encryption: every host that reaches the port reads and \
+                     writes the volume",
+                    export.uri(name)
+                );
+                self.log(name, &line);
+            }
+            if let Err(error) = self.again(|service| service.engine.export(name, export)) {
+                self.log(name, &error.message);
+                if let Some(live) = self.live.get_mut(name) {
+                    live.closed_exports.push(ClosedExport {
+                        export: export.clone(),
+                        error: error.message,
+                        pause: FIRST_PAUSE,
+                        next: now() + FIRST_PAUSE,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tries again to open the exports whose pause is over: their address may be there now. Returns how soon
+    /// to try again.
+    pub(super) fn try_exports_again(&mut self, now: Instant) -> Option<Duration> {
+        let due: Vec<(VolumeName, ExportSpec)> = self
+            .live
+            .iter()
+            .filter(|(_, live)| live.is_open)
+            .flat_map(|(name, live)| live.closed_exports.iter().map(move |it| (name, it)))
+            .filter(|(_, closed)| closed.next <= now)
+            .map(|(name, closed)| (name.clone(), closed.export.clone()))
+            .collect();
+        for (name, export) in due {
+            self.try_export_again(&name, &export, now);
+        }
+        let open = self.live.values().filter(|live| live.is_open);
+        let next = open.flat_map(|live| &live.closed_exports).map(|closed| closed.next).min();
+        next.map(|next| next.saturating_duration_since(now))
+    }
+
+    fn try_export_again(&mut self, name: &VolumeName, export: &ExportSpec, now: Instant) {
+        let opened = self.engine.export(name, export);
+        let Some(live) = self.live.get_mut(name) else { return };
+        let line = match opened {
+            Ok(_) => {
+                live.closed_exports.retain(|closed| closed.export != *export);
+                Some(format!("{} is open", export.uri(name)))
+            }
+            Err(error) => {
+                let closed = live.closed_exports.iter_mut().find(|it| it.export == *export);
+                let Some(closed) = closed else { return };
+                closed.pause = (closed.pause * 2).min(PAUSE_MAX);
+                closed.next = now + closed.pause;
+                let before = std::mem::replace(&mut closed.error, error.message.clone());
+                (before != error.message).then_some(error.message)
+            }
+        };
+        if let Some(line) = line {
+            self.log(name, &line);
+        }
     }
 
     pub(super) fn unexport(
@@ -88,7 +172,7 @@ impl<E: Engine> Service<E> {
             record.exports.retain(|known| known != export);
             self.registry.put(record.clone())?;
             if let Some(live) = self.live.get_mut(&name) {
-                live.closed_exports.retain(|(known, _)| known != export);
+                live.closed_exports.retain(|closed| closed.export != *export);
             }
         }
         Ok(())
@@ -117,7 +201,7 @@ impl<E: Engine> Service<E> {
     pub(super) fn is_closed(&self, name: &VolumeName, export: &ExportSpec) -> bool {
         self.live
             .get(name)
-            .is_some_and(|live| live.closed_exports.iter().any(|(known, _)| known == export))
+            .is_some_and(|live| live.closed_exports.iter().any(|it| it.export == *export))
     }
 
     /// Another volume that has this very export.

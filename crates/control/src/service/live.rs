@@ -1,6 +1,6 @@
 //! The service's knowledge of volumes and arrays beside their records.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::absence::Absence;
 use crate::export_spec::ExportSpec;
@@ -17,11 +17,22 @@ pub(super) struct Live {
     pub(super) is_open: bool,
     /// The volume's error; empty when all is well.
     pub(super) error: String,
-    /// Exports of the record that could not be opened, and why.
-    pub(super) closed_exports: Vec<(ExportSpec, String)>,
+    /// Exports of the record that could not be opened.
+    pub(super) closed_exports: Vec<ClosedExport>,
     pub(super) opened_at: Instant,
     /// The drives that it lacks, while it is not open.
     pub(super) absence: Absence,
+}
+
+/// An export of the record that could not be opened, and is tried again.
+pub(super) struct ClosedExport {
+    pub(super) export: ExportSpec,
+    /// Why the last attempt failed.
+    pub(super) error: String,
+    /// How long to wait after the last attempt.
+    pub(super) pause: Duration,
+    /// The next attempt.
+    pub(super) next: Instant,
 }
 
 impl Live {

@@ -113,17 +113,19 @@ impl<E: Engine> Service<E> {
             Request::Flush { name } => self.flush(&name),
             Request::Attach { name, cache } => self.attach(&name, cache),
             Request::Detach { name, flush } => self.detach(&name, flush),
-            Request::Export { name, export } => self.export(&name, export),
+            Request::Export { name, export, insecure } => self.export(&name, export, insecure),
             Request::Unexport { name, export } => self.unexport(&name, export.as_ref()),
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }
     }
 
-    /// Looks for missing devices, and tries what waits for them. Returns how soon to look again, if there is
-    /// anything to look for.
+    /// Looks for missing devices, and tries what waits for them, and exports that could not be opened.
+    /// Returns how soon to look again, if there is anything to look for.
     pub fn look_for_devices(&mut self, now: Instant) -> Option<Duration> {
-        late::look_for_devices(self, now)
+        let next_look = late::look_for_devices(self, now);
+        let next_export = self.try_exports_again(now);
+        [next_look, next_export].into_iter().flatten().min()
     }
 
     /// The devices that the next start or look will open, to be knocked at while nobody holds the service.

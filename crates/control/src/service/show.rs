@@ -4,13 +4,14 @@ use super::Service;
 use super::jobs::Purpose;
 use crate::engine::Engine;
 use crate::error::ControlResult;
+use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::protocol::Response;
 use crate::records::VolumeRecord;
 use crate::safety::DriveIdentity;
 use crate::status::{
-    DeviceBytes, DeviceState, DeviceStatus, ExportStatus, HitRates, LineCounts, RequestCounts,
-    Tunables, VolumeState, VolumeStatus,
+    DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, LineCounts,
+    RequestCounts, Tunables, VolumeState, VolumeStatus,
 };
 
 /// Ranges of each list in the state of all volumes: 10,000 of them fit in one answer.
@@ -29,6 +30,21 @@ impl<E: Engine> Service<E> {
         Response::Volumes { volumes }
     }
 
+    fn export_status(&mut self, name: &VolumeName, export: &ExportSpec) -> ExportStatus {
+        let live = self.live.get(name);
+        let closed = live.and_then(|it| it.closed_exports.iter().find(|it| it.export == *export));
+        let trouble = match closed {
+            Some(closed) => Some(closed.error.clone()),
+            None => self.engine.export_trouble(name, export),
+        };
+        let (state, error) = match (live.is_some_and(|live| live.is_open), trouble) {
+            (false, _) => (ExportState::Closed, "the volume is not served".to_owned()),
+            (true, Some(why)) => (ExportState::Failed, why),
+            (true, None) => (ExportState::Open, String::new()),
+        };
+        ExportStatus { kind: export.kind().to_owned(), uri: export.uri(name), state, error }
+    }
+
     /// Everything about one volume.
     pub(super) fn status(&mut self, record: &VolumeRecord) -> VolumeStatus {
         let mut status = recorded(record);
@@ -40,20 +56,10 @@ impl<E: Engine> Service<E> {
         let is_waiting = live.absence.is_waiting();
         let uptime = live.opened_at.elapsed();
         status.uptime_seconds = uptime.as_secs();
-        let closed = live.closed_exports.clone();
-        status.exports = record
-            .exports
-            .iter()
-            .map(|export| ExportStatus {
-                kind: export.kind().to_owned(),
-                uri: export.uri(name),
-                state: closed
-                    .iter()
-                    .find(|(known, _)| known == export)
-                    .map_or_else(|| "open".to_owned(), |(_, why)| why.clone()),
-            })
-            .collect();
-        if !live.is_open {
+        let is_open = live.is_open;
+        status.exports =
+            record.exports.iter().map(|export| self.export_status(name, export)).collect();
+        if !is_open {
             if is_waiting {
                 status.state = VolumeState::Waiting;
             }

@@ -41,7 +41,10 @@ impl<E: Engine> Service<E> {
     }
 
     /// Does something again while it fails, as often as the start allows.
-    fn again<T, F>(&mut self, mut attempt: impl FnMut(&mut Self) -> Result<T, F>) -> Result<T, F> {
+    pub(super) fn again<T, F>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<T, F>,
+    ) -> Result<T, F> {
         let mut outcome = attempt(self);
         while outcome.is_err() && self.is_patient() {
             outcome = attempt(self);
@@ -76,14 +79,7 @@ impl<E: Engine> Service<E> {
         }
         let adopted = self.adopt_identities(&name);
         self.note(&name, adopted);
-        for export in &record.exports {
-            if let Err(error) = self.again(|service| service.engine.export(&name, export)) {
-                self.log(&name, &error.message);
-                if let Some(live) = self.live.get_mut(&name) {
-                    live.closed_exports.push((export.clone(), error.message));
-                }
-            }
-        }
+        self.open_exports(record);
         if record.desired != Desired::Serving && record.cache.is_none() {
             if let Err(error) = self.finish_now(&name, Purpose::Delete, false) {
                 self.note(&name, Err(error));

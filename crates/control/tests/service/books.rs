@@ -36,6 +36,8 @@ pub(super) struct Books {
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
     pub(super) clients: u64,
+    /// Exports cannot be opened, by later daemons neither, and those that are open take no clients.
+    pub(super) exports_fail: bool,
     /// Calls that are to fail, by their first word.
     pub(super) failing: Option<&'static str>,
     pub(super) lost: Vec<ByteRange>,
@@ -196,7 +198,9 @@ impl Engine for BookEngine {
     }
 
     fn export(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec> {
-        self.call("export", export.kind()).map(|()| export.clone())
+        self.call("export", export.kind())?;
+        let failed = self.books().exports_fail.then(|| ControlError::failed("cannot listen there"));
+        failed.map_or_else(|| Ok(export.clone()), Err)
     }
 
     fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
@@ -204,6 +208,10 @@ impl Engine for BookEngine {
     }
 
     fn clear_dead(&mut self, _: &ExportSpec) {}
+
+    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+        self.books().exports_fail.then(|| "its socket is gone".to_owned())
+    }
 
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         self.books().clients
@@ -497,12 +505,11 @@ impl Fixture {
         let labels = std::mem::take(&mut self.engine.books().labels);
         let spare_labels = std::mem::take(&mut self.engine.books().spare_labels);
         let silent = std::mem::take(&mut self.engine.books().silent);
-        let takes_no_writes = self.engine.books().takes_no_writes;
-        let comes_back_dirty = self.engine.books().comes_back_dirty;
+        let Books { takes_no_writes, exports_fail, comes_back_dirty, .. } = *self.engine.books();
         self.engine = BookEngine::default();
         self.steer(|books| {
             (books.labels, books.spare_labels, books.silent) = (labels, spare_labels, silent);
-            books.takes_no_writes = takes_no_writes;
+            (books.takes_no_writes, books.exports_fail) = (takes_no_writes, exports_fail);
             books.comes_back_dirty = comes_back_dirty;
         });
         self.service = load(self.dir.path(), &self.engine);

@@ -2,6 +2,7 @@
 
 mod arrays;
 mod books;
+mod exports;
 mod late;
 mod spare_pools;
 mod volumes;

@@ -4,17 +4,20 @@
 //! sent. When the places or the bytes are used up, reading stops. A client that sends and does not
 //! receive fills its own socket, not our memory.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use voltier_block::{BlockDevice, Buf, Bytes, Nanos};
-use voltier_ring::{Errno, Handle, Stream, WakerCell};
+use voltier_ring::{Errno, Handle};
 
-use super::info::ExportInfo;
+use super::budget::Seat;
+use super::info::{ExportInfo, TRANSFER_BYTES_MAX};
+use super::input::Input;
+use super::link::Link;
 use super::serve::{Job, Outbox, Serve};
 use super::session::{Command, Event, Request, Session};
 use crate::counters::CounterCell;
@@ -32,124 +35,40 @@ const IN_FLIGHT_BYTES_MAX: u64 = 64 << 20;
 /// speed of receiving each into its own buffer.
 const COPIED_WRITE_BYTES_MAX: usize = 256 << 10;
 
-/// A client that has not finished its handshake by then is sent away, in nanoseconds.
-const HANDSHAKE_NS: Nanos = 30_000_000_000;
-
 /// Refusals and negotiation answers that are gathered before they are sent, in bytes.
 const ANSWER_BYTES: usize = 16 << 10;
 
-/// The server's hold on a connection.
-pub(super) struct Link {
-    stream: Stream,
-    ending: Cell<bool>,
-    reader: WakerCell,
-}
-
-impl Link {
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream, ending: Cell::new(false), reader: WakerCell::default() }
-    }
-
-    /// Takes no further request; what is in flight finishes and is answered.
-    pub(super) fn end(&self) {
-        self.ending.set(true);
-        self.reader.wake();
-    }
-
-    /// Cuts the connection; what is in flight finishes unanswered.
-    pub(super) fn abort(&self) {
-        self.end();
-        self.stream.shutdown();
-    }
-}
-
-/// Places and bytes in flight.
-#[derive(Default)]
+/// Places and bytes in flight, the bytes held against the daemon's budget.
 pub(super) struct InFlight {
     requests: Cell<usize>,
     bytes: Cell<u64>,
+    seat: RefCell<Seat>,
 }
 
 impl InFlight {
-    fn try_take(&self, bytes: u64) -> bool {
-        let room = self.requests.get() < IN_FLIGHT_REQUESTS_MAX
-            && self.bytes.get() + bytes <= IN_FLIGHT_BYTES_MAX;
-        if room {
-            self.requests.set(self.requests.get() + 1);
-            self.bytes.set(self.bytes.get() + bytes);
+    fn new(seat: Seat) -> Self {
+        Self { requests: Cell::new(0), bytes: Cell::new(0), seat: RefCell::new(seat) }
+    }
+
+    /// Takes a place and so many bytes. Waits for this connection's replies, or for other clients'.
+    fn poll_take(&self, bytes: u64, context: &Context<'_>) -> Poll<()> {
+        let used_bytes = self.bytes.get() + bytes;
+        if self.requests.get() == IN_FLIGHT_REQUESTS_MAX || used_bytes > IN_FLIGHT_BYTES_MAX {
+            return Poll::Pending;
         }
-        room
+        if self.seat.borrow_mut().poll_lease(used_bytes, context).is_pending() {
+            return Poll::Pending;
+        }
+        self.requests.set(self.requests.get() + 1);
+        self.bytes.set(used_bytes);
+        Poll::Ready(())
     }
 
     fn release(&self, requests: usize, bytes: u64) {
         self.requests.set(self.requests.get() - requests);
         self.bytes.set(self.bytes.get() - bytes);
+        self.seat.borrow_mut().shrink(self.bytes.get());
     }
-}
-
-/// Room for received bytes: two of the longest writes that are copied out of it. With one receive come
-/// 127 writes of 4 KiB, or thousands of reads.
-const INPUT_BYTES: usize = 512 << 10;
-
-/// Most that is received while large writes come in. The data of large writes go straight to a buffer of
-/// their own, and what was received with the header had to be copied.
-const INPUT_BYTES_BEFORE_LARGE: usize = 4096;
-
-/// A receive buffer with what is unread in it.
-struct Input {
-    /// Absent while the kernel fills it.
-    buf: Option<Buf>,
-    start: usize,
-    end: usize,
-    expects_large: bool,
-}
-
-impl Input {
-    fn new() -> Self {
-        Self { buf: Some(Buf::new(INPUT_BYTES)), start: 0, end: 0, expects_large: false }
-    }
-
-    /// The unread bytes.
-    fn unread(&self) -> &[u8] {
-        self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
-    }
-
-    /// Marks the first `bytes` as read.
-    fn consume(&mut self, bytes: usize) {
-        assert!(bytes <= self.end - self.start, "more consumed than is there");
-        self.start += bytes;
-    }
-
-    /// Says whether the last request was a write too large to wait for in here.
-    fn expect_large(&mut self, large: bool) {
-        self.expects_large = large;
-    }
-
-    /// Takes the buffer for a receive: the part that stays, and the part to be filled.
-    fn lend(&mut self) -> Lent {
-        let mut buf = self.buf.take().expect("lent once at a time");
-        buf.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
-        let unread = buf.split_to(self.end);
-        let most = if self.expects_large { INPUT_BYTES_BEFORE_LARGE } else { buf.len() };
-        let free = buf.split_to(most.min(buf.len()));
-        Lent { unread, free, tail: buf }
-    }
-
-    /// Takes the buffer back with what was received.
-    fn give_back(&mut self, lent: Lent, received_bytes: usize) {
-        self.buf = Some(lent.unread.join(lent.free).join(lent.tail));
-        self.end += received_bytes;
-    }
-}
-
-/// The three parts of a lent buffer, neighbours in memory.
-struct Lent {
-    unread: Buf,
-    /// To be filled by the receive.
-    free: Buf,
-    tail: Buf,
 }
 
 /// The connection is over; nothing more is to be read.
@@ -172,9 +91,11 @@ impl<D: BlockDevice> Connection<D> {
         device: Rc<D>,
         info: Rc<ExportInfo>,
         counters: Arc<CounterCell>,
+        seat: Seat,
     ) {
         let outbox = Rc::new(Outbox::default());
-        let in_flight = Rc::new(InFlight::default());
+        let handshake_ns = seat.limits().handshake_ns;
+        let in_flight = Rc::new(InFlight::new(seat));
         let service = Serve { device, outbox: outbox.clone(), counters };
         let workers = Workers::new(handle.clone(), service, IN_FLIGHT_REQUESTS_MAX);
         let writer = {
@@ -182,7 +103,7 @@ impl<D: BlockDevice> Connection<D> {
             let (outbox, in_flight) = (outbox.clone(), in_flight.clone());
             handle.clone().spawn(async move {
                 outbox
-                    .send_all(&handle, &link.stream, |requests, bytes| {
+                    .send_all(&handle, &link, |requests, bytes| {
                         in_flight.release(requests, bytes);
                         link.reader.wake();
                     })
@@ -191,18 +112,18 @@ impl<D: BlockDevice> Connection<D> {
         };
         let connection = Self { handle, link, workers, outbox, in_flight };
         // An error says only that the stream is over, which is why we are here either way.
-        let _ = connection.read_requests(info).await;
+        let _ = connection.read_requests(info, handshake_ns).await;
         connection.all_sent().await;
         connection.outbox.close();
         writer.await;
         connection.link.stream.shutdown();
     }
 
-    async fn read_requests(&self, info: Rc<ExportInfo>) -> Result<(), Over> {
+    async fn read_requests(&self, info: Rc<ExportInfo>, handshake_ns: Nanos) -> Result<(), Over> {
         let mut out = Vec::new();
         let mut session = Session::new(info, &mut out);
-        let mut input = Input::new();
-        let deadline = self.handle.now() + HANDSHAKE_NS;
+        let mut input = Input::for_handshake();
+        let mut deadline = Some(self.handle.now() + handshake_ns);
         loop {
             let (used, event) = session.advance(input.unread(), &mut out);
             input.consume(used);
@@ -212,11 +133,14 @@ impl<D: BlockDevice> Connection<D> {
                 out.clear();
             }
             match event {
-                Event::Used => {}
+                Event::Used => {
+                    if session.in_transmission() && deadline.take().is_some() {
+                        input.grow();
+                    }
+                }
                 Event::Close(_) => return Ok(()),
                 Event::Need(bytes) => {
-                    let deadline = (!session.in_transmission()).then_some(deadline);
-                    self.fill(&mut input, bytes, deadline).await?;
+                    self.fill(&mut input, bytes, deadline, false).await?;
                 }
                 Event::Request(request) => {
                     self.take(&mut input, request, session.structured()).await?;
@@ -232,22 +156,20 @@ impl<D: BlockDevice> Connection<D> {
         request: Request,
         structured: bool,
     ) -> Result<(), Over> {
-        let data_bytes = match request.command {
-            Command::Read | Command::Write => u64::from(request.length),
-            Command::Flush | Command::Trim | Command::WriteZeroes => 0,
-        };
-        self.room(data_bytes).await?;
+        // Zeroes need no memory, but the device's time: they count as data of the longest request.
+        let cost_bytes = u64::from(request.length.min(TRANSFER_BYTES_MAX));
+        self.room(cost_bytes).await?;
         let data = match request.command {
             Command::Write => match self.payload(input, request.length as usize).await {
                 Ok(data) => Some(data),
                 Err(Over) => {
-                    self.in_flight.release(1, data_bytes);
+                    self.in_flight.release(1, cost_bytes);
                     return Err(Over);
                 }
             },
             _ => None,
         };
-        self.workers.serve(Job { request, data, structured, cost_bytes: data_bytes });
+        self.workers.serve(Job { request, data, structured, cost_bytes });
         Ok(())
     }
 
@@ -255,7 +177,7 @@ impl<D: BlockDevice> Connection<D> {
         let large = bytes > COPIED_WRITE_BYTES_MAX;
         input.expect_large(large);
         if !large {
-            self.fill(input, bytes, None).await?;
+            self.fill(input, bytes, None, true).await?;
             let data = Bytes::copy_of(&input.unread()[..bytes]);
             input.consume(bytes);
             return Ok(data);
@@ -266,35 +188,46 @@ impl<D: BlockDevice> Connection<D> {
         filled.copy_from_slice(&input.unread()[..here]);
         input.consume(here);
         while !rest.is_empty() {
-            let (buf, received) = self.receive(rest, None).await?;
+            let (buf, received) = self.receive(rest, None, true).await?;
             rest = buf;
             filled = filled.join(rest.split_to(received));
         }
         Ok(filled.freeze())
     }
 
-    /// Receives until `bytes` are unread.
+    /// Receives until `bytes` are unread. `is_due` says that the peer owes the first of them already: between
+    /// two requests a peer may rest for as long as it likes.
     async fn fill(
         &self,
         input: &mut Input,
         bytes: usize,
         deadline: Option<Nanos>,
+        is_due: bool,
     ) -> Result<(), Over> {
         while input.unread().len() < bytes {
-            let Lent { unread, free, tail } = input.lend();
-            let (free, received) = self.receive(free, deadline).await?;
-            input.give_back(Lent { unread, free, tail }, received);
+            let is_due = is_due || !input.unread().is_empty();
+            let (free, lent) = input.lend();
+            let (free, received) = self.receive(free, deadline, is_due).await?;
+            input.give_back(lent, free, received);
         }
         Ok(())
     }
 
-    /// Receives at least one byte; over at the end of the stream, an error, the link's end, or the
-    /// deadline.
-    async fn receive(&self, buf: Buf, deadline: Option<Nanos>) -> Result<(Buf, usize), Over> {
+    /// Receives at least one byte; over at the end of the stream, an error, the link's end or the
+    /// deadline. The watch cuts the link of a peer that owes bytes and does not send any.
+    async fn receive(
+        &self,
+        buf: Buf,
+        deadline: Option<Nanos>,
+        is_due: bool,
+    ) -> Result<(Buf, usize), Over> {
+        if is_due {
+            self.link.receiving.begin();
+        }
         let mut receive = pin!(self.handle.recv(&self.link.stream, buf));
         let mut timeout = pin!(self.handle.sleep_until(deadline.unwrap_or(Nanos::MAX)));
         let received = poll_fn(|context| {
-            if self.link.ending.get() {
+            if self.link.is_ending() {
                 return Poll::Ready(None);
             }
             if deadline.is_some() && timeout.as_mut().poll(context).is_ready() {
@@ -303,7 +236,9 @@ impl<D: BlockDevice> Connection<D> {
             self.link.reader.register(context);
             receive.as_mut().poll(context).map(Some)
         });
-        match received.await {
+        let received = received.await;
+        self.link.receiving.end();
+        match received {
             Some((buf, Ok(bytes))) if bytes > 0 => Ok((buf, bytes as usize)),
             Some((buf, Err(Errno::INTR | Errno::AGAIN))) => Ok((buf, 0)),
             _ => Err(Over),
@@ -313,14 +248,11 @@ impl<D: BlockDevice> Connection<D> {
     /// Waits for a place in flight, and for room for so many bytes.
     async fn room(&self, bytes: u64) -> Result<(), Over> {
         poll_fn(|context| {
-            if self.link.ending.get() || self.outbox.is_broken() {
+            if self.link.is_ending() || self.outbox.is_broken() {
                 return Poll::Ready(Err(Over));
             }
-            if self.in_flight.try_take(bytes) {
-                return Poll::Ready(Ok(()));
-            }
             self.link.reader.register(context);
-            Poll::Pending
+            self.in_flight.poll_take(bytes, context).map(Ok)
         })
         .await
     }

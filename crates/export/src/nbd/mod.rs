@@ -8,15 +8,19 @@
 //! socket <- outbox (replies gathered) <-----'
 //! ```
 
+mod budget;
 mod close_reason;
 mod connection;
 mod info;
+mod input;
+mod link;
 mod negotiate;
 pub mod proto;
 mod serve;
 mod server;
 mod session;
 
+pub use budget::{Budget, NbdLimits};
 pub use close_reason::CloseReason;
 pub use info::ExportInfo;
 pub use server::NbdServer;

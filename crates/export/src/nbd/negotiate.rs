@@ -62,14 +62,15 @@ impl Negotiation {
         }
         let option = be32(&input[8..]);
         let length = be32(&input[12..]);
-        if length as usize > OPTION_BYTES_MAX {
-            return self.refuse_long(option, length, out);
-        }
-        let end = OPTION_HEADER_BYTES + length as usize;
+        let is_long = length as usize > OPTION_BYTES_MAX;
+        let end = OPTION_HEADER_BYTES + if is_long { 0 } else { length as usize };
         let Some(data) = input.get(OPTION_HEADER_BYTES..end) else { return Step::Need(end) };
         self.options_seen += 1;
         if self.options_seen > OPTIONS_MAX {
             return Step::Close(CloseReason::TooManyOptions);
+        }
+        if is_long {
+            return self.refuse_long(option, length, out);
         }
         self.option(option, data, end, info, out)
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, IoResult, Lba, SectorRange};
-use voltier_ring::{Errno, Handle, Stream, WakerCell};
+use voltier_ring::{Errno, Handle, WakerCell};
 
+use super::link::Link;
 use super::proto::{ErrorCode, Failure};
 use super::session::{Command, ReplyHeader, Request, error_reply, read_reply, success_reply};
 use crate::counters::{CounterCell, Served};
@@ -170,20 +171,15 @@ impl Outbox {
 
     /// Sends replies as they come, until closed; says after each send how many replies went, and
     /// what they held.
-    pub(super) async fn send_all(
-        &self,
-        handle: &Handle,
-        stream: &Stream,
-        sent: impl Fn(usize, u64),
-    ) {
+    pub(super) async fn send_all(&self, handle: &Handle, link: &Link, sent: impl Fn(usize, u64)) {
         let mut spare = Vec::new();
         while let Some(batch) = self.next_batch(spare).await {
             if !self.broken.get() {
                 let pieces = gather(&batch.replies);
-                if send(handle, stream, pieces).await.is_err() {
+                if send(handle, link, pieces).await.is_err() {
                     self.broken.set(true);
                     // The reader must not wait for a client that does not listen any more.
-                    stream.shutdown();
+                    link.stream.shutdown();
                 }
             }
             let count = batch.replies.len();
@@ -256,9 +252,12 @@ fn gather(replies: &[Reply]) -> Vec<Bytes> {
 }
 
 /// Sends all pieces, in as many sends as the socket needs.
-async fn send(handle: &Handle, stream: &Stream, mut pieces: Vec<Bytes>) -> Result<(), Errno> {
+async fn send(handle: &Handle, link: &Link, mut pieces: Vec<Bytes>) -> Result<(), Errno> {
     while !pieces.is_empty() {
-        let sent = match handle.send(stream, pieces.clone()).await {
+        link.sending.begin();
+        let outcome = handle.send(&link.stream, pieces.clone()).await;
+        link.sending.end();
+        let sent = match outcome {
             Ok(0) => return Err(Errno::PIPE),
             Ok(bytes) => bytes as usize,
             Err(Errno::INTR | Errno::AGAIN) => 0,

@@ -14,21 +14,24 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use voltier_block::{BlockDevice, Nanos};
-use voltier_ring::{Errno, Handle, Listener, Stream, StreamAddress, WakerCell};
+use voltier_ring::{Errno, Handle, KeepAlive, Listener, Stream, StreamAddress, WakerCell};
 
-use super::connection::{Connection, Link};
+use super::budget::{Budget, Seat};
+use super::connection::Connection;
 use super::info::ExportInfo;
+use super::link::{LOOKS_PER_STALL, Link};
 use crate::counters::{CounterCell, ExportCounters};
 use crate::error::ExportError;
-
-/// Connections open at once: 16 clients with 8 connections each. Further ones are closed at once.
-const CONNECTIONS_MAX: u64 = 128;
 
 /// How long requests in flight may take to finish when the server stops, in nanoseconds.
 const STOP_NS: Nanos = 5_000_000_000;
 
 /// How long to wait after a failed accept (no descriptor left, say), in nanoseconds.
 const ACCEPT_RETRY_NS: Nanos = 100_000_000;
+
+/// When a TCP peer that says nothing is asked whether it is there: after 60 s, then every 10 s. The peer is
+/// gone after the sixth question without an answer.
+const KEEP_ALIVE: KeepAlive = KeepAlive { idle_s: 60, interval_s: 10, questions: 6 };
 
 /// Asked of the kernel for sockets, per direction: a burst of 256 replies of 4 KiB. The kernel
 /// gives what `net.core.wmem_max` allows.
@@ -38,9 +41,18 @@ struct Shared {
     handle: Handle,
     info: Rc<ExportInfo>,
     counters: Arc<CounterCell>,
+    budget: Arc<Budget>,
+    /// The number of the export in the budget.
+    export: u64,
+    /// The outcome of the last accept, if it failed.
+    accept_error: Cell<Option<Errno>>,
     links: RefCell<BTreeMap<u64, Rc<Link>>>,
     stopping: Cell<bool>,
     stopper: WakerCell,
+    /// Wakes the watch when somebody waits for a peer.
+    watch: Rc<WakerCell>,
+    /// Wakes the watch out of its pause when the server stops.
+    watch_end: WakerCell,
 }
 
 /// A running NBD server. Dropping it leaves it running; [`stop`](Self::stop) ends it.
@@ -50,7 +62,7 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens at `at` and serves `device` to every client, on this core.
+    /// Listens at `at` and serves `device` to every client, on this core, within the daemon's budget.
     ///
     /// A socket file on which nobody listens is replaced; the new one is for its owner only (mode
     /// 0600). TCP port 0 asks the kernel for a free one: see [`address`](Self::address).
@@ -62,16 +74,23 @@ impl NbdServer {
         device: Rc<D>,
         info: ExportInfo,
         at: &StreamAddress,
+        budget: &Arc<Budget>,
     ) -> Result<Self, ExportError> {
         let listener = listen(at)?;
         let shared = Rc::new(Shared {
             handle: handle.clone(),
             info: Rc::new(info),
             counters: Arc::default(),
+            budget: budget.clone(),
+            export: budget.number_of_export(),
+            accept_error: Cell::new(None),
             links: RefCell::default(),
             stopping: Cell::new(false),
             stopper: WakerCell::default(),
+            watch: Rc::default(),
+            watch_end: WakerCell::default(),
         });
+        drop(handle.spawn(watch_clients(shared.clone())));
         drop(handle.spawn(accept_clients(shared.clone(), listener.clone(), device)));
         Ok(Self { shared, listener })
     }
@@ -94,6 +113,11 @@ impl NbdServer {
         }
     }
 
+    /// Why no client was accepted last, if that is so: no descriptor left, a socket that is broken.
+    pub fn trouble(&self) -> Option<io::Error> {
+        self.shared.accept_error.get().map(io::Error::from)
+    }
+
     /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.shared.counters.get()
@@ -104,6 +128,8 @@ impl NbdServer {
     pub async fn stop(self) {
         let shared = &self.shared;
         shared.stopping.set(true);
+        shared.watch.wake();
+        shared.watch_end.wake();
         self.listener.shutdown();
         if let StreamAddress::Unix(path) = self.address() {
             // A socket that is gone already is what the server wants.
@@ -123,6 +149,8 @@ impl NbdServer {
             let links: Vec<_> = shared.links.borrow().values().cloned().collect();
             links.iter().for_each(|link| link.abort());
         }
+        // The watch sees the end.
+        shared.handle.yield_now().await;
     }
 }
 
@@ -133,28 +161,67 @@ async fn accept_clients<D: BlockDevice>(shared: Rc<Shared>, listener: Listener, 
         if shared.stopping.get() {
             return;
         }
+        shared.accept_error.set(accepted.as_ref().err().copied());
         match accepted {
-            Ok(stream) if shared.counters.get().connections_open < CONNECTIONS_MAX => {
-                number += 1;
-                open(&shared, number, stream, device.clone());
-            }
-            Ok(stream) => stream.shutdown(),
+            Ok(stream) => match shared.budget.admit(shared.export, stream.peer_address()) {
+                Some(seat) => {
+                    number += 1;
+                    open(&shared, number, stream, seat, device.clone());
+                }
+                None => stream.shutdown(),
+            },
             Err(_) => shared.handle.sleep(ACCEPT_RETRY_NS).await,
         }
     }
 }
 
-fn open<D: BlockDevice>(shared: &Rc<Shared>, number: u64, stream: Stream, device: Rc<D>) {
-    // Both only make things faster, and the first is refused by Unix sockets.
+/// Cuts connections whose peers do not move. Rests while nobody waits for a peer.
+async fn watch_clients(shared: Rc<Shared>) {
+    let look_ns = shared.budget.limits().stall_ns / LOOKS_PER_STALL;
+    let is_needed = || shared.links.borrow().values().any(|link| link.waits());
+    while !shared.stopping.get() {
+        poll_fn(|context| {
+            if shared.stopping.get() || is_needed() {
+                return Poll::Ready(());
+            }
+            shared.watch.register(context);
+            Poll::Pending
+        })
+        .await;
+        let mut pause = pin!(shared.handle.sleep(look_ns));
+        poll_fn(|context| {
+            if shared.stopping.get() {
+                return Poll::Ready(());
+            }
+            shared.watch_end.register(context);
+            pause.as_mut().poll(context)
+        })
+        .await;
+        let links: Vec<_> = shared.links.borrow().values().cloned().collect();
+        for link in links.iter().filter(|link| link.is_stalled()) {
+            link.abort();
+        }
+    }
+}
+
+fn open<D: BlockDevice>(
+    shared: &Rc<Shared>,
+    number: u64,
+    stream: Stream,
+    seat: Seat,
+    device: Rc<D>,
+) {
+    // The first two only make things faster, and Unix sockets refuse the first and the last.
     let _ = stream.set_nodelay();
     let _ = stream.set_buffer_bytes(SOCKET_BUFFER_BYTES);
-    let link = Rc::new(Link::new(stream));
+    let _ = stream.set_keep_alive(KEEP_ALIVE);
+    let link = Rc::new(Link::new(stream, &shared.watch));
     shared.links.borrow_mut().insert(number, link.clone());
     shared.counters.connected();
     let (handle, shared) = (shared.handle.clone(), shared.clone());
     let task = async move {
         let (handle, info) = (shared.handle.clone(), shared.info.clone());
-        Connection::run(handle, link, device, info, shared.counters.clone()).await;
+        Connection::run(handle, link, device, info, shared.counters.clone(), seat).await;
         shared.counters.disconnected();
         shared.links.borrow_mut().remove(&number);
         shared.stopper.wake();

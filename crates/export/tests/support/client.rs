@@ -31,7 +31,11 @@ pub(crate) fn request(kind: u16, flags: u16, cookie: u64, offset: u64, length: u
 
 impl Client {
     pub(crate) fn connect(path: &Path, structured: bool) -> Self {
-        let stream = UnixStream::connect(path).unwrap();
+        Self::shake_hands(UnixStream::connect(path).unwrap(), structured)
+    }
+
+    /// A client over a connected socket of any family.
+    pub(crate) fn shake_hands(stream: UnixStream, structured: bool) -> Self {
         let mut client = Self { stream, structured };
         let mut greeting = [0; 18];
         client.stream.read_exact(&mut greeting).unwrap();

@@ -374,7 +374,7 @@ impl Target {
             return Err(self.refuse("is no volume: it has no FUSE file"));
         };
         let export = ExportSpec::Fuse(path.to_path_buf());
-        volume.ask(&Request::Export { name: volume.name.clone(), export })?;
+        volume.ask(&Request::Export { name: volume.name.clone(), export, insecure: false })?;
         Ok(path.to_path_buf())
     }
 
@@ -442,7 +442,11 @@ impl VolumeTarget {
         let socket = self.state.join(format!("{}.lab-{}.sock", self.name, std::process::id()));
         let export = ExportSpec::Nbd(voltier_control::NbdAddress::Unix(socket));
         self.uri = export.uri(&self.name);
-        self.ask(&Request::Export { name: self.name.clone(), export: export.clone() })?;
+        self.ask(&Request::Export {
+            name: self.name.clone(),
+            export: export.clone(),
+            insecure: false,
+        })?;
         self.export = Some(export);
         Ok(())
     }

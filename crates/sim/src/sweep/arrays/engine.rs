@@ -480,6 +480,10 @@ impl Engine for ArraySimEngine {
 
     fn clear_dead(&mut self, _: &ExportSpec) {}
 
+    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+        None
+    }
+
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         0
     }

@@ -241,6 +241,10 @@ impl Engine for SimEngine {
 
     fn clear_dead(&mut self, _: &ExportSpec) {}
 
+    fn export_trouble(&mut self, _: &VolumeName, _: &ExportSpec) -> Option<String> {
+        None
+    }
+
     fn clients(&mut self, _: &VolumeName, _: &ExportSpec) -> u64 {
         // Clients are cut off by the export that closes.
         0

@@ -1,0 +1,89 @@
+//! Goal: `show` tells the truth about exports; one that cannot be opened is tried again; none reaches other
+//! hosts unasked.
+
+use std::time::{Duration, Instant};
+
+use voltier_cache::Mode;
+use voltier_control::protocol::Request;
+use voltier_control::{ExportSpec, ExportState};
+
+use super::books::{Fixture, name};
+
+fn request(fixture: &Fixture, address: &str, insecure: bool) -> Request {
+    let address = match address {
+        "" => voltier_control::NbdAddress::Unix(fixture.path("s.sock")),
+        text => text.parse().unwrap(),
+    };
+    Request::Export { name: name(), export: ExportSpec::Nbd(address), insecure }
+}
+
+/// The state of the only export, and why.
+fn export(fixture: &mut Fixture) -> (ExportState, String) {
+    let exports = fixture.state().exports;
+    assert_eq!(exports.len(), 1);
+    (exports[0].state, exports[0].error.clone())
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the time that the control plane is told")]
+fn an_export_whose_address_is_not_there_is_tried_again_with_longer_pauses() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let ask = request(&fixture, "", false);
+    fixture.service.handle(ask);
+    fixture.steer(|books| books.exports_fail = true);
+    fixture.restart(true);
+    let failed = (ExportState::Failed, "cannot listen there".to_owned());
+    assert_eq!(export(&mut fixture), failed);
+    assert_eq!(fixture.calls(), ["open Load", "export nbd"]);
+
+    let begun = Instant::now();
+    let mut at = begun + Duration::from_secs(2);
+    for pause_s in [2, 4, 8, 16, 32, 60, 60] {
+        let pause = Duration::from_secs(pause_s);
+        assert_eq!(fixture.service.look_for_devices(at), Some(pause));
+        assert_eq!(fixture.calls(), ["export nbd"]);
+        let early = at + pause - Duration::from_secs(1);
+        assert_eq!(fixture.service.look_for_devices(early), Some(Duration::from_secs(1)));
+        assert_eq!(fixture.calls(), [""; 0]);
+        assert_eq!(export(&mut fixture), failed);
+        at += pause;
+    }
+    fixture.steer(|books| books.exports_fail = false);
+    assert_eq!(fixture.service.look_for_devices(at), None);
+    assert_eq!(export(&mut fixture), (ExportState::Open, String::new()));
+    assert_eq!(fixture.service.look_for_devices(at + Duration::from_secs(600)), None);
+    assert_eq!(fixture.calls(), ["export nbd"]);
+}
+
+#[test]
+fn a_dead_export_and_one_of_a_volume_that_is_not_served_are_not_shown_as_open() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let ask = request(&fixture, "", false);
+    fixture.service.handle(ask);
+    assert_eq!(export(&mut fixture).0, ExportState::Open);
+    fixture.steer(|books| books.exports_fail = true);
+    assert_eq!(export(&mut fixture), (ExportState::Failed, "its socket is gone".to_owned()));
+    std::fs::remove_file(fixture.path("hdd")).unwrap();
+    fixture.restart(true);
+    assert_eq!(export(&mut fixture).0, ExportState::Closed);
+}
+
+#[test]
+fn an_export_to_other_hosts_needs_consent_and_a_recorded_one_has_it() {
+    let mut fixture = Fixture::new();
+    fixture.create(Mode::WriteBack);
+    let ask = request(&fixture, "tcp:0.0.0.0:10809", false);
+    let told = fixture.error(ask);
+    assert!(told.contains("--insecure") && told.contains("no password"), "{told}");
+    assert!(fixture.state().exports.is_empty());
+    assert!(fixture.registry().volumes()[0].exports.is_empty());
+    let ask = request(&fixture, "tcp:0.0.0.0:10809", true);
+    fixture.service.handle(ask);
+    fixture.restart(true);
+    assert_eq!(export(&mut fixture).0, ExportState::Open);
+    let again = request(&fixture, "tcp:0.0.0.0:10809", false);
+    fixture.service.handle(again);
+    assert_eq!(export(&mut fixture).0, ExportState::Open);
+}

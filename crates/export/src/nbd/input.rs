@@ -1,0 +1,81 @@
+//! The receive buffer of a connection.
+
+use voltier_block::Buf;
+
+use super::session::Session;
+
+/// Room for received bytes: two of the longest writes that are copied out of it. With one receive come
+/// 127 writes of 4 KiB, or thousands of reads.
+pub(super) const INPUT_BYTES: usize = 512 << 10;
+
+/// Room for received bytes before the handshake is over: the longest option.
+const HANDSHAKE_BYTES: usize = Session::INPUT_BYTES_MAX;
+
+/// Most that is received while large writes come in. The data of large writes go straight to a buffer of
+/// their own, and what was received with the header had to be copied.
+const INPUT_BYTES_BEFORE_LARGE: usize = 4096;
+
+/// A receive buffer with what is unread in it.
+pub(super) struct Input {
+    /// Absent while the kernel fills it.
+    buf: Option<Buf>,
+    start: usize,
+    end: usize,
+    expects_large: bool,
+}
+
+impl Input {
+    /// A buffer for a handshake.
+    pub(super) fn for_handshake() -> Self {
+        Self { buf: Some(Buf::new(HANDSHAKE_BYTES)), start: 0, end: 0, expects_large: false }
+    }
+
+    /// Makes room for requests and their data.
+    pub(super) fn grow(&mut self) {
+        let mut buf = Buf::new(INPUT_BYTES);
+        let unread = self.unread();
+        buf[..unread.len()].copy_from_slice(unread);
+        (self.start, self.end) = (0, unread.len());
+        self.buf = Some(buf);
+    }
+
+    /// The unread bytes.
+    pub(super) fn unread(&self) -> &[u8] {
+        self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
+    }
+
+    /// Marks the first `bytes` as read.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        assert!(bytes <= self.end - self.start, "more consumed than is there");
+        self.start += bytes;
+    }
+
+    /// Says whether the last request was a write too large to wait for in here.
+    pub(super) fn expect_large(&mut self, large: bool) {
+        self.expects_large = large;
+    }
+
+    /// Takes the buffer for a receive: the part to be filled, and the rest.
+    pub(super) fn lend(&mut self) -> (Buf, Lent) {
+        let mut buf = self.buf.take().expect("lent once at a time");
+        buf.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let unread = buf.split_to(self.end);
+        let most = if self.expects_large { INPUT_BYTES_BEFORE_LARGE } else { buf.len() };
+        let free = buf.split_to(most.min(buf.len()));
+        (free, Lent { unread, tail: buf })
+    }
+
+    /// Takes the buffer back with what was received into its free part.
+    pub(super) fn give_back(&mut self, lent: Lent, free: Buf, received_bytes: usize) {
+        self.buf = Some(lent.unread.join(free).join(lent.tail));
+        self.end += received_bytes;
+    }
+}
+
+/// The parts of a lent buffer around the one that is filled, its neighbours in memory.
+pub(super) struct Lent {
+    unread: Buf,
+    tail: Buf,
+}
