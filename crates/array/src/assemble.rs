@@ -305,17 +305,35 @@ fn check_presence(
     Ok(())
 }
 
-/// The whole region map of a device, if it can be read.
-async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Option<Vec<u8>> {
+/// The region map of a device. Blocks that cannot be read are zeroes, which are no page of a map: the other
+/// members tell what is in them.
+async fn read_map<D: BlockDevice>(device: &D, map: &RegionMap) -> Vec<u8> {
     let longest = u64::from(device.limits().max_transfer_bytes) / MAP_BLOCK_BYTES * MAP_BLOCK_BYTES;
-    let (mut bytes, mut rest) = (Vec::new(), map.block_count() * MAP_BLOCK_BYTES);
-    while rest > 0 {
-        let now = rest.min(longest.max(MAP_BLOCK_BYTES));
-        let at = Lba::from_bytes(MAP_START_BYTES + bytes.len() as u64);
-        bytes.extend_from_slice(&device.read(at, Buf::new(now as usize)).await.ok()?);
-        rest -= now;
+    let all = map.block_count() * MAP_BLOCK_BYTES;
+    let mut bytes = Vec::new();
+    for start in (0..all).step_by(longest.max(MAP_BLOCK_BYTES) as usize) {
+        let count = longest.max(MAP_BLOCK_BYTES).min(all - start);
+        let at = Lba::from_bytes(MAP_START_BYTES + start);
+        match device.read(at, Buf::new(count as usize)).await {
+            Ok(read) => bytes.extend_from_slice(&read),
+            Err(_) => bytes.extend(read_map_blocks(device, start, count).await),
+        }
     }
-    Some(bytes)
+    bytes
+}
+
+/// A part of the map, block by block.
+async fn read_map_blocks<D: BlockDevice>(device: &D, start: u64, count: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count as usize);
+    for start in (start..start + count).step_by(MAP_BLOCK_BYTES as usize) {
+        let block = Buf::new(MAP_BLOCK_BYTES as usize);
+        let read = device.read(Lba::from_bytes(MAP_START_BYTES + start), block).await;
+        match read {
+            Ok(block) => bytes.extend_from_slice(&block),
+            Err(_) => bytes.resize(bytes.len() + MAP_BLOCK_BYTES as usize, 0),
+        }
+    }
+    bytes
 }
 
 /// The regions whose stripes may not match after a start from this map. A region of which nobody knows
@@ -427,7 +445,7 @@ async fn examine_all<D: BlockDevice>(
     for candidate in members.values() {
         maps.push(read_map(&candidate.device, &empty).await);
     }
-    let maps: Vec<Option<&[u8]>> = maps.iter().map(Option::as_deref).collect();
+    let maps: Vec<Option<&[u8]>> = maps.iter().map(|map| Some(&map[..])).collect();
     let mut joined = RegionMap::join(array.uuid, array.geometry.member_sectors(), &maps);
     let journal = choose_journal(&array, journals, options)?;
     if journal.is_lost && array.usage != Usage::Clean {

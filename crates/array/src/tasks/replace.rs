@@ -54,6 +54,18 @@ pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceErro
     Ok(())
 }
 
+/// Whether a device does not serve, wherever it is put. Else its place is taken, or the array does not get on.
+fn is_about_device(error: &ArrayError) -> bool {
+    let ArrayError::Replace(error) = error else { return false };
+    match error {
+        ReplaceError::NoSuchMember { .. }
+        | ReplaceError::Stopped
+        | ReplaceError::Busy { .. }
+        | ReplaceError::Hopeless { .. } => false,
+        _ => true,
+    }
+}
+
 /// Brings devices into the array in the places of members.
 pub(crate) struct Replacements<D> {
     handle: Handle,
@@ -276,14 +288,27 @@ impl<D: BlockDevice> Replacements<D> {
         }
         let own = self.clone();
         drop(self.handle.spawn(async move {
-            while let Some(member) = own.place_for_spare() {
-                let spare = own.spares.borrow_mut().pop_front();
-                let Some(Spare { device, uuid }) = spare else { break };
-                // One that does not serve is no spare any more; the next one may.
-                let _ = own.replace(member, device, uuid).await;
-            }
+            own.use_spares().await;
             own.is_using_spares.set(false);
         }));
+    }
+
+    /// Puts spares in places one after the other, until none waits or no place is free.
+    async fn use_spares(&self) {
+        while let Some(member) = self.place_for_spare() {
+            let spare = self.spares.borrow_mut().pop_front();
+            let Some(Spare { device, uuid }) = spare else { return };
+            let Err(error) = self.replace(member, device.clone(), uuid).await else { continue };
+            if is_about_device(&error) {
+                // One that does not serve is no spare any more; the next one may.
+                continue;
+            }
+            self.spares.borrow_mut().push_front(Spare { device, uuid });
+            if matches!(error, ArrayError::Io(_)) {
+                // The record could not be stored: no spare would come further.
+                return;
+            }
+        }
     }
 
     /// Lost members that can be rebuilt.

@@ -1,8 +1,8 @@
 //! Members that an assembly lets into an array, and those that it refuses.
 
 use voltier_array::{
-    Array, ArrayError, AssembleOptions, Consistency, DeviceError, Level, MemberState,
-    MetadataError, Usage,
+    Array, ArrayError, AssembleOptions, Consistency, DeviceError, Level, MAP_START_BYTES,
+    MemberState, MetadataError, Usage,
 };
 use voltier_block::{BlockDevice, Bytes, Durability, Lba};
 
@@ -276,5 +276,31 @@ fn what_cannot_be_made_is_refused_before_anything_is_written() {
         world.create(&good).await;
         let found = Array::examine(&world.drives[3]).await.expect("whole").expect("a member");
         assert_eq!((found.member.0, &found.array.name[..], found.array.event), (3, "box", 2));
+    });
+}
+
+#[test]
+fn an_unreadable_block_of_a_region_map_costs_no_other_block() {
+    // So large that the map has two blocks.
+    let bytes = 12 << 30;
+    with_drives(0, move |world| async move {
+        let drive =
+            |number| Drive::new(&world.handle, &world.power, bytes, Medium::default(), number);
+        let drives: Vec<Drive> = (0..2).map(drive).collect();
+        let options = options(Level::Raid1, 2, Consistency::Bitmap);
+        let array = Array::create(&world.handle, &options, drives.clone()).await.expect("possible");
+        write(&array, 0, 1).await.expect("write");
+        array.stop().await.expect("stop");
+        let regions = array.status().expect("it has one").regions;
+        drop(array);
+        let block_at = |block: u64| (MAP_START_BYTES + block * 4096) / 512;
+        drives[0].unreadable.borrow_mut().insert(block_at(0));
+        drives[1].unreadable.borrow_mut().insert(block_at(1));
+        let assembled = Array::assemble(&world.handle, drives.clone(), PLAIN).await;
+        let (array, report) = assembled.unwrap_or_else(|error| panic!("{error}"));
+        let status = array.status().expect("it has one");
+        assert_eq!((report.regions_to_resync, status.regions_written), (0, 1), "of {regions}");
+        assert_eq!(read(&array, 0).await, Ok(1));
+        assert!(drives.iter().all(|drive| drive.unreadable.borrow().is_empty()), "both are mended");
     });
 }

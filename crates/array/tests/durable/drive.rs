@@ -1,7 +1,7 @@
 //! Drives that forget what no flush covered, all at once when the power is cut.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::rc::Rc;
 
@@ -186,6 +186,8 @@ pub(crate) struct Drive {
     answers: Rc<Signal>,
     /// Requests that it has.
     requests: Rc<Cell<usize>>,
+    /// Sectors that give a medium error when they are read, until they are written.
+    pub(crate) unreadable: Rc<RefCell<BTreeSet<u64>>>,
 }
 
 impl Drive {
@@ -209,6 +211,7 @@ impl Drive {
             lost_requests: Rc::default(),
             answers: Rc::default(),
             requests: Rc::default(),
+            unreadable: Rc::default(),
         }
     }
 
@@ -251,6 +254,7 @@ impl Drive {
         if at.0 == 0 || at.0 + 8 == self.limits.sectors {
             self.superblock_writes.set(self.superblock_writes.get() + 1);
         }
+        let sectors = (data.len() / SECTOR) as u64;
         let number = self.medium.borrow_mut().begin(at, data);
         self.power.step().await;
         let lost = self.lost_requests.get();
@@ -259,6 +263,8 @@ impl Drive {
             pending::<()>().await;
         }
         self.late().await?;
+        let end = at.0 + sectors;
+        self.unreadable.borrow_mut().retain(|sector| !(at.0..end).contains(sector));
         self.medium.borrow_mut().complete(number, durability);
         self.power.step().await;
         Ok(())
@@ -274,6 +280,10 @@ impl BlockDevice for Drive {
         self.reads.set(self.reads.get() + 1);
         let read = async move |drive: Drive| {
             drive.late().await?;
+            let end = at.0 + (into.len() / SECTOR) as u64;
+            if drive.unreadable.borrow().range(at.0..end).next().is_some() {
+                return Err(IoError::Medium);
+            }
             let medium = drive.medium.borrow();
             for (index, sector) in into.chunks_mut(SECTOR).enumerate() {
                 sector.copy_from_slice(medium.read(at.0 + index as u64));

@@ -253,6 +253,38 @@ fn a_spare_takes_the_place_of_a_lost_member_by_itself_and_the_next_one_of_a_spar
 }
 
 #[test]
+fn a_spare_waits_on_when_another_device_takes_the_place_first() {
+    with_drives(6, |world| async move {
+        let array = made(&world, Level::Raid5, 4, Consistency::Bitmap).await;
+        let blocks = blocks(Level::Raid5, 4);
+        for block in blocks {
+            write(&array, block, 1).await.expect("write");
+        }
+        array.add_spare(world.drives[4].clone(), NEW).expect("it suits");
+        world.drives[4].set_hung(true);
+        array.fail(2).expect("one may go");
+        // The spare is on its way, and its label is not read yet.
+        world.handle.sleep(SECOND_NS).await;
+        assert_eq!(array.status().expect("it has one").spares, 0);
+        let replaced = array.replace(2, world.drives[5].clone(), [78; 16]).await;
+        assert_eq!(replaced, Ok(Replacement::Rebuild));
+        world.drives[4].set_hung(false);
+        array.ended(BackgroundTask::Rebuild).await;
+        world.handle.sleep(SECOND_NS).await;
+        let status = array.status().expect("it has one");
+        assert_eq!((status.spares, status.members[2].uuid), (1, [78; 16]));
+        array.fail(1).expect("one may go");
+        for _ in 0..100 {
+            world.handle.sleep(SECOND_NS).await;
+        }
+        assert_eq!(array.status().expect("it has one").members[1].uuid, NEW);
+        array.stop().await.expect("stop");
+        drop(array);
+        check_without(&world, &[0, 3, 4], blocks, 1).await;
+    });
+}
+
+#[test]
 fn a_member_in_service_is_replaced_without_being_degraded_for_a_moment() {
     for level in [Level::Raid0, Level::Raid1, Level::Raid5] {
         with_drives(5, move |world| async move {
