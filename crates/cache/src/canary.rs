@@ -56,6 +56,10 @@ pub enum Canary {
     RecordNotUndone,
     /// A failed flush of the SSD makes records durable.
     FailedFlushBelieved,
+    /// An origin is believed whatever the sample of clean lines says.
+    SampleIgnored,
+    /// A sample has lines of regions that were being written past the log.
+    IntentBitsUnasked,
 }
 
 voltier_ring::canary_switch!(Canary);

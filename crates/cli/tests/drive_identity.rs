@@ -132,3 +132,83 @@ fn a_copy_of_the_disk_takes_its_place_when_the_user_says_so_and_gets_the_dirty_l
     let copy = instance.path("copy");
     assert_eq!(blocks_of(copy.to_str().unwrap()), [3; BLOCKS as usize]);
 }
+
+/// Exchanges what two files hold, as two disks without marks that have changed names.
+fn swap_contents(one: &str, other: &str) {
+    let (first, second) = (fs::read(one).unwrap(), fs::read(other).unwrap());
+    fs::write(one, second).unwrap();
+    fs::write(other, first).unwrap();
+}
+
+/// A volume whose cache has clean lines by which it knows its origin, and dirty ones of `byte`.
+fn with_clean_and_dirty_lines(instance: &Instance, name: &str, byte: u8) -> String {
+    let hdd = with_dirty_lines(instance, name, byte + 100);
+    instance.run(&["flush", name]).ok();
+    let mut nbd = client(instance, name);
+    for block in BLOCKS / 2..BLOCKS {
+        nbd.write(block * MIB / 2, &[byte; BLOCK]).unwrap();
+    }
+    nbd.flush().unwrap();
+    hdd
+}
+
+/// The first bytes of the blocks then: half of them as flushed, the others as written last.
+fn newest(byte: u8) -> Vec<u8> {
+    let half = BLOCKS as usize / 2;
+    [[byte + 100].repeat(half), [byte].repeat(half)].concat()
+}
+
+#[test]
+fn disks_without_marks_that_change_names_after_a_power_cut_are_refused_and_nothing_is_written() {
+    let instance = Instance::new();
+    let a = with_clean_and_dirty_lines(&instance, "a", 1);
+    let b = with_clean_and_dirty_lines(&instance, "b", 2);
+    instance.kill();
+    swap_contents(&a, &b);
+    let before = [fs::read(&a).unwrap(), fs::read(&b).unwrap()];
+    for (name, hdd) in [("a", &a), ("b", &b)] {
+        let shown = instance.show(name);
+        assert_eq!(shown["state"], "failed", "{shown}");
+        let problem = shown["error"].as_str().unwrap();
+        let way_on = format!("`voltier set {name} hdd={hdd}`");
+        for words in ["32 of 32 sampled lines differ", "32 dirty lines", &way_on, "--no-flush"] {
+            assert!(problem.contains(words), "{words}: {problem}");
+        }
+        instance.run(&["flush", name]).refused(1, "sampled lines differ");
+    }
+    instance.stop();
+    assert!(before == [fs::read(&a).unwrap(), fs::read(&b).unwrap()], "a wrong disk was written");
+    // Each is where it was again, and has everything after a flush.
+    swap_contents(&a, &b);
+    for (name, byte, hdd) in [("a", 1, &a), ("b", 2, &b)] {
+        instance.run(&["flush", name]).ok();
+        assert_eq!(blocks_of(hdd), newest(byte));
+    }
+}
+
+#[test]
+fn what_a_changed_disk_holds_counts_when_the_user_says_so_once() {
+    let instance = Instance::new();
+    let hdd = with_clean_and_dirty_lines(&instance, "v", 1);
+    instance.kill();
+    // Somebody restores an older copy of the disk: its first half is other data now.
+    let change = |byte: u8| {
+        let file = File::options().write(true).open(&hdd).unwrap();
+        (0..BLOCKS / 2).for_each(|block| file.write_all_at(&[byte], block * MIB / 2).unwrap());
+    };
+    change(77);
+    instance.run(&["export", "v", "--nbd"]).refused(1, "or was changed");
+    instance.run(&["set", "v", &format!("hdd={hdd}")]).ok();
+    assert_eq!(instance.show("v")["state"], "running");
+    assert_eq!(client(&instance, "v").read(0, BLOCK).unwrap()[0], 77, "no old copy is served");
+    instance.run(&["flush", "v"]).ok();
+    let half = BLOCKS as usize / 2;
+    assert_eq!(blocks_of(&hdd), [[77].repeat(half), [1].repeat(half)].concat());
+    // The word was about that content: the next change is refused again.
+    client(&instance, "v").write(40 * MIB, &[9; BLOCK]).unwrap();
+    client(&instance, "v").flush().unwrap();
+    instance.kill();
+    let file = File::options().write(true).open(&hdd).unwrap();
+    (BLOCKS / 2..BLOCKS).for_each(|block| file.write_all_at(&[5], block * MIB / 2).unwrap());
+    instance.run(&["export", "v", "--nbd"]).refused(1, "or was changed");
+}

@@ -2,14 +2,23 @@
 //! drives, and the simulator with its own.
 
 use voltier_block::BlockDevice;
-use voltier_volume::{Cache, OpenOptions, Opened, UnwritableSsd, Volume};
+use voltier_volume::{
+    Cache, OpenError, OpenOptions, Opened, OriginTrust, UnwritableSsd, Volume, VolumeError,
+};
 
 use crate::engine::CacheStart;
 use crate::error::{ControlError, ControlResult};
-use crate::records::{CacheRecord, VolumeRecord};
+use crate::records::{CacheRecord, Identity, VolumeRecord};
 use crate::settings::Settings;
 
-/// Opens or makes the cache of a record in front of a volume; what was found.
+/// The seed of a cache, from its identity: of its dice, and of the choice of lines by which a start knows the
+/// origin.
+pub fn seed_of(uuid: &Identity) -> u64 {
+    u64::from_le_bytes(*uuid.0.first_chunk().expect("16 bytes"))
+}
+
+/// Opens or makes the cache of a record in front of a volume; what was found. `owner` is the record of the
+/// volume, if there is one yet.
 ///
 /// # Errors
 /// One line for the user; the volume is then as before.
@@ -18,34 +27,54 @@ pub async fn put_in_front<D: BlockDevice>(
     ssd: D,
     cache: &CacheRecord,
     start: CacheStart,
+    owner: Option<&VolumeRecord>,
 ) -> ControlResult<Opened> {
     let uuid = cache.uuid.0;
-    let [seed, _] =
-        [0, 8].map(|at| u64::from_le_bytes(*uuid[at..].first_chunk().expect("16 bytes")));
     let options = OpenOptions {
         uuid: Some(uuid),
         generation_min: cache.generation,
         settings: cache.settings.for_cache(),
-        seed,
+        seed: seed_of(&cache.uuid),
         unwritable: match start {
             CacheStart::Format => UnwritableSsd::Refuse,
-            CacheStart::Load if cache.evacuating => UnwritableSsd::EvacuateFurther,
-            CacheStart::Load => UnwritableSsd::Evacuate,
+            _ if cache.evacuating => UnwritableSsd::EvacuateFurther,
+            CacheStart::Load | CacheStart::Adopt => UnwritableSsd::Evacuate,
+        },
+        origin: match start {
+            CacheStart::Adopt => OriginTrust::AsFound,
+            CacheStart::Format | CacheStart::Load => OriginTrust::AsBefore,
         },
     };
     let opened = match start {
-        CacheStart::Load => volume.attach_existing(ssd, options).await,
+        CacheStart::Load | CacheStart::Adopt => volume.attach_existing(ssd, options).await,
         CacheStart::Format => {
             volume.attach_new(ssd, &cache.settings.for_format(uuid)?, options).await
         }
     };
-    let opened = opened
-        .map_err(|error| ControlError::failed(format!("the cache on {}: {error}", cache.device)))?;
+    let opened = opened.map_err(|error| {
+        let ways_on = owner.map_or_else(String::new, |owner| ways_on(&error, owner));
+        ControlError::failed(format!("the cache on {}: {error}{ways_on}", cache.device))
+    })?;
     if let Some(cached) = volume.cache() {
         // Changed while it served, and the daemon was killed before the SSD knew.
         cached.set_policy(cache.settings.policy);
     }
     Ok(opened)
+}
+
+/// The ways on of a user whose cache does not know the origin; empty if that is not the error.
+fn ways_on(error: &VolumeError, owner: &VolumeRecord) -> String {
+    let (VolumeError::Open(OpenError::OriginChanged { .. })
+    | VolumeError::Open(OpenError::ForeignOrigin { .. })) = error
+    else {
+        return String::new();
+    };
+    let VolumeRecord { name, origin, .. } = owner;
+    format!(
+        "; connect the right drive as {origin}, then `voltier start {name}`, or, if what {origin} holds now \
+         counts, `voltier set {name} hdd={origin}`, or give those lines up with \
+         `voltier detach {name} --no-flush`"
+    )
 }
 
 /// Looks whether the origin of a record is not the SSD of that very record. Voltier would serve two

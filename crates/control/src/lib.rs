@@ -45,7 +45,7 @@ pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
-pub use front::{check_origin, configure, put_in_front};
+pub use front::{check_origin, configure, put_in_front, seed_of};
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,

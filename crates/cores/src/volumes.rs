@@ -84,8 +84,8 @@ pub(super) async fn open(
     let volume = Volume::plain(&handle, origin);
     voltier_control::check_origin(&volume, &record).await?;
     let (mut generation, mut evacuates) = (0, false);
-    if let Some(cache) = record.cache.filter(|cache| cache.failed.is_none()) {
-        let opened = put_in_front(&handle, &volume, &cache, start, gate).await?;
+    if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
+        let opened = put_in_front(&handle, &volume, (cache, Some(&record)), start, gate).await?;
         (generation, evacuates) = (opened.generation, opened.evacuates);
     }
     let size_bytes = volume.limits().bytes();
@@ -104,13 +104,13 @@ pub(super) async fn open(
 async fn put_in_front(
     handle: &Handle,
     volume: &Volume<Drive>,
-    cache: &CacheRecord,
+    (cache, owner): (&CacheRecord, Option<&VolumeRecord>),
     start: CacheStart,
     gate: LossGate,
 ) -> ControlResult<Opened> {
     let ssd = table::open_ssd(handle, &cache.device)?;
-    let opened = voltier_control::put_in_front(volume, ssd, cache, start).await?;
-    if opened.origin_changed || opened.suspect_lines > 0 {
+    let opened = voltier_control::put_in_front(volume, ssd, cache, start, owner).await?;
+    if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
         eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
@@ -152,7 +152,7 @@ pub(super) async fn attach(
     gate: LossGate,
 ) -> ControlResult<u64> {
     let volume = resident(&name)?.volume.clone();
-    let opened = put_in_front(&handle, &volume, &cache, CacheStart::Format, gate).await?;
+    let opened = put_in_front(&handle, &volume, (&cache, None), CacheStart::Format, gate).await?;
     Ok(opened.generation)
 }
 

@@ -49,6 +49,8 @@ pub enum FaultKind {
     StaleSsd,
     /// At a start, SSD and origin have changed places.
     WrongOrder,
+    /// At a start, another drive is in the place of the origin, or somebody else wrote to the origin.
+    ForeignOrigin,
 }
 
 /// A request, as far as faults are concerned.
@@ -63,7 +65,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 21] = [
+    pub const ALL: [FaultKind; 22] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -85,6 +87,7 @@ impl FaultKind {
         FaultKind::DaemonKill,
         FaultKind::StaleSsd,
         FaultKind::WrongOrder,
+        FaultKind::ForeignOrigin,
     ];
 
     /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
@@ -128,6 +131,7 @@ impl FaultKind {
             FaultKind::DaemonKill => "daemon-kill",
             FaultKind::StaleSsd => "stale-ssd",
             FaultKind::WrongOrder => "wrong-order",
+            FaultKind::ForeignOrigin => "foreign-origin",
         }
     }
 

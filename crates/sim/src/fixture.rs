@@ -113,7 +113,7 @@ pub(crate) struct CacheFixture {
     pub(crate) dissolving: Cell<bool>,
     pub(crate) lost: Cell<bool>,
     pub(crate) ssd_damaged: Rc<Cell<bool>>,
-    origin_damaged: Rc<Cell<bool>>,
+    pub(crate) origin_damaged: Rc<Cell<bool>>,
     /// The SSD refuses writes at worst: what is on it can be read.
     only_refuses_writes: Cell<bool>,
     stopped: Cell<bool>,
@@ -259,7 +259,9 @@ impl CacheFixture {
     ) -> Result<Rc<DeviceUnderTest<SimCache>>, OpenError> {
         let drives = self.drives.borrow().clone();
         let (settings, least) = (profile.settings(mode), self.generation.get());
-        let (device, generation) = open_as(self.uuid, world, &drives, settings, least).await?;
+        let (device, opened) = open_as(self.uuid, world, &drives, settings, least).await?;
+        assert!(opened.differing_lines == 0 || self.origin_damaged.get(), "not so: {opened:?}");
+        let generation = opened.generation;
         self.generation.set(generation);
         self.process.set(self.process.get() + 1);
         self.stopped.set(false);
@@ -312,7 +314,9 @@ impl CacheFixture {
         match error {
             OpenError::NotACache if self.dissolving.get() => true,
             // Bit rot between the stop and the start, or put elsewhere: it is noticed, as promised.
-            OpenError::OriginChanged { .. } if self.origin_damaged.get() => true,
+            OpenError::OriginChanged { .. } | OpenError::ForeignOrigin { .. } => {
+                self.origin_damaged.get()
+            }
             OpenError::Layout(_) => self.ssd_damaged.get(),
             _ => world.is_excused() || self.ssd_damaged.get(),
         }

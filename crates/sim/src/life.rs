@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, Buf, Durability, Nanos, SectorRange};
-use voltier_cache::{Health, Mode, OpenError};
+use voltier_block::{BlockDevice, Buf, Durability, Lba, Nanos, SectorRange};
+use voltier_cache::{Health, Mode, OpenError, Settings};
 
 use crate::disk::SimDisk;
 use crate::fault::FaultKind;
@@ -78,10 +78,60 @@ pub(crate) async fn expect_refused(
     world.ledger().count(|counts| counts.refused += 1);
 }
 
+/// Starts before another origin, on copies of the drives: refused while lines are dirty if the start before
+/// the right origin had clean lines to compare. Nothing is changed.
+pub(crate) async fn try_foreign_origin(
+    world: &World,
+    fixture: &CacheFixture,
+    profile: &Profile,
+    settings: &Settings,
+) {
+    let media = fixture.drives.borrow().clone();
+    let (ssd, right) = (media.0.medium(), media.1.medium());
+    let copies = |origin: &Medium| {
+        let ssd = SimDisk::new(world, &profile.ssd, ssd.clone());
+        (ssd, SimDisk::new(world, &profile.origin, origin.clone()))
+    };
+    let (uuid, least) = (fixture.uuid, fixture.generation.get());
+    let Ok((known, found)) = open_as(uuid, world, &copies(&right), settings.clone(), least).await
+    else {
+        return;
+    };
+    known.kill();
+    let dirty = known.status().lines_dirty;
+    if found.sampled_lines == 0 || found.origin_changed {
+        return;
+    }
+    let mut foreign = right;
+    for sector in profile.windows().iter().flat_map(|window| window.start.0..window.end().0) {
+        let mut bytes = [0; 512];
+        foreign.peek(Lba(sector), &mut bytes);
+        foreign.overwrite(sector * 512, &bytes.map(|byte| !byte));
+    }
+    let drives = copies(&foreign);
+    let before = (drives.0.changes(), drives.1.changes());
+    world.ledger().fault(FaultKind::ForeignOrigin);
+    match open_as(uuid, world, &drives, settings.clone(), least).await {
+        Ok((emptied, opened)) => {
+            emptied.kill();
+            assert!(dirty == 0, "{dirty} dirty lines before a foreign origin: {opened:?}");
+            assert!(opened.origin_changed, "a foreign origin is trusted: {opened:?}");
+            assert_eq!(emptied.status().lines_used, 0, "lines of another origin");
+        }
+        Err(OpenError::OriginChanged { .. } | OpenError::ForeignOrigin { .. }) => {
+            assert!(dirty > 0, "a clean cache is refused before a foreign origin");
+            let after = (drives.0.changes(), drives.1.changes());
+            assert_eq!(after, before, "a foreign origin changes a drive");
+            world.ledger().count(|counts| counts.refused += 1);
+        }
+        Err(error) => panic!("a foreign origin looks like something else: {error}"),
+    }
+}
+
 /// Writes everything back, takes the cache away and checks the plain origin. Does nothing where an
 /// SSD that is lost or damaged stands in the way.
 pub(crate) async fn dissolve(dut: &Rc<DeviceUnderTest<SimCache>>, fixture: &CacheFixture) {
-    let settings = voltier_cache::Settings { mode: Mode::PassThrough, ..dut.device.settings() };
+    let settings = Settings { mode: Mode::PassThrough, ..dut.device.settings() };
     dut.device.configure(settings).expect("a mode switch works");
     if let Err(error) = dut.device.drain().await {
         return dut.forgive(error, "at the end", || "a drain".to_owned());

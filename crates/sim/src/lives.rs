@@ -12,7 +12,9 @@ use voltier_ring::{Executor, NoFiles};
 use crate::fault::FaultKind;
 use crate::fixture::{CacheFixture, Crash, Left};
 use crate::ledger::Ledger;
-use crate::life::{Start, calm, check_plain, dissolve, expect_refused, reopen_exactly, start};
+use crate::life::{
+    Start, calm, check_plain, dissolve, expect_refused, reopen_exactly, start, try_foreign_origin,
+};
 use crate::medium::{Cut, Medium};
 use crate::scenario::{Drawn, Scenario};
 use crate::workload::{Profile, run_clients};
@@ -33,6 +35,8 @@ struct Life {
     /// Tried first: an older copy of the SSD; the drives in each other's place.
     stale: Option<Medium>,
     swapped: bool,
+    /// Tried first: another origin.
+    foreign: bool,
     /// The cache is taken away.
     ends: bool,
     /// Ends at this event if it lives that long.
@@ -79,6 +83,7 @@ impl Life {
             faulty: false,
             stale: None,
             swapped: false,
+            foreign: false,
             ends: true,
             crash_at: None,
             crash: Crash::of(Cut::Kill),
@@ -100,6 +105,8 @@ impl Life {
         let crash_at = prng.below(events);
         let (crash, crashes) = (Crash::draw(prng), !prng.one_in(4));
         let (faulty, stale, swapped) = (!prng.one_in(5), prng.one_in(3), prng.one_in(8));
+        // From dice of its own: lives that were kept for a bug go on as they did.
+        let foreign = Prng::new(prng.clone().next_u64() ^ 0x666f_7265_6967_6e00).one_in(4);
         let older = snapshots.iter().find(|older| older.0 < left.generation);
         let allowed = |kind: FaultKind| !scenario.without.contains(&kind);
         Self {
@@ -108,6 +115,7 @@ impl Life {
             faulty: faulty && !last,
             stale: older.filter(|_| stale && allowed(FaultKind::StaleSsd)).map(|it| it.1.clone()),
             swapped: swapped && allowed(FaultKind::WrongOrder),
+            foreign: foreign && allowed(FaultKind::ForeignOrigin),
             ends: false,
             crash_at: (crashes && !last).then_some(crash_at),
             crash,
@@ -171,6 +179,9 @@ async fn serve(world: World, fixture: Rc<CacheFixture>, profile: Profile, mut li
     if life.swapped && !fixture.lost.get() {
         world.tell(|| "SSD and origin have changed places".to_owned());
         expect_refused(&world, &fixture, &profile, FaultKind::WrongOrder, None).await;
+    }
+    if life.foreign && !fixture.lost.get() {
+        try_foreign_origin(&world, &fixture, &profile, &profile.settings(life.mode)).await;
     }
     if life.faulty {
         fixture.inject(&profile);

@@ -8,7 +8,9 @@ use voltier_block::{
     SectorRange,
 };
 use voltier_cache::policy::PolicyKind;
-use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Settings};
+use voltier_cache::{
+    Cache, FormatOptions, LineSize, Mode, OpenError, OpenOptions, Opened, Settings,
+};
 use voltier_ring::{Executor, NoFiles};
 
 use crate::disk::{DiskSpec, SimDisk};
@@ -159,7 +161,8 @@ pub async fn open(
     settings: Settings,
     generation_min: u64,
 ) -> Result<(SimCache, u64), OpenError> {
-    open_as(UUID, world, drives, settings, generation_min).await
+    let (cache, opened) = open_as(UUID, world, drives, settings, generation_min).await?;
+    Ok((cache, opened.generation))
 }
 
 /// The same for the cache of this name.
@@ -169,12 +172,10 @@ pub(crate) async fn open_as(
     drives: &(SimDisk, SimDisk),
     settings: Settings,
     generation_min: u64,
-) -> Result<(SimCache, u64), OpenError> {
+) -> Result<(SimCache, Opened), OpenError> {
     let options = OpenOptions { uuid: Some(uuid), generation_min, ..OpenOptions::with(settings) };
     let (ssd, origin) = drives.clone();
-    let (cache, opened) =
-        Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await?;
-    Ok((cache, opened.generation))
+    Cache::open(world.handle(), ssd, SimDrive::any_sector(origin), options).await
 }
 
 /// A device under test beside the model it is held to.

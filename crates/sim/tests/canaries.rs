@@ -54,10 +54,12 @@ enum Worlds {
     Evacuation,
     /// Crashes after a flush of the SSD has failed.
     FailedFlush,
+    /// Lives of the swarm: starts before other origins among them.
+    Swarm,
 }
 
 impl Worlds {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::WriteBack,
         Self::Small,
         Self::Busy,
@@ -74,12 +76,13 @@ impl Worlds {
         Self::Congested,
         Self::Evacuation,
         Self::FailedFlush,
+        Self::Swarm,
     ];
 
     fn seeds(self) -> u64 {
         match self {
             Self::Pinned => 200,
-            Self::Spikes | Self::Stripes => 60,
+            Self::Spikes | Self::Stripes | Self::Swarm => 60,
             Self::WriteBack
             | Self::Small
             | Self::Eager
@@ -108,6 +111,7 @@ impl Worlds {
             Self::Past => &[Mode::WriteThrough, Mode::ReadOnly],
             Self::BitRot => return trials::bit_rot(&Profile::small(&[Mode::WriteBack]), seed),
             Self::Ordered => return trials::ordered(seed),
+            Self::Swarm => return run_scenario(seed),
         };
         let mut profile = Profile { steps: 40, ..Profile::small(modes) };
         let (mut one_in, mut warm_up_steps) = (4, 60);
@@ -170,7 +174,7 @@ impl Worlds {
     }
 }
 
-const CANARIES: [(Canary, Worlds); 26] = [
+const CANARIES: [(Canary, Worlds); 28] = [
     (Canary::CongestedUnchecked, Worlds::Congested),
     (Canary::OverwrittenAnsweredEarly, Worlds::Crowd),
     (Canary::HolesUnlocked, Worlds::Stripes),
@@ -197,7 +201,16 @@ const CANARIES: [(Canary, Worlds); 26] = [
     (Canary::EvacuationPassed, Worlds::Evacuation),
     (Canary::RecordNotUndone, Worlds::Evacuation),
     (Canary::FailedFlushBelieved, Worlds::FailedFlush),
+    (Canary::SampleIgnored, Worlds::Swarm),
+    (Canary::IntentBitsUnasked, Worlds::Past),
 ];
+
+/// Runs what a seed of the swarm draws.
+fn run_scenario(seed: u64) {
+    if let Some(failure) = swarm::run(&Scenario::of_seed(seed), false).failure {
+        panic!("{}", failure.message);
+    }
+}
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))

@@ -44,6 +44,10 @@ impl Life {
         cache.stop().await.expect("healthy drives let it stop");
         let again = OpenOptions { generation_min: generation, ..options };
         let opened = self.open_drives(again).await;
+        // Forged checksums of clean lines are held against the origin at this start too.
+        if self.forged && matches!(opened, Err(OpenError::ForeignOrigin { .. })) {
+            return;
+        }
         let (cache, opened) = opened.unwrap_or_else(|error| panic!("what it left: {error}"));
         assert!(opened.clean && opened.generation > generation);
         read_back(&cache, &written).await;

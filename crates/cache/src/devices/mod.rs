@@ -2,6 +2,7 @@
 
 pub(crate) mod fingerprint;
 pub(crate) mod health;
+pub(crate) mod line_sample;
 pub(crate) mod origin;
 pub(crate) mod read_errors;
 pub(crate) mod ssd;

@@ -8,6 +8,7 @@ pub(crate) mod commit;
 pub(crate) mod damage;
 pub(crate) mod form;
 pub(crate) mod intents;
+mod judge_origin;
 pub(crate) mod load;
 pub(crate) mod load_rest;
 pub(crate) mod map_copy;

@@ -33,9 +33,22 @@ pub enum OpenError {
     /// Somebody wrote to the origin while the cache was stopped, and dirty lines do not fit it.
     #[error(
         "the origin was changed while the cache was stopped, and {dirty} dirty lines on the SSD are \
-         not on it; detach with --no-flush to give them up"
+         not on it"
     )]
     OriginChanged {
+        /// Dirty lines in question.
+        dirty: u64,
+    },
+    /// The origin does not have clean lines as the cache knows them, and dirty lines do not fit it.
+    #[error(
+        "the origin is another drive, or was changed: {differing} of {compared} sampled lines differ, \
+         and {dirty} dirty lines on the SSD are not on it"
+    )]
+    ForeignOrigin {
+        /// Lines that the origin has otherwise.
+        differing: u32,
+        /// Clean lines that were read from the origin.
+        compared: u32,
         /// Dirty lines in question.
         dirty: u64,
     },
@@ -94,6 +107,16 @@ pub enum UnwritableSsd {
     EvacuateFurther,
 }
 
+/// The origin's content as the owner of the data sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OriginTrust {
+    /// The origin has what it had: dirty lines go to no other.
+    AsBefore,
+    /// The owner says that the present content counts, with the dirty lines over it. Clean lines are dropped
+    /// if the content is not what it was.
+    AsFound,
+}
+
 /// How to open.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -107,12 +130,21 @@ pub struct OpenOptions {
     pub seed: u64,
     /// The fate of the cache when the SSD takes no writes.
     pub unwritable: UnwritableSsd,
+    /// Whether the origin must have what it had.
+    pub origin: OriginTrust,
 }
 
 impl OpenOptions {
-    /// Any cache, however old its state; an SSD that takes no writes is refused.
+    /// Any cache, however old its state; an SSD that takes no writes is refused, and so is another origin.
     pub fn with(settings: Settings) -> Self {
-        Self { uuid: None, generation_min: 0, settings, seed: 1, unwritable: UnwritableSsd::Refuse }
+        Self {
+            uuid: None,
+            generation_min: 0,
+            settings,
+            seed: 1,
+            unwritable: UnwritableSsd::Refuse,
+            origin: OriginTrust::AsBefore,
+        }
     }
 }
 
@@ -128,8 +160,12 @@ pub struct Opened {
     /// Clean lines dropped because the origin may be newer, of those that were loaded before the
     /// first request; the status counts the others too.
     pub suspect_lines: u64,
-    /// The origin had been changed; all lines (clean ones) were dropped.
+    /// The origin had been changed, or is another one; all clean lines were dropped.
     pub origin_changed: bool,
+    /// Clean lines that were read from the origin, to know it by them.
+    pub sampled_lines: u32,
+    /// Those of them that the origin has otherwise.
+    pub differing_lines: u32,
     /// The SSD takes no writes. The cache serves its lines, and clients' writes wait, until the caller has
     /// this on record and [begins the evacuation](crate::Cache::begin_evacuation).
     pub evacuates: bool,

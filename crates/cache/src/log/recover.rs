@@ -3,7 +3,6 @@
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, Lba, Limits};
 
 use crate::config::FormatOptions;
-use crate::devices::fingerprint::fingerprint;
 use crate::devices::ssd::store_superblock;
 use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
@@ -14,10 +13,9 @@ use crate::format::superblock::{
 };
 use crate::log::form::LogState;
 use crate::log::intents::{self, Intents};
+use crate::log::judge_origin::{OriginFound, judge_origin};
 use crate::log::load::{load_before_replay, load_open_segments};
-use crate::log::open::{
-    Label, OpenError, OpenOptions, Opened, UnwritableSsd, origin_error, ssd_error,
-};
+use crate::log::open::{Label, OpenError, OpenOptions, Opened, ssd_error};
 use crate::log::replay::replay;
 use crate::map::contents::Contents;
 
@@ -147,20 +145,21 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     let records = replay(ssd, &found, &mut map, &mut log).await?;
     // Replayed records may sit in a volatile cache of the SSD: nothing may build on them before.
     ssd.flush().await.map_err(ssd_error)?;
-    let changed = clean
-        && fingerprint(origin).await.map_err(origin_error)? != found.fingerprint.get()
-        && map.lines_expected() > 0;
-    // An SSD that has taken a superblock since was stopped in order since: that stop explains nothing.
-    let explained = options.unwritable == UnwritableSsd::EvacuateFurther
-        && found.generation.get() == options.generation_min;
-    if changed && !explained && map.index().dirty_lines() > 0 {
-        return Err(OpenError::OriginChanged { dirty: map.index().dirty_lines() });
-    }
     log.begin_generation(found.generation.get() + 1);
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
     let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
-    let intents = load_intents(ssd, &mut map, &log, trusted, changed).await?;
+    let intents = load_intents(ssd, &map, &log).await?;
+    let devices = (ssd, origin);
+    let OriginFound { changed, sample } =
+        judge_origin(devices, &found, &map, &intents.bits(), options).await?;
+    if changed {
+        intents.set_all();
+        map.drop_unloaded();
+    }
+    if changed || !trusted {
+        drop_suspects(&mut map, &intents);
+    }
     // Only now is it known which lines live where the log stands, and so where it may write.
     let Position { segment, next_segment, .. } = log.position();
     let open = [segment, next_segment];
@@ -180,6 +179,8 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
         records,
         suspect_lines: map.suspect_lines(),
         origin_changed: changed,
+        sampled_lines: sample.compared,
+        differing_lines: sample.differing,
         evacuates: false,
     };
     Ok(Recovered { superblock, map, log, intents, opened })
@@ -232,31 +233,27 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
     }
 }
 
-/// Reads the intent bits, and drops the lines that may be older than the origin.
+/// Reads the intent bits: the regions in which a clean line may be older than the origin, after a crash.
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
-    map: &mut Contents,
+    map: &Contents,
     log: &LogState,
-    trusted: bool,
-    changed: bool,
 ) -> Result<Intents, OpenError> {
     let (newest, whole) = intents::load_block(ssd, &log.uuid()).await.map_err(ssd_error)?;
     let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
     let intents = Intents::new(map.geometry(), log.uuid(), log.generation(), sequence);
     match &newest {
-        Some((_, block)) if whole && !changed => intents.load_bits(block),
+        Some((_, block)) if whole => intents.load_bits(block),
         _ => intents.set_all(),
     }
-    if changed {
-        map.drop_unloaded();
-    }
-    if trusted && !changed {
-        return Ok(intents);
-    }
+    Ok(intents)
+}
+
+/// Drops the lines that may be older than the origin: clean ones of regions with an intent bit.
+fn drop_suspects(map: &mut Contents, intents: &Intents) {
     let bits = intents.bits();
     map.drop_suspects(|sector| bits.is_set(sector));
     if let Some(loading) = map.loading_mut() {
         loading.distrust(bits);
     }
-    Ok(intents)
 }

@@ -331,14 +331,18 @@ impl Contents {
         self.suspect_lines += self.loading.take().map_or(0, |loading| loading.lines_left());
     }
 
+    /// Whether something newer is known than what the map to be loaded says of a slot.
+    fn is_out_of_date(&self, loading: &Loading, slot: Slot, from: &SlotState) -> bool {
+        loading.is_decided(slot)
+            || self.index.is_used(slot)
+            || loading.is_void(from.line)
+            || self.index.lookup(from.line).is_some()
+    }
+
     /// Takes the state of a slot in, unless something newer is known. Whether it was taken.
     pub(crate) fn take_slot(&mut self, slot: Slot, from: &SlotState) -> bool {
         let Some(loading) = &self.loading else { return false };
-        let stale = loading.is_decided(slot)
-            || self.index.is_used(slot)
-            || loading.is_void(from.line)
-            || self.index.lookup(from.line).is_some();
-        if stale {
+        if self.is_out_of_date(loading, slot, from) {
             return false;
         }
         let first_sector = from.line.0 * self.geometry.line_sectors();
@@ -349,6 +353,31 @@ impl Contents {
         let SlotState { line, crc, dirty, mask } = *from;
         self.index.put(Placement { line, slot, crc, dirty, mask, pending: false }, None);
         true
+    }
+
+    /// The clean and whole lines in memory, each with what is kept of its checksum.
+    pub(crate) fn clean_lines(&self) -> impl Iterator<Item = (Line, u32)> {
+        let is_clean =
+            |slot: &Slot| !self.index.is_dirty(*slot) && self.index.mask(*slot).is_none();
+        let facts = |slot| (self.index.line_of(slot), self.index.crc_bits(slot));
+        self.used_slots().into_iter().filter(is_clean).map(facts)
+    }
+
+    /// The clean and whole lines of slots that are still to be loaded, which `body` has. States that do not
+    /// exist are left out.
+    pub(crate) fn clean_lines_of(
+        &self,
+        body: &[u8],
+        slots: Range<u32>,
+    ) -> impl Iterator<Item = (Line, u32)> {
+        let states = body.chunks_exact(self.geometry.state_bytes_per_slot());
+        states.zip(slots).filter_map(|(from, slot)| {
+            let (slot, loading) = (Slot(slot), self.loading.as_ref()?);
+            let found = self.index.decode(slot, from).ok().flatten()?;
+            let is_clean = !found.dirty && found.mask.is_none();
+            let is_current = is_clean && !self.is_out_of_date(loading, slot, &found);
+            is_current.then_some((found.line, found.crc))
+        })
     }
 
     /// Takes the state of `slots` in, which `body` has; the number of clean lines among them, taken or

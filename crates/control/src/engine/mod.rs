@@ -28,8 +28,11 @@ pub use arrays::{
 pub enum CacheStart {
     /// Write an empty cache over whatever is there.
     Format,
-    /// Load the cache that is there; a foreign, stale or damaged one is an error.
+    /// Load the cache that is there; a foreign, stale or damaged one is an error, and so is another origin
+    /// while lines are dirty.
     Load,
+    /// The same, before an origin whose present content counts, as the user says.
+    Adopt,
 }
 
 /// The result of opening a volume.

@@ -22,7 +22,7 @@ mod start;
 mod unfit_spare;
 mod volumes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, Waker};
@@ -54,6 +54,8 @@ pub struct Service<E> {
     live_arrays: BTreeMap<ArrayName, LiveArray>,
     /// Spares of pools that did not serve an array, until something changes there.
     unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
+    /// Volumes whose users say that what their origins hold counts, until they have been opened once.
+    adopted_origins: BTreeSet<VolumeName>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
@@ -72,6 +74,7 @@ impl<E: Engine> Service<E> {
             live: BTreeMap::new(),
             live_arrays: BTreeMap::new(),
             unfit_spares: BTreeMap::new(),
+            adopted_origins: BTreeSet::new(),
             jobs: Jobs::default(),
             stopping: false,
             busy_tries: 1,

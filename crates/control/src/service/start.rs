@@ -71,6 +71,9 @@ impl<E: Engine> Service<E> {
             Err(error) => Err(error),
         };
         live.is_open = opened.is_ok();
+        if live.is_open {
+            self.adopted_origins.remove(&name);
+        }
         let before = self.live.insert(name.clone(), live);
         if let Err(error) = &opened {
             let is_news = before.is_none_or(|before| before.error != error.message);
@@ -96,9 +99,9 @@ impl<E: Engine> Service<E> {
         self.note(&name, resumed);
     }
 
-    /// Takes a drive as the origin of a volume that is not served. The user of the command says that
-    /// the drive holds what the origin held, as a copy or as the same drive with another mark. The
-    /// cache goes on with that drive.
+    /// Takes a drive as the origin of a volume that is not served. The user of the command says that what
+    /// the drive holds counts: as a copy, as the same drive with another mark, or changed since. The cache
+    /// goes on with that drive.
     pub(super) fn take_origin(
         &mut self,
         name: &VolumeName,
@@ -123,11 +126,13 @@ impl<E: Engine> Service<E> {
         let taken = VolumeRecord { origin: device, origin_identity, ..record.clone() };
         self.registry.put(taken.clone())?;
         let since = late::hold_off_of(self, name);
+        self.adopted_origins.insert(name.clone());
         // The SSD may come late too: then the volume waits for it, and has its new origin.
         late::try_volume(self, &taken, since.or(Some(now())), now());
         let is_refused = |live: &&Live| !live.is_open && !live.absence.is_waiting();
         let refused = self.live.get(name).filter(is_refused);
         if let Some(error) = refused.map(|live| live.error.clone()) {
+            self.adopted_origins.remove(name);
             self.registry.put(record.clone())?;
             late::try_volume(self, &record, since, now());
             return Err(ControlError::failed(error));
@@ -201,7 +206,9 @@ impl<E: Engine> Service<E> {
         if !cache.device.is_volatile() {
             self.look_at(&cache.device, 0, "cache")
                 .map_err(|error| may_be_missed(record, error))?;
-            return self.open_and_record(record.clone(), CacheStart::Load);
+            let is_adopted = self.adopted_origins.contains(&record.name);
+            let start = if is_adopted { CacheStart::Adopt } else { CacheStart::Load };
+            return self.open_and_record(record.clone(), start);
         }
         if cache.maybe_dirty {
             return Err(ControlError::failed(format!(

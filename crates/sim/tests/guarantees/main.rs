@@ -3,6 +3,7 @@
 //! a cache with known clean and dirty lines on simulated drives; one fault at a time.
 
 mod evacuation;
+mod foreign_origin;
 mod ssd_errors;
 mod stand;
 

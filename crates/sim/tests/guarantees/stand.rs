@@ -210,6 +210,18 @@ impl Stand {
         self.on_drives(drives, options).await
     }
 
+    /// The same where something is wrong with the origin.
+    pub(crate) async fn on_sick_origin(
+        &self,
+        media: (Medium, Medium),
+        options: OpenOptions,
+        harm: impl FnOnce(&SimDisk),
+    ) -> Result<(Self, Opened), OpenError> {
+        let drives = self.drives_of(media);
+        harm(&drives.1);
+        self.on_drives(drives, options).await
+    }
+
     fn drives_of(&self, (ssd, origin): (Medium, Medium)) -> (SimDisk, SimDisk) {
         let ssd = SimDisk::new(&self.world, &self.profile.ssd, ssd);
         (ssd, SimDisk::new(&self.world, &self.profile.origin, origin))

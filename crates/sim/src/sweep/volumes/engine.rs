@@ -117,9 +117,10 @@ impl Engine for SimEngine {
         let (mut generation, mut evacuates) = (0, false);
         if let Some(cache) = record.cache.clone().filter(|cache| cache.failed.is_none()) {
             let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
-            let volume = volume.clone();
-            let opened =
-                self.0.run(async move { put_in_front(&volume, ssd, &cache, start).await })?;
+            let (volume, owner) = (volume.clone(), record.clone());
+            let opened = self.0.run(async move {
+                put_in_front(&volume, ssd, &cache, start, Some(&owner)).await
+            })?;
             (generation, evacuates) = (opened.generation, opened.evacuates);
         }
         let size_bytes = volume.limits().bytes();
@@ -150,9 +151,9 @@ impl Engine for SimEngine {
         self.0.step();
         let (volume, cache) = (self.volume()?, cache.clone());
         let ssd = SimDrive::Plain(self.disk_of(&cache.device)?);
-        let opened = self
-            .0
-            .run(async move { put_in_front(&volume, ssd, &cache, CacheStart::Format).await })?;
+        let opened = self.0.run(async move {
+            put_in_front(&volume, ssd, &cache, CacheStart::Format, None).await
+        })?;
         self.0.step();
         Ok(opened.generation)
     }

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use voltier_block::{Lba, Prng};
-use voltier_cache::SUPERBLOCK_MAGIC;
+use voltier_cache::{Cache, OpenOptions, SUPERBLOCK_MAGIC};
 use voltier_control::protocol::{Request, Response};
-use voltier_control::{CacheRecord, Desired, Service, Settings, VolumeState};
+use voltier_control::{CacheRecord, Desired, Service, Settings, VolumeState, seed_of};
 
 use super::command::{ask, create, create_swapped, name, new_cache, shape, show};
 use super::engine::{self, SSD, SimEngine};
@@ -16,6 +16,7 @@ use super::plan::Plan;
 use crate::fault::FaultKind;
 use crate::ledger::Ledger;
 use crate::medium::Medium;
+use crate::origin::SimDrive;
 use crate::sweep::harness::{Crash, Fixture, SweepPosition};
 
 /// One crash point in so many is tried with a wrong SSD.
@@ -36,6 +37,8 @@ enum WrongSsd {
     SwappedUnknown,
     /// The SSD is the right one, and an empty drive has the path of the HDD.
     OtherHdd,
+    /// The same with drives that have no marks, and a drive with other content.
+    OtherHddUnknown,
 }
 
 impl WrongSsd {
@@ -48,6 +51,7 @@ impl WrongSsd {
             WrongSsd::Swapped => "",
             WrongSsd::SwappedUnknown => "its origin",
             WrongSsd::OtherHdd => "another drive",
+            WrongSsd::OtherHddUnknown => "or was changed",
         }
     }
 
@@ -58,6 +62,7 @@ impl WrongSsd {
             WrongSsd::Swapped | WrongSsd::SwappedUnknown | WrongSsd::OtherHdd => {
                 ledger.fault(FaultKind::WrongOrder);
             }
+            WrongSsd::OtherHddUnknown => ledger.fault(FaultKind::ForeignOrigin),
             WrongSsd::Foreign | WrongSsd::Blank => {}
         }
         ledger.count(|counts| counts.refused += 1);
@@ -73,6 +78,38 @@ fn foreign(plan: &Plan, ledger: &Rc<Ledger>) -> Medium {
     ask(&fixture, &mut service, create(Some(&Settings::default())));
     service.stop();
     fixture.ssd.medium()
+}
+
+/// Changes everything that clients use.
+fn overwrite_all(hdd: &mut Medium, plan: &Plan) {
+    for sector in plan.drives.windows().iter().flat_map(|window| window.start.0..window.end().0) {
+        let mut bytes = [0; 512];
+        hdd.peek(Lba(sector), &mut bytes);
+        hdd.overwrite(sector * 512, &bytes.map(|byte| !byte));
+    }
+}
+
+/// Whether a crash left dirty lines, and clean ones by which the origin is known.
+fn can_tell_origins(
+    plan: &Plan,
+    ledger: &Rc<Ledger>,
+    crash: &Crash<Left>,
+    record: &CacheRecord,
+) -> bool {
+    let fixture = VolumeFixture::new(&plan.drives, crash.left.clone(), 0, ledger);
+    let (ssd, hdd) = (fixture.ssd.clone(), SimDrive::any_sector(fixture.hdd.clone()));
+    let (handle, uuid) = (fixture.world.handle().clone(), record.uuid.0);
+    let options = OpenOptions {
+        uuid: Some(uuid),
+        seed: seed_of(&record.uuid),
+        ..OpenOptions::with(record.settings.for_cache())
+    };
+    fixture.run(async move {
+        let opened = Cache::open(&handle, ssd, hdd, options).await;
+        let Ok((cache, opened)) = opened else { return false };
+        cache.kill();
+        opened.sampled_lines > 0 && cache.status().lines_dirty > 0
+    })
 }
 
 /// Tries wrong SSDs on what a crash left, when a cache is on record; how many it tried.
@@ -100,6 +137,9 @@ pub(super) fn replace_the_ssd(
         3 if is_serving => (WrongSsd::Swapped, crash.left.ssd.clone()),
         4 => (WrongSsd::SwappedUnknown, crash.left.ssd.clone()),
         5 => (WrongSsd::OtherHdd, crash.left.ssd.clone()),
+        6 if can_tell_origins(plan, ledger, crash, &record) => {
+            (WrongSsd::OtherHddUnknown, crash.left.ssd.clone())
+        }
         _ => return 0,
     };
     let place = format!("{}, {wrong_ssd:?}", crash.place);
@@ -109,13 +149,17 @@ pub(super) fn replace_the_ssd(
     if wrong_ssd == WrongSsd::OtherHdd {
         left.hdd = Medium::zeroed(plan.drives.hdd.bytes);
     }
-    if wrong_ssd == WrongSsd::SwappedUnknown {
+    if wrong_ssd == WrongSsd::OtherHddUnknown {
+        overwrite_all(&mut left.hdd, plan);
+    }
+    let has_marks = !matches!(wrong_ssd, WrongSsd::SwappedUnknown | WrongSsd::OtherHddUnknown);
+    if !has_marks {
         left.daemon.forget_identities();
     }
     let fixture = VolumeFixture::new(&plan.drives, left.clone(), prng.next_u64(), ledger);
     fixture.swapped.set(matches!(wrong_ssd, WrongSsd::Swapped | WrongSsd::SwappedUnknown));
     fixture.identities.set(match wrong_ssd {
-        WrongSsd::SwappedUnknown => Identities::None,
+        _ if !has_marks => Identities::None,
         WrongSsd::OtherHdd => Identities::OtherHdd,
         _ => Identities::Known,
     });
@@ -131,7 +175,7 @@ pub(super) fn replace_the_ssd(
         return 1;
     }
     assert!(status.error.contains(wrong_ssd.reason()), "{wrong_ssd:?}: {}", status.error);
-    let is_origin = matches!(wrong_ssd, WrongSsd::SwappedUnknown | WrongSsd::OtherHdd);
+    let is_origin = !has_marks || wrong_ssd == WrongSsd::OtherHdd;
     if is_origin || record.maybe_dirty {
         // The right SSD comes back in `recover`, which starts from the very same state.
         assert_eq!(status.state, VolumeState::Failed, "{}", status.error);

@@ -1,0 +1,104 @@
+//! Judging at a start whether the origin is the one that the cache was in front of.
+//!
+//! A fingerprint tells it after a stop in order, and a sample of clean lines after any end of the last life.
+//! The sample has only lines that the origin must have as the index knows them, whatever a crash did. Such
+//! lines are clean after the replay, and their regions have no intent bit. The origin had flushed each of
+//! them before a record or checkpoint called it clean.
+
+use voltier_block::{BlockDevice, Buf};
+use voltier_ring::join_all;
+
+use crate::canary::{self, Canary};
+use crate::devices::fingerprint::fingerprint;
+use crate::devices::line_sample::{Comparison, LineSample, SampledLine, compare};
+use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
+use crate::format::superblock::{STATE_CLEAN, Superblock};
+use crate::log::load::check_chunk;
+use crate::log::open::{OpenError, OpenOptions, OriginTrust, UnwritableSsd, origin_error};
+use crate::map::contents::Contents;
+use crate::map::loading::{IntentBits, Loading};
+use crate::numbers::Line;
+
+/// Chunks of the map that a sample is drawn from: 2 MiB, read at once.
+const SAMPLE_CHUNKS: u64 = 8;
+
+/// The finding of a start about the origin.
+#[derive(Clone, Copy)]
+pub(super) struct OriginFound {
+    /// Another origin, or this one changed: no clean line may be trusted.
+    pub(super) changed: bool,
+    pub(super) sample: Comparison,
+}
+
+/// Judges the origin before anything is written to it or to the SSD.
+///
+/// # Errors
+/// When dirty lines would go to an origin that is not the one they belong to.
+pub(super) async fn judge_origin<S: BlockDevice, O: BlockDevice>(
+    (ssd, origin): (&S, &O),
+    found: &Superblock,
+    map: &Contents,
+    bits: &IntentBits,
+    options: &OpenOptions,
+) -> Result<OriginFound, OpenError> {
+    let clean = found.state.get() == STATE_CLEAN;
+    let has_other_print = clean
+        && fingerprint(origin).await.map_err(origin_error)? != found.fingerprint.get()
+        && map.lines_expected() > 0;
+    // An SSD that has taken a superblock since was stopped in order since: that stop explains nothing.
+    let explained = options.unwritable == UnwritableSsd::EvacuateFurther
+        && found.generation.get() == options.generation_min;
+    let dirty = map.index().dirty_lines();
+    let may_refuse = dirty > 0 && options.origin == OriginTrust::AsBefore;
+    if has_other_print && !explained && may_refuse {
+        return Err(OpenError::OriginChanged { dirty });
+    }
+    let seed = options.seed ^ found.generation.get();
+    let lines = sample_lines(ssd, found, map, bits, seed).await;
+    let sample = compare(origin, map.geometry(), lines).await.map_err(origin_error)?;
+    let is_other = sample.tells_of_change() && !canary::is(Canary::SampleIgnored);
+    if is_other && may_refuse {
+        let Comparison { compared, differing } = sample;
+        return Err(OpenError::ForeignOrigin { differing, compared, dirty });
+    }
+    Ok(OriginFound { changed: has_other_print || is_other, sample })
+}
+
+/// The clean lines that are read from the origin: of those in memory, and of some chunks of the map that is
+/// loaded later. A chunk that is damaged or cannot be read offers none.
+async fn sample_lines<S: BlockDevice>(
+    ssd: &S,
+    found: &Superblock,
+    map: &Contents,
+    bits: &IntentBits,
+    seed: u64,
+) -> Vec<SampledLine> {
+    let geometry = map.geometry();
+    let mut sample = LineSample::new(geometry, seed);
+    let is_trusted = |line: Line| {
+        let first = line.0 * geometry.line_sectors();
+        !bits.is_set(first) || canary::is(Canary::IntentBitsUnasked)
+    };
+    let mut offer = |(line, crc_bits)| {
+        if is_trusted(line) {
+            sample.offer(line, crc_bits);
+        }
+    };
+    map.clean_lines().for_each(&mut offer);
+    if let Some((stored, _)) = map.loading().map(Loading::source) {
+        let count = SAMPLE_CHUNKS.min(stored.chunks);
+        let nth =
+            |number: u64| (seed % stored.chunks + number * stored.chunks / count) % stored.chunks;
+        let reads = (0..count).map(nth).map(|index| async move {
+            let chunk = ssd.read(geometry.chunk_lba(stored.area, index), Buf::new(CHUNK_BYTES));
+            (index, chunk.await)
+        });
+        for (index, chunk) in join_all(reads).await {
+            let Ok(chunk) = chunk else { continue };
+            if let Ok(slots) = check_chunk(geometry, found.uuid, &chunk, &stored, index) {
+                map.clean_lines_of(&chunk[CHUNK_HEAD_BYTES..], slots).for_each(&mut offer);
+            }
+        }
+    }
+    sample.pick()
+}
