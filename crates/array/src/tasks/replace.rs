@@ -57,13 +57,13 @@ pub(crate) fn check_drained(device: &impl BlockDevice) -> Result<(), ReplaceErro
 /// Whether a device does not serve, wherever it is put. Else its place is taken, or the array does not get on.
 fn is_about_device(error: &ArrayError) -> bool {
     let ArrayError::Replace(error) = error else { return false };
-    match error {
+    !matches!(
+        error,
         ReplaceError::NoSuchMember { .. }
-        | ReplaceError::Stopped
-        | ReplaceError::Busy { .. }
-        | ReplaceError::Hopeless { .. } => false,
-        _ => true,
-    }
+            | ReplaceError::Stopped
+            | ReplaceError::Busy { .. }
+            | ReplaceError::Hopeless { .. }
+    )
 }
 
 /// Brings devices into the array in the places of members.
