@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use voltier_control::{
-    DeviceState, DeviceStatus, RequestCounts, VolumeState, VolumeStatus, format_size,
+    DeviceState, DeviceStatus, ExportStatus, RequestCounts, VolumeState, VolumeStatus, format_size,
 };
 
 const HEAD: [&str; 9] =
@@ -20,10 +20,21 @@ pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
     let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(volumes.iter().map(row));
     let mut text = columns(&rows);
-    for volume in volumes.iter().filter(|volume| !volume.error.is_empty()) {
-        let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+    for volume in volumes {
+        if !volume.error.is_empty() {
+            let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+        }
+        for export in volume.exports.iter().filter(|it| !is_said_by_state(volume, it)) {
+            let _ = writeln!(text, "{}: {}: {}", volume.name, export.uri, export.state);
+        }
     }
     text
+}
+
+/// Whether the state of a volume says all of an export's.
+fn is_said_by_state(volume: &VolumeStatus, export: &ExportStatus) -> bool {
+    let serves = [VolumeState::Running, VolumeState::Draining, VolumeState::Degraded];
+    export.state == "open" || !serves.contains(&volume.state)
 }
 
 /// Rows with the cells of a column below each other.
@@ -42,7 +53,7 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
 fn row(volume: &VolumeStatus) -> [String; 9] {
     let cached = volume.ssd.state != DeviceState::None;
     let if_cached = |text: String| if cached { text } else { "-".to_owned() };
-    let exports: Vec<&str> = volume.exports.iter().map(|export| export.kind.as_str()).collect();
+    let exports: Vec<String> = volume.exports.iter().map(export_kind).collect();
     [
         volume.name.to_string(),
         state(volume.state).to_owned(),
@@ -54,6 +65,14 @@ fn row(volume: &VolumeStatus) -> [String; 9] {
         if_cached(percent(volume.hit_rate.read)),
         if exports.is_empty() { "-".to_owned() } else { exports.join(",") },
     ]
+}
+
+/// The kind of an export, with a mark when the export is not open.
+fn export_kind(export: &ExportStatus) -> String {
+    match export.state.as_str() {
+        "open" => export.kind.clone(),
+        _ => format!("{} (closed)", export.kind),
+    }
 }
 
 /// Everything about one volume.
@@ -186,6 +205,8 @@ fn state(state: VolumeState) -> &'static str {
         VolumeState::Degraded => "degraded",
         VolumeState::Waiting => "waiting",
         VolumeState::Failed => "failed",
+        VolumeState::Stopped => "stopped",
+        VolumeState::NotRunning => "not running",
     }
 }
 
@@ -196,6 +217,7 @@ fn device(device: &DeviceStatus) -> String {
         DeviceState::Evacuating => "evacuating",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
+        DeviceState::Offline => "not opened",
         DeviceState::None => "none",
     };
     let size = format_size(device.size_bytes);

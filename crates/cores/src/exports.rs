@@ -3,6 +3,7 @@
 use std::net::ToSocketAddrs;
 
 use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, VolumeName};
+use voltier_export::ExportError;
 use voltier_export::fuse::FuseFile;
 use voltier_ring::{Remote, StreamAddress};
 
@@ -56,21 +57,37 @@ impl OpenExport {
         }
     }
 
-    /// Closes the export. A file that somebody has open stays, and that is an error.
-    pub(super) fn close(&mut self, remote: &Remote, name: &VolumeName) -> ControlResult<()> {
+    /// Closes the export. A file that somebody has open stays, and that is an error, unless its users are
+    /// to be cut off.
+    pub(super) fn close(
+        &mut self,
+        remote: &Remote,
+        name: &VolumeName,
+        cut_off: bool,
+    ) -> ControlResult<()> {
         match self {
             OpenExport::Nbd(ExportSpec::Nbd(address)) => {
                 let (volume, at) = (name.clone(), resolve(address)?);
                 call(remote, move |_| volumes::stop_nbd(volume, at))
             }
             OpenExport::Nbd(_) => Ok(()),
-            OpenExport::Fuse(_, file) => file.stop().map_err(ControlError::from_error),
+            OpenExport::Fuse(_, file) => match file.stop() {
+                Err(ExportError::FileInUse(_)) if cut_off => {
+                    file.cut_off();
+                    Ok(())
+                }
+                stopped => stopped.map_err(ControlError::from_error),
+            },
         }
     }
 
-    /// Clients connected now. A FUSE file does not count them; it refuses to close while in use.
+    /// Clients connected now; of a file, how often it is open.
     pub(super) fn clients(&self, remote: &Remote, name: &VolumeName) -> u64 {
-        let OpenExport::Nbd(ExportSpec::Nbd(address)) = self else { return 0 };
+        let address = match self {
+            OpenExport::Nbd(ExportSpec::Nbd(address)) => address,
+            OpenExport::Nbd(_) => return 0,
+            OpenExport::Fuse(_, file) => return file.handles(),
+        };
         let Ok(at) = resolve(address) else { return 0 };
         let volume = name.clone();
         call(remote, move |_| async move { Ok(volumes::nbd_clients(&volume, &at)) }).unwrap_or(0)

@@ -11,8 +11,9 @@ use voltier_array::MemberState;
 use voltier_cache::Mode;
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
+    JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced,
+    SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
 use voltier_control::safety::{self, Examined, Machine, Role};
@@ -36,6 +37,8 @@ pub(super) struct Books {
     /// Every SSD takes no writes when a cache on it is opened.
     pub(super) takes_no_writes: bool,
     pub(super) clients: u64,
+    /// The superblock on every SSD that is not open.
+    pub(super) cache_label: Option<CacheLabel>,
     /// Calls that are to fail, by their first word.
     pub(super) failing: Option<&'static str>,
     pub(super) lost: Vec<ByteRange>,
@@ -115,6 +118,10 @@ impl Engine for BookEngine {
             DeviceSpec::Memory(bytes) => Ok(*bytes),
             _ => Ok(u64::MAX),
         }
+    }
+
+    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        Ok(self.books().cache_label)
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
@@ -199,7 +206,7 @@ impl Engine for BookEngine {
         self.call("export", export.kind()).map(|()| export.clone())
     }
 
-    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
         self.call("unexport", export.kind())
     }
 

@@ -4,4 +4,5 @@ mod arrays;
 mod books;
 mod late;
 mod spare_pools;
+mod stops;
 mod volumes;
