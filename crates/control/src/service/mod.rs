@@ -8,6 +8,7 @@ mod absence;
 mod admit;
 mod array_members;
 mod arrays;
+mod crash_wait;
 mod drains;
 mod drives;
 mod exports;
@@ -19,6 +20,7 @@ mod spare_labels;
 mod spare_pools;
 mod start;
 mod stops;
+mod unfit_spare;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -33,12 +35,12 @@ use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::suggest;
 
+pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
 use live::{Live, LiveArray};
 pub use show::{recorded_arrays, recorded_volumes};
-use spare_pools::Unfit;
-pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
+use unfit_spare::UnfitSpare;
 
 /// The answer to a ping, for which nobody needs the service.
 pub(crate) fn pong() -> Response {
@@ -53,7 +55,7 @@ pub struct Service<E> {
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
     /// Spares of pools that did not serve an array, until something changes there.
-    unfit_spares: BTreeMap<(ArrayName, String), Unfit>,
+    unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
     jobs: Jobs,
     stopping: bool,
     /// Whether the end of the daemon does not wait for clients.
