@@ -24,11 +24,7 @@ server=
 clean_up() {
   [ -z "$server" ] || as_nobody "$postgres/pg_ctl" -D "$server" -m immediate stop >/dev/null || true
   umount -q "$base/mnt" || true
-  [ ! -e "$VOLTIER_STATE/daemon.pid" ] || {
-    "$voltier" unexport vol >/dev/null 2>&1 || true
-    kill "$(cat "$VOLTIER_STATE/daemon.pid")" 2>/dev/null || true
-    for _ in {1..100}; do [ -s "$VOLTIER_STATE/daemon.pid" ] || break; sleep 0.1; done
-  }
+  "$voltier" stop --now >/dev/null 2>&1 || true
   rm -rf --one-file-system "$base"
 }
 trap clean_up EXIT

@@ -84,7 +84,7 @@ fn serve(registry: Registry) {
     for volume in volumes {
         let one = service.handle(Request::Show { name: Some(volume.name.clone()) });
         assert!(matches!(one, Response::Volume { .. }), "{one:?}");
-        service.handle(Request::Unexport { name: volume.name.clone(), export: None });
+        service.handle(Request::Unexport { name: volume.name.clone(), export: None, now: true });
         service.handle(Request::Delete { name: volume.name, flush: false });
     }
     service.stop();

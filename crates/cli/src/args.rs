@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use voltier_control::DEVICE_WAIT_S;
+use voltier_control::{DEVICE_WAIT_S, STOP_WAIT_S};
 
 use crate::array_args::ArrayArgs;
 
@@ -12,7 +12,7 @@ use crate::array_args::ArrayArgs;
 #[command(name = "voltier", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "DEV, SSD and HDD are a path, mem:SIZE or model:PROFILE[:SIZE], \
     SSD and HDD also array:NAME.\nSizes take K, M, G, T (binary).\n\
-    Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+    Exit codes: 0 done, 1 failed (of show: something shown has failed), 2 wrong usage.")]
 pub(crate) struct Cli {
     /// Folder of the instance: registry, control socket, daemon.pid, default export sockets
     /// [default: /var/lib/voltier for root, else the user's state folder]
@@ -31,8 +31,10 @@ pub(crate) enum Verb {
     Create(Create),
     /// Write dirty lines back, then forget the volume; the HDD is left plain
     Delete(Leave),
-    /// Open a volume that waits for a device or failed, now, with what is there
-    Start(Named),
+    /// Open a volume that is stopped, waits for a device or failed, now; without a name, start the daemon
+    Start(Start),
+    /// Stop a volume until it is started; without a name, stop the daemon
+    Stop(Stop),
     /// Show state, mode, sizes, hit rates, dirty lines and exports
     Show(Show),
     /// Change a cache while it serves
@@ -46,13 +48,16 @@ pub(crate) enum Verb {
     /// Export a volume: open a way to it
     Export(OpenExport),
     /// Close one export of a volume, or all
-    Unexport(Export),
+    Unexport(Unexport),
     /// Make arrays of drives, look at them and change them
     Array(ArrayArgs),
     /// Measure, explain and compare
     Lab,
     /// Serve the state folder in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
+    /// Say whether a drive is Voltier's, for the rules of udev
+    #[command(hide = true)]
+    Udev(Udev),
     /// Measure an HDD, an SSD and the accelerated volume on modelled drives, and report
     Demo,
 }
@@ -138,6 +143,33 @@ pub(crate) struct Leave {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// Name of the volume; without it the daemon starts in the background, if none runs
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Name of the volume, in EnhanceIO's spelling
+    #[arg(short = 'c', value_name = "NAME", conflicts_with = "name", hide = true)]
+    pub(crate) cache_name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Dirty lines stay on their SSDs: the next start is warm. A volume that is stopped by name \
+    stays stopped\nover restarts; volumes that the end of the daemon stops are served again by the next one."
+)]
+pub(crate) struct Stop {
+    /// Name of the volume; without it everything stops, and the daemon ends
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Name of the volume, in EnhanceIO's spelling
+    #[arg(short = 'c', value_name = "NAME", conflicts_with = "name", hide = true)]
+    pub(crate) cache_name: Option<String>,
+    /// Cut off clients that use it: what they have not written yet is lost
+    #[arg(long)]
+    pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Show {
     /// Name of the volume; all without it
     #[arg(value_name = "NAME")]
@@ -188,6 +220,22 @@ pub(crate) struct OpenExport {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Unexport {
+    #[command(flatten)]
+    pub(crate) export: Export,
+    /// Cut off clients that use it: what they have not written yet is lost
+    #[arg(long)]
+    pub(crate) now: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Udev {
+    /// The node of the drive
+    #[arg(value_name = "DEV")]
+    pub(crate) device: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct Daemon {
     /// Threads of the data path [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -203,6 +251,16 @@ pub(crate) struct Daemon {
         value_parser = clap::value_parser!(u16).range(..=3600)
     )]
     pub(crate) device_wait: u16,
+    /// Seconds that SIGTERM and SIGINT wait for clients that use volumes; a second signal ends the wait
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        env = "VOLTIER_STOP_WAIT",
+        hide_env_values = true,
+        default_value_t = STOP_WAIT_S,
+        value_parser = clap::value_parser!(u16).range(..=3600)
+    )]
+    pub(crate) stop_wait: u16,
     /// Leave the terminal; the command line starts the daemon so
     #[arg(long, hide = true)]
     pub(crate) background: bool,

@@ -4,7 +4,7 @@ use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{ArrayRequest, Growth, MemberName, NewArray, Repair, Request};
 use voltier_control::{
     ArrayDetail, ArrayLevel, ArrayName, ArraySettings, ArrayState, Client, ControlError,
-    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency,
+    ControlResult, DeviceSpec, JOURNAL_KEY, parse_chunk_bytes, parse_consistency, recorded_arrays,
 };
 
 use crate::array_args::{
@@ -36,6 +36,7 @@ pub(crate) fn run(verb: &ArrayVerb, session: &Session<'_>) -> ControlResult<()> 
         ArrayVerb::Delete(args) => delete(args, session),
         ArrayVerb::Assemble(args) => assemble(args, session),
         ArrayVerb::Start(args) => start(args, session),
+        ArrayVerb::Stop(args) => stop(args, session),
     }
 }
 
@@ -65,6 +66,10 @@ fn assemble(args: &AssembleArray, session: &Session<'_>) -> ControlResult<()> {
 
 fn start(args: &StartArray, session: &Session<'_>) -> ControlResult<()> {
     change(session, ArrayRequest::Start { name: args.name.parse()? }, "started")
+}
+
+fn stop(args: &StartArray, session: &Session<'_>) -> ControlResult<()> {
+    change(session, ArrayRequest::Stop { name: args.name.parse()? }, "stopped")
 }
 
 fn fail(args: &FailMember, session: &Session<'_>) -> ControlResult<()> {
@@ -179,7 +184,12 @@ fn spare_pool(verb: &PoolVerb, session: &Session<'_>) -> ControlResult<()> {
         }
     };
     let is_show = matches!(verb, PoolVerb::Show(_));
-    let (pools, notes) = session.client()?.pools(ask)?;
+    let mut client = match session.running_client()? {
+        Some(client) => client,
+        None if is_show => return Err(session.no_daemon()),
+        None => session.client()?,
+    };
+    let (pools, notes) = client.pools(ask)?;
     for note in notes {
         eprintln!("voltier: note: {note}");
     }
@@ -244,18 +254,50 @@ fn delete(args: &DeleteArray, session: &Session<'_>) -> ControlResult<()> {
 
 fn show(args: &ShowArrays, session: &Session<'_>) -> ControlResult<()> {
     let name: Option<ArrayName> = args.name.as_ref().map(|text| text.parse()).transpose()?;
-    let mut client = session.client()?;
+    let Some(mut client) = session.running_client()? else {
+        return show_recorded(session, name.as_ref());
+    };
     loop {
         let arrays = client.arrays(name.as_ref())?;
-        let body = || match arrays.as_slice() {
-            [array] if name.is_some() => array_table::one(array),
-            all => array_table::all(all),
-        };
-        print_shown(&arrays, name.is_some(), args.watch, session.json, body)?;
+        print_arrays(session, &arrays, name.is_some(), args.watch)?;
         if !args.watch {
-            return Ok(());
+            return none_failed(&arrays);
         }
         std::thread::park_timeout(WATCH);
+    }
+}
+
+fn print_arrays(
+    session: &Session<'_>,
+    arrays: &[ArrayDetail],
+    one: bool,
+    watch: bool,
+) -> ControlResult<()> {
+    let body = || match arrays {
+        [array] if one => array_table::one(array),
+        all => array_table::all(all),
+    };
+    print_shown(arrays, one, watch, session.json, body)
+}
+
+/// Shows what is on record, and says that no daemon runs.
+fn show_recorded(session: &Session<'_>, name: Option<&ArrayName>) -> ControlResult<()> {
+    let mut arrays = recorded_arrays(session.state)?;
+    arrays.retain(|array| name.is_none_or(|name| array.name == *name));
+    if !arrays.is_empty() {
+        print_arrays(session, &arrays, name.is_some(), false)?;
+    }
+    Err(session.no_daemon())
+}
+
+/// Whether every array that was shown is assembled, or not to be: programs ask for it by the exit code.
+fn none_failed(arrays: &[ArrayDetail]) -> ControlResult<()> {
+    let failed = arrays.iter().filter(|array| array.state == ArrayState::Failed);
+    let failed: Vec<String> =
+        failed.map(|array| format!("the array {} has failed", array.name)).collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(ControlError::failed(format!("{}; the answer says why", failed.join(", ")))),
     }
 }
 
@@ -277,6 +319,8 @@ fn summary(array: &ArrayDetail) -> String {
         ArrayState::Degraded => ", degraded",
         ArrayState::Waiting => ", waiting",
         ArrayState::Failed => ", failed",
+        ArrayState::Stopped => ", stopped",
+        ArrayState::NotRunning => ", not running",
     };
     let size = voltier_control::format_size(array.size_bytes);
     format!("level {}, {} members, {size}{state}", array.level, array.members.len())

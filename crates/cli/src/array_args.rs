@@ -36,6 +36,8 @@ pub(crate) enum ArrayVerb {
     Assemble(AssembleArray),
     /// Assemble an array that waits for a member or failed, now, of the members that are there
     Start(StartArray),
+    /// Stop an array, until it is started
+    Stop(StartArray),
 }
 
 #[derive(Debug, Args)]

@@ -302,5 +302,7 @@ fn state(state: ArrayState) -> &'static str {
         ArrayState::Degraded => "degraded",
         ArrayState::Waiting => "waiting",
         ArrayState::Failed => "failed",
+        ArrayState::Stopped => "stopped",
+        ArrayState::NotRunning => "not running",
     }
 }

@@ -14,11 +14,12 @@ mod volumes;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use voltier_cli::output::print;
 use voltier_cli::usage;
 use voltier_control::{ControlResult, DaemonOptions, StateDir};
 use voltier_cores::CoreEngine;
 
-use crate::args::{Cli, Daemon, Verb};
+use crate::args::{Cli, Daemon, Udev, Verb};
 use crate::session::Session;
 
 fn main() -> ExitCode {
@@ -47,10 +48,20 @@ fn run(cli: &Cli) -> ControlResult<()> {
         Verb::Detach(args) => volumes::detach(&session, args),
         Verb::Delete(args) => volumes::delete(&session, args),
         Verb::Start(args) => volumes::start(&session, args),
+        Verb::Stop(args) => volumes::stop(&session, args),
         Verb::Show(args) => volumes::show(&session, args),
         Verb::Array(args) => array::run(&args.verb, &session),
+        Verb::Udev(args) => udev(args, &state),
         Verb::Daemon(args) => daemon(args, &state),
         Verb::Lab | Verb::Demo => Err(laboratory::become_it()),
+    }
+}
+
+/// Prints a variable for udev when a drive is ours, and nothing else.
+fn udev(args: &Udev, state: &StateDir) -> ControlResult<()> {
+    match voltier_control::part_of(state, &args.device) {
+        Some(part) => print(&format!("VOLTIER_PART={part}\n")),
+        None => Ok(()),
     }
 }
 
@@ -59,6 +70,7 @@ fn daemon(args: &Daemon, state: &StateDir) -> ControlResult<()> {
         state: state.clone(),
         cores: args.cores.map(usize::from),
         device_wait: Duration::from_secs(args.device_wait.into()),
+        stop_wait: Duration::from_secs(args.stop_wait.into()),
         background: args.background,
     };
     voltier_control::run_daemon(&options, CoreEngine::start)

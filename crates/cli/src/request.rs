@@ -8,7 +8,7 @@ use voltier_control::{
     VolumeName, absolute, parse_line_bytes, parse_mode, parse_policy,
 };
 
-use crate::args::{Attach, CacheChoices, Create, Export, OpenExport, Set};
+use crate::args::{Attach, CacheChoices, Create, Export, OpenExport, Set, Unexport};
 
 pub(crate) fn create(args: &Create) -> ControlResult<Request> {
     let name: VolumeName = args.name.text().parse()?;
@@ -86,10 +86,10 @@ pub(crate) fn export(args: &OpenExport, state: &StateDir) -> ControlResult<Reque
     }
 }
 
-pub(crate) fn unexport(args: &Export, state: &StateDir) -> ControlResult<Request> {
-    let name: VolumeName = args.name.text().parse()?;
-    let export = export_of(args, &name, state)?;
-    Ok(Request::Unexport { name, export })
+pub(crate) fn unexport(args: &Unexport, state: &StateDir) -> ControlResult<Request> {
+    let name: VolumeName = args.export.name.text().parse()?;
+    let export = export_of(&args.export, &name, state)?;
+    Ok(Request::Unexport { name, export, now: args.now })
 }
 
 fn export_of(

@@ -9,7 +9,7 @@ pub(crate) const WATCH: Duration = Duration::from_secs(1);
 
 /// One command: which instance, and how it answers.
 pub(crate) struct Session<'a> {
-    state: &'a StateDir,
+    pub(crate) state: &'a StateDir,
     pub(crate) json: bool,
 }
 
@@ -23,5 +23,18 @@ impl<'a> Session<'a> {
         let program = std::env::current_exe()
             .map_err(|error| ControlError::io("finding this program's file", &error))?;
         Client::connect_or_start(self.state, &program)
+    }
+
+    /// The daemon of the instance, if one runs: commands that only read start none.
+    pub(crate) fn running_client(&self) -> ControlResult<Option<Client>> {
+        Client::connect(self.state)
+    }
+
+    /// The error of a command that needs a daemon and starts none.
+    pub(crate) fn no_daemon(&self) -> ControlError {
+        ControlError::failed(format!(
+            "no daemon serves {}; `voltier start` starts one, or `systemctl start voltier` with the unit",
+            self.state.path().display()
+        ))
     }
 }

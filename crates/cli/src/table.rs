@@ -21,10 +21,21 @@ pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
     let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
     rows.extend(volumes.iter().map(row));
     let mut text = columns(&rows);
-    for volume in volumes.iter().filter(|volume| !volume.error.is_empty()) {
-        let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+    for volume in volumes {
+        if !volume.error.is_empty() {
+            let _ = writeln!(text, "{}: {}", volume.name, volume.error);
+        }
+        for export in volume.exports.iter().filter(|it| !is_said_by_state(volume, it)) {
+            let _ = writeln!(text, "{}: {}: {}", volume.name, export.uri, export.error);
+        }
     }
     text
+}
+
+/// Whether the state of a volume says all of an export's.
+fn is_said_by_state(volume: &VolumeStatus, export: &ExportStatus) -> bool {
+    let serves = [VolumeState::Running, VolumeState::Draining, VolumeState::Degraded];
+    export.state == ExportState::Open || !serves.contains(&volume.state)
 }
 
 /// Rows with the cells of a column below each other.
@@ -43,11 +54,7 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
 fn row(volume: &VolumeStatus) -> [String; 9] {
     let cached = volume.ssd.state != DeviceState::None;
     let if_cached = |text: String| if cached { text } else { "-".to_owned() };
-    let kind = |export: &ExportStatus| match export.state {
-        ExportState::Failed => format!("{}(failed)", export.kind),
-        ExportState::Open | ExportState::Closed => export.kind.clone(),
-    };
-    let exports: Vec<String> = volume.exports.iter().map(kind).collect();
+    let exports: Vec<String> = volume.exports.iter().map(export_kind).collect();
     [
         volume.name.to_string(),
         state(volume.state).to_owned(),
@@ -59,6 +66,15 @@ fn row(volume: &VolumeStatus) -> [String; 9] {
         if_cached(percent(volume.hit_rate.read)),
         if exports.is_empty() { "-".to_owned() } else { exports.join(",") },
     ]
+}
+
+/// The kind of an export, with a mark when the export is not open.
+fn export_kind(export: &ExportStatus) -> String {
+    match export.state {
+        ExportState::Open => export.kind.clone(),
+        ExportState::Failed => format!("{} (failed)", export.kind),
+        ExportState::Closed => format!("{} (closed)", export.kind),
+    }
 }
 
 /// Everything about one volume.
@@ -194,6 +210,8 @@ fn state(state: VolumeState) -> &'static str {
         VolumeState::Degraded => "degraded",
         VolumeState::Waiting => "waiting",
         VolumeState::Failed => "failed",
+        VolumeState::Stopped => "stopped",
+        VolumeState::NotRunning => "not running",
     }
 }
 
@@ -204,6 +222,7 @@ fn device(device: &DeviceStatus) -> String {
         DeviceState::Evacuating => "evacuating",
         DeviceState::Missing => "missing",
         DeviceState::Failed => "failed",
+        DeviceState::Offline => "not opened",
         DeviceState::None => "none",
     };
     let size = format_size(device.size_bytes);

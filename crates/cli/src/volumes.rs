@@ -3,9 +3,11 @@
 use serde_json::json;
 use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{JobStatus, Request};
-use voltier_control::{Client, ControlResult, VolumeName, VolumeStatus};
+use voltier_control::{
+    Client, ControlError, ControlResult, VolumeName, VolumeState, VolumeStatus, recorded_volumes,
+};
 
-use crate::args::{Leave, Named, Show};
+use crate::args::{Leave, Named, Show, Start, Stop};
 use crate::session::{Session, WATCH};
 use crate::{progress, table};
 
@@ -41,9 +43,52 @@ pub(crate) fn export(session: &Session<'_>, request: &Request) -> ControlResult<
     print(&format!("{}\n", export.map_or(&asked, |export| &export.uri)))
 }
 
-/// Opens a volume that waits or failed.
-pub(crate) fn start(session: &Session<'_>, args: &Named) -> ControlResult<()> {
-    change(session, &Request::Start { name: args.text().parse()? }, "started")
+/// Opens a volume that is stopped, waits or failed, or starts the daemon.
+pub(crate) fn start(session: &Session<'_>, args: &Start) -> ControlResult<()> {
+    if let Some(name) = args.name.as_ref().or(args.cache_name.as_ref()) {
+        return change(session, &Request::Start { name: name.parse()? }, "started");
+    }
+    let folder = session.state.path().display().to_string();
+    let was_running = session.running_client()?.is_some();
+    // A daemon that has just begun answers when everything on record was tried.
+    session.client()?.show(None)?;
+    if session.json {
+        return print_json(&json!({ "state_folder": folder, "was_running": was_running }));
+    }
+    print(&match was_running {
+        true => format!("{folder}: a daemon runs already\n"),
+        false => format!("{folder}: served\n"),
+    })
+}
+
+/// How often a stop that takes long says so.
+const STOP_SAYS_S: u64 = 5;
+
+/// Stops a volume, or the daemon.
+pub(crate) fn stop(session: &Session<'_>, args: &Stop) -> ControlResult<()> {
+    let client = session.running_client()?;
+    if let Some(name) = args.name.as_ref().or(args.cache_name.as_ref()) {
+        let request = Request::Stop { name: name.parse()?, now: args.now };
+        let mut client = client.map_or_else(|| session.client(), Ok)?;
+        let volume = client.volume(&request)?;
+        return print_changed(session, &volume, "stopped");
+    }
+    let folder = session.state.path().display().to_string();
+    let was_running = client.is_some();
+    if let Some(client) = client {
+        client.stop(session.state, args.now, |waited| {
+            if waited.as_secs().is_multiple_of(STOP_SAYS_S) {
+                eprintln!("voltier: the daemon is coming to rest ({} s)", waited.as_secs());
+            }
+        })?;
+    }
+    if session.json {
+        return print_json(&json!({ "state_folder": folder, "was_running": was_running }));
+    }
+    print(&match was_running {
+        true => format!("{folder}: stopped\n"),
+        false => format!("{folder}: no daemon runs\n"),
+    })
 }
 
 /// Starts a job and waits for its end.
@@ -79,7 +124,7 @@ fn print_ended(
     if session.json {
         return client.show(Some(name))?.first().map_or(Ok(()), print_json);
     }
-    print(&format!("{name}: {done} ({} lines written back)\n", job.lines_done))
+    print(&format!("{name}: {done} ({})\n", lines_of(job)))
 }
 
 /// Forgets the volume.
@@ -90,27 +135,77 @@ pub(crate) fn delete(session: &Session<'_>, args: &Leave) -> ControlResult<()> {
     let job = follow(&mut client, &request)?;
     if session.json {
         return print_json(&json!({
-            "name": name, "deleted": true, "lines_written_back": job.lines_done
+            "name": name, "deleted": true, "lines_written_back": job.lines_done,
+            "lines_given_up": job.lines_given_up
         }));
     }
-    print(&format!("{name}: deleted ({} lines written back)\n", job.lines_done))
+    print(&format!("{name}: deleted ({})\n", lines_of(&job)))
+}
+
+/// The fate of the dirty lines, in words.
+fn lines_of(job: &JobStatus) -> String {
+    match job.lines_given_up {
+        0 => format!("{} lines written back", job.lines_done),
+        given_up => format!("{given_up} dirty lines given up"),
+    }
 }
 
 /// Shows one volume or all, once or until interrupted.
 pub(crate) fn show(session: &Session<'_>, args: &Show) -> ControlResult<()> {
     let name = args.name.as_ref().or(args.cache_name.as_ref());
     let name: Option<VolumeName> = name.map(|text| text.parse()).transpose()?;
-    let mut client = session.client()?;
+    let Some(mut client) = session.running_client()? else {
+        return show_recorded(session, name.as_ref());
+    };
     loop {
         let volumes = client.show(name.as_ref())?;
-        let body = || match volumes.as_slice() {
-            [volume] if name.is_some() => table::one(volume),
-            all => table::all(all),
-        };
-        print_shown(&volumes, name.is_some(), args.watch, session.json, body)?;
+        print_volumes(session, &volumes, name.is_some(), args.watch)?;
         if !args.watch {
-            return Ok(());
+            return none_failed(&volumes);
         }
         std::thread::park_timeout(WATCH);
+    }
+}
+
+fn print_volumes(
+    session: &Session<'_>,
+    volumes: &[VolumeStatus],
+    one: bool,
+    watch: bool,
+) -> ControlResult<()> {
+    let body = || match volumes {
+        [volume] if one => table::one(volume),
+        all => table::all(all),
+    };
+    print_shown(volumes, one, watch, session.json, body)
+}
+
+/// Shows what is on record, and says that no daemon runs.
+fn show_recorded(session: &Session<'_>, name: Option<&VolumeName>) -> ControlResult<()> {
+    let mut volumes = recorded_volumes(session.state)?;
+    volumes.retain(|volume| name.is_none_or(|name| volume.name == *name));
+    if !volumes.is_empty() {
+        print_volumes(session, &volumes, name.is_some(), false)?;
+    }
+    Err(session.no_daemon())
+}
+
+/// Whether every volume and every export that was shown does its work: programs ask for it by the exit code.
+fn none_failed(volumes: &[VolumeStatus]) -> ControlResult<()> {
+    let failed = volumes.iter().filter_map(|volume| {
+        if volume.state == VolumeState::Failed {
+            return Some(format!("{} has failed", volume.name));
+        }
+        let is_open = matches!(
+            volume.state,
+            VolumeState::Running | VolumeState::Draining | VolumeState::Degraded
+        );
+        let closed = volume.exports.iter().find(|export| is_open && export.state != "open")?;
+        Some(format!("the export {} of {} is not open", closed.uri, volume.name))
+    });
+    let failed: Vec<String> = failed.collect();
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(ControlError::failed(format!("{}; the answer says why", failed.join(", ")))),
     }
 }

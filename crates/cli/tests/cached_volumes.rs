@@ -325,7 +325,7 @@ fn what_was_lost_with_an_ssd_is_listed_also_by_the_next_daemon() {
                 "offset_bytes": 65536, "length_bytes": 4096
             })
         );
-        let text = instance.run(&["show", "v"]).ok().out;
+        let text = instance.run(&["show", "v"]).out;
         assert!(text.contains("byte 65536, 4096 bytes") && text.contains("192 more"), "{text}");
         instance.kill();
     }

@@ -14,8 +14,8 @@ fn help_lists_every_verb_and_exits_with_zero() {
     let instance = Instance::new();
     let help = instance.run(&["--help"]).ok();
     for verb in [
-        "create", "delete", "show", "set", "flush", "attach", "detach", "export", "unexport",
-        "array", "lab", "daemon",
+        "create", "delete", "start", "stop", "show", "set", "flush", "attach", "detach", "export",
+        "unexport", "array", "lab", "daemon",
     ] {
         assert!(help.out.contains(&format!("\n  {verb}")), "{verb} in {}", help.out);
         let own = instance.run(&[verb, "--help"]).ok();
@@ -80,12 +80,13 @@ fn a_state_folder_that_cannot_be_is_refused() {
     instance.run(&["show", "--state", &format!("/{}", "x".repeat(110))]).refused(2, "--state");
     fs::write(instance.path("file"), "").unwrap();
     let below = instance.path("file/below");
-    instance.run(&["show", "--state", below.to_str().unwrap()]).refused(1, "creating the state");
+    instance.run(&["start", "--state", below.to_str().unwrap()]).refused(1, "creating the state");
 }
 
 #[test]
-fn show_starts_a_daemon_that_answers_until_it_is_stopped() {
+fn a_started_daemon_answers_until_it_is_stopped() {
     let instance = Instance::new();
+    instance.serve();
     let first = instance.run(&["show"]).ok();
     assert!(first.out.contains("no volumes"), "{first:?}");
     let pid = instance.pid().unwrap();
@@ -95,17 +96,17 @@ fn show_starts_a_daemon_that_answers_until_it_is_stopped() {
     instance.run(&["daemon"]).refused(1, "already serves");
     instance.stop();
     assert!(!instance.state().join("control.sock").exists());
-    instance.run(&["show"]).ok();
+    instance.serve();
     assert_ne!(instance.pid(), Some(pid));
 }
 
 #[test]
 fn a_stale_control_socket_is_replaced() {
     let instance = Instance::new();
-    instance.run(&["show"]).ok();
+    instance.serve();
     instance.signal(Signal::KILL);
     assert!(instance.state().join("control.sock").exists());
-    instance.run(&["show"]).ok();
+    instance.serve();
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn a_command_right_after_a_kill_starts_the_next_daemon() {
     for _ in 0..10 {
         let pid = instance.pid().unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
-        instance.run(&["show"]).ok();
+        instance.serve();
         assert_ne!(instance.pid(), Some(pid));
     }
 }
@@ -136,7 +137,7 @@ fn a_foreign_registry_is_refused_and_left_alone() {
 fn hostile_bytes_on_the_control_socket_do_not_harm_the_daemon() {
     use std::io::{Read, Write};
     let instance = Instance::new();
-    instance.run(&["show"]).ok();
+    instance.serve();
     for bytes in [&b"\0\0\0\0\n"[..], b"{\"op\":\"fly\"}\n", b"[[[[[[[[[", b"\n\n\n"] {
         let socket = instance.state().join("control.sock");
         let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
@@ -146,7 +147,7 @@ fn hostile_bytes_on_the_control_socket_do_not_harm_the_daemon() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("\"answer\":\"error\""), "{answer}");
     }
-    instance.run(&["show"]).ok();
+    instance.serve();
 }
 
 #[test]

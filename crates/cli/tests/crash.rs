@@ -77,7 +77,7 @@ fn write_until_killed(instance: &Instance, client: u64, counts: &[AtomicU64], to
 
 /// The next daemon has every acknowledged write, and knows what the HDD does not have.
 fn check(instance: &Instance, hdd: &str, counts: &[AtomicU64], round: u64) {
-    instance.run(&["show"]).ok();
+    instance.serve();
     let mut nbd = NbdClient::connect(&instance.socket("v"), "v").unwrap();
     let mut under_way = 0;
     for (block, count) in (0..).zip(counts) {

@@ -93,7 +93,7 @@ fn a_full_ssd_is_evacuated_and_every_acknowledged_block_is_there() {
     assert_eq!(status["lost_ranges"], 0, "{status}");
     assert!(status["error"].as_str().unwrap().contains("nothing is lost"), "{status}");
     instance.stop();
-    instance.run(&["show", "v"]).ok();
+    instance.serve();
     check(&instance, &counts, false);
     instance.run(&["detach", "v"]).ok();
     check(&instance, &counts, false);
@@ -126,7 +126,7 @@ fn kill_nine_while_a_full_ssd_is_evacuated_loses_nothing() {
             writer.join().unwrap();
         });
         // The next daemon may write again.
-        instance.run(&["show", "v"]).ok();
+        instance.serve();
         check(&instance, &counts, true);
     }
 }
@@ -156,7 +156,7 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
     drop(client);
     instance.stop();
     limit_files(&other, Some(0));
-    instance.run(&["show", "v"]).ok();
+    instance.serve();
     check(&instance, &counts, false);
     let mut client = connect(&instance);
     for block in blocks().take(100) {
@@ -172,7 +172,7 @@ fn a_start_on_an_ssd_that_takes_no_writes_evacuates_it() {
     assert!(log.contains("its SSD takes no writes"), "{log}");
     limit_files(&other, None);
     instance.kill();
-    instance.run(&["show", "v"]).ok();
+    instance.serve();
     check(&instance, &counts, false);
 }
 

@@ -30,8 +30,9 @@ fn away(instance: &Instance, path: &str) -> std::path::PathBuf {
 
 /// Starts the daemon by a command; it waits so many seconds for what is missing.
 fn start_waiting(instance: &Instance, seconds: u32) -> Answer {
-    let mut command = instance.command(&["show"]);
-    command.env("VOLTIER_DEVICE_WAIT", seconds.to_string()).output().unwrap().into()
+    let mut command = instance.command(&["start"]);
+    command.env("VOLTIER_DEVICE_WAIT", seconds.to_string()).output().unwrap();
+    instance.run(&["show"])
 }
 
 #[track_caller]

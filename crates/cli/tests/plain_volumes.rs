@@ -88,7 +88,7 @@ fn volumes_and_exports_come_back_after_a_clean_stop_and_after_kill() {
     let ends: [fn(&Instance); 2] = [Instance::stop, Instance::kill];
     for end in ends {
         end(&instance);
-        instance.run(&["show"]).ok();
+        instance.serve();
         let mut client = NbdClient::connect(&instance.socket("v"), "v").unwrap();
         assert_eq!(client.read(0, 4096).unwrap(), [1; 4096]);
     }
@@ -213,7 +213,7 @@ fn the_file_of_a_killed_daemon_is_cleaned_up_by_the_next() {
     }
     instance.kill();
     assert!(fs::read(&file).is_err(), "nobody answers");
-    instance.run(&["show"]).ok();
+    instance.serve();
     assert_eq!(file.metadata().unwrap().len(), 8 * MIB);
     instance.run(&["unexport", "v", "--fuse", path]).ok();
     assert!(!file.exists(), "as before the first export");

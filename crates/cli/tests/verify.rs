@@ -94,7 +94,7 @@ fn each_mode_and_policy_keeps_what_fio_wrote_over_a_restart() {
         ];
         fio_is_content(instance.fio_with(&[&export[..], &load, &["--do_verify=0"]].concat()));
         instance.stop();
-        instance.run(&["show"]).ok();
+        instance.serve();
         fio_is_content(instance.fio_with(&[&export[..], &load, &["--verify_only=1"]].concat()));
         instance.run(&["delete", "v"]).ok();
     }

@@ -23,6 +23,11 @@ pub enum ArrayState {
     /// Not served; `error` says why.
     #[default]
     Failed,
+    /// At rest, as its user asked, until it is started.
+    Stopped,
+    /// On record, and no daemon runs.
+    #[serde(rename = "not running")]
+    NotRunning,
 }
 
 /// One place of an array.
@@ -333,7 +338,7 @@ impl ArrayDetail {
     pub(crate) fn recorded(record: &RegisteredArray) -> Self {
         Self {
             name: record.name.clone(),
-            state: ArrayState::Failed,
+            state: if record.stopped { ArrayState::Stopped } else { ArrayState::Failed },
             level: record.level.word(),
             group_members: record.level.group().unwrap_or(0) as u32,
             chunk_bytes: record.chunk_bytes,

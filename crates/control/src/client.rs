@@ -1,7 +1,7 @@
 //! The command line's side of the control socket; starts the daemon when none runs.
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::array_status::{ArrayDetail, PoolStatus};
 use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, VolumeName};
+use crate::notify;
 use crate::protocol::{self, ArrayRequest, JobStatus, Request, Response};
 use crate::state_dir::{ALREADY_SERVED, StateDir};
 use crate::status::VolumeStatus;
@@ -18,6 +19,9 @@ use crate::status::VolumeStatus;
 /// A daemon listens within milliseconds of its start; on a machine that swaps it may take a while.
 const START_MAX: Duration = Duration::from_secs(30);
 const START_STEP: Duration = Duration::from_millis(10);
+/// Longer than a daemon takes to come to rest, or to end without.
+const STOP_MAX: Duration = Duration::from_secs(90);
+const STOP_STEP: Duration = Duration::from_secs(1);
 /// How soon a daemon that found the folder served is started again.
 const RETRY_STEP: Duration = Duration::from_millis(100);
 /// The log is kept small: beyond this a starting daemon puts the old one aside.
@@ -35,6 +39,7 @@ impl Client {
     /// # Errors
     /// When the socket is not permitted, or the daemon refuses to talk.
     pub fn connect(state: &StateDir) -> ControlResult<Option<Self>> {
+        state.check_owner()?;
         match UnixStream::connect(state.socket()) {
             Ok(stream) => Self { stream: BufReader::new(stream) }.greeted(),
             Err(error) if is_nobody(error.kind()) => Ok(None),
@@ -172,6 +177,49 @@ impl Client {
         }
     }
 
+    /// Ends the daemon, and waits until its process has ended. `waits` hears every second how long that took
+    /// so far.
+    ///
+    /// # Errors
+    /// When clients use volumes and are not to be cut off, and when the daemon did not come to rest.
+    pub fn stop(
+        mut self,
+        state: &StateDir,
+        now: bool,
+        mut waits: impl FnMut(Duration),
+    ) -> ControlResult<()> {
+        match self.request(&Request::StopDaemon { now })? {
+            Response::Stopping => {}
+            other => return Err(unexpected(&other)),
+        }
+        let began = self::now();
+        let stream = self.stream.get_mut();
+        let timed = stream.set_read_timeout(Some(STOP_STEP));
+        timed.map_err(|error| ControlError::io("waiting for the daemon", &error))?;
+        let pid = |state: &StateDir| fs::read_to_string(state.pid_file()).unwrap_or_default();
+        let its_pid = pid(state);
+        // The daemon says nothing more: the connection ends with its process.
+        while stream.read(&mut [0]).is_err_and(|error| is_timeout(error.kind())) {
+            let waited = began.elapsed();
+            if waited > STOP_MAX {
+                return Err(ControlError::failed(format!(
+                    "the daemon has not ended after {} s; see {}",
+                    waited.as_secs(),
+                    state.log_file().display()
+                )));
+            }
+            waits(waited);
+        }
+        if !its_pid.trim().is_empty() && pid(state) == its_pid {
+            return Err(ControlError::failed(format!(
+                "the daemon ended before everything was at rest, as after a crash: nothing acknowledged is \
+                 lost; see {}",
+                state.log_file().display()
+            )));
+        }
+        Ok(())
+    }
+
     /// A request that is answered with a job.
     ///
     /// # Errors
@@ -182,6 +230,10 @@ impl Client {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+fn is_timeout(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn is_nobody(kind: ErrorKind) -> bool {
@@ -216,6 +268,8 @@ fn spawn_daemon(state: &StateDir, program: &Path) -> ControlResult<Child> {
         .arg("--background")
         .arg("--state")
         .arg(state.path())
+        // A service manager waits for its own program, not for this one.
+        .env_remove(notify::SOCKET)
         .stdin(Stdio::null())
         .stdout(Stdio::from(copy))
         .stderr(Stdio::from(log))

@@ -7,8 +7,10 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::ending;
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
+use crate::notify;
 use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::server::{self, Shared};
@@ -29,11 +31,13 @@ pub struct DaemonOptions {
     pub cores: Option<usize>,
     /// How long a recorded device that is not there is awaited.
     pub device_wait: Duration,
+    /// How long a stop waits for clients.
+    pub stop_wait: Duration,
     /// Leave the terminal: a session of its own, in the root folder.
     pub background: bool,
 }
 
-/// Serves a state folder until SIGTERM or SIGINT, then brings every volume to rest.
+/// Serves a state folder until SIGTERM or SIGINT, waits for clients, then brings every volume to rest.
 ///
 /// # Errors
 /// When the folder is served already, its registry is refused, or the engine cannot start. Nothing
@@ -73,6 +77,10 @@ pub fn run_daemon<E: Engine + Send>(
             break;
         }
     }
+    notify::stopping();
+    shared.begin_to_end();
+    ending::wait_for_clients(&shared, &mut signals, options.stop_wait);
+    notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
     eprintln!("voltier: stopping; dirty lines stay on their SSDs");
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     let mut service = shared.lock();

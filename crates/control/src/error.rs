@@ -10,6 +10,8 @@ pub enum ErrorKind {
     Usage,
     /// The request was understood and could not be done; nothing changed: exit code 1.
     Failed,
+    /// Somebody uses what the request would take away; nothing changed: exit code 1.
+    InUse,
 }
 
 /// Why a request was refused or failed.
@@ -36,6 +38,11 @@ impl ControlError {
         Self::new(ErrorKind::Failed, message)
     }
 
+    /// The request would take something away from somebody who uses it.
+    pub fn in_use(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InUse, message)
+    }
+
     /// The request could not be done, for the reason that another error gives.
     pub fn from_error(error: impl std::fmt::Display) -> Self {
         Self::failed(error.to_string())
@@ -54,7 +61,7 @@ impl ControlError {
     /// The exit code of a command that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self.kind {
-            ErrorKind::Failed => 1,
+            ErrorKind::Failed | ErrorKind::InUse => 1,
             ErrorKind::Usage => 2,
         }
     }

@@ -14,12 +14,15 @@ mod array_spec;
 mod array_status;
 mod client;
 mod daemon;
+mod ending;
 pub mod engine;
 mod error;
 mod export_spec;
 mod file_lock;
 mod front;
+mod host;
 mod name;
+mod notify;
 pub mod protocol;
 mod records;
 mod registry;
@@ -43,16 +46,18 @@ pub use array_status::{
 };
 pub use client::Client;
 pub use daemon::{DaemonOptions, run_daemon};
+pub use ending::STOP_WAIT_S;
 pub use error::{ControlError, ControlResult, ErrorKind};
 pub use export_spec::{ExportSpec, NBD_PORT, NbdAddress, absolute};
 pub use front::{check_origin, configure, put_in_front, seed_of};
+pub use host::part_of;
 pub use name::{ArrayName, NAME_BYTES_MAX, PoolName, VolumeName};
 pub use records::{
     CacheRecord, Desired, Identity, LOST_RANGES_MAX, PoolRecord, PoolSpare, RegisteredArray,
     VolumeRecord,
 };
 pub use registry::{REGISTRY_FILE, REGISTRY_VERSION, Registry, RegistryStore};
-pub use service::{DEVICE_WAIT_S, Service};
+pub use service::{DEVICE_WAIT_S, Service, recorded_arrays, recorded_volumes};
 pub use settings::{
     KEYS, LINE_BYTES, ORIGIN_KEY, Settings, parse_line_bytes, parse_mode, parse_policy,
 };

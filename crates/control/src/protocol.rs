@@ -130,6 +130,11 @@ pub enum ArrayRequest {
         /// The array.
         name: ArrayName,
     },
+    /// Bring an array to rest, and leave it so until it is started.
+    Stop {
+        /// The array.
+        name: ArrayName,
+    },
     /// Take a member out of service.
     Fail {
         /// The array.
@@ -258,6 +263,18 @@ pub enum Request {
         /// The volume.
         name: VolumeName,
     },
+    /// Bring a volume to rest, and leave it so until it is started.
+    Stop {
+        /// The volume.
+        name: VolumeName,
+        /// Cut off clients that use it.
+        now: bool,
+    },
+    /// Bring everything to rest, and end the daemon.
+    StopDaemon {
+        /// Cut off clients that use volumes.
+        now: bool,
+    },
     /// Change choices of a cache.
     Set {
         /// The volume.
@@ -300,6 +317,9 @@ pub enum Request {
         name: VolumeName,
         /// The export; all without one.
         export: Option<ExportSpec>,
+        /// Cut off clients that use it.
+        #[serde(default)]
+        now: bool,
     },
     /// Something about arrays.
     Array {
@@ -326,6 +346,8 @@ pub enum Response {
     },
     /// Done; nothing to say.
     Done,
+    /// The daemon comes to rest now, and ends.
+    Stopping,
     /// State of the volume asked for, or changed.
     Volume {
         /// The volume.
@@ -380,6 +402,9 @@ pub struct JobStatus {
     pub lines_done: u64,
     /// Dirty lines there were, and came since.
     pub lines_total: u64,
+    /// Dirty lines that were given up instead.
+    #[serde(default)]
+    pub lines_given_up: u64,
     /// Where it stands.
     pub state: JobState,
 }

@@ -74,6 +74,8 @@ pub enum Desired {
     Detaching,
     /// Go on writing dirty lines back, then forget the volume.
     Deleting,
+    /// Leave it at rest until it is started.
+    Stopped,
 }
 
 /// The cache of a volume.
@@ -173,6 +175,9 @@ pub struct RegisteredArray {
     /// The device of the journal, also when it is lost; none while it is on the members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<DeviceSpec>,
+    /// Whether the array is left at rest until it is started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
     /// Choices.
     #[serde(default)]
     pub settings: ArraySettings,

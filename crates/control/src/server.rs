@@ -5,13 +5,16 @@ use std::io::BufReader;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::engine::Engine;
-use crate::error::{ControlError, ControlResult};
+use crate::error::{ControlError, ControlResult, ErrorKind};
+use crate::notify;
 use crate::protocol::{self, Request, Response};
 use crate::service::{self, CRASH_STEP, CRASH_TRIES, Service};
 
@@ -22,6 +25,12 @@ const JOB_STEP: Duration = Duration::from_millis(50);
 /// How long a record that failed rests before it is tried again.
 const RECORD_STEP: Duration = Duration::from_secs(1);
 
+/// How often what is in use is tried again, and how long after the last time.
+const IN_USE_TRIES: u32 = 10;
+const IN_USE_STEP: Duration = Duration::from_millis(50);
+/// How much longer than its next message the service manager is asked to wait.
+const WAIT_LONGER: Duration = Duration::from_secs(30);
+
 /// A service, shared by the threads of the control plane.
 pub(crate) struct Shared<E> {
     service: Mutex<Service<E>>,
@@ -29,6 +38,8 @@ pub(crate) struct Shared<E> {
     woken: Mutex<bool>,
     wake: Condvar,
     clients: AtomicUsize,
+    /// Whether the daemon has been told to end.
+    ends: AtomicBool,
 }
 
 impl<E: Engine + Send> Shared<E> {
@@ -45,8 +56,14 @@ impl<E: Engine + Send> Shared<E> {
                 woken: Mutex::new(false),
                 wake: Condvar::new(),
                 clients: AtomicUsize::new(0),
+                ends: AtomicBool::new(false),
             }
         })
+    }
+
+    /// The daemon was told to end, and needs no signal for it any more.
+    pub(crate) fn begin_to_end(&self) {
+        self.ends.store(true, Ordering::Release);
     }
 
     /// Has the watch look at jobs and SSDs now.
@@ -81,6 +98,7 @@ impl<E: Engine + Send> Shared<E> {
     #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
     pub(crate) fn watch(&self) {
         let mut next_look: Option<Instant> = None;
+        let mut is_ready = false;
         loop {
             let now = Instant::now();
             let is_look_due = next_look.is_none_or(|at| now >= at);
@@ -96,6 +114,13 @@ impl<E: Engine + Send> Shared<E> {
                 service.notice_array_events();
                 if is_look_due {
                     next_look = service.look_for_devices(now).map(|step| now + step);
+                }
+                if !is_ready {
+                    is_ready = !service.waits_for_devices();
+                    match is_ready {
+                        true => notify::ready(),
+                        false => notify::wait("waits for devices", WAIT_LONGER),
+                    }
                 }
                 service.step_jobs()
             };
@@ -126,12 +151,27 @@ impl<E: Engine + Send> Shared<E> {
         }
     }
 
+    /// Answers a request. A stop that is refused because of its clients is tried for a moment: a program that
+    /// has closed a file or a connection is gone a little later.
+    fn handle(&self, request: &Request) -> Response {
+        let mut response = self.lock().handle(request.clone());
+        for _ in 0..IN_USE_TRIES {
+            match &response {
+                Response::Error { error } if error.kind == ErrorKind::InUse => {}
+                _ => break,
+            }
+            thread::park_timeout(IN_USE_STEP);
+            response = self.lock().handle(request.clone());
+        }
+        response
+    }
+
     fn serve(&self, stream: &UnixStream) {
         let mut from = BufReader::new(stream);
         loop {
             let response = match protocol::receive::<Request>(&mut from) {
                 Ok(Some(Request::Ping)) => service::pong(),
-                Ok(Some(request)) => self.lock().handle(request),
+                Ok(Some(request)) => self.handle(&request),
                 Ok(None) => return,
                 Err(error) => {
                     // Later requests cannot be told apart: say why, and hang up.
@@ -143,6 +183,10 @@ impl<E: Engine + Send> Shared<E> {
             self.wake();
             if protocol::send(&mut &*stream, &response).is_err() {
                 return;
+            }
+            if response == Response::Stopping && !self.ends.swap(true, Ordering::AcqRel) {
+                // The main thread waits for a signal, whoever sends it.
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
             }
             if let Response::Job { job } = &response {
                 self.lock().job_is_told(job);

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{ControlError, ControlResult};
@@ -95,7 +95,33 @@ impl StateDir {
             } else {
                 ControlError::io(doing, &error)
             }
-        })
+        })?;
+        self.check_owner()
+    }
+
+    /// Refuses a folder that somebody else can write in: who can do that can answer in the daemon's place,
+    /// and lead its files elsewhere. A folder that is not there yet is nobody's.
+    ///
+    /// # Errors
+    /// When the folder belongs to another user but root, or its mode lets others write.
+    pub(crate) fn check_owner(&self) -> ControlResult<()> {
+        let Ok(meta) = fs::metadata(&self.0) else { return Ok(()) };
+        let own = rustix::process::geteuid().as_raw();
+        let shown = self.0.display();
+        if meta.uid() != own && meta.uid() != 0 {
+            return Err(ControlError::failed(format!(
+                "the state folder {shown} belongs to user {}; give it to yourself (chown), or choose another \
+                 with --state DIR",
+                meta.uid()
+            )));
+        }
+        if meta.mode() & 0o022 != 0 {
+            return Err(ControlError::failed(format!(
+                "others can write in the state folder {shown}; `chmod go-w {shown}`, or choose another with \
+                 --state DIR"
+            )));
+        }
+        Ok(())
     }
 
     /// Takes the lock of the folder and writes the pid file. The lock ends with the process.
@@ -167,6 +193,25 @@ mod tests {
         assert!(lock.after_crash());
         lock.release();
         assert!(!state.lock().unwrap().after_crash());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_in_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(&dir.path().join("state")).unwrap();
+        assert!(state.check_owner().is_ok(), "it is not there yet");
+        state.create().unwrap();
+        for (mode, is_good) in [(0o755, true), (0o777, false), (0o1777, false), (0o770, false)] {
+            fs::set_permissions(state.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(state.create().is_ok(), is_good, "{mode:o}");
+        }
+        if rustix::process::geteuid().is_root() {
+            fs::set_permissions(state.path(), fs::Permissions::from_mode(0o700)).unwrap();
+            std::os::unix::fs::chown(state.path(), Some(4711), None).unwrap();
+            let error = state.create().unwrap_err();
+            assert!(error.message.contains("belongs to user 4711"), "{error}");
+        }
     }
 
     #[test]

@@ -19,6 +19,11 @@ pub enum VolumeState {
     Waiting,
     /// Not served; `error` says why.
     Failed,
+    /// At rest, as its user asked, until it is started.
+    Stopped,
+    /// On record, and no daemon runs.
+    #[serde(rename = "not running")]
+    NotRunning,
 }
 
 /// State of one device of a volume.
@@ -35,6 +40,8 @@ pub enum DeviceState {
     Missing,
     /// Given up after errors, or not to be opened.
     Failed,
+    /// Not opened, because the volume is not to be served now.
+    Offline,
     /// There is none.
     #[default]
     None,

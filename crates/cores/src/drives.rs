@@ -6,11 +6,11 @@ use std::task::Poll;
 
 use voltier_array::{Array, MemberLayout, read_spare_label, write_spare_label};
 use voltier_block::{BlockDevice, Buf, Durability, Nanos};
-use voltier_control::engine::{JournalDeviceLabel, MemberLabel, SpareLabel};
+use voltier_control::engine::{CacheLabel, JournalDeviceLabel, MemberLabel, SpareLabel};
 use voltier_control::{ControlError, ControlResult, DeviceSpec, Identity, ModelBacking};
 use voltier_drive::model::Profile;
 use voltier_ring::Handle;
-use voltier_volume::{DriveSpec, Leaf};
+use voltier_volume::{Cache, DriveSpec, Leaf};
 
 /// A device of an array.
 #[derive(Clone)]
@@ -94,6 +94,22 @@ pub(super) async fn label_of(
     let found = answered(&handle, &device, Array::examine(&leaf)).await?;
     let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
     Ok(found.map(MemberLabel::from))
+}
+
+/// The facts in the superblock of the cache on a device, if there is one.
+pub(super) async fn cache_label_of(
+    handle: Handle,
+    device: DeviceSpec,
+) -> ControlResult<Option<CacheLabel>> {
+    let leaf = open_leaf(&handle, &device)?;
+    let found = answered(&handle, &device, Cache::<Leaf, Leaf>::probe(&leaf)).await?;
+    let found = found.map_err(|error| ControlError::failed(format!("{device}: {error}")))?;
+    let size_bytes = leaf.limits().bytes();
+    Ok(found.map(|label| CacheLabel {
+        uuid: Identity(label.uuid),
+        dirty_lines: label.dirty_lines,
+        size_bytes,
+    }))
 }
 
 /// The label of a device, if it has a journal.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use voltier_control::{ControlError, ControlResult, ExportSpec, NbdAddress, VolumeName};
+use voltier_export::ExportError;
 use voltier_export::fuse::FuseFile;
 use voltier_export::nbd::Budget;
 use voltier_ring::{Remote, StreamAddress};
@@ -79,14 +80,26 @@ impl OpenExport {
         }
     }
 
-    /// Closes the export. A file that somebody has open stays, and that is an error.
-    pub(super) fn close(&mut self, remote: &Remote, name: &VolumeName) -> ControlResult<()> {
+    /// Closes the export. A file that somebody has open stays, and that is an error, unless its users are
+    /// to be cut off.
+    pub(super) fn close(
+        &mut self,
+        remote: &Remote,
+        name: &VolumeName,
+        cut_off: bool,
+    ) -> ControlResult<()> {
         match self {
             OpenExport::Nbd(_, bound) => {
                 let (volume, at) = (name.clone(), bound.at.clone());
                 call(remote, move |_| volumes::stop_nbd(volume, at))
             }
-            OpenExport::Fuse(_, file) => file.stop().map_err(ControlError::from_error),
+            OpenExport::Fuse(_, file) => match file.stop() {
+                Err(ExportError::FileInUse(_)) if cut_off => {
+                    file.cut_off();
+                    Ok(())
+                }
+                stopped => stopped.map_err(ControlError::from_error),
+            },
         }
     }
 
@@ -107,9 +120,12 @@ impl OpenExport {
             .unwrap_or_default()
     }
 
-    /// Clients connected now. A FUSE file does not count them; it refuses to close while in use.
+    /// Clients connected now; of a file, how often it is open.
     pub(super) fn clients(&self, remote: &Remote, name: &VolumeName) -> u64 {
-        let OpenExport::Nbd(_, bound) = self else { return 0 };
+        let bound = match self {
+            OpenExport::Nbd(_, bound) => bound,
+            OpenExport::Fuse(_, file) => return file.handles(),
+        };
         let (volume, at) = (name.clone(), bound.at.clone());
         call(remote, move |_| async move { Ok(volumes::nbd_clients(&volume, &at)) }).unwrap_or(0)
     }

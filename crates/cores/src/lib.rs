@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -234,6 +234,11 @@ impl Engine for CoreEngine {
         }
     }
 
+    fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        let device = device.clone();
+        call(&self.cores[0].remote(), move |handle| drives::cache_label_of(handle, device))
+    }
+
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
         let ssd = cache.map(|cache| &cache.device);
@@ -261,7 +266,7 @@ impl Engine for CoreEngine {
 
     fn close(&mut self, name: &VolumeName) -> ControlResult<()> {
         let Some(home) = self.homes.remove(name) else { return Ok(()) };
-        // A FUSE file that is still in use is detached from its path here.
+        // The users of a FUSE file are cut off here.
         drop(home.exports);
         let (name, devices) = (name.clone(), home.devices);
         let closed = call(&home.remote, move |_| volumes::close(name, devices));
@@ -373,13 +378,18 @@ impl Engine for CoreEngine {
         Ok(real)
     }
 
-    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    fn unexport(
+        &mut self,
+        name: &VolumeName,
+        export: &ExportSpec,
+        cut_off: bool,
+    ) -> ControlResult<()> {
         let Some(home) = self.homes.get_mut(name) else { return Ok(()) };
         let Some(at) = home.exports.iter().position(|open| open.spec() == export) else {
             return Ok(());
         };
         let mut open = home.exports.swap_remove(at);
-        let closed = open.close(&home.remote, name);
+        let closed = open.close(&home.remote, name, cut_off);
         if closed.is_err() {
             home.exports.push(open);
         }

@@ -70,7 +70,9 @@ fn changes_of_settings_and_flushes_under_load_survive_crashes() {
 
 #[test]
 fn stops_and_starts_survive_crashes() {
-    sweep(|command| matches!(command, Command::Stop(_) | Command::Start(_)));
+    sweep(|command| {
+        matches!(command, Command::Stop(_) | Command::Start(_) | Command::StopAndStart)
+    });
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::{
@@ -125,6 +125,10 @@ impl Engine for BookEngine {
         })
     }
 
+    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        Ok(None)
+    }
+
     fn open(&mut self, record: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         self.call()?;
         let cache = record.cache.as_ref().filter(|cache| cache.failed.is_none());
@@ -222,7 +226,7 @@ impl Engine for BookEngine {
         Ok(export.clone())
     }
 
-    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
         self.call()?;
         let was_open = self.volume(name, |open| open.exports.remove(&place(export)));
         assert!(was_open, "{name}: {} is closed and was not open", place(export));

@@ -52,7 +52,8 @@ pub fn array(instance: &Instance) -> Value {
 }
 
 pub fn array_called(instance: &Instance, name: &str) -> Value {
-    instance.run(&["array", "show", name, "--json"]).json()
+    instance.serve();
+    instance.run(&["array", "show", name, "--json"]).shown()
 }
 
 /// Writes blocks over a part of the volume, in an odd pattern, and flushes.

@@ -55,7 +55,13 @@ impl Answer {
 
     #[track_caller]
     pub fn json(self) -> Value {
-        let answer = self.ok();
+        self.ok().shown()
+    }
+
+    /// The JSON of a `show`, whether what is shown has failed or not.
+    #[track_caller]
+    pub fn shown(self) -> Value {
+        let answer = self;
         serde_json::from_str(&answer.out).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
     }
 }
@@ -81,11 +87,12 @@ impl Instance {
         path.to_str().unwrap().to_owned()
     }
 
-    /// A command of the instance. A daemon that it starts waits for no missing device: most tests are
-    /// about what happens without one.
+    /// A command of the instance. A daemon that it starts waits for no missing device, and at its end for
+    /// no client: most tests are about what happens then.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_voltier"));
-        command.args(args).env("VOLTIER_STATE", self.state()).env("VOLTIER_DEVICE_WAIT", "0");
+        command.args(args).env("VOLTIER_STATE", self.state());
+        command.env("VOLTIER_DEVICE_WAIT", "0").env("VOLTIER_STOP_WAIT", "0");
         command.current_dir(self.dir.path());
         command
     }
@@ -95,8 +102,15 @@ impl Instance {
         self.command(args).output().unwrap().into()
     }
 
+    /// The answer of `show` about a volume, also of one that failed; a daemon is started for it.
     pub fn show(&self, name: &str) -> Value {
-        self.run(&["show", name, "--json"]).json()
+        self.serve();
+        self.run(&["show", name, "--json"]).shown()
+    }
+
+    /// Starts the daemon when none runs.
+    pub fn serve(&self) {
+        self.run(&["start"]).ok();
     }
 
     pub fn pid(&self) -> Option<Pid> {
@@ -111,6 +125,11 @@ impl Instance {
             return;
         }
         rustix::process::kill_process(pid, signal).unwrap();
+        self.ends(pid);
+    }
+
+    /// Waits until a daemon is gone.
+    pub fn ends(&self, pid: Pid) {
         while !is_gone(pid) {
             std::thread::park_timeout(std::time::Duration::from_millis(5));
         }

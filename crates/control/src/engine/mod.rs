@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
-use crate::records::{CacheRecord, VolumeRecord};
+use crate::records::{CacheRecord, Identity, VolumeRecord};
 use crate::safety::{self, DeviceId, DriveIdentity, Examined, Machine, Role};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
@@ -46,6 +46,17 @@ pub struct OpenedVolume {
     pub dirty_lines: u64,
     /// The SSD takes no writes: see [`Engine::begin_evacuation`].
     pub evacuates: bool,
+}
+
+/// The facts in the superblock of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLabel {
+    /// Identity of the cache.
+    pub uuid: Identity,
+    /// Dirty lines at its last checkpoint.
+    pub dirty_lines: u64,
+    /// Size of the SSD in bytes.
+    pub size_bytes: u64,
 }
 
 /// Where a drain stands.
@@ -117,6 +128,12 @@ pub trait Engine: ArrayEngine + 'static {
     ) -> Option<PathBuf> {
         identity.find(machine, hint)
     }
+
+    /// The superblock of the cache on a device that is not open; `None` when there is no cache.
+    ///
+    /// # Errors
+    /// When the device cannot be read, or the superblock is damaged.
+    fn cache_label_of(&mut self, device: &DeviceSpec) -> ControlResult<Option<CacheLabel>>;
 
     /// Opens a volume with its cache, if the record has one that did not fail.
     ///
@@ -192,11 +209,16 @@ pub trait Engine: ArrayEngine + 'static {
     /// When the address is taken, not permitted, or the kernel has no such export.
     fn export(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<ExportSpec>;
 
-    /// Closes an export; clients on it are cut off.
+    /// Closes an export; network clients on it are cut off. With `cut_off`, the users of a file are too.
     ///
     /// # Errors
     /// When the kernel does not let go of it (a FUSE file in use).
-    fn unexport(&mut self, name: &VolumeName, export: &ExportSpec) -> ControlResult<()>;
+    fn unexport(
+        &mut self,
+        name: &VolumeName,
+        export: &ExportSpec,
+        cut_off: bool,
+    ) -> ControlResult<()>;
 
     /// Removes what the export of a daemon that was killed left in the file system, if anything.
     fn clear_dead(&mut self, export: &ExportSpec);
@@ -204,6 +226,6 @@ pub trait Engine: ArrayEngine + 'static {
     /// Why an export that was opened takes no more clients, if that is so.
     fn export_trouble(&mut self, name: &VolumeName, export: &ExportSpec) -> Option<String>;
 
-    /// Clients connected to an export now.
+    /// Clients connected to an export now; of a file, how often it is open.
     fn clients(&mut self, name: &VolumeName, export: &ExportSpec) -> u64;
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::array_settings::{ArraySettings, HealthSettings, MergeSettings};
-use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
+use crate::records::{Desired, PoolRecord, RegisteredArray, VolumeRecord};
 use crate::settings::Settings;
 use crate::spec::DeviceSpec;
 
@@ -11,7 +11,8 @@ use crate::spec::DeviceSpec;
 /// can say what there is. Version 1 is for no arrays, 2 for arrays that have neither spare pools nor
 /// limits of their own, 3 for arrays that merge small writes as usual. Version 4 is for caches whose
 /// `congested` is as usual, and arrays whose deadline is. Version 5 is for caches of which none is evacuated.
-pub const REGISTRY_VERSION: u32 = 6;
+/// Version 6 is for volumes and arrays of which none is stopped.
+pub const REGISTRY_VERSION: u32 = 7;
 
 const FORMAT: &str = "voltier-registry";
 const TAIL: &str = "\n}\n";
@@ -45,7 +46,10 @@ impl Body {
         let deadline_else = |array: &RegisteredArray| array.settings.health.deadline_s != usual;
         let is_evacuating =
             |volume: &VolumeRecord| volume.cache.as_ref().is_some_and(|cache| cache.evacuating);
-        if self.volumes.iter().any(is_evacuating) {
+        let is_stopped = |volume: &VolumeRecord| volume.desired == Desired::Stopped;
+        if self.volumes.iter().any(is_stopped) || self.arrays.iter().any(|array| array.stopped) {
+            7
+        } else if self.volumes.iter().any(is_evacuating) {
             6
         } else if self.volumes.iter().any(congested_else) || self.arrays.iter().any(deadline_else) {
             5

@@ -213,6 +213,7 @@ mod tests {
             spares: vec!["/dev/sdd".parse().unwrap()],
             incoming: Vec::new(),
             journal: None,
+            stopped: false,
             settings: ArraySettings::default(),
         }
     }
@@ -323,6 +324,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_stopped_needs_version_7() {
+        let mut stopped_volume = body(&["v"], &["r"]);
+        stopped_volume.volumes[0].desired = Desired::Stopped;
+        let mut stopped_array = body(&["v"], &["r"]);
+        stopped_array.arrays[0].stopped = true;
+        for body in [stopped_volume, stopped_array] {
+            let bytes = encode(&body);
+            assert!(bytes.starts_with(b"{\"format\":\"voltier-registry\",\"version\":7,"));
+            let again = decode(&bytes).unwrap();
+            assert_eq!((again.volumes, again.arrays), (body.volumes, body.arrays));
+        }
+    }
+
+    #[test]
     fn what_counts_as_congestion_needs_version_5_when_it_is_not_as_usual() {
         for (value, version) in [("2ms", 1), ("off", 5), ("3ms", 5)] {
             let mut record = volume("a");
@@ -360,8 +375,8 @@ mod tests {
     fn a_newer_a_foreign_and_a_damaged_file_are_refused_by_name_and_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(REGISTRY_FILE);
-        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "7,", 1);
-        let cases = [("version 7", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
+        let newer = String::from_utf8(encode(&body(&[], &[]))).unwrap().replacen("1,", "8,", 1);
+        let cases = [("version 8", newer.as_str()), ("no registry", "{}"), ("no registry", "")];
         for (reason, content) in cases {
             fs::write(&path, content).unwrap();
             let error = Registry::load(dir.path()).unwrap_err();

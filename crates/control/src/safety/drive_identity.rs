@@ -67,6 +67,12 @@ impl DriveIdentity {
         self.0 != "none"
     }
 
+    /// Whether this is the mark of the other drive, or of a partition of it.
+    pub(crate) fn is_on(&self, other: &Self) -> bool {
+        let rest = self.0.strip_prefix(&other.0);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(";start="))
+    }
+
     /// An identity of a drive that this machine does not know: a simulated one's number.
     pub fn simulated(number: u64) -> Self {
         Self(format!("simulated:{number}"))

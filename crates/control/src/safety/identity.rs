@@ -61,6 +61,11 @@ impl DeviceId {
             || other.beneath.contains(&self.own)
     }
 
+    /// Whether this is the other storage, or a part of it.
+    pub(crate) fn lies_on(&self, other: &DeviceId) -> bool {
+        self.own == other.own || self.beneath.contains(&other.own)
+    }
+
     /// The number of the block device, if it is one.
     pub(super) fn block_number(&self) -> Option<(u32, u32)> {
         match self.own {

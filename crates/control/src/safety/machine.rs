@@ -110,7 +110,7 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
 }
 
 /// `MAJOR:MINOR`.
-fn parse_number(text: &str) -> Option<(u32, u32)> {
+pub(super) fn parse_number(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -13,6 +13,7 @@ mod machine;
 mod role;
 mod signature;
 mod usage;
+pub(crate) mod users;
 
 pub use drive_identity::DriveIdentity;
 pub use finding::Finding;
@@ -39,6 +40,13 @@ pub struct Examined {
     pub size_bytes: u64,
     /// The findings against writing to the device, gravest first.
     pub findings: Vec<Finding>,
+}
+
+/// Whether a device has a mark of Voltier's: a cache, a member, a journal or a spare of an array.
+pub(crate) fn says_it_is_ours(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let found = signature::contents(&file, path, Role::Origin);
+    found.is_ok_and(|found| found.iter().any(|content| content.is_ours))
 }
 
 /// Looks at a device.

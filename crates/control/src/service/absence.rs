@@ -9,10 +9,11 @@ use voltier_array::MemberState;
 
 use super::Service;
 use super::live::now;
-use crate::engine::{Engine, MemberLabel};
+use crate::engine::{CacheLabel, Engine, MemberLabel};
 use crate::records::{CacheRecord, RegisteredArray, VolumeRecord};
 use crate::safety::{DeviceId, DriveIdentity};
 use crate::spec::DeviceSpec;
+use crate::status::DeviceState;
 
 /// Hold-off of an array that would be left without redundancy, or could not be assembled, in hold-offs of
 /// others. With the usual 30 s that is 90 s: as long as systemd waits for a device.
@@ -38,6 +39,22 @@ impl Hindrance {
             Self::Silent => " (does not answer)",
         }
     }
+}
+
+/// The superblock of the SSD of a volume that could not be opened, if the SSD is there and the volume's.
+pub(super) fn ssd_label<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+    missing: &[Missing],
+) -> Option<CacheLabel> {
+    let cache = record.cache.as_ref().filter(|cache| cache.device.path().is_some())?;
+    if missing.iter().any(|missing| missing.device == cache.device) {
+        return None;
+    }
+    let found = found(service, &cache.device, cache.identity.as_ref())?;
+    // The volume's own error says what is wrong with an SSD that cannot be read.
+    let label = service.engine.cache_label_of(&found).ok().flatten()?;
+    (label.uuid == cache.uuid).then_some(label)
 }
 
 /// A recorded device that is not there, or cannot be used.
@@ -87,6 +104,16 @@ impl Absence {
 
     pub(super) fn awaited(&self) -> Vec<String> {
         self.missing.iter().map(|missing| missing.device.to_string()).collect()
+    }
+
+    /// The state of a drive of a volume that is not open.
+    pub(super) fn state_of(&self, device: &DeviceSpec) -> DeviceState {
+        match self.missing.iter().find(|missing| missing.device == *device) {
+            None => DeviceState::Online,
+            Some(missing) if missing.hindrance == Hindrance::Absent => DeviceState::Missing,
+            Some(_) if self.is_waiting() => DeviceState::Missing,
+            Some(_) => DeviceState::Failed,
+        }
     }
 
     /// A device that is no longer awaited.

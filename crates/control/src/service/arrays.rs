@@ -7,7 +7,7 @@ use voltier_array::Consistency;
 use super::absence::{Missing, Survey};
 use super::admit::Beside;
 use super::live::{LiveArray, now};
-use super::{Service, late, spare_labels};
+use super::{Service, late, spare_labels, stops};
 use crate::array_settings::ArraySettings;
 use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::{Engine, JournalDeviceLabel, MemberLabel, OpenedArray};
@@ -35,6 +35,7 @@ impl<E: Engine> Service<E> {
             }
             ArrayRequest::Assemble { devices, force } => self.assemble(devices, force),
             ArrayRequest::Start { name } => late::start_array(self, &name),
+            ArrayRequest::Stop { name } => stops::stop_array(self, &name),
             ArrayRequest::Fail { name, member } => self.fail_member(&name, &member),
             ArrayRequest::Delete { name, erase } => self.delete_array(&name, erase),
             ArrayRequest::Replace { name, old, new, force } => {
@@ -93,6 +94,7 @@ impl<E: Engine> Service<E> {
             spares: Vec::new(),
             incoming: Vec::new(),
             journal,
+            stopped: false,
             settings: ArraySettings::default(),
         };
         // Nobody uses it yet, so nothing can be acknowledged before the record is written.
@@ -157,7 +159,7 @@ impl<E: Engine> Service<E> {
             Some(known) => known.name.clone(),
             None => self.free_name(&label.name)?,
         };
-        let record = known.unwrap_or_else(|| RegisteredArray {
+        let mut record = known.unwrap_or_else(|| RegisteredArray {
             name: name.clone(),
             uuid: label.array,
             level: label.level,
@@ -169,8 +171,10 @@ impl<E: Engine> Service<E> {
             spares: Vec::new(),
             incoming: Vec::new(),
             journal: None,
+            stopped: false,
             settings: ArraySettings::default(),
         });
+        record.stopped = false;
         let opened = self.engine.open_array(&record, &devices, force)?;
         let left_out = opened.left_out.clone();
         self.keep_array(record, opened, left_out.clone())?;
@@ -307,7 +311,12 @@ impl<E: Engine> Service<E> {
     pub(super) fn start_arrays(&mut self, now: Instant) {
         self.reconcile_pools();
         for record in self.registry.arrays().to_vec() {
-            late::try_array(self, record, Some(now), now);
+            if record.stopped {
+                let stopped = LiveArray::stopped(&record.name);
+                self.live_arrays.insert(record.name, stopped);
+            } else {
+                late::try_array(self, record, Some(now), now);
+            }
         }
     }
 
@@ -399,6 +408,9 @@ impl<E: Engine> Service<E> {
         let pool = pool.and_then(|pool| self.registry.find_pool(pool));
         let spares = pool.into_iter().flat_map(|pool| &pool.spares);
         status.pool_spares = spares.map(|spare| spare.device.to_string()).collect();
+        if record.stopped {
+            return status;
+        }
         let Some(live) = self.live_arrays.get(&record.name) else { return status };
         status.left_out.clone_from(&live.left_out);
         status.error.clone_from(&live.error);

@@ -26,10 +26,24 @@ impl<E: Engine> Service<E> {
         purpose: Purpose,
         write_back: bool,
     ) -> ControlResult<Response> {
+        let lines = self.dirty_lines(name);
         self.finish(name, purpose, write_back)?;
         let id = self.jobs.add(purpose, name.clone(), 0);
+        self.jobs.gave_up(id, if write_back { 0 } else { lines });
         self.end_job(id, Ok(()));
         self.job_response(id)
+    }
+
+    /// Dirty lines of a volume; of one that is not open, as last counted.
+    fn dirty_lines(&mut self, name: &VolumeName) -> u64 {
+        if self.is_open(name) {
+            return self.engine.health(name).dirty_lines;
+        }
+        if let Some(label) = self.live.get(name).and_then(|live| live.ssd_label) {
+            return label.dirty_lines;
+        }
+        let cache = self.registry.find(name).and_then(|record| record.cache.as_ref());
+        cache.map_or(0, |cache| cache.dirty_lines)
     }
 
     /// A client has received this answer.
@@ -54,6 +68,11 @@ impl<E: Engine> Service<E> {
 
     pub(super) fn job_response(&self, id: u64) -> ControlResult<Response> {
         self.jobs.status(id).map(|job| Response::Job { job })
+    }
+
+    /// Whether nothing is under way on the volume.
+    pub(super) fn has_no_job(&self, name: &VolumeName) -> ControlResult<()> {
+        self.jobs.running(name).map_or(Ok(()), |(_, purpose)| Err(busy(name, purpose)))
     }
 
     /// Whether a request may change the volume: no detach or delete is under way.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::Service;
 use super::live::{ClosedExport, now};
+use super::{Service, stops};
 use crate::engine::Engine;
 use crate::error::{ControlError, ControlResult};
 use crate::export_spec::ExportSpec;
@@ -49,7 +49,7 @@ impl<E: Engine> Service<E> {
         record.exports.retain(|known| *known != export);
         record.exports.push(export.clone());
         if let Err(error) = self.registry.put(record) {
-            let closed = self.engine.unexport(name, &export);
+            let closed = self.engine.unexport(name, &export, false);
             self.note(name, closed);
             return Err(error);
         }
@@ -73,15 +73,16 @@ impl<E: Engine> Service<E> {
             }
             if let Err(error) = self.again(|service| service.engine.export(name, export)) {
                 self.log(name, &error.message);
-                if let Some(live) = self.live.get_mut(name) {
-                    live.closed_exports.push(ClosedExport {
-                        export: export.clone(),
-                        error: error.message,
-                        pause: FIRST_PAUSE,
-                        next: now() + FIRST_PAUSE,
-                    });
-                }
+                self.try_later(name, export, error.message);
             }
+        }
+    }
+
+    /// Notes that an export could not be opened; the watch tries again.
+    pub(super) fn try_later(&mut self, name: &VolumeName, export: &ExportSpec, error: String) {
+        if let Some(live) = self.live.get_mut(name) {
+            let (pause, next) = (FIRST_PAUSE, now() + FIRST_PAUSE);
+            live.closed_exports.push(ClosedExport { export: export.clone(), error, pause, next });
         }
     }
 
@@ -130,6 +131,7 @@ impl<E: Engine> Service<E> {
         &mut self,
         name: &VolumeName,
         export: Option<&ExportSpec>,
+        now: bool,
     ) -> ControlResult<Response> {
         let mut record = self.record(name)?;
         let exports = match export {
@@ -146,52 +148,41 @@ impl<E: Engine> Service<E> {
                 )));
             }
         };
-        self.close_these(&mut record, &exports)?;
+        if !now {
+            let closing = VolumeRecord { exports: exports.clone(), ..record.clone() };
+            stops::is_unused(self, &closing, &format!("voltier unexport {name} --now"))?;
+        }
+        self.close_these(&mut record, &exports, now)?;
         Ok(self.volume(name))
     }
 
     /// Closes every export of a volume for good.
     pub(super) fn close_exports(&mut self, record: &mut VolumeRecord) -> ControlResult<()> {
         let exports = record.exports.clone();
-        self.close_these(record, &exports)
+        self.close_these(record, &exports, false)
     }
 
     fn close_these(
         &mut self,
         record: &mut VolumeRecord,
         exports: &[ExportSpec],
+        cut_off: bool,
     ) -> ControlResult<()> {
         let name = record.name.clone();
+        if cut_off {
+            stops::sync_above(self, &name, exports);
+        }
         // Files first: one that is in use refuses, and then nothing has changed.
         let (files, others): (Vec<_>, Vec<_>) =
             exports.iter().partition(|export| matches!(export, ExportSpec::Fuse(_)));
         for export in files.into_iter().chain(others) {
             if self.is_open(&name) && !self.is_closed(&name, export) {
-                self.engine.unexport(&name, export)?;
+                self.engine.unexport(&name, export, cut_off)?;
             }
             record.exports.retain(|known| known != export);
             self.registry.put(record.clone())?;
             if let Some(live) = self.live.get_mut(&name) {
                 live.closed_exports.retain(|closed| closed.export != *export);
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses while clients are connected.
-    pub(super) fn no_clients(&mut self, record: &VolumeRecord) -> ControlResult<()> {
-        let name = &record.name;
-        if !self.is_open(name) {
-            return Ok(());
-        }
-        for export in &record.exports {
-            let clients = self.engine.clients(name, export);
-            if clients > 0 {
-                return Err(ControlError::failed(format!(
-                    "{clients} client(s) use {}; disconnect them, \
-                     or cut them off with `voltier unexport {name}`",
-                    export.uri(name)
-                )));
             }
         }
         Ok(())

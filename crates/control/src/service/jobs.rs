@@ -32,6 +32,7 @@ struct Job {
     volume: VolumeName,
     lines_total: u64,
     lines_dirty: u64,
+    lines_given_up: u64,
     state: JobState,
     /// Whether a client has heard of its end.
     is_told: bool,
@@ -63,6 +64,7 @@ impl Jobs {
             volume: job.volume.clone(),
             lines_done: job.lines_total.saturating_sub(job.lines_dirty),
             lines_total: job.lines_total,
+            lines_given_up: job.lines_given_up,
             state: job.state.clone(),
         })
     }
@@ -89,7 +91,8 @@ impl Jobs {
         self.last_id += 1;
         let state = JobState::Running;
         let lines_total = lines_dirty;
-        let job = Job { purpose, volume, lines_total, lines_dirty, state, is_told: false };
+        let (lines_given_up, is_told) = (0, false);
+        let job = Job { purpose, volume, lines_total, lines_dirty, lines_given_up, state, is_told };
         self.jobs.insert(self.last_id, job);
         self.last_id
     }
@@ -106,6 +109,13 @@ impl Jobs {
         job.lines_total = job.lines_total.max(dirty);
         // Lines that clients dirty meanwhile do not make the bar run backwards.
         job.lines_dirty = job.lines_dirty.min(dirty);
+    }
+
+    /// How many dirty lines a job gave up instead of writing them back.
+    pub(super) fn gave_up(&mut self, id: u64, lines: u64) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.lines_given_up = lines;
+        }
     }
 
     /// Ends a job; its volume.

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use super::Service;
 use super::absence::{self, Absence, Missing};
 use super::live::{Live, LiveArray, now};
+use super::stops;
 use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::name::{ArrayName, VolumeName};
 use crate::protocol::Response;
-use crate::records::{RegisteredArray, VolumeRecord};
+use crate::records::{Desired, RegisteredArray, VolumeRecord};
 use crate::spec::DeviceSpec;
 
 /// How long a start waits for devices that are not there, in seconds, unless the daemon is told otherwise.
@@ -68,7 +69,8 @@ pub(super) fn paths_to_open<E: Engine>(service: &Service<E>) -> BTreeSet<PathBuf
             _ => devices.extend(array.devices()),
         }
     }
-    for volume in service.registry.volumes() {
+    let volumes = service.registry.volumes().iter();
+    for volume in volumes.filter(|volume| volume.desired != Desired::Stopped) {
         let is_tried = |live: &Live| !live.is_open && is_late(&live.absence);
         if service.live.get(&volume.name).is_none_or(is_tried) {
             devices.extend(volume.devices());
@@ -195,8 +197,10 @@ pub(super) fn try_volume<E: Engine>(
     if service.live.get(&name).is_some_and(|live| !live.is_open) {
         let missing = absence::missing_drives(service, record);
         let since = since.filter(|since| now < *since + wait);
+        let ssd_label = absence::ssd_label(service, record, &missing);
         if let Some(live) = service.live.get_mut(&name) {
             live.absence = Absence { missing, since, until: None };
+            live.ssd_label = ssd_label;
         }
     }
 }
@@ -216,7 +220,7 @@ pub(super) fn hold_off_of<E: Engine>(service: &Service<E>, name: &VolumeName) ->
 pub(super) fn serve_again<E: Engine>(service: &mut Service<E>, array: &ArrayName, now: Instant) {
     for volume in service.registry.volumes().to_vec() {
         let stands = volume.devices().any(|it| it.array() == Some(array));
-        if stands && !service.is_open(&volume.name) {
+        if stands && volume.desired != Desired::Stopped && !service.is_open(&volume.name) {
             let live = service.live.get(&volume.name);
             let since = live.and_then(|live| live.absence.since).unwrap_or(now);
             try_volume(service, &volume, Some(since), now);
@@ -230,6 +234,7 @@ pub(super) fn start_volume<E: Engine>(
     name: &VolumeName,
 ) -> ControlResult<Response> {
     let record = service.record(name)?;
+    let record = stops::unstop(service, record)?;
     for array in record.devices().filter_map(|device| device.array()) {
         // The volume's own error tells of one that is not open.
         let _ = start_array(service, array);
@@ -246,7 +251,11 @@ pub(super) fn start_array<E: Engine>(
     service: &mut Service<E>,
     name: &ArrayName,
 ) -> ControlResult<Response> {
-    let record = service.array_record(name)?;
+    let mut record = service.array_record(name)?;
+    if record.stopped {
+        record.stopped = false;
+        service.registry.put_array(record.clone())?;
+    }
     if service.size_of_array(name).is_err() {
         try_array(service, record, None, now());
         service.size_of_array(name)?;

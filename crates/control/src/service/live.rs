@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::absence::Absence;
+use crate::engine::CacheLabel;
 use crate::export_spec::ExportSpec;
+use crate::name::ArrayName;
 
 /// The time of the control plane.
 #[expect(clippy::disallowed_methods, reason = "time of the control plane, not of an I/O")]
@@ -22,6 +24,8 @@ pub(super) struct Live {
     pub(super) opened_at: Instant,
     /// The drives that it lacks, while it is not open.
     pub(super) absence: Absence,
+    /// The superblock of its SSD, while the volume is not open and the SSD is there.
+    pub(super) ssd_label: Option<CacheLabel>,
 }
 
 /// An export of the record that could not be opened, and is tried again.
@@ -43,6 +47,7 @@ impl Live {
             closed_exports: Vec::new(),
             opened_at: now(),
             absence: Absence::default(),
+            ssd_label: None,
         }
     }
 }
@@ -58,4 +63,12 @@ pub(super) struct LiveArray {
     pub(super) error: String,
     /// The devices that it lacks: of an open array the members that were in service before.
     pub(super) absence: Absence,
+}
+
+impl LiveArray {
+    /// An array that is left at rest.
+    pub(super) fn stopped(name: &ArrayName) -> Self {
+        let error = format!("it is stopped; `voltier array start {name}` first");
+        Self { error, ..Self::default() }
+    }
 }

@@ -19,6 +19,7 @@ mod show;
 mod spare_labels;
 mod spare_pools;
 mod start;
+mod stops;
 mod unfit_spare;
 mod volumes;
 
@@ -38,6 +39,7 @@ pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
 use live::{Live, LiveArray};
+pub use show::{recorded_arrays, recorded_volumes};
 use unfit_spare::UnfitSpare;
 
 /// The answer to a ping, for which nobody needs the service.
@@ -58,6 +60,8 @@ pub struct Service<E> {
     adopted_origins: BTreeSet<VolumeName>,
     jobs: Jobs,
     stopping: bool,
+    /// Whether the end of the daemon does not wait for clients.
+    ends_now: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.
     busy_tries: u32,
     /// How long a recorded device that is not there is awaited.
@@ -77,6 +81,7 @@ impl<E: Engine> Service<E> {
             adopted_origins: BTreeSet::new(),
             jobs: Jobs::default(),
             stopping: false,
+            ends_now: false,
             busy_tries: 1,
             device_wait: Duration::ZERO,
         }
@@ -93,15 +98,19 @@ impl<E: Engine> Service<E> {
     }
 
     fn dispatch(&mut self, request: Request) -> ControlResult<Response> {
-        let reads_only = matches!(
+        let may_be_last = matches!(
             request,
             Request::Ping
                 | Request::Show { .. }
                 | Request::Job { .. }
+                | Request::StopDaemon { .. }
                 | Request::Array { ask: ArrayRequest::Show { .. } | ArrayRequest::PoolShow { .. } }
         );
-        if self.stopping && !reads_only {
-            return Err(ControlError::failed("the daemon is stopping; try again in a moment"));
+        if self.stopping && !may_be_last {
+            return Err(ControlError::failed(
+                "the daemon is stopping, and waits for clients that use it if there are any; try again \
+                 when it has ended",
+            ));
         }
         self.notice_lost_ssds();
         self.notice_array_events();
@@ -112,12 +121,14 @@ impl<E: Engine> Service<E> {
             Request::Show { name: Some(name) } => self.show(&name),
             Request::Show { name: None } => Ok(self.show_all()),
             Request::Start { name } => late::start_volume(self, &name),
+            Request::Stop { name, now } => stops::stop_volume(self, &name, now),
+            Request::StopDaemon { now } => stops::stop_daemon(self, now),
             Request::Set { name, changes } => self.set(&name, &changes),
             Request::Flush { name } => self.flush(&name),
             Request::Attach { name, cache } => self.attach(&name, cache),
             Request::Detach { name, flush } => self.detach(&name, flush),
             Request::Export { name, export, insecure } => self.export(&name, export, insecure),
-            Request::Unexport { name, export } => self.unexport(&name, export.as_ref()),
+            Request::Unexport { name, export, now } => self.unexport(&name, export.as_ref(), now),
             Request::Array { ask } => self.array(ask),
             Request::Job { id } => self.job_response(id),
         }
@@ -129,6 +140,13 @@ impl<E: Engine> Service<E> {
         let next_look = late::look_for_devices(self, now);
         let next_export = self.try_exports_again(now);
         [next_look, next_export].into_iter().flatten().min()
+    }
+
+    /// Whether something recorded is not open yet because a device of it is awaited.
+    pub(crate) fn waits_for_devices(&self) -> bool {
+        let arrays = self.live_arrays.values().map(|live| &live.absence);
+        let mut absences = arrays.chain(self.live.values().map(|live| &live.absence));
+        absences.any(|absence| absence.is_waiting())
     }
 
     /// The devices that the next start or look will open, to be knocked at while nobody holds the service.
@@ -154,6 +172,7 @@ impl<E: Engine> Service<E> {
     /// The record of a volume that is open, for requests that need the data path.
     fn open_record(&self, name: &VolumeName) -> ControlResult<VolumeRecord> {
         let record = self.record(name)?;
+        stops::is_not_stopped(&record)?;
         match self.live.get(name) {
             Some(live) if live.is_open => Ok(record),
             Some(live) => {
@@ -178,6 +197,26 @@ impl<E: Engine> Service<E> {
                 live.error = error.message;
             }
         }
+    }
+
+    /// From here on the service takes no changes, and goes on to serve clients.
+    pub fn begin_to_stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Whether the daemon was told to end without waiting for clients.
+    pub fn ends_now(&self) -> bool {
+        self.ends_now
+    }
+
+    /// Everybody who uses an export now, in words.
+    pub(crate) fn users(&mut self) -> Vec<String> {
+        stops::users(self)
+    }
+
+    /// One line of the daemon's log, about no volume.
+    pub(crate) fn say(&mut self, text: &str) {
+        self.engine.log(text);
     }
 
     /// One line of the daemon's log.

@@ -2,13 +2,16 @@
 
 use super::Service;
 use super::jobs::Purpose;
+use crate::array_status::{ArrayDetail, ArrayState};
 use crate::engine::Engine;
 use crate::error::ControlResult;
 use crate::export_spec::ExportSpec;
 use crate::name::VolumeName;
 use crate::protocol::Response;
-use crate::records::VolumeRecord;
+use crate::records::{Desired, RegisteredArray, VolumeRecord};
+use crate::registry::Registry;
 use crate::safety::DriveIdentity;
+use crate::state_dir::StateDir;
 use crate::status::{
     DeviceBytes, DeviceState, DeviceStatus, ExportState, ExportStatus, HitRates, LineCounts,
     RequestCounts, Tunables, VolumeState, VolumeStatus,
@@ -37,10 +40,9 @@ impl<E: Engine> Service<E> {
             Some(closed) => Some(closed.error.clone()),
             None => self.engine.export_trouble(name, export),
         };
-        let (state, error) = match (live.is_some_and(|live| live.is_open), trouble) {
-            (false, _) => (ExportState::Closed, "the volume is not served".to_owned()),
-            (true, Some(why)) => (ExportState::Failed, why),
-            (true, None) => (ExportState::Open, String::new()),
+        let (state, error) = match trouble {
+            Some(why) => (ExportState::Failed, why),
+            None => (ExportState::Open, String::new()),
         };
         ExportStatus { kind: export.kind().to_owned(), uri: export.uri(name), state, error }
     }
@@ -56,20 +58,22 @@ impl<E: Engine> Service<E> {
         let is_waiting = live.absence.is_waiting();
         let uptime = live.opened_at.elapsed();
         status.uptime_seconds = uptime.as_secs();
-        let is_open = live.is_open;
-        status.exports =
-            record.exports.iter().map(|export| self.export_status(name, export)).collect();
-        if !is_open {
+        if !live.is_open {
             if is_waiting {
                 status.state = VolumeState::Waiting;
             }
-            for device in [&mut status.hdd, &mut status.ssd] {
-                if status.waits_for.contains(&device.path) {
-                    device.state = DeviceState::Missing;
-                }
+            status.hdd.state = live.absence.state_of(&record.origin);
+            if let Some(cache) = record.cache.as_ref().filter(|cache| cache.failed.is_none()) {
+                status.ssd.state = live.absence.state_of(&cache.device);
+            }
+            if let Some(label) = live.ssd_label {
+                status.lines.dirty = label.dirty_lines;
+                status.ssd.size_bytes = label.size_bytes;
             }
             return status;
         }
+        status.exports =
+            record.exports.iter().map(|export| self.export_status(name, export)).collect();
         status.hdd.state = DeviceState::Online;
         status.ssd.state = match &record.cache {
             None => DeviceState::None,
@@ -103,6 +107,58 @@ impl<E: Engine> Service<E> {
     }
 }
 
+/// The exports of a volume that is not open.
+fn closed_exports(record: &VolumeRecord) -> Vec<ExportStatus> {
+    let why = match record.desired {
+        Desired::Stopped => "the volume is stopped",
+        _ => "the volume is not served",
+    };
+    let status = |export: &ExportSpec| ExportStatus {
+        kind: export.kind().to_owned(),
+        uri: export.uri(&record.name),
+        state: ExportState::Closed,
+        error: why.to_owned(),
+    };
+    record.exports.iter().map(status).collect()
+}
+
+/// The volumes of a state folder that no daemon serves, as its registry has them. Nothing is changed.
+///
+/// # Errors
+/// When the registry cannot be read, or is refused.
+pub fn recorded_volumes(state: &StateDir) -> ControlResult<Vec<VolumeStatus>> {
+    let registry = Registry::load(state.path())?;
+    let status = |record: &VolumeRecord| {
+        let mut status = recorded(record);
+        if status.state != VolumeState::Stopped {
+            status.state = VolumeState::NotRunning;
+            for device in [&mut status.hdd, &mut status.ssd] {
+                if device.state != DeviceState::None {
+                    device.state = DeviceState::Offline;
+                }
+            }
+        }
+        status
+    };
+    Ok(registry.volumes().iter().map(status).collect())
+}
+
+/// The arrays of a state folder that no daemon serves, as its registry has them. Nothing is changed.
+///
+/// # Errors
+/// When the registry cannot be read, or is refused.
+pub fn recorded_arrays(state: &StateDir) -> ControlResult<Vec<ArrayDetail>> {
+    let registry = Registry::load(state.path())?;
+    let status = |record: &RegisteredArray| {
+        let mut status = ArrayDetail::recorded(record);
+        if status.state != ArrayState::Stopped {
+            status.state = ArrayState::NotRunning;
+        }
+        status
+    };
+    Ok(registry.arrays().iter().map(status).collect())
+}
+
 /// Leaves the first ranges of each list, and counts the rest.
 fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
     for list in [&mut status.lost, &mut status.damaged] {
@@ -115,14 +171,19 @@ fn list_at_most(status: &mut VolumeStatus, count_max: usize) {
 /// The status as far as the record alone tells.
 pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
     let cache = record.cache.as_ref();
+    let (state, devices) = match record.desired {
+        Desired::Stopped => (VolumeState::Stopped, DeviceState::Offline),
+        _ => (VolumeState::Failed, DeviceState::Failed),
+    };
     let settings = cache.map(|cache| cache.settings.clone()).unwrap_or_default();
     let words = |identity: Option<&DriveIdentity>| {
         identity.filter(|it| it.is_known()).map(ToString::to_string).unwrap_or_default()
     };
+    let dirty = cache.filter(|cache| cache.maybe_dirty).map_or(0, |cache| cache.dirty_lines);
     let word = |text: &str, without: &str| cache.map_or(without, |_| text).to_owned();
     VolumeStatus {
         name: record.name.clone(),
-        state: VolumeState::Failed,
+        state,
         size_bytes: record.size_bytes,
         mode: word(&settings.mode.to_string(), "pt"),
         policy: word(settings.policy.name(), "none"),
@@ -131,21 +192,21 @@ pub(super) fn recorded(record: &VolumeRecord) -> VolumeStatus {
             path: cache.map(|cache| cache.device.to_string()).unwrap_or_default(),
             identity: words(cache.and_then(|cache| cache.identity.as_ref())),
             size_bytes: 0,
-            state: cache.map_or(DeviceState::None, |_| DeviceState::Failed),
+            state: cache.map_or(DeviceState::None, |_| devices),
         },
         hdd: DeviceStatus {
             path: record.origin.to_string(),
             identity: words(record.origin_identity.as_ref()),
             size_bytes: record.size_bytes,
-            state: DeviceState::Failed,
+            state: devices,
         },
-        lines: LineCounts::default(),
+        lines: LineCounts { dirty, ..LineCounts::default() },
         memory_bytes: 0,
         reads: RequestCounts::default(),
         writes: RequestCounts::default(),
         hit_rate: HitRates::default(),
         device_bytes: DeviceBytes::default(),
-        exports: Vec::new(),
+        exports: closed_exports(record),
         uuid: record.uuid.to_string(),
         generation: cache.map_or(0, |cache| cache.generation),
         lost_ranges: cache.map_or(0, |cache| cache.lost_total),

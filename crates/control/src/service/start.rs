@@ -10,6 +10,7 @@ use super::drives;
 use super::jobs::Purpose;
 use super::late;
 use super::live::{Live, now};
+use super::stops;
 use crate::engine::{CacheStart, Engine};
 use crate::error::{ControlError, ControlResult};
 use crate::name::VolumeName;
@@ -35,7 +36,9 @@ impl<E: Engine> Service<E> {
         let now = now();
         self.start_arrays(now);
         for record in self.registry.volumes().to_vec() {
-            late::try_volume(self, &record, Some(now), now);
+            if record.desired != Desired::Stopped {
+                late::try_volume(self, &record, Some(now), now);
+            }
         }
         self.busy_tries = 1;
     }
@@ -83,14 +86,15 @@ impl<E: Engine> Service<E> {
         let adopted = self.adopt_identities(&name);
         self.note(&name, adopted);
         self.open_exports(record);
-        if record.desired != Desired::Serving && record.cache.is_none() {
+        let is_leaving = matches!(record.desired, Desired::Detaching | Desired::Deleting);
+        if is_leaving && record.cache.is_none() {
             if let Err(error) = self.finish_now(&name, Purpose::Delete, false) {
                 self.note(&name, Err(error));
             }
             return;
         }
         let purpose = match record.desired {
-            Desired::Serving => return,
+            Desired::Serving | Desired::Stopped => return,
             Desired::Detaching => Purpose::Detach,
             Desired::Deleting => Purpose::Delete,
         };
@@ -108,6 +112,7 @@ impl<E: Engine> Service<E> {
         device: DeviceSpec,
     ) -> ControlResult<Response> {
         let record = self.record(name)?;
+        stops::is_not_stopped(&record)?;
         if self.is_open(name) {
             return Err(ControlError::failed(format!(
                 "{name} is served from {}: its origin changes only while it is not served",
@@ -318,24 +323,10 @@ impl<E: Engine> Service<E> {
     pub fn stop(&mut self) {
         self.stopping = true;
         for record in self.registry.volumes().to_vec() {
-            let name = record.name.clone();
-            if !self.is_open(&name) {
-                continue;
+            if self.is_open(&record.name) {
+                let closed = stops::bring_to_rest(self, &record);
+                self.note(&record.name, closed);
             }
-            let mut at_rest = true;
-            for export in &record.exports {
-                if !self.is_closed(&name, export)
-                    && let Err(error) = self.engine.unexport(&name, export)
-                {
-                    at_rest = false;
-                    self.log(&name, &error.message);
-                }
-            }
-            self.notice_lost_ssds();
-            let recorded = self.record_dirt(&name, at_rest);
-            self.note(&name, recorded);
-            let closed = self.engine.close(&name);
-            self.note(&name, closed);
         }
         self.live.clear();
         self.stop_arrays();

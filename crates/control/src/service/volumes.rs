@@ -6,6 +6,7 @@ use super::drives;
 use super::jobs::Purpose;
 use super::late;
 use super::live::Live;
+use super::stops;
 use voltier_cache::Mode;
 
 use crate::engine::{CacheStart, Engine};
@@ -142,6 +143,7 @@ impl<E: Engine> Service<E> {
         let Some(cache) = record.cache.clone() else {
             return Err(ControlError::failed(format!("{name} has no cache to detach")));
         };
+        stops::is_not_stopped(&record)?;
         let is_open = self.is_open(name);
         if flush {
             self.not_evacuating(&record)?;
@@ -169,7 +171,10 @@ impl<E: Engine> Service<E> {
             Some((_, Purpose::Delete)) => {}
             _ => self.not_leaving(name)?,
         }
-        self.no_clients(&record)?;
+        if flush && record.cache.is_some() {
+            stops::is_not_stopped(&record)?;
+        }
+        stops::is_unused(self, &record, &format!("voltier unexport {name} --now"))?;
         if flush {
             self.not_evacuating(&record)?;
         }

@@ -11,8 +11,9 @@ use voltier_array::MemberState;
 use voltier_cache::Mode;
 
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
+    JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray, OpenedVolume, Replaced,
+    SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, JobStatus, NewCache, Repair, Request, Response};
 use voltier_control::safety::{self, Examined, Machine, Role};
@@ -38,6 +39,8 @@ pub(super) struct Books {
     pub(super) clients: u64,
     /// Exports cannot be opened, by later daemons neither, and those that are open take no clients.
     pub(super) exports_fail: bool,
+    /// The superblock on every SSD that is not open.
+    pub(super) cache_label: Option<CacheLabel>,
     /// Calls that are to fail, by their first word.
     pub(super) failing: Option<&'static str>,
     pub(super) lost: Vec<ByteRange>,
@@ -117,6 +120,10 @@ impl Engine for BookEngine {
             DeviceSpec::Memory(bytes) => Ok(*bytes),
             _ => Ok(u64::MAX),
         }
+    }
+
+    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        Ok(self.books().cache_label)
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
@@ -203,7 +210,7 @@ impl Engine for BookEngine {
         failed.map_or_else(|| Ok(export.clone()), Err)
     }
 
-    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec) -> ControlResult<()> {
+    fn unexport(&mut self, _: &VolumeName, export: &ExportSpec, _: bool) -> ControlResult<()> {
         self.call("unexport", export.kind())
     }
 

@@ -5,4 +5,5 @@ mod books;
 mod exports;
 mod late;
 mod spare_pools;
+mod stops;
 mod volumes;

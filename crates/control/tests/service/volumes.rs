@@ -118,7 +118,7 @@ fn delete_refuses_while_clients_are_connected() {
     fixture.service.handle(Request::Export { name: name(), export, insecure: false });
     fixture.steer(|books| books.clients = 2);
     assert!(fixture.error(delete(true)).contains("unexport"));
-    fixture.service.handle(Request::Unexport { name: name(), export: None });
+    fixture.service.handle(Request::Unexport { name: name(), export: None, now: true });
     fixture.job(delete(true));
 }
 

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -36,6 +37,8 @@ const ATTRIBUTES_TTL: Duration = Duration::from_secs(3600);
 pub struct FileExport {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) counters: Arc<CounterCell>,
+    /// How often the file is open now: by programs and by loop devices.
+    pub(super) handles: Arc<AtomicU64>,
     size_bytes: u64,
     preferred_bytes: u32,
     pub(super) read_only: bool,
@@ -50,6 +53,7 @@ impl FileExport {
         let export = Self {
             mailbox: mailbox.clone(),
             counters: counters.clone(),
+            handles: Arc::default(),
             size_bytes: limits.bytes(),
             preferred_bytes: limits.preferred_bytes,
             read_only: limits.read_only,
@@ -225,8 +229,23 @@ impl Filesystem for File {
         if self.export.read_only && flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(Errno::EROFS);
         }
+        self.export.handles.fetch_add(1, Ordering::Relaxed);
         let direct = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), direct | FopenFlags::FOPEN_NOFLUSH);
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _inode: INodeNo,
+        _handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.export.handles.fetch_sub(1, Ordering::Relaxed);
+        reply.ok();
     }
 
     fn read(

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use fuser::{BackgroundSession, Config, MountOption, Session};
@@ -18,11 +19,12 @@ use crate::error::ExportError;
 /// Mode of an empty file that is made to be mounted over: by it, one that was left is known.
 const MOUNT_POINT_MODE: u32 = 0o600;
 
-/// A mounted FUSE file; dropping it detaches the file, also while it is in use.
+/// A mounted FUSE file; dropping it cuts its users off.
 pub struct FuseFile {
     path: PathBuf,
     created: bool,
     counters: Arc<CounterCell>,
+    handles: Arc<AtomicU64>,
     session: Option<BackgroundSession>,
 }
 
@@ -38,11 +40,12 @@ impl FuseFile {
         check_fuse(path)?;
         clear_dead(path);
         let created = prepare_mount_point(path)?;
-        let counters = export.counters.clone();
+        let (counters, handles) = (export.counters.clone(), export.handles.clone());
         mount_over(export, path)
             .map(|session| {
                 counters.connected();
-                FuseFile { path: path.to_owned(), created, counters, session: Some(session) }
+                let (path, session) = (path.to_owned(), Some(session));
+                FuseFile { path, created, counters, handles, session }
             })
             .inspect_err(|_| {
                 if created {
@@ -60,6 +63,11 @@ impl FuseFile {
     /// The counters so far.
     pub fn counters(&self) -> ExportCounters {
         self.counters.get()
+    }
+
+    /// How often the file is open now. The kernel tells of a close a moment after it.
+    pub fn handles(&self) -> u64 {
+        self.handles.load(Ordering::Relaxed)
     }
 
     /// Takes the file away; the path is as it was before.
@@ -87,6 +95,19 @@ impl FuseFile {
         Ok(())
     }
 
+    /// Takes the file away also while it is in use: requests of its users fail from then on.
+    pub fn cut_off(&mut self) {
+        if self.session.is_none() {
+            return;
+        }
+        abort(&self.path);
+        if unmount(&self.path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
+            lazily_by_fusermount(&self.path);
+        }
+        self.session = None;
+        self.ended();
+    }
+
     fn failed(&self, source: io::Error) -> ExportError {
         ExportError::Unmount { path: self.path.clone(), source }
     }
@@ -102,11 +123,7 @@ impl FuseFile {
 
 impl Drop for FuseFile {
     fn drop(&mut self) {
-        if self.session.is_some() {
-            // If this fails as well, the kernel ends the mount with our process.
-            let _ = unmount(&self.path, UnmountFlags::DETACH);
-            self.ended();
-        }
+        self.cut_off();
     }
 }
 
@@ -120,6 +137,26 @@ fn check_fuse(path: &Path) -> Result<(), ExportError> {
     }
 }
 
+/// Has the kernel fail every request to the file, those that wait and those to come.
+fn abort(path: &Path) {
+    // A file in use stays mounted, and its connection is ended all the same.
+    if unmount(path, UnmountFlags::FORCE) != Err(rustix::io::Errno::PERM) {
+        return;
+    }
+    // The owner of a mount may end its connection without privileges.
+    if let Ok(file) = fs::symlink_metadata(path) {
+        let connection = rustix::fs::minor(file.dev());
+        // Where the kernel has no such file the connection ends with this process.
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+    }
+}
+
+/// Without privileges an unmount is fusermount's job.
+fn lazily_by_fusermount(path: &Path) {
+    // If this fails as well, the kernel ends the mount with our process.
+    let _ = Command::new("fusermount3").arg("-uzq").arg(path).status();
+}
+
 /// Removes the mount of a server that died, and the empty file it made to be mounted over.
 ///
 /// A dead file answers nothing but ENOTCONN. (The kernel may still know the file's attributes, so a
@@ -131,8 +168,7 @@ pub fn clear_dead(path: &Path) {
         return;
     }
     if unmount(path, UnmountFlags::DETACH) == Err(rustix::io::Errno::PERM) {
-        // Without privileges it is fusermount's job.
-        let _ = Command::new("fusermount3").arg("-uzq").arg(path).status();
+        lazily_by_fusermount(path);
     }
     let is_ours = |file: &fs::Metadata| {
         file.is_file() && file.len() == 0 && file.mode() & 0o777 == MOUNT_POINT_MODE

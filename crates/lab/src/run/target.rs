@@ -385,7 +385,8 @@ impl Target {
         {
             let export = Some(ExportSpec::Fuse(path.to_path_buf()));
             // The daemon may be gone: then so is the export.
-            volume.ask(&Request::Unexport { name: volume.name.clone(), export }).ok();
+            let name = volume.name.clone();
+            volume.ask(&Request::Unexport { name, export, now: true }).ok();
         }
     }
 
@@ -396,7 +397,7 @@ impl Target {
         {
             let name = volume.name.clone();
             // The daemon may be gone: then so is the export.
-            volume.ask(&Request::Unexport { name, export: Some(export) }).ok();
+            volume.ask(&Request::Unexport { name, export: Some(export), now: true }).ok();
         }
         if let Kind::Folder(folder) = &self.kind
             && is_complete

@@ -10,8 +10,8 @@ use voltier_array::{
 };
 use voltier_block::{BlockDevice, Buf, Durability};
 use voltier_control::engine::{
-    ArrayDevices, ArrayEngine, CacheHealth, CacheStart, Drain, Engine, JournalDeviceLabel,
-    MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
+    ArrayDevices, ArrayEngine, CacheHealth, CacheLabel, CacheStart, Drain, Engine,
+    JournalDeviceLabel, MemberLabel, OpenedArray, OpenedVolume, Replaced, SpareLabel, Waker,
 };
 use voltier_control::protocol::{Growth, Repair};
 use voltier_control::safety::{DeviceId, Examined, Finding, Machine, Role};
@@ -424,6 +424,10 @@ impl Engine for ArraySimEngine {
         number_of(path).ok().map(|number| DeviceId::simulated(number as u64))
     }
 
+    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        Ok(None)
+    }
+
     fn open(&mut self, _: &VolumeRecord, _: CacheStart) -> ControlResult<OpenedVolume> {
         Err(failed("no volumes here"))
     }
@@ -474,7 +478,7 @@ impl Engine for ArraySimEngine {
         Ok(export.clone())
     }
 
-    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec) -> ControlResult<()> {
+    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
         Ok(())
     }
 

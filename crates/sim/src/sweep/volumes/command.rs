@@ -56,6 +56,8 @@ pub enum Command {
     Flush,
     /// The mode ends writing back, and then everything is written back, under load.
     SetThenFlush,
+    /// The volume is stopped by its name under load, and started again.
+    StopAndStart,
     /// The daemon stops in order.
     Stop(Mode),
     /// The daemon starts after a stop in order.
@@ -83,6 +85,7 @@ impl fmt::Display for Command {
             Command::SetRest => write!(out, "set the rest"),
             Command::Flush => write!(out, "flush"),
             Command::SetThenFlush => write!(out, "set wt, then flush"),
+            Command::StopAndStart => write!(out, "stop by name, then start"),
             Command::Stop(mode) => write!(out, "stop {mode}"),
             Command::Start(mode) => write!(out, "start {mode}"),
             Command::Recover(mode) => write!(out, "recover {mode}"),
@@ -122,7 +125,7 @@ impl Command {
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::CreatePlain, Self::DeletePlain, Self::DetachOrdered];
         all.extend([Self::SetPolicy, Self::SetOrdered, Self::SetRest]);
-        all.extend([Self::Flush, Self::SetThenFlush]);
+        all.extend([Self::Flush, Self::SetThenFlush, Self::StopAndStart]);
         for mode in MODES {
             all.extend([Self::Create(mode), Self::Delete(mode)]);
             all.extend([Self::Attach(mode), Self::Detach(mode)]);
@@ -156,9 +159,11 @@ impl Command {
             Self::DetachOrdered => Some(Settings { ordered: true, ..with(Mode::WriteBack) }),
             // Dirty lines would have no order yet.
             Self::SetOrdered => Some(with(Mode::WriteThrough)),
-            Self::SetPolicy | Self::SetRest | Self::Flush | Self::SetThenFlush => {
-                Some(with(Mode::WriteBack))
-            }
+            Self::SetPolicy
+            | Self::SetRest
+            | Self::Flush
+            | Self::SetThenFlush
+            | Self::StopAndStart => Some(with(Mode::WriteBack)),
         }
     }
 
@@ -186,7 +191,11 @@ impl Command {
                 }
                 Some(Some(settings))
             }
-            Self::Flush | Self::Stop(_) | Self::Start(_) | Self::Recover(_) => self.before(),
+            Self::Flush
+            | Self::StopAndStart
+            | Self::Stop(_)
+            | Self::Start(_)
+            | Self::Recover(_) => self.before(),
         }
     }
 
@@ -231,6 +240,9 @@ impl Command {
             }
             Self::Flush => vec![Request::Flush { name: name() }],
             Self::SetThenFlush => vec![set(self), Request::Flush { name: name() }],
+            Self::StopAndStart => {
+                vec![Request::Stop { name: name(), now: false }, Request::Start { name: name() }]
+            }
             Self::Stop(_) | Self::Start(_) | Self::Recover(_) => Vec::new(),
         }
     }

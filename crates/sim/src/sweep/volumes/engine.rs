@@ -6,7 +6,9 @@ use std::rc::Rc;
 
 use voltier_block::BlockDevice;
 use voltier_cache::{Cache, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
-use voltier_control::engine::{CacheHealth, CacheStart, Drain, Engine, OpenedVolume, Waker};
+use voltier_control::engine::{
+    CacheHealth, CacheLabel, CacheStart, Drain, Engine, OpenedVolume, Waker,
+};
 use voltier_control::safety::{DeviceId, DriveIdentity, Examined, Finding, Machine, Role};
 use voltier_control::{
     CacheRecord, ControlError, ControlResult, DeviceSpec, ExportSpec, Service, Settings,
@@ -106,6 +108,10 @@ impl Engine for SimEngine {
         let found =
             places.find(|path| self.drive_identity(machine, path).as_ref() == Some(identity));
         found.map(Path::to_owned)
+    }
+
+    fn cache_label_of(&mut self, _: &DeviceSpec) -> ControlResult<Option<CacheLabel>> {
+        Ok(None)
     }
 
     fn open(&mut self, record: &VolumeRecord, start: CacheStart) -> ControlResult<OpenedVolume> {
@@ -234,7 +240,7 @@ impl Engine for SimEngine {
         Ok(export.clone())
     }
 
-    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec) -> ControlResult<()> {
+    fn unexport(&mut self, _: &VolumeName, _: &ExportSpec, _: bool) -> ControlResult<()> {
         self.0.step();
         self.0.stop_clients();
         Ok(())

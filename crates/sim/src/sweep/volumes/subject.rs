@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use voltier_block::Prng;
 use voltier_control::protocol::Request;
-use voltier_control::{Registry, Service, VolumeState};
+use voltier_control::{Desired, Registry, Service, VolumeState};
 
 use super::command::{Shape, ask, create, name, shape, show};
 use super::engine::{SimEngine, service};
@@ -125,6 +125,11 @@ impl Subject for Volumes {
         if fixture.registry().volumes().is_empty() {
             assert!(fixture.volume.borrow().is_none(), "a volume that is not on record is open");
             return;
+        }
+        if fixture.registry().volumes()[0].desired == Desired::Stopped {
+            assert!(fixture.volume.borrow().is_none(), "a stopped volume is open");
+            assert_eq!(show(service).state, VolumeState::Stopped);
+            service.handle(Request::Start { name: name() });
         }
         let status = show(service);
         assert_eq!(status.error, "", "the volume does not come back as it was");

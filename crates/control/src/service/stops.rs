@@ -1,0 +1,221 @@
+//! Stops on request: of a volume, of an array, of the daemon. A stop does not take storage away from clients
+//! that use it, unless told to ([why](../../../../docs/adr/0040-stop-while-in-use.md)).
+
+use super::Service;
+use super::live::LiveArray;
+use crate::engine::Engine;
+use crate::error::{ControlError, ControlResult};
+use crate::export_spec::ExportSpec;
+use crate::name::{ArrayName, VolumeName};
+use crate::protocol::Response;
+use crate::records::{Desired, VolumeRecord};
+use crate::safety::users;
+
+/// Brings a volume to rest as the end of the daemon would, and leaves it so over restarts.
+pub(super) fn stop_volume<E: Engine>(
+    service: &mut Service<E>,
+    name: &VolumeName,
+    now: bool,
+) -> ControlResult<Response> {
+    let mut record = service.record(name)?;
+    match record.desired {
+        Desired::Stopped => return Ok(service.volume(name)),
+        Desired::Serving => {}
+        Desired::Detaching | Desired::Deleting => {
+            return Err(ControlError::failed(format!(
+                "{name} is on its way out; wait for the end of its detach or delete"
+            )));
+        }
+    }
+    service.has_no_job(name)?;
+    if !now {
+        is_unused(service, &record, &format!("voltier stop {name} --now"))?;
+    }
+    record.desired = Desired::Stopped;
+    service.registry.put(record.clone())?;
+    let mut closed = Ok(());
+    if service.is_open(name) {
+        if let Err(error) = close_files(service, &record, now) {
+            service.registry.put(VolumeRecord { desired: Desired::Serving, ..record })?;
+            return Err(error);
+        }
+        record.exports.retain(|export| matches!(export, ExportSpec::Nbd(_)));
+        closed = bring_to_rest(service, &record);
+    }
+    service.live.remove(name);
+    service.log(name, "stopped; its dirty lines stay on its SSD");
+    closed.map(|()| service.volume(name))
+}
+
+/// Closes the files of a volume. When one of them is in use, those before it open again.
+fn close_files<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+    cut_off: bool,
+) -> ControlResult<()> {
+    let name = &record.name;
+    let is_file = |export: &&ExportSpec| matches!(export, ExportSpec::Fuse(_));
+    let files: Vec<_> = record.exports.iter().filter(is_file).collect();
+    if cut_off {
+        sync_above(service, name, &record.exports);
+    }
+    for (at, export) in files.iter().enumerate() {
+        if service.is_closed(name, export) {
+            continue;
+        }
+        let Err(error) = service.engine.unexport(name, export, cut_off) else { continue };
+        for before in &files[..at] {
+            if let Err(error) = service.engine.export(name, before) {
+                service.try_later(name, before, error.message);
+            }
+        }
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Closes an open volume: exports first, then the cache, whose dirty lines stay on the SSD. Clients that
+/// use it are cut off.
+pub(super) fn bring_to_rest<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+) -> ControlResult<()> {
+    let name = &record.name;
+    let mut at_rest = true;
+    sync_above(service, name, &record.exports);
+    for export in &record.exports {
+        if !service.is_closed(name, export)
+            && let Err(error) = service.engine.unexport(name, export, true)
+        {
+            at_rest = false;
+            service.log(name, &error.message);
+        }
+    }
+    service.notice_lost_ssds();
+    let recorded = service.record_dirt(name, at_rest);
+    service.note(name, recorded);
+    service.engine.close(name)
+}
+
+/// Has file systems on files in use write out what they hold, before the files are taken from them.
+pub(super) fn sync_above<E: Engine>(
+    service: &mut Service<E>,
+    name: &VolumeName,
+    exports: &[ExportSpec],
+) {
+    for export in exports {
+        if let ExportSpec::Fuse(path) = export
+            && service.engine.clients(name, export) > 0
+        {
+            users::sync_above(&service.machine, path);
+        }
+    }
+}
+
+/// Brings an array to rest, and leaves it so over restarts.
+pub(super) fn stop_array<E: Engine>(
+    service: &mut Service<E>,
+    name: &ArrayName,
+) -> ControlResult<Response> {
+    let mut record = service.array_record(name)?;
+    if record.stopped {
+        return Ok(service.array_response(name, Vec::new()));
+    }
+    if let Some(user) = service.user_of_array(name, None).filter(|user| service.is_open(user)) {
+        return Err(ControlError::failed(format!(
+            "the array {name} is in use by volume {user}; `voltier stop {user}` first"
+        )));
+    }
+    service.notice_array_events();
+    record = service.array_record(name)?;
+    record.stopped = true;
+    service.registry.put_array(record)?;
+    let is_open = service.size_of_array(name).is_ok();
+    let closed = if is_open { service.engine.close_array(name) } else { Ok(()) };
+    service.live_arrays.insert(name.clone(), LiveArray::stopped(name));
+    service.engine.log(&format!("array {name}: stopped"));
+    closed.map(|()| service.array_response(name, Vec::new()))
+}
+
+/// Answers a request to end the daemon. The client waits for the end of the process.
+pub(super) fn stop_daemon<E: Engine>(
+    service: &mut Service<E>,
+    now: bool,
+) -> ControlResult<Response> {
+    if !now {
+        for record in service.registry.volumes().to_vec() {
+            is_unused(service, &record, "voltier stop --now")?;
+        }
+    }
+    service.begin_to_stop();
+    service.ends_now = true;
+    Ok(Response::Stopping)
+}
+
+/// Everybody who uses an export now, in words.
+pub(super) fn users<E: Engine>(service: &mut Service<E>) -> Vec<String> {
+    let records = service.registry.volumes().to_vec();
+    records.iter().flat_map(|record| users_of(service, record)).collect()
+}
+
+fn users_of<E: Engine>(service: &mut Service<E>, record: &VolumeRecord) -> Vec<String> {
+    let name = &record.name;
+    if !service.is_open(name) {
+        return Vec::new();
+    }
+    let in_words = |export: &ExportSpec| match service.engine.clients(name, export) {
+        0 => None,
+        clients => Some(match export {
+            ExportSpec::Nbd(_) => {
+                format!("{clients} client(s) use {} of {name}", export.uri(name))
+            }
+            ExportSpec::Fuse(path) => match users::users_of_file(&service.machine, path).join(", ")
+            {
+                known if known.is_empty() => format!("{} of {name} is open", path.display()),
+                known => format!("{} of {name} is in use by {known}", path.display()),
+            },
+        }),
+    };
+    record.exports.iter().filter_map(in_words).collect()
+}
+
+/// Refuses while somebody uses an export of a volume; `cut_off` is the command that does it all the same.
+pub(super) fn is_unused<E: Engine>(
+    service: &mut Service<E>,
+    record: &VolumeRecord,
+    cut_off: &str,
+) -> ControlResult<()> {
+    let users = users_of(service, record);
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(ControlError::in_use(format!(
+        "{}; unmount and disconnect, or cut them off with `{cut_off}`: what they have not written is \
+         lost then",
+        users.join("; ")
+    )))
+}
+
+/// Refuses what a stopped volume cannot do.
+pub(super) fn is_not_stopped(record: &VolumeRecord) -> ControlResult<()> {
+    match record.desired {
+        Desired::Stopped => Err(ControlError::failed(format!(
+            "{0} is stopped; `voltier start {0}` first",
+            record.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Lets a stopped volume be served again; its record then.
+pub(super) fn unstop<E: Engine>(
+    service: &mut Service<E>,
+    record: VolumeRecord,
+) -> ControlResult<VolumeRecord> {
+    if record.desired != Desired::Stopped {
+        return Ok(record);
+    }
+    let record = VolumeRecord { desired: Desired::Serving, ..record };
+    service.registry.put(record.clone())?;
+    Ok(record)
+}
