@@ -110,7 +110,7 @@ async fn put_in_front(
     let ssd = table::open_ssd(handle, &cache.device)?;
     let opened = voltier_control::put_in_front(volume, ssd, cache, start).await?;
     if opened.origin_changed || opened.suspect_lines > 0 {
-        eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
+        tracing::warn!("the cache on {}: {opened:?}", cache.device);
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());

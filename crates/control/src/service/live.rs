@@ -22,6 +22,8 @@ pub(super) struct Live {
     pub(super) opened_at: Instant,
     /// The drives that it lacks, while it is not open.
     pub(super) absence: Absence,
+    /// Not open because the state folder takes no records.
+    pub(super) is_unrecorded: bool,
 }
 
 impl Live {
@@ -32,6 +34,7 @@ impl Live {
             closed_exports: Vec::new(),
             opened_at: now(),
             absence: Absence::default(),
+            is_unrecorded: false,
         }
     }
 }
