@@ -12,8 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use support::Instance;
+use support::arrays::array_called;
 use support::nbd::NbdClient;
 
 const MIB: u64 = 1 << 20;
@@ -44,7 +46,9 @@ fn serves_and_obeys(instance: &Instance, mut daemon: Child) {
         client.flush().unwrap();
         assert_eq!(client.read(0, BLOCK).unwrap(), vec![round; BLOCK]);
         instance.run(&["array", "replace", "m", "1", &members[1]]).ok();
-        instance.run(&["array", "rebuild", "m"]).ok();
+        while array_called(instance, "m")["state"] != "running" {
+            std::thread::park_timeout(STEP);
+        }
     }
     assert_eq!(instance.show("v")["state"], "running");
     assert!(daemon.try_wait().unwrap().is_none(), "the daemon lives");
@@ -56,7 +60,7 @@ fn serves_and_obeys(instance: &Instance, mut daemon: Child) {
 }
 
 fn pipe() -> (OwnedFd, OwnedFd) {
-    rustix::pipe::pipe().unwrap()
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap()
 }
 
 #[test]
