@@ -30,7 +30,7 @@ XTASK := cargo run --quiet --locked --package xtask --
 
 build:
 	@scripts/deps.sh build
-	cargo build --locked --release $(PROGRAMS)
+	scripts/cargo-release.sh build --locked --release $(PROGRAMS)
 
 test:
 	@scripts/deps.sh test
@@ -71,7 +71,7 @@ coverage:
 # DEMO_SIZE, DEMO_SECONDS and DEMO_SSD are read by the binary: see demo/README.md.
 demo:
 	@scripts/deps.sh demo
-	cargo build --locked --release $(PROGRAMS)
+	scripts/cargo-release.sh build --locked --release $(PROGRAMS)
 	target/release/voltier demo
 
 bench:

@@ -8,7 +8,7 @@ if ! command -v valgrind >/dev/null; then
   echo "valgrind is missing: install it (apt-get install valgrind), then run this again" >&2
   exit 1
 fi
-cargo build --quiet --locked --release --package voltier-bench --bin instructions
+scripts/cargo-release.sh build --quiet --locked --release --package voltier-bench --bin instructions
 
 collected() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/instructions "$1" "$2" 2>&1 |

@@ -50,6 +50,13 @@ pub fn cargo() -> Command {
     command
 }
 
+/// The cargo that builds programs as they are shipped, with link-time optimisation.
+pub fn cargo_release() -> Command {
+    let mut command = Command::new(root().join("scripts/cargo-release.sh"));
+    command.current_dir(root());
+    command
+}
+
 /// Asks cargo about the workspace; no network.
 pub fn metadata() -> Result<Metadata, Failure> {
     let output = cargo()
@@ -62,7 +69,7 @@ pub fn metadata() -> Result<Metadata, Failure> {
 
 /// Builds the programs `voltier` and, beside it, `voltier-lab`; returns the path of the first.
 pub fn build_voltier(release: bool) -> Result<PathBuf, Failure> {
-    let mut command = cargo();
+    let mut command = if release { cargo_release() } else { cargo() };
     command.args(["build", "--quiet", "--locked"]);
     command.args(["--package", "voltier", "--package", "voltier-lab-cli"]);
     if release {

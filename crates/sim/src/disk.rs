@@ -40,8 +40,8 @@ pub struct DiskSpec {
     pub block_bytes: u32,
     /// Shortest time of a request; most take up to five times as long.
     pub latency_ns: Nanos,
-    /// A drive model by its name: its mechanism (a disk's seeks, rotation and queue) says how long
-    /// requests take, and `latency_ns` only how long a spike is.
+    /// A drive model by its name. The model's mechanism (a disk's seeks, rotation and queue) says how
+    /// long requests take, and `latency_ns` only how long a spike is.
     pub model: Option<&'static str>,
     /// Flushes complete without making anything durable: a fault that the oracle must find.
     pub lies: bool,
@@ -341,19 +341,20 @@ impl SimDisk {
         trouble: Option<FaultKind>,
     ) -> IoResult<()> {
         let inner = &self.0;
-        let spikes = trouble == Some(FaultKind::LatencySpike);
+        let spike =
+            trouble.filter(|kind| matches!(kind, FaultKind::LatencySpike | FaultKind::SlowRead));
         if let Some(mechanism) = &inner.mechanism {
             self.wait_for(mechanism, op, range).await;
         }
-        if inner.mechanism.is_none() || spikes {
+        if inner.mechanism.is_none() || spike.is_some() {
             let fastest_ns = inner.spec.latency_ns;
             let mut time_ns = fastest_ns + inner.world.below(4 * fastest_ns);
             if inner.world.below(SLOW_ONE_IN) == 0 {
                 time_ns *= SLOW_FACTOR;
             }
-            if spikes {
+            if let Some(kind) = spike {
                 time_ns = time_ns.saturating_mul(SPIKE_FACTOR);
-                inner.world.fault(FaultKind::LatencySpike);
+                inner.world.fault(kind);
                 self.tell(|| format!("takes {} ms", time_ns / 1_000_000));
             }
             inner.world.pass(time_ns).await;

@@ -31,6 +31,8 @@ pub enum FaultKind {
     BitRot,
     /// One request takes hundreds of times as long as others.
     LatencySpike,
+    /// One read takes hundreds of times as long; writes go on beside it, and the log goes round.
+    SlowRead,
     /// A request is not answered until the drive is lost, or the kernel gives it up.
     StuckIo,
     /// A drive answers nothing for a time, then does all that it was asked for, in any order.
@@ -61,7 +63,7 @@ pub(crate) enum Request {
 
 impl FaultKind {
     /// All kinds, in the order of the tables.
-    pub const ALL: [FaultKind; 20] = [
+    pub const ALL: [FaultKind; 21] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
         FaultKind::ReadErrorForEver,
@@ -74,6 +76,7 @@ impl FaultKind {
         FaultKind::MisdirectedWrite,
         FaultKind::BitRot,
         FaultKind::LatencySpike,
+        FaultKind::SlowRead,
         FaultKind::StuckIo,
         FaultKind::HungDrive,
         FaultKind::DriveLoss,
@@ -84,7 +87,8 @@ impl FaultKind {
         FaultKind::WrongOrder,
     ];
 
-    /// Kinds that a drive makes at one of its requests.
+    /// Kinds that a drive makes at one of its requests, and that a seed draws. A seed has no slow reads
+    /// of their own: they are among its latency spikes.
     pub const OF_REQUESTS: [FaultKind; 12] = [
         FaultKind::ReadErrorOnce,
         FaultKind::ReadErrorRange,
@@ -115,6 +119,7 @@ impl FaultKind {
             FaultKind::MisdirectedWrite => "misdirected-write",
             FaultKind::BitRot => "bit-rot",
             FaultKind::LatencySpike => "latency-spike",
+            FaultKind::SlowRead => "slow-read",
             FaultKind::StuckIo => "stuck-io",
             FaultKind::HungDrive => "hung-drive",
             FaultKind::DriveLoss => "drive-loss",
@@ -138,6 +143,7 @@ impl FaultKind {
             FaultKind::TornWrite
                 | FaultKind::LostWrite
                 | FaultKind::LatencySpike
+                | FaultKind::SlowRead
                 | FaultKind::HungDrive
                 | FaultKind::PowerCut
                 | FaultKind::DaemonKill
@@ -146,9 +152,10 @@ impl FaultKind {
 
     fn strikes(self, request: Request) -> bool {
         match self {
-            FaultKind::ReadErrorOnce | FaultKind::ReadErrorRange | FaultKind::ReadErrorForEver => {
-                request == Request::Read
-            }
+            FaultKind::ReadErrorOnce
+            | FaultKind::ReadErrorRange
+            | FaultKind::ReadErrorForEver
+            | FaultKind::SlowRead => request == Request::Read,
             FaultKind::WriteErrorOnce
             | FaultKind::WriteErrorRange
             | FaultKind::WriteErrorForEver => matches!(request, Request::Write | Request::Give),
@@ -162,7 +169,7 @@ impl FaultKind {
 /// The faults of a drive, and how often each strikes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultMix {
-    /// A kind of [`FaultKind::OF_REQUESTS`], and that it strikes one in so many requests.
+    /// A kind of [`FaultKind::OF_REQUESTS`] or slow reads, and that it strikes one in so many requests.
     pub rates: Vec<(FaultKind, u64)>,
 }
 

@@ -78,7 +78,7 @@ impl Worlds {
 
     fn seeds(self) -> u64 {
         match self {
-            Self::Pinned => 400,
+            Self::Pinned => 200,
             Self::Spikes | Self::Stripes => 60,
             Self::WriteBack
             | Self::Small
@@ -140,7 +140,7 @@ impl Worlds {
             (one_in, profile.clients, profile.steps) = (u64::MAX, 16, 400);
             (profile.window_bytes, profile.sectors_max) = (128 << 10, 96);
             (profile.settings.dirty_high_percent, profile.settings.dirty_low_percent) = (4, 1);
-            profile.ssd_faults.rates = vec![(FaultKind::LatencySpike, 100)];
+            profile.ssd_faults.rates = vec![(FaultKind::SlowRead, 30)];
         }
         if self == Self::Evacuation {
             (profile.clients, profile.window_bytes, profile.sectors_max) = (10, 64 << 10, 8);
@@ -325,8 +325,8 @@ fn draw(canary: Canary, seeds: std::ops::Range<u64>) {
 }
 
 /// The swarm finds canaries too. A scenario that was kept for one may lose its point when seeds draw
-/// something else than before, so most of them must still find theirs, not all.
-/// `VOLTIER_SIM_DRAW=n` draws new ones, among n seeds for each canary.
+/// something else than before. So most of them must still find theirs, not all. `VOLTIER_SIM_DRAW=n`
+/// draws new ones, among n seeds for each canary.
 #[test]
 fn stories_of_the_swarm_find_the_canaries_they_are_kept_for() {
     hush();

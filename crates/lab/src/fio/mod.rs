@@ -104,8 +104,8 @@ impl Fio {
         Ok(outcome)
     }
 
-    /// Runs a whole command line of fio that writes its result to the file `raw`; what it measured
-    /// and whether it was cut short by the user.
+    /// Runs a whole command line of fio that writes its result to the file `raw`. Returns what fio
+    /// measured and whether the user cut it short.
     ///
     /// # Errors
     /// As [`Fio::run`]; `Interrupted` when nothing was measured before the user's stop.

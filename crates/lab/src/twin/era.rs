@@ -1,9 +1,9 @@
 //! RAIDIX ERA: RAID 6 over twelve D3700, seven block sizes by seven mixtures.
 //!
-//! Held to the share of the hardware that ERA reaches. The hardware is twelve times the single drive: the
-//! published run of twelve raw drives exceeds that (anomaly R2) and disagrees with the document's
-//! own conclusion (R1). Cells in which ERA is beyond what parity in place allows are marked: data and
-//! parity of every small write are read and written there, whoever writes them.
+//! Held to the share of the hardware that ERA reaches. The hardware is twelve times the single drive. The
+//! published run of twelve raw drives exceeds that (anomaly R2) and disagrees with the document's own
+//! conclusion (R1). Cells in which ERA is beyond what parity in place allows are marked. Data and parity
+//! of every small write are read and written there, whoever writes them.
 
 use std::rc::Rc;
 
@@ -173,8 +173,8 @@ fn in_place_iops(drives: &Raw<'_>, cell: &Cell) -> f64 {
     let member_writes = (1.0 - read_share) * writes;
     let all = member_reads + member_writes;
     let seconds = drives.seconds(cell.bytes.min(CHUNK_BYTES), 100.0 * member_reads / all);
-    // Reads of neighbouring chunks of a member could go as one, and then as fast as the drive reads
-    // such a request: the bound is no lower than that.
+    // Reads of neighbouring chunks of a member could go as one, and then as fast as the drive reads such
+    // a request. The bound is no lower than that.
     let apart = DRIVES as f64 / (all * seconds);
     if cell.read_percent == 100 {
         apart.max(drives.iops(cell.bytes, 100) * DRIVES as f64)

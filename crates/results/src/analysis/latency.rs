@@ -7,8 +7,8 @@ use crate::result::{Flow, Histogram, Point};
 /// The percentiles a report shows, in percent.
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
 
-/// All latencies of some flows together; `None` when one that has requests has no histogram, for
-/// then a part would be passed off as the whole.
+/// All latencies of some flows together. `None` when one that has requests has no histogram, for then a
+/// part would be passed off as the whole.
 pub fn merged<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> Option<Histogram> {
     let mut merged = None::<Histogram>;
     for flow in flows.into_iter().filter(|flow| flow.requests > 0) {

@@ -121,8 +121,8 @@ pub struct SteadyVerdict {
     pub label: String,
     /// The variable that is watched.
     pub variable: Variable,
-    /// Whether this is the variable the standard tracks (4 KiB writes at the highest load); the
-    /// window of the other series of the phase is the same rounds.
+    /// Whether this is the variable the standard tracks (4 KiB writes at the highest load). The window of
+    /// the other series of the phase is the same rounds.
     pub is_tracking: bool,
     /// Every round with a value.
     pub rounds: Vec<(u32, f64)>,

@@ -38,7 +38,7 @@ pub(super) fn in_process(
     let mut rounds = Vec::new();
     for round in 1..=effort.rounds {
         eprintln!("{program}: round {round} of {}", effort.rounds);
-        let mut command: Command = workspace::cargo();
+        let mut command: Command = workspace::cargo_release();
         command.args(["run", "--quiet", "--locked", "--release", "--package", "voltier-bench"]);
         command.args(["--bin", program, "--"]).args(words);
         command.env("BENCH_SECONDS", effort.seconds.to_string());
