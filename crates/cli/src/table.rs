@@ -25,17 +25,11 @@ pub(crate) fn all(volumes: &[VolumeStatus]) -> String {
         if !volume.error.is_empty() {
             let _ = writeln!(text, "{}: {}", volume.name, volume.error);
         }
-        for export in volume.exports.iter().filter(|it| !is_said_by_state(volume, it)) {
+        for export in volume.exports.iter().filter(|it| it.state == ExportState::Failed) {
             let _ = writeln!(text, "{}: {}: {}", volume.name, export.uri, export.error);
         }
     }
     text
-}
-
-/// Whether the state of a volume says all of an export's.
-fn is_said_by_state(volume: &VolumeStatus, export: &ExportStatus) -> bool {
-    let serves = [VolumeState::Running, VolumeState::Draining, VolumeState::Degraded];
-    export.state == ExportState::Open || !serves.contains(&volume.state)
 }
 
 /// Rows with the cells of a column below each other.

@@ -1,5 +1,6 @@
 //! Wrong usage in one line, as every other error.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
@@ -76,7 +77,7 @@ pub fn main_of<C: Parser>(run: impl FnOnce(&C) -> ControlResult<()>) -> ExitCode
                 let _ = error.print();
                 return ExitCode::SUCCESS;
             };
-            eprintln!("voltier: {message}");
+            say(&message);
             return ExitCode::from(2);
         }
     };
@@ -88,8 +89,13 @@ pub fn exit_code(result: ControlResult<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("voltier: {error}");
+            say(&error);
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Writes a line to standard error; a closed one is nobody's loss, and the exit code says the same.
+fn say(line: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "voltier: {line}");
 }

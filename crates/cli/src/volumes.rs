@@ -4,7 +4,8 @@ use serde_json::json;
 use voltier_cli::output::{print, print_json, print_shown};
 use voltier_control::protocol::{JobStatus, Request};
 use voltier_control::{
-    Client, ControlError, ControlResult, VolumeName, VolumeState, VolumeStatus, recorded_volumes,
+    Client, ControlError, ControlResult, ExportState, VolumeName, VolumeState, VolumeStatus,
+    recorded_volumes,
 };
 
 use crate::args::{Leave, Named, Show, Start, Stop};
@@ -196,11 +197,7 @@ fn none_failed(volumes: &[VolumeStatus]) -> ControlResult<()> {
         if volume.state == VolumeState::Failed {
             return Some(format!("{} has failed", volume.name));
         }
-        let is_open = matches!(
-            volume.state,
-            VolumeState::Running | VolumeState::Draining | VolumeState::Degraded
-        );
-        let closed = volume.exports.iter().find(|export| is_open && export.state != "open")?;
+        let closed = volume.exports.iter().find(|export| export.state == ExportState::Failed)?;
         Some(format!("the export {} of {} is not open", closed.uri, volume.name))
     });
     let failed: Vec<String> = failed.collect();

@@ -13,9 +13,10 @@ use crate::error::{ControlError, ControlResult};
 use crate::notify;
 use crate::registry::Registry;
 use crate::safety::Machine;
-use crate::server::{self, Shared};
+use crate::server::{self, Shared, contained};
 use crate::service::Service;
 use crate::state_dir::StateDir;
+use crate::{log, process};
 
 /// Longest time to come to rest: checkpoints of terabytes are written in seconds, requests in
 /// flight have five.
@@ -51,9 +52,14 @@ pub fn run_daemon<E: Engine + Send>(
     // The daemon's files are its user's alone: sockets, registry, log.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     state.create()?;
+    let missing = process::ask_for_precedence();
+    log::start()?;
     let lock = state.lock()?;
     if options.background {
         leave_the_terminal();
+    }
+    if !missing.is_empty() {
+        tracing::info!("the kernel does not grant {}", missing.join(", "));
     }
     let registry = Registry::load(state.path())?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
@@ -64,14 +70,16 @@ pub fn run_daemon<E: Engine + Send>(
     {
         // Clients may connect now and wait for their answer until every volume is up.
         let mut service = shared.lock();
-        spawn("accept", &shared, move |shared| shared.accept(&listener))?;
+        spawn("accept", &shared, move |shared| {
+            while !contained("the control socket", || shared.accept(&listener)) {}
+        })?;
         if !options.device_wait.is_zero() {
             service.knock()();
         }
         service.start(lock.after_crash(), options.device_wait);
     }
     spawn("watch", &shared, |shared| shared.watch())?;
-    eprintln!("voltier: serving {} on {cores} core(s)", state.path().display());
+    tracing::info!("serving {} on {cores} core(s)", state.path().display());
     for signal in signals.forever() {
         if signal != SIGHUP || !options.background {
             break;
@@ -81,14 +89,15 @@ pub fn run_daemon<E: Engine + Send>(
     shared.begin_to_end();
     ending::wait_for_clients(&shared, &mut signals, options.stop_wait);
     notify::wait("stopping; dirty lines stay on their SSDs", STOP_MAX + STOP_STEP * 10);
-    eprintln!("voltier: stopping; dirty lines stay on their SSDs");
+    tracing::info!("stopping; dirty lines stay on their SSDs");
     spawn("stop", &shared, move |_| bound_the_stop(&mut signals))?;
     let mut service = shared.lock();
     // From here on new clients start a daemon of their own.
     let _ = std::fs::remove_file(state.socket());
     service.stop();
     lock.release();
-    eprintln!("voltier: stopped");
+    tracing::info!("stopped");
+    log::flush();
     Ok(())
 }
 
@@ -114,7 +123,8 @@ fn bound_the_stop(signals: &mut Signals) {
         thread::park_timeout(STOP_STEP);
         waited += STOP_STEP;
     }
-    eprintln!("voltier: not at rest after {} s; ending as after a crash", waited.as_secs());
+    tracing::error!("not at rest after {} s; ending as after a crash", waited.as_secs());
+    log::flush();
     std::process::exit(1);
 }
 

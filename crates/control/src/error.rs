@@ -67,13 +67,26 @@ impl ControlError {
     }
 
     fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message: String = message.into();
-        Self { kind, message: message.replace(['\n', '\r'], " ") }
+        let mut message: String = message.into().replace(['\n', '\r'], " ");
+        if message.contains(is_control) {
+            let escaped = |it: char| match is_control(it) {
+                true => it.escape_default().to_string(),
+                false => it.to_string(),
+            };
+            message = message.chars().map(escaped).collect();
+        }
+        Self { kind, message }
     }
 }
 
+/// Whether a character of a name or path would end a line, move a terminal's cursor or turn a line around.
+pub(crate) fn is_control(letter: char) -> bool {
+    let turns = matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    letter.is_control() || turns
+}
+
 /// The system's words without Rust's "(os error N)".
-fn plain(error: &std::io::Error) -> String {
+pub(crate) fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
     let plain = text.split(" (os error").next().unwrap_or(&text);
     plain.to_lowercase()
@@ -86,6 +99,11 @@ mod tests {
     #[test]
     fn a_message_is_always_one_line() {
         assert_eq!(ControlError::failed("a\nb").message, "a b");
+    }
+
+    #[test]
+    fn a_path_in_a_message_moves_no_cursor() {
+        assert_eq!(ControlError::failed("/dev/\u{1b}[2J").message, "/dev/\\u{1b}[2J");
     }
 
     #[test]

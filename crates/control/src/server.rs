@@ -4,6 +4,7 @@ use std::fs;
 use std::io::BufReader;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,6 +25,8 @@ const CLIENTS_MAX: usize = 64;
 const JOB_STEP: Duration = Duration::from_millis(50);
 /// How long a record that failed rests before it is tried again.
 const RECORD_STEP: Duration = Duration::from_secs(1);
+/// How long the door rests after a client that could not be let in: no descriptor is left, say.
+const ACCEPT_STEP: Duration = Duration::from_millis(100);
 
 /// How often what is in use is tried again, and how long after the last time.
 const IN_USE_TRIES: u32 = 10;
@@ -37,7 +40,7 @@ pub(crate) struct Shared<E> {
     /// Whether the watch has something to look at, and how it hears of it.
     woken: Mutex<bool>,
     wake: Condvar,
-    clients: AtomicUsize,
+    clients: Arc<AtomicUsize>,
     /// Whether the daemon has been told to end.
     ends: AtomicBool,
 }
@@ -55,7 +58,7 @@ impl<E: Engine + Send> Shared<E> {
                 service: Mutex::new(service),
                 woken: Mutex::new(false),
                 wake: Condvar::new(),
-                clients: AtomicUsize::new(0),
+                clients: Arc::default(),
                 ends: AtomicBool::new(false),
             }
         })
@@ -100,54 +103,71 @@ impl<E: Engine + Send> Shared<E> {
         let mut next_look: Option<Instant> = None;
         let mut is_ready = false;
         loop {
-            let now = Instant::now();
-            let is_look_due = next_look.is_none_or(|at| now >= at);
-            if is_look_due {
-                // A device that does not answer keeps this thread, and nobody who holds the service.
-                let knock = self.lock().knock();
-                knock();
+            let mut step = Some(RECORD_STEP);
+            contained("a round of the watch", || step = self.round(Instant::now(), &mut next_look));
+            if !is_ready {
+                is_ready = self.tell_the_manager();
             }
-            let is_retried;
-            let busy = {
-                let mut service = self.lock();
-                is_retried = !service.notice_lost_ssds();
-                service.notice_array_events();
-                if is_look_due {
-                    next_look = service.look_for_devices(now).map(|step| now + step);
-                }
-                if !is_ready {
-                    is_ready = !service.waits_for_devices();
-                    match is_ready {
-                        true => notify::ready(),
-                        false => notify::wait("waits for devices", WAIT_LONGER),
-                    }
-                }
-                service.step_jobs()
-            };
-            let until_look = next_look.map(|at| at.saturating_duration_since(now));
-            let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
-            self.sleep(steps.into_iter().flatten().min());
+            self.sleep(step);
         }
+    }
+
+    /// Tells the service manager whether all has been tried that is recorded. Returns true when it has.
+    fn tell_the_manager(&self) -> bool {
+        let is_ready = !self.lock().waits_for_devices();
+        match is_ready {
+            true => notify::ready(),
+            false => notify::wait("waits for devices", WAIT_LONGER),
+        }
+        is_ready
+    }
+
+    /// One round of the watch. Returns how soon the next one is due, if nobody wakes the watch before.
+    fn round(&self, now: Instant, next_look: &mut Option<Instant>) -> Option<Duration> {
+        let is_look_due = next_look.is_none_or(|at| now >= at);
+        if is_look_due {
+            // A device that does not answer keeps this thread, and nobody who holds the service.
+            let knock = self.lock().knock();
+            knock();
+        }
+        let mut service = self.lock();
+        let is_retried = !service.record_news();
+        if is_look_due {
+            *next_look = service.look_for_devices(now).map(|step| now + step);
+        }
+        let busy = service.step_jobs();
+        let until_look = next_look.map(|at| at.saturating_duration_since(now));
+        let steps = [busy.then_some(JOB_STEP), is_retried.then_some(RECORD_STEP), until_look];
+        steps.into_iter().flatten().min()
     }
 
     /// Serves control clients for as long as the process lives.
     pub(crate) fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        let mut has_failed = false;
         for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            if self.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-                self.clients.fetch_sub(1, Ordering::Relaxed);
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    if !std::mem::replace(&mut has_failed, true) {
+                        tracing::warn!("no control client is let in: {error}");
+                    }
+                    thread::park_timeout(ACCEPT_STEP);
+                    continue;
+                }
+            };
+            has_failed = false;
+            let Some(place) = Place::take(&self.clients) else {
                 let error = ControlError::failed("the daemon has too many control clients; retry");
                 let _ = protocol::send(&mut &stream, &Response::Error { error });
                 continue;
-            }
+            };
+            // Without a thread the client is hung up on, and the place is given back.
             let shared = Arc::clone(self);
-            let spawned = thread::Builder::new().name("control".into()).spawn(move || {
-                shared.serve(&stream);
-                shared.clients.fetch_sub(1, Ordering::Relaxed);
-            });
-            if spawned.is_err() {
-                self.clients.fetch_sub(1, Ordering::Relaxed);
-            }
+            let serve = move || {
+                let _place = place;
+                contained("a control client", || shared.serve(&stream));
+            };
+            let _ = thread::Builder::new().name("control".into()).spawn(serve);
         }
     }
 
@@ -193,6 +213,33 @@ impl<E: Engine + Send> Shared<E> {
             }
         }
     }
+}
+
+/// The place of a control client, given back however the client's thread ends.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// Takes a place, if one is free.
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(Arc::clone(taken));
+        (taken.fetch_add(1, Ordering::Relaxed) < CLIENTS_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Runs a part of the control plane. A panic in it ends that part and nothing else: what it recorded is on
+/// the medium. Whether it came to its end.
+pub(crate) fn contained(what: &str, part: impl FnOnce()) -> bool {
+    let ended = catch_unwind(AssertUnwindSafe(part)).is_ok();
+    if !ended {
+        tracing::error!("{what} was given up after a panic; the daemon goes on");
+    }
+    ended
 }
 
 /// Listens on the control socket, mode 0600. A stale one is replaced, a live one refused.
@@ -249,6 +296,22 @@ mod tests {
             });
             listen(&path, true).unwrap();
         });
+    }
+
+    #[test]
+    fn a_client_whose_thread_panics_gives_its_place_back() {
+        let taken = Arc::default();
+        let all: Vec<Place> = (0..CLIENTS_MAX).map_while(|_| Place::take(&taken)).collect();
+        assert_eq!(all.len(), CLIENTS_MAX);
+        assert!(Place::take(&taken).is_none(), "one too many");
+        drop(all);
+        let place = Place::take(&taken).unwrap();
+        let panicking = move || {
+            let _place = place;
+            assert!(!contained("a part that is wrong", || panic!("on purpose")));
+        };
+        thread::Builder::new().spawn(panicking).unwrap().join().unwrap();
+        assert_eq!(taken.load(Ordering::Relaxed), 0);
     }
 
     #[test]

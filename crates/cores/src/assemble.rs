@@ -13,6 +13,7 @@ use voltier_control::{
 use voltier_ring::Handle;
 use voltier_volume::Leaf;
 
+use crate::array_news::Told;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf};
 use crate::journals;
 use crate::table::{self, OpenArray};
@@ -56,7 +57,7 @@ fn keep(
     };
     let (devices, pending) = (RefCell::new(devices), RefCell::default());
     let journal = RefCell::new(journal);
-    table::insert(name, OpenArray { array, devices, pending, journal });
+    table::insert(name, OpenArray { array, devices, pending, journal, told: Told::default() });
     opened
 }
 

@@ -8,6 +8,7 @@
 //!
 //! The daemon's data path is generic code that the compiler puts together in this crate and in no other.
 
+mod array_news;
 mod array_status;
 mod assemble;
 mod call;
@@ -53,7 +54,8 @@ fn end_with_a_core() {
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
         if thread::current().name().is_some_and(|name| name.starts_with(CORE_THREAD)) {
-            eprintln!("voltier: a core has failed; ending as after a crash");
+            tracing::error!("a core has failed; ending as after a crash");
+            voltier_control::log::flush();
             std::process::abort();
         }
     }));

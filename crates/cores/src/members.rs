@@ -7,6 +7,7 @@ use voltier_control::{
 };
 use voltier_ring::Handle;
 
+use crate::array_news;
 use crate::drives::{KnownDevice, answered, open_all, open_leaf, within};
 use crate::table::{self, PendingMember};
 use voltier_control::engine::{ArrayDevices, Replaced, Waker};
@@ -153,7 +154,10 @@ pub(super) fn start_rebuild(name: &ArrayName) -> ControlResult<()> {
 
 /// Starts a scrub.
 pub(super) fn start_scrub(name: &ArrayName, repair: Repair) -> ControlResult<()> {
-    table::find(name)?.array.scrub(repair.into()).map_err(ControlError::from_error)
+    let open = table::find(name)?;
+    open.array.scrub(repair.into()).map_err(ControlError::from_error)?;
+    open.told.scrub_begins();
+    Ok(())
 }
 
 /// Whether a device suits as a spare.
@@ -198,7 +202,7 @@ pub(super) fn devices(name: &ArrayName) -> ControlResult<ArrayDevices> {
         those.map(|it| device(&it.known)).collect()
     };
     let array = &open.array;
-    let news = array.take_health_news().iter().map(|news| open.line_of(news)).collect();
+    let news = array_news::take(&open);
     Ok(ArrayDevices {
         level: ArrayLevel(array.geometry().level()),
         size_bytes: array.limits().bytes(),

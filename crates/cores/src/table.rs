@@ -10,6 +10,7 @@ use voltier_control::{ArrayName, ControlError, ControlResult, DeviceSpec};
 use voltier_ring::Handle;
 use voltier_volume::{Drive, Leaf};
 
+use crate::array_news::Told;
 use crate::drives::{KnownDevice, open_leaf};
 
 /// An array on its home core.
@@ -20,6 +21,8 @@ pub(super) struct OpenArray {
     pub(super) pending: RefCell<Vec<PendingMember>>,
     /// The device of the journal, if it has one.
     pub(super) journal: RefCell<Option<KnownDevice>>,
+    /// What the log has told of the array.
+    pub(super) told: Told,
 }
 
 /// A device that is to become a member: a spare, or one that is filled beside a member.
@@ -112,7 +115,7 @@ impl OpenArray {
     }
 
     /// A member as a line of the log names it.
-    fn name_of(&self, member: usize) -> String {
+    pub(super) fn name_of(&self, member: usize) -> String {
         let known = self.devices.borrow()[member].as_ref().map(|it| it.device.to_string());
         known.unwrap_or_else(|| format!("member {member}"))
     }

@@ -111,7 +111,7 @@ async fn put_in_front(
     let ssd = table::open_ssd(handle, &cache.device)?;
     let opened = voltier_control::put_in_front(volume, ssd, cache, start, owner).await?;
     if opened.origin_changed || opened.suspect_lines > 0 || opened.differing_lines > 0 {
-        eprintln!("voltier: the cache on {}: {opened:?}", cache.device);
+        tracing::warn!("the cache on {}: {opened:?}", cache.device);
     }
     let (handle, waker) = (handle.clone(), gate.waker.clone());
     let salvaged = move || waker.iter().for_each(|wake| wake());

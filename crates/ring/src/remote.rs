@@ -88,10 +88,9 @@ impl Drop for Core {
     /// Ends the core: its tasks are dropped where they stand, its operations waited out.
     fn drop(&mut self) {
         self.remote.0.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            eprintln!("a core ended by a panic; its message is above");
+        if let Some(thread) = self.thread.take() {
+            // The panic of a core was told by the hook of the process.
+            let _ = thread.join();
         }
     }
 }

@@ -72,12 +72,22 @@ pub(super) fn check(root: &Path, metadata: &Metadata) -> Result<Vec<Finding>, Fa
             findings.extend(breach(&package.name, "").map(|why| Finding::new(path, 0, why)));
         }
         findings.extend(breaches(package).map(|why| Finding::new(path, 0, why)));
+        let loggers = package.dependencies.iter();
+        let loggers = loggers.filter_map(|it| logger_below(&package.name, &it.name));
+        findings.extend(loggers.map(|why| Finding::new(path, 0, why)));
         if !has_workspace_lints(&fs::read_to_string(&package.manifest_path)?) {
             let message = "add the workspace's lints: [lints] with workspace = true";
             findings.push(Finding::new(path, 0, message));
         }
     }
     Ok(findings)
+}
+
+/// A logger that the data path would name: it reports, and the control plane logs.
+fn logger_below(package: &str, dependency: &str) -> Option<String> {
+    let is_logger = dependency == "log" || dependency.starts_with("tracing");
+    (is_logger && matches!(layer(package)?, Layer::DataPath(_)))
+        .then(|| format!("{package} may not depend on {dependency}: the data path has no logger"))
 }
 
 fn breaches(package: &Package) -> impl Iterator<Item = String> {
@@ -143,6 +153,13 @@ mod tests {
         for (from, to) in forbidden {
             assert!(breach(from, to).is_some(), "{from} -> {to}");
         }
+    }
+
+    #[test]
+    fn only_the_data_path_may_not_log() {
+        assert!(logger_below("voltier-array", "tracing").is_some());
+        assert!(logger_below("voltier-cores", "tracing").is_none());
+        assert!(logger_below("voltier-array", "rustix").is_none());
     }
 
     #[test]

@@ -270,6 +270,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
     fn end(&self) -> Step {
         self.is_running.set(false);
         self.ended.notify();
+        self.members.health().tell();
         Step::End
     }
 

@@ -118,8 +118,17 @@ pub struct ArrayDevices {
     pub spares_wanted: usize,
     /// How many more members may be lost, wherever they are.
     pub may_lose: u32,
-    /// News of members since the last question: a line each.
-    pub news: Vec<String>,
+    /// News of the array since the last question.
+    pub news: Vec<ArrayNews>,
+}
+
+/// A line of the log about an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayNews {
+    /// The line, without the name of the array.
+    pub line: String,
+    /// Whether a user has to look at it.
+    pub is_warning: bool,
 }
 
 impl ArrayDevices {

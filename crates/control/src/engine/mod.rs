@@ -19,8 +19,8 @@ use crate::spec::DeviceSpec;
 use crate::status::VolumeStatus;
 
 pub use arrays::{
-    ArrayDevices, ArrayEngine, JournalDeviceLabel, LabelledPlace, MemberLabel, OpenedArray,
-    Replaced, SpareLabel,
+    ArrayDevices, ArrayEngine, ArrayNews, JournalDeviceLabel, LabelledPlace, MemberLabel,
+    OpenedArray, Replaced, SpareLabel,
 };
 
 /// Whether an SSD is made a cache or was one.
@@ -90,7 +90,12 @@ pub trait Engine: ArrayEngine + 'static {
 
     /// Takes one line of the daemon's log.
     fn log(&mut self, line: &str) {
-        eprintln!("voltier: {line}");
+        tracing::info!("{line}");
+    }
+
+    /// [`Self::log`] of what a user has to look at.
+    fn warn(&mut self, line: &str) {
+        tracing::warn!("{line}");
     }
 
     /// Size of a device in bytes as far as its name tells: `u64::MAX` for a path.

@@ -11,7 +11,7 @@ mod store;
 
 use std::path::Path;
 
-use crate::error::ControlResult;
+use crate::error::{ControlError, ControlResult};
 use crate::name::{ArrayName, PoolName, VolumeName};
 use crate::records::{PoolRecord, RegisteredArray, VolumeRecord};
 
@@ -29,6 +29,8 @@ pub const REGISTRY_FILE: &str = "registry.json";
 pub struct Registry {
     store: Box<dyn RegistryStore>,
     body: Body,
+    /// Why the store takes nothing: the error of the last attempt, if it failed.
+    trouble: Option<ControlError>,
 }
 
 impl Registry {
@@ -49,7 +51,7 @@ impl Registry {
             None => Body::default(),
             Some(bytes) => decode(&bytes).map_err(|reason| store.refusal(&reason))?,
         };
-        Ok(Self { store, body })
+        Ok(Self { store, body, trouble: None })
     }
 
     /// All volumes.
@@ -150,12 +152,33 @@ impl Registry {
         })
     }
 
+    /// Why the registry takes no changes; `None` while all is well.
+    pub fn trouble(&self) -> Option<&ControlError> {
+        self.trouble.as_ref()
+    }
+
+    /// Looks whether the registry takes changes, before anything is done that needs one.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn check_room(&mut self) -> ControlResult<()> {
+        let checked = self.store.check_room();
+        self.learn(checked)
+    }
+
     fn change(&mut self, change: impl FnOnce(&mut Body)) -> ControlResult<()> {
         let mut body = self.body.clone();
         change(&mut body);
-        self.store.write(&encode(&body))?;
+        let written = self.store.write(&encode(&body));
+        self.learn(written)?;
         self.body = body;
         Ok(())
+    }
+
+    /// Keeps the outcome of an attempt to write.
+    fn learn(&mut self, outcome: ControlResult<()>) -> ControlResult<()> {
+        self.trouble = outcome.as_ref().err().cloned();
+        outcome
     }
 }
 

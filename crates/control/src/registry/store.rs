@@ -10,6 +10,9 @@ use crate::error::{ControlError, ControlResult};
 /// A registry of 10,000 volumes has about 10 MB; what is longer is no registry.
 const REGISTRY_BYTES_MAX: u64 = 64 << 20;
 
+/// What one command adds to a registry at most, with the lists of lost ranges: the room that a check asks for.
+const ROOM_BYTES: usize = 64 << 10;
+
 /// Where the bytes of a registry are kept.
 pub trait RegistryStore: fmt::Debug + Send {
     /// The bytes last written; `None` when nothing ever was.
@@ -24,6 +27,14 @@ pub trait RegistryStore: fmt::Debug + Send {
     /// # Errors
     /// When that cannot be done; the old ones are there then.
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()>;
+
+    /// Looks whether a registry that has grown a little could be written now. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn check_room(&mut self) -> ControlResult<()> {
+        Ok(())
+    }
 
     /// The error of bytes that are no usable registry, with the reason.
     fn refusal(&self, reason: &str) -> ControlError;
@@ -50,6 +61,15 @@ impl RegistryStore for RegistryFile {
     fn write(&mut self, bytes: &[u8]) -> ControlResult<()> {
         write_atomically(&self.0, bytes)
             .map_err(|error| ControlError::io(format!("writing {}", self.0.display()), &error))
+    }
+
+    fn check_room(&mut self) -> ControlResult<()> {
+        let trial = self.0.with_extension("json.new");
+        let length = fs::metadata(&self.0).map_or(0, |meta| meta.len() as usize);
+        let written = File::create(&trial)
+            .and_then(|mut file| file.write_all(&vec![b' '; length + ROOM_BYTES]));
+        let _ = fs::remove_file(&trial);
+        written.map_err(|error| ControlError::io(format!("writing {}", self.0.display()), &error))
     }
 
     fn refusal(&self, reason: &str) -> ControlError {

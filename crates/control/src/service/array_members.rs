@@ -6,7 +6,7 @@ use super::admit::Beside;
 use super::spare_pools::Wanting;
 use super::{Service, absence, spare_labels};
 use crate::array_settings::MERGE_KEYS;
-use crate::engine::{ArrayDevices, Engine, Replaced};
+use crate::engine::{ArrayDevices, ArrayNews, Engine, Replaced};
 use crate::error::{ControlError, ControlResult};
 use crate::name::ArrayName;
 use crate::protocol::{Growth, MemberName, Response};
@@ -417,7 +417,10 @@ impl<E: Engine> Service<E> {
     /// gives spares of pools to arrays that want some.
     pub fn notice_array_events(&mut self) {
         let wanting = self.record_array_events();
-        self.serve_from_pools(wanting);
+        // A spare that changes hands needs a record.
+        if self.registry.trouble().is_none() || self.registry.check_room().is_ok() {
+            self.serve_from_pools(wanting);
+        }
     }
 
     /// The first half of that: who wants spares, the most exposed first.
@@ -441,8 +444,9 @@ impl<E: Engine> Service<E> {
             if let Some(live) = self.live_arrays.get_mut(&name) {
                 live.size_bytes = live.size_bytes.map(|_| size_bytes);
             }
-            for line in news {
-                self.engine.log(&format!("array {name}: {line}"));
+            for ArrayNews { line, is_warning } in news {
+                let line = format!("array {name}: {line}");
+                if is_warning { self.engine.warn(&line) } else { self.engine.log(&line) }
             }
             let mut next =
                 RegisteredArray { level, size_bytes, events, spares, incoming, ..record.clone() };
@@ -455,8 +459,12 @@ impl<E: Engine> Service<E> {
             }
             if next != record {
                 self.unfit_spares.retain(|(array, _), _| *array != name);
+                let before = self.registry.trouble().cloned();
                 let recorded = self.registry.put_array(next);
-                self.note_array(&name, recorded);
+                // Tried again every second: told once.
+                if recorded.as_ref().err() != before.as_ref() {
+                    self.note_array(&name, recorded);
+                }
             }
         }
         wanting.sort();

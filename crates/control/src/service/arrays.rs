@@ -396,12 +396,18 @@ impl<E: Engine> Service<E> {
 
     pub(super) fn note_array(&mut self, name: &ArrayName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
-            self.engine.log(&format!("array {name}: {}", error.message));
+            self.engine.warn(&format!("array {name}: {}", error.message));
         }
     }
 
     /// Everything about one array.
     pub(super) fn array_status(&mut self, record: &RegisteredArray) -> ArrayDetail {
+        let mut status = self.array_status_of(record);
+        self.add_trouble(&mut status.error);
+        status
+    }
+
+    fn array_status_of(&mut self, record: &RegisteredArray) -> ArrayDetail {
         let mut status = ArrayDetail::recorded(record);
         status.used_by = self.user_of_array(&record.name, None);
         let pool = record.settings.spare_pool.as_ref();

@@ -26,6 +26,8 @@ pub(super) struct Live {
     pub(super) absence: Absence,
     /// The superblock of its SSD, while the volume is not open and the SSD is there.
     pub(super) ssd_label: Option<CacheLabel>,
+    /// Not open because the state folder takes no records.
+    pub(super) is_unrecorded: bool,
 }
 
 /// An export of the record that could not be opened, and is tried again.
@@ -48,6 +50,7 @@ impl Live {
             opened_at: now(),
             absence: Absence::default(),
             ssd_label: None,
+            is_unrecorded: false,
         }
     }
 }

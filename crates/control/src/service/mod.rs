@@ -15,6 +15,7 @@ mod exports;
 mod jobs;
 mod late;
 mod live;
+mod records;
 mod show;
 mod spare_labels;
 mod spare_pools;
@@ -47,6 +48,29 @@ pub(crate) fn pong() -> Response {
     Response::Pong { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
+/// Whether a request is refused while the state folder takes no records. What saves data goes on: the
+/// records that follow it are tried again.
+fn needs_a_record(request: &Request) -> bool {
+    use ArrayRequest as Ask;
+    match request {
+        Request::Ping
+        | Request::Show { .. }
+        | Request::Job { .. }
+        | Request::Start { .. }
+        | Request::Flush { .. } => false,
+        Request::Array { ask } => !matches!(
+            ask,
+            Ask::Show { .. }
+                | Ask::PoolShow { .. }
+                | Ask::Start { .. }
+                | Ask::Fail { .. }
+                | Ask::Rebuild { .. }
+                | Ask::Scrub { .. }
+        ),
+        _ => true,
+    }
+}
+
 /// Volumes, arrays, registry and jobs of one state folder.
 pub struct Service<E> {
     engine: E,
@@ -66,6 +90,8 @@ pub struct Service<E> {
     busy_tries: u32,
     /// How long a recorded device that is not there is awaited.
     device_wait: Duration,
+    /// Something was not recorded: told, and tried again.
+    is_troubled: bool,
 }
 
 impl<E: Engine> Service<E> {
@@ -84,6 +110,7 @@ impl<E: Engine> Service<E> {
             ends_now: false,
             busy_tries: 1,
             device_wait: Duration::ZERO,
+            is_troubled: false,
         }
     }
 
@@ -114,6 +141,10 @@ impl<E: Engine> Service<E> {
         }
         self.notice_lost_ssds();
         self.notice_array_events();
+        if needs_a_record(&request) {
+            // So that a full state folder is found before anything has changed.
+            self.registry.check_room()?;
+        }
         match request {
             Request::Ping => Ok(pong()),
             Request::Create { name, origin, cache } => self.create(name, origin, cache),
@@ -191,7 +222,7 @@ impl<E: Engine> Service<E> {
     fn note_unless(&mut self, is_said: bool, name: &VolumeName, outcome: ControlResult<()>) {
         if let Err(error) = outcome {
             if !is_said {
-                self.log(name, &error.message);
+                self.engine.warn(&format!("{name}: {}", error.message));
             }
             if let Some(live) = self.live.get_mut(name) {
                 live.error = error.message;

@@ -49,10 +49,16 @@ impl<E: Engine> Service<E> {
 
     /// Everything about one volume.
     pub(super) fn status(&mut self, record: &VolumeRecord) -> VolumeStatus {
+        let mut status = self.status_of(record);
+        self.add_trouble(&mut status.error);
+        status
+    }
+
+    fn status_of(&mut self, record: &VolumeRecord) -> VolumeStatus {
         let mut status = recorded(record);
         let name = &record.name;
         let Some(live) = self.live.get(name) else { return status };
-        status.error = live.error.clone();
+        status.error.clone_from(&live.error);
         status.waits_for = live.absence.awaited();
         status.waits_seconds = live.absence.seconds_left();
         let is_waiting = live.absence.is_waiting();

@@ -77,6 +77,8 @@ impl<E: Engine> Service<E> {
         if live.is_open {
             self.adopted_origins.remove(&name);
         }
+        live.is_unrecorded = opened.is_err() && self.registry.trouble().is_some();
+        self.is_troubled |= live.is_unrecorded;
         let before = self.live.insert(name.clone(), live);
         if let Err(error) = &opened {
             let is_news = before.is_none_or(|before| before.error != error.message);

@@ -345,6 +345,10 @@ fn a_label_that_cannot_be_recorded_is_taken_back() {
     let add = ask(ArrayRequest::AddSpare { name: named("a"), spare, force: false });
     fixture.calls();
     fixture.error(add.clone());
+    assert_eq!(fixture.calls(), [""; 0], "refused before anything is done");
+    block_registry(&fixture, false);
+    fixture.steer(|books| books.blocks_at_label = Some(fixture.state_dir().to_owned()));
+    fixture.error(add.clone());
     assert_eq!(fixture.calls(), ["label a", "erase label"]);
     block_registry(&fixture, false);
     // The pool is on record, and its second spare is not.

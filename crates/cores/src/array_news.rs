@@ -1,0 +1,89 @@
+//! News of an array since the control plane last asked, as lines of the log.
+
+use std::cell::{Cell, RefCell};
+
+use voltier_array::{HealthNews, MemberState, ScrubStatus};
+use voltier_control::engine::ArrayNews;
+
+use crate::table::OpenArray;
+
+/// What the lines so far have told of an array.
+#[derive(Default)]
+pub(super) struct Told {
+    /// The members; empty before the first question, which is answered with no line of them.
+    members: RefCell<Vec<(MemberState, [u8; 16])>>,
+    /// A scrub has begun, and no line has told of its end.
+    scrub_begun: Cell<bool>,
+}
+
+impl Told {
+    /// A scrub has begun.
+    pub(super) fn scrub_begins(&self) {
+        self.scrub_begun.set(true);
+    }
+}
+
+/// Takes the lines.
+pub(super) fn take(open: &OpenArray) -> Vec<ArrayNews> {
+    let health = open.array.take_health_news();
+    let health = health.iter().map(|news| ArrayNews {
+        line: open.line_of(news),
+        is_warning: !matches!(news, HealthNews::NotSlow { .. } | HealthNews::WaitingEnded),
+    });
+    let mut lines: Vec<ArrayNews> = health.collect();
+    lines.extend(of_members(open));
+    let scrub = open.array.scrub_status();
+    if !scrub.progress.is_running && open.told.scrub_begun.take() {
+        lines.push(of_scrub(&scrub));
+    }
+    lines
+}
+
+fn of_members(open: &OpenArray) -> Vec<ArrayNews> {
+    let Some(status) = open.array.status() else { return Vec::new() };
+    let now = status.members.iter().map(|member| (member.state, member.uuid)).collect();
+    let before = open.told.members.replace(now);
+    if before.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = Vec::new();
+    for (place, member) in status.members.iter().enumerate() {
+        let was = before.get(place);
+        if was == Some(&(member.state, member.uuid)) {
+            continue;
+        }
+        let is_gone = matches!(member.state, MemberState::Lost | MemberState::Absent);
+        if is_gone && was.is_some_and(|(state, _)| *state == member.state) {
+            continue;
+        }
+        let device = open.name_of(place);
+        let line = match member.state {
+            MemberState::InService => {
+                format!("{device} is in service as member {place}: it has everything")
+            }
+            MemberState::Rebuilding => format!("{device} is being filled as member {place}"),
+            MemberState::Lost | MemberState::Absent => {
+                format!("{device} is lost; {} more may be lost", open.may_lose())
+            }
+        };
+        lines.push(ArrayNews { line, is_warning: is_gone });
+    }
+    lines
+}
+
+fn of_scrub(found: &ScrubStatus) -> ArrayNews {
+    let ScrubStatus { mismatched_blocks, repaired_blocks, left_blocks, .. } = *found;
+    let is_whole = found.progress.done_bytes == found.progress.total_bytes;
+    let how = if is_whole { "" } else { " before it was through" };
+    let mut line = format!(
+        "a scrub has ended{how}: {mismatched_blocks} blocks did not match, {repaired_blocks} were repaired, \
+         {left_blocks} were left"
+    );
+    if found.unreadable_stripes > 0 {
+        line += &format!(
+            "; {} stripes had a member that could not be read, {} of them are lost",
+            found.unreadable_stripes, found.lost_stripes
+        );
+    }
+    ArrayNews { line, is_warning: mismatched_blocks + found.unreadable_stripes > 0 }
+}
