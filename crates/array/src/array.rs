@@ -7,17 +7,20 @@ use voltier_block::{
 };
 use voltier_ring::Handle;
 
-use crate::assemble::{self, AssembleOptions, AssembleReport};
-use crate::create::{self, CreateOptions};
+use crate::assemble::{AssembleOptions, AssembleReport};
+use crate::create::CreateOptions;
 use crate::errors::ArrayError;
 use crate::errors::grow::GrowError;
 use crate::errors::metadata::DeviceError;
+use crate::expand::Expansion;
 use crate::format::journal_label::JournalLabel;
 use crate::format::superblock::Superblock;
-use crate::generation::{Foundation, Generation};
+use crate::foundation::Foundation;
+use crate::generation::Generation;
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
+use crate::grow::ParityRow;
 use crate::members::clear::Clear;
 use crate::members::counts::Counts;
 use crate::members::deadline::Guarded;
@@ -32,7 +35,7 @@ use crate::tasks::rebuild::RebuildStatus;
 use crate::tasks::replace::Replacement;
 use crate::tasks::reshape::ReshapeStatus;
 use crate::tasks::scrub::{ScrubRepair, ScrubStatus};
-use crate::{expand, grow, hung, service};
+use crate::{assemble, create, hung};
 
 /// An array of members, a block device itself. Clones are the same array.
 ///
@@ -118,7 +121,7 @@ fn guard_all<D: BlockDevice>(devices: Vec<D>, watch: &Rc<Watch>) -> Vec<Guarded<
 impl<D: BlockDevice> Array<D> {
     /// A device that is to come to the array.
     fn guard(&self, device: D) -> Rc<Guarded<D>> {
-        Rc::new(Guarded::new(device, &self.0.ground.members.watch))
+        Rc::new(Guarded::new(device, self.0.ground.members.watch()))
     }
 }
 
@@ -206,7 +209,7 @@ impl<D: BlockDevice> Array<D> {
         let watch = watch(handle);
         let devices = guard_all(devices, &watch);
         let (generations, report) = assemble::assemble(handle, devices, options, &watch).await?;
-        expand::begin_reshape(&generations);
+        generations.begin_reshape();
         Ok((Self(generations), report))
     }
 
@@ -231,7 +234,7 @@ impl<D: BlockDevice> Array<D> {
     /// When a member does not take its last state: the array is then not called clean.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.enter().await;
-        service::stop(&array).await.map_err(ArrayError::Io)
+        array.stop().await.map_err(ArrayError::Io)
     }
 }
 
@@ -254,8 +257,8 @@ impl<D: BlockDevice> Array<D> {
         for (index, member) in members.indexed() {
             let Some(own) = status.members.get_mut(index.0) else { continue };
             let device = member.device().ok();
-            let late = device.filter(|device| members.watch.is_late(device.requests()));
-            own.waits_ns = late.map(|device| members.watch.waited_ns(device.requests()));
+            let late = device.filter(|device| members.watch().is_late(device.requests()));
+            own.waits_ns = late.map(|device| members.watch().waited_ns(device.requests()));
         }
         Some(status)
     }
@@ -281,7 +284,7 @@ impl<D: BlockDevice> Array<D> {
         let group = array.geometry.group_of_member(index);
         let (lost, allowed) = (array.members.lost_in(group), array.geometry.parity_chunks());
         if self.is_online(member) && lost == allowed {
-            return Err(ArrayError::TooManyLost { group, lost: lost + 1, allowed });
+            return Err(ArrayError::TooManyLost { group: group.0, lost: lost + 1, allowed });
         }
         let device = array.members[index].device();
         array.members.lose(index);
@@ -396,7 +399,7 @@ impl<D: BlockDevice> Array<D> {
     /// is taken in.
     pub async fn grow(&self, devices: Vec<D>, uuids: &[[u8; 16]]) -> Result<(), ArrayError> {
         let devices = devices.into_iter().map(|device| self.guard(device)).collect();
-        grow::add_parity(&self.0, devices, uuids).await
+        ParityRow { array: &self.0, devices, uuids }.add().await
     }
 
     /// Adds a member for capacity, on a device that holds nothing that is needed, with a new uuid. Stripes
@@ -410,7 +413,8 @@ impl<D: BlockDevice> Array<D> {
     /// When the array or the device does not suit: nothing has changed then. When the device fails while it
     /// is taken in.
     pub async fn grow_capacity(&self, device: D, uuid: [u8; 16]) -> Result<(), ArrayError> {
-        expand::add_capacity(&self.0, self.guard(device), uuid).await
+        let device = self.guard(device);
+        Expansion { array: &self.0, device, uuid }.begin().await
     }
 
     /// Puts the journal on a device of its own, whatever it holds, or with `None` back on the members, while
@@ -425,7 +429,7 @@ impl<D: BlockDevice> Array<D> {
         if array.moving().is_some() {
             return Err(GrowError::Reshaping.into());
         }
-        let watch = &array.ground.members.watch;
+        let watch = array.ground.members.watch();
         let device = device.map(|(device, uuid)| (Guarded::new(device, watch), uuid));
         array.ground.journal.move_to(device, array.limits.block_bytes).await
     }

@@ -14,19 +14,22 @@ use crate::errors::ArrayError;
 use crate::errors::metadata::{DeviceError, MetadataError};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
-use crate::format::journal_label::{JournalLabel, JournalState};
+use crate::format::journal_label::JournalLabel;
 use crate::format::member_layout::MAP_START_BYTES;
 use crate::format::region_map::{Joined, MAP_BLOCK_BYTES, RegionMap};
-use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock, Usage};
-use crate::generation::{Foundation, Generation};
+use crate::format::superblock::{
+    ArrayRecord, JournalState, MemberRecord, MemberState, Superblock, Usage,
+};
+use crate::foundation::Foundation;
+use crate::generation::Generation;
 use crate::generations::Generations;
 use crate::geometry::numbers::{MemberIndex, Region};
+use crate::hung;
 use crate::journal::replay::ReplayReport;
 use crate::members::deadline::Guarded;
 use crate::members::label_copies::{Found, evict, read_label, read_superblock, write_superblock};
 use crate::members::watch::Watch;
 use crate::tasks::background::REST_LOOK_NS;
-use crate::{hung, service};
 
 /// A drive that answers ends in this time what it was asked for.
 const DRAIN_NS: Nanos = 2_000_000_000;
@@ -285,12 +288,13 @@ fn check_presence(
     let (width, needed) = (geometry.width(), geometry.data_chunks());
     let is_missing = |member: &MemberIndex| array.is_in_service(*member) && !is_present(*member);
     let mut could_go_on = true;
-    for group in 0..geometry.group_count() {
+    for group in geometry.groups() {
         let members = geometry.members_of(group);
         let usable = members.clone().filter(|&member| is_present(member)).count();
         let missing = plain(members.filter(is_missing));
         could_go_on &= missing.len() >= needed;
         if usable < needed {
+            let group = group.0;
             return Err(MetadataError::TooFew { group, usable, width, needed, missing });
         }
     }
@@ -549,7 +553,7 @@ pub(crate) async fn assemble<D: BlockDevice>(
             member.join(device, member.uuid(), lacking.clone());
         }
     }
-    let journal = service::start(&generations, &unequal, journal).await?;
+    let journal = generations.start(&unequal, journal).await?;
     let report = AssembleReport {
         array: generations.ground.membership.record(),
         was_clean,

@@ -13,21 +13,22 @@ use crate::errors::journal::JournalError;
 use crate::errors::metadata::{DeviceError, MetadataError};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
-use crate::format::journal_label::{JournalRecord, JournalState};
 use crate::format::member_layout::{MAP_START_BYTES, MemberLayout};
 use crate::format::region_map::{MAP_BLOCK_BYTES, RegionMap};
 use crate::format::superblock::{
-    ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, Superblock, Usage, is_name,
+    ArrayRecord, JournalRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState, Superblock,
+    Usage, is_name,
 };
-use crate::generation::{Foundation, Generation};
+use crate::foundation::Foundation;
+use crate::generation::Generation;
 use crate::generations::Generations;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
-use crate::journal::writer::label_for;
+use crate::hung;
+use crate::journal::placement::label_for;
 use crate::members::deadline::Guarded;
 use crate::members::label_copies::{write_label, write_superblock};
 use crate::members::watch::Watch;
-use crate::{hung, service};
 
 /// The array that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,6 +156,6 @@ pub(crate) async fn create<D: BlockDevice>(
     hung::install(&generations);
     generations.ground.members.name(&record);
     generations.ground.journal.placement().take_device(journal, false);
-    service::take_into_use(&generations, record.journal()).await?;
+    generations.take_into_use(record.journal()).await?;
     Ok(generations)
 }

@@ -6,27 +6,27 @@
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{AfterDiscard, BlockDevice, Lba, Limits, SECTOR_BYTES, StripeShape};
+use voltier_block::{BlockDevice, IoError, IoResult, Lba, Limits};
 use voltier_parity::Code;
 use voltier_ring::Handle;
 
-use crate::bitmap::region_states::RegionStates;
 use crate::bitmap::write_intent::Bitmap;
 use crate::errors::ArrayError;
-use crate::format::consistency::Consistency;
-use crate::format::journal_place::longest_record_bytes;
-use crate::format::reshape_record::ReshapeRecord;
-use crate::format::superblock::ArrayRecord;
+use crate::errors::grow::GrowError;
+use crate::errors::journal::JournalError;
+use crate::errors::replace::ReplaceError;
+use crate::format::journal_place::{JournalOptions, longest_record_bytes};
+use crate::format::superblock::Usage;
+use crate::foundation::{Foundation, limits_of};
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{Region, Row};
+use crate::geometry::numbers::{GroupIndex, Region, Row};
 use crate::geometry::shapes::Shapes;
-use crate::journal::ledger::Ring;
-use crate::journal::replay::Replay;
+use crate::journal::replay::{JournalStart, Replay, ReplayReport};
+use crate::journal::ring::Ring;
 use crate::journal::transaction::Journal;
 use crate::members::event::{Above, MemberEvent};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
-use crate::members::watch::Watch;
 use crate::membership::current::Membership;
 use crate::stripe::clear::Clearer;
 use crate::stripe::foreground::Foreground;
@@ -34,96 +34,12 @@ use crate::stripe::ground::Ground;
 use crate::stripe::merge::merger::Merger;
 use crate::stripe::merge::policy::MergePolicy;
 use crate::stripe::read::Reader;
+use crate::stripe::stripe_writer::StripeWriter;
 use crate::stripe::stripes::Stripes;
-use crate::stripe::write::{StripeWriter, Writer};
+use crate::stripe::write::Writer;
 use crate::tasks::reshape::Moving;
 use crate::tasks::{Inheritance, Tasks};
 use crate::update_record::UpdateRecord;
-
-/// Longest transfer, in bytes, when stripes are shorter: bounds the tasks of one request.
-const TRANSFER_BYTES: u64 = 4 << 20;
-
-/// The members of an array, and what is known of them before it is built.
-pub(crate) struct Foundation<D> {
-    pub(crate) geometry: Geometry,
-    /// In the order of their numbers, `None` for each that is lost.
-    pub(crate) members: Vec<Option<D>>,
-    pub(crate) consistency: Consistency,
-    /// Whether the journal will be begun before anything is written.
-    pub(crate) has_journal: bool,
-    /// The first sector of the chunks on a member's device.
-    pub(crate) data_start: u64,
-    /// None for a bare array.
-    pub(crate) record: Option<ArrayRecord>,
-    pub(crate) states: Option<RegionStates>,
-    /// Set if the array moves to its geometry from one with a member less.
-    pub(crate) reshape: Option<ReshapeRecord>,
-    pub(crate) watch: Rc<Watch>,
-}
-
-impl<D: BlockDevice> Foundation<D> {
-    /// The foundation of an array that has this record.
-    pub(crate) fn of(
-        array: &ArrayRecord,
-        members: Vec<Option<D>>,
-        states: RegionStates,
-        watch: &Rc<Watch>,
-    ) -> Self {
-        Self {
-            geometry: array.geometry.clone(),
-            members,
-            consistency: array.consistency,
-            has_journal: array.journal().is_some(),
-            data_start: array.places.data.start.0,
-            reshape: array.reshape,
-            record: Some(array.clone()),
-            states: Some(states),
-            watch: watch.clone(),
-        }
-    }
-
-    /// The foundation of a bare array: chunks from the first sector on, and nothing that is durable.
-    pub(crate) fn bare(geometry: Geometry, members: Vec<Option<D>>, watch: &Rc<Watch>) -> Self {
-        Self {
-            geometry,
-            members,
-            consistency: Consistency::None,
-            has_journal: false,
-            data_start: 0,
-            reshape: None,
-            record: None,
-            states: None,
-            watch: watch.clone(),
-        }
-    }
-
-    /// # Errors
-    /// When the members do not suit the geometry.
-    fn check(&self) -> Result<(), ArrayError> {
-        let (given, expected) = (self.members.len(), self.geometry.member_count());
-        if given != expected {
-            return Err(ArrayError::MemberCount { given, expected });
-        }
-        for (member, device) in self.members.iter().enumerate() {
-            let Some(device) = device else { continue };
-            let sectors = device.limits().sectors;
-            let needed = self.data_start + self.geometry.member_sectors();
-            if sectors < needed {
-                return Err(ArrayError::TooSmall { member, sectors, needed });
-            }
-            let bytes = device.limits().max_transfer_bytes;
-            let longest = if self.has_journal {
-                longest_record_bytes(&self.geometry)
-            } else {
-                self.geometry.chunk_sectors() * SECTOR_BYTES
-            };
-            if u64::from(bytes) < longest {
-                return Err(ArrayError::Transfer { member, bytes });
-            }
-        }
-        Ok(())
-    }
-}
 
 /// The shape that takes over from a generation, and what comes with it.
 pub(crate) struct NextShape<D> {
@@ -163,6 +79,7 @@ struct Fittings<D> {
     inheritance: Inheritance<D>,
 }
 
+/// The parts put together.
 impl<D: BlockDevice> Generation<D> {
     /// # Errors
     /// When the members do not suit the geometry, or too many are lost.
@@ -206,10 +123,10 @@ impl<D: BlockDevice> Generation<D> {
         let generation = Self::over(ground, fittings);
         let Ground { geometry, members, .. } = &generation.ground;
         let allowed = geometry.parity_chunks();
-        for group in 0..geometry.group_count() {
+        for group in geometry.groups() {
             let lost = members.lost_in(group);
             if lost > allowed {
-                return Err(ArrayError::TooManyLost { group, lost, allowed });
+                return Err(ArrayError::TooManyLost { group: group.0, lost, allowed });
             }
         }
         Ok(generation)
@@ -277,6 +194,17 @@ impl<D: BlockDevice> Generation<D> {
         Ok(Self::over(ground, fittings))
     }
 
+    /// The array in the shape that comes, when all has moved to it. Nothing is under way.
+    pub(crate) fn in_one_shape(&self) -> Result<Self, ArrayError> {
+        let Ground { geometry, members, journal, .. } = &self.ground;
+        let devices: Vec<Rc<D>> =
+            members.iter().filter_map(|member| member.device().ok()).collect();
+        let mut limits = limits_of(geometry, devices.iter().map(|device| device.limits()));
+        limits.volatile_cache &= !journal.is_in_service();
+        let (geometry, added) = (geometry.clone(), Vec::new());
+        self.next(NextShape { limits, geometry, added, ring: None, moving: None })
+    }
+
     /// Has the parts below tell this generation what it has to do.
     pub(crate) fn install(self) -> Rc<Self> {
         let generation = Rc::new(self);
@@ -315,13 +243,158 @@ impl<D: BlockDevice> Generation<D> {
     pub(crate) fn moving(&self) -> Option<&Rc<Moving>> {
         self.tasks.reshape.as_ref().map(|reshape| reshape.moving())
     }
+}
+
+/// From the members to an array in use, and back.
+impl<D: BlockDevice> Generation<D> {
+    /// Takes a new array into use, when all members have its map.
+    ///
+    /// # Errors
+    /// When a device fails: a new array without one of its members is not what was asked for.
+    pub(crate) async fn take_into_use(
+        &self,
+        options: Option<JournalOptions>,
+    ) -> Result<(), ArrayError> {
+        let Ground { members, membership, journal, .. } = &self.ground;
+        let Some(durable) = membership.durable() else { return Ok(()) };
+        if let Some(options) = options {
+            self.replay().run(options, JournalStart::Create).await?;
+        }
+        durable.set_usage(Usage::InUse);
+        membership.recorded().await.map_err(ArrayError::Io)?;
+        let is_journal_lost =
+            journal.placement().record_now().is_some() && !journal.placement().is_on_device();
+        if is_journal_lost {
+            return Err(JournalError::Device(IoError::Gone).into());
+        }
+        if members.is_degraded() { Err(ArrayError::Io(IoError::Gone)) } else { Ok(()) }
+    }
+
+    /// Takes an array into use. Makes the map the same on all members, and says on all that the array is in
+    /// use, and who is not there. Then brings the members to what the journal says.
+    ///
+    /// # Errors
+    /// When members that cannot be lost do not take that.
+    pub(crate) async fn start(
+        &self,
+        unequal: &[u64],
+        options: Option<JournalOptions>,
+    ) -> Result<ReplayReport, ArrayError> {
+        let Ground { membership, bitmap, .. } = &self.ground;
+        let Some(durable) = membership.durable() else { return Ok(ReplayReport::default()) };
+        // A dirty bit that only some members have would be gone with them, and with it what the region
+        // needs.
+        bitmap.write_blocks(unequal).await.map_err(ArrayError::Io)?;
+        durable.set_usage(Usage::InUse);
+        durable.must_store();
+        membership.recorded().await.map_err(ArrayError::Io)?;
+        let report = match options {
+            Some(options) => self.replay().run(options, JournalStart::Replay).await?,
+            None => ReplayReport::default(),
+        };
+        if let Some(reshape) = &self.tasks.reshape {
+            // Nothing else looks at its rows while they are neither in the one shape nor in the other.
+            reshape.end_section_between().await;
+        }
+        bitmap.begin_rounds();
+        self.tasks.resync.begin();
+        self.tasks.rebuild.begin_if_wanted();
+        Ok(report)
+    }
+
+    /// Stops an array: everything is durable and, if nothing needs a resync, called clean.
+    ///
+    /// # Errors
+    /// When a member does not take its last state.
+    pub(crate) async fn stop(&self) -> IoResult<()> {
+        let Ground { members, membership, bitmap, journal, .. } = &self.ground;
+        self.tasks.close().await;
+        let Some(durable) = membership.durable() else {
+            return membership.flush(members).await;
+        };
+        durable.close();
+        self.tasks.resync.ended().await;
+        journal.empty().await?;
+        membership.flush(members).await?;
+        // Regions that still need a resync must do so at the next start: then the array is not called clean.
+        if bitmap.next_to_resync(Region(0)).is_none() {
+            bitmap.clear_dirty().await?;
+            durable.set_usage(Usage::Clean);
+            membership.recorded().await?;
+        }
+        Ok(())
+    }
 
     /// A start of the journal.
-    pub(crate) fn replay(&self) -> Rc<Replay<D>> {
+    fn replay(&self) -> Rc<Replay<D>> {
         let redo_from = self.moving().map_or(0, |it| it.record().redo_from);
         let Ground { handle, geometry, members, membership, journal, .. } = &self.ground;
         let placement = journal.placement();
         Replay::new(handle, geometry, members, membership, placement, redo_from)
+    }
+}
+
+/// Whether another generation can take over.
+impl<D: BlockDevice> Generation<D> {
+    /// # Errors
+    /// When it is no array that can change its shape, at any time.
+    pub(crate) fn check_can_grow(&self) -> Result<(), ArrayError> {
+        if !self.ground.membership.is_durable() {
+            return Err(GrowError::Bare.into());
+        }
+        if self.tasks.is_closing() {
+            return Err(ReplaceError::Stopped.into());
+        }
+        if self.moving().is_some() { Err(GrowError::Reshaping.into()) } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// When a member is missing, or something is being done to the members.
+    pub(crate) fn check_undisturbed(&self) -> Result<(), ArrayError> {
+        let Ground { members, membership, bitmap, journal, .. } = &self.ground;
+        if !membership.is_durable() {
+            return Err(GrowError::Bare.into());
+        }
+        if self.tasks.scrub.is_running() {
+            return Err(ReplaceError::ScrubRuns.into());
+        }
+        if !members.iter().all(Member::is_undisturbed) || self.tasks.rebuild.is_running() {
+            return Err(GrowError::Degraded.into());
+        }
+        let [.., regions] = bitmap.counts();
+        if regions > 0 || self.tasks.resync.is_running() {
+            return Err(GrowError::NeedsResync { regions }.into());
+        }
+        if journal.placement().is_on_device() {
+            return Err(GrowError::JournalDevice.into());
+        }
+        let has_failed = journal.check().is_err();
+        if has_failed || self.stripes.has_any_half_written() {
+            return Err(GrowError::Failed.into());
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When a device does not suit as a further member; which of those that were given it is.
+    pub(crate) fn check_pending_member(
+        &self,
+        device: usize,
+        own: &Rc<D>,
+        uuid: &[u8; 16],
+    ) -> Result<(), GrowError> {
+        let unsuited = |error| GrowError::Device { device, error };
+        self.tasks.replacements.check_device(&**own, uuid).map_err(unsuited)?;
+        let limits = own.limits();
+        let has_journal = self.ground.journal.is_in_service();
+        let bytes = limits.max_transfer_bytes;
+        if has_journal && u64::from(bytes) < longest_record_bytes(&self.ground.geometry) {
+            return Err(unsuited(ReplaceError::Transfer { bytes }));
+        }
+        if limits.volatile_cache && !self.limits.volatile_cache && !has_journal {
+            return Err(GrowError::VolatileCache { device });
+        }
+        Ok(())
     }
 }
 
@@ -344,7 +417,7 @@ impl<D: BlockDevice> Above for Reports<D> {
         }
     }
 
-    fn is_consistent(&self, group: usize) -> bool {
+    fn is_consistent(&self, group: GroupIndex) -> bool {
         let Some(generation) = self.generation.upgrade() else { return false };
         let Ground { geometry, bitmap, .. } = &generation.ground;
         let rows = Row(0)..geometry.row_at(Lba(geometry.member_sectors()));
@@ -355,44 +428,4 @@ impl<D: BlockDevice> Above for Reports<D> {
     fn is_load_uneven(&self) -> bool {
         self.generation.upgrade().is_some_and(|generation| generation.tasks.rebuild.is_running())
     }
-}
-
-/// The limits of the array, from those of the members that are there.
-pub(crate) fn limits_of<'a>(
-    geometry: &Geometry,
-    members: impl Iterator<Item = &'a Limits>,
-) -> Limits {
-    let stripe_bytes = geometry.stripe_sectors() * SECTOR_BYTES;
-    let chunk_bytes = geometry.chunk_sectors() * SECTOR_BYTES;
-    let preferred_bytes =
-        if stripe_bytes.is_power_of_two() { stripe_bytes } else { chunk_bytes } as u32;
-    let whole_stripes = (TRANSFER_BYTES / stripe_bytes).max(1) * stripe_bytes;
-    let mut limits = Limits {
-        preferred_bytes,
-        max_transfer_bytes: whole_stripes.min(u64::from(u32::MAX / 4096 * 4096)) as u32,
-        stripe: (geometry.parity_chunks() > 0 && !geometry.is_mirror()).then_some(StripeShape {
-            data_bytes: stripe_bytes as u32,
-            chunk_bytes: chunk_bytes as u32,
-            parity_chunks: geometry.parity_chunks() as u32,
-        }),
-        ..Limits::plain(geometry.sectors() * SECTOR_BYTES)
-    };
-    for member in members {
-        limits.block_bytes = limits.block_bytes.max(member.block_bytes);
-        limits.volatile_cache |= member.volatile_cache;
-        limits.read_only |= member.read_only;
-        limits.after_discard = match (limits.after_discard, member.after_discard) {
-            (AfterDiscard::Zeroes, AfterDiscard::Zeroes) => AfterDiscard::Zeroes,
-            // Parity of what anybody may find is not parity: discards end here.
-            _ if geometry.parity_chunks() > 0 => AfterDiscard::Unchanged,
-            (AfterDiscard::Unchanged, AfterDiscard::Unchanged) => AfterDiscard::Unchanged,
-            _ => AfterDiscard::Anything,
-        };
-    }
-    let keeps_parts = geometry.parity_chunks() > 0 && !geometry.is_mirror();
-    if keeps_parts && limits.after_discard == AfterDiscard::Zeroes {
-        // Only whole stripes are discarded.
-        limits.after_discard = AfterDiscard::Anything;
-    }
-    limits
 }

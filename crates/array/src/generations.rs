@@ -8,12 +8,15 @@ use std::cell::{Cell, OnceCell};
 use std::ops::Deref;
 use std::rc::Rc;
 
-use voltier_block::{BlockDevice, IoError, IoResult, Limits};
+use voltier_block::{BlockDevice, IoError, IoResult, Limits, Nanos};
 use voltier_ring::Signal;
 
 use crate::generation::Generation;
 use crate::stripe::ground::Ground;
-use crate::tasks::background::REST_LOOK_NS;
+use crate::tasks::background::{REST_LOOK_NS, Step};
+
+/// How often a move tries to end, when it was not let.
+const WAIT_NS: Nanos = 1_000_000_000;
 
 /// A generation, and the one that came after.
 struct Link<D> {
@@ -64,6 +67,44 @@ impl<D: BlockDevice> Generations<D> {
         }
         self.visits.set(self.visits.get() + 1);
         Visit(self)
+    }
+
+    /// Starts the worker of an array that has two shapes, unless it goes on already.
+    pub(crate) fn begin_reshape(self: &Rc<Self>) {
+        let Some(reshape) = &self.tasks.reshape else { return };
+        let array = Rc::downgrade(self);
+        reshape.begin(async move || match array.upgrade() {
+            Some(array) => array.end_reshape().await,
+            None => Ok(Step::End),
+        });
+    }
+
+    /// All is moved: what is behind it is made what was never written, then the superblocks have one shape.
+    async fn end_reshape(&self) -> IoResult<Step> {
+        let two: &Generation<D> = self;
+        let Some(reshape) = &two.tasks.reshape else { return Ok(Step::End) };
+        let wait = Step::WaitUntil(two.ground.handle.now() + WAIT_NS);
+        let Some(gate) = self.close() else { return Ok(wait) };
+        for is_cleared in [false, true] {
+            while !gate.is_at_rest() {
+                if two.tasks.is_closing() {
+                    return Ok(Step::End);
+                }
+                two.ground.handle.sleep(REST_LOOK_NS).await;
+            }
+            if reshape.waits_for().is_some() {
+                return Ok(wait);
+            }
+            if !is_cleared {
+                reshape.clear_behind().await?;
+                // Transactions for rows of the old shape must not be redone any more.
+                two.ground.journal.empty().await?;
+            }
+        }
+        let one = two.in_one_shape().map_err(|_| IoError::Unsupported)?;
+        let recorded = gate.succeed(one).await;
+        self.ground.members.health().tell();
+        recorded.map(|()| Step::End)
     }
 
     /// Keeps requests out; none if somebody else does.

@@ -16,10 +16,10 @@ use crate::format::journal_record::RingIndex;
 use crate::format::member_layout::SUPERBLOCK_BYTES;
 use crate::generations::Generations;
 use crate::geometry::numbers::MemberIndex;
-use crate::members::deadline::{Guarded, Requests};
+use crate::members::deadline::Guarded;
 use crate::members::event::MemberEvent;
 use crate::members::health::HealthNews;
-use crate::members::watch::{Answers, Judge, Watch};
+use crate::members::watch::{Answers, Judge, Requests};
 use crate::stripe::ground::Ground;
 
 /// The use that the array has for a device.
@@ -72,112 +72,146 @@ struct Jury<D> {
 
 /// Has the devices of an array judged from now on.
 pub(crate) fn install<D: BlockDevice>(array: &Rc<Generations<Guarded<D>>>) {
-    array.ground.members.watch.set_judge(Rc::new(Jury { array: Rc::downgrade(array) }));
+    array.ground.members.watch().set_judge(Rc::new(Jury { array: Rc::downgrade(array) }));
 }
 
 impl<D: BlockDevice> Judge for Jury<D> {
     fn judge(&self) {
         let Some(array) = self.array.upgrade() else { return };
-        let ground = &array.ground;
-        let peers = peers_of(ground);
-        release_strangers(&ground.members.watch, &peers);
-        if peers.iter().any(Peer::is_silent) {
-            ask_those_at_rest(ground, &peers);
-        }
-        give_helpers_up(ground, &peers);
-        judge_members(ground, &peers);
+        let hearing = Hearing::of(&array.ground);
+        hearing.release_strangers();
+        hearing.ask_those_at_rest();
+        hearing.give_helpers_up();
+        hearing.judge_members();
     }
 }
 
-/// The devices that have a role now.
-fn peers_of<D: BlockDevice>(ground: &Ground<Guarded<D>>) -> Vec<Peer<D>> {
-    let (members, watch) = (&ground.members, &ground.members.watch);
-    let mut peers = Vec::new();
-    let mut add = |role, device: Rc<Guarded<D>>| {
-        let answers = watch.answers(device.requests());
-        peers.push(Peer { role, device, answers });
-    };
-    for (index, member) in members.indexed() {
-        if let Ok(device) = member.device() {
-            let role = if member.is_online() { Role::InService } else { Role::Rebuilt };
-            add(role(index), device);
-        }
-        if let Some(device) = member.succeeding() {
-            add(Role::Copy(index), device);
-        }
-    }
-    if let Ok(device) = ground.journal.placement().device_of_ring(RingIndex::DEVICE) {
-        add(Role::Journal, device);
-    }
-    peers
+/// The devices that have a role at a tick, and what follows from how they answer.
+struct Hearing<'a, D> {
+    ground: &'a Ground<Guarded<D>>,
+    peers: Vec<Peer<D>>,
 }
 
-/// Ends the requests of devices that are late and have no role: those that come, wait as spares, or are out.
-fn release_strangers<D: BlockDevice>(watch: &Watch, peers: &[Peer<D>]) {
-    for device in watch.devices() {
-        let has_role = peers.iter().any(|peer| Rc::ptr_eq(peer.device.requests(), &device));
-        if !has_role && watch.answers(&device) == Answers::Late {
-            device.release();
-        }
-    }
-}
-
-/// Reads something from devices that have nothing to do: without that nobody knows whether they answer.
-fn ask_those_at_rest<D: BlockDevice>(ground: &Ground<Guarded<D>>, peers: &[Peer<D>]) {
-    for Peer { device, .. } in peers {
-        if !device.requests().are_any() {
-            let device = device.clone();
-            drop(ground.handle.spawn(async move {
-                // Any answer is one, also an error.
-                let _ = device.read(Lba(0), Buf::new(SUPERBLOCK_BYTES as usize)).await;
-            }));
-        }
-    }
-}
-
-/// Gives up what no data depend on: devices that are being filled, and that of the journal. While a member in
-/// service does not answer, the cause may be a common one: then only after several deadlines.
-fn give_helpers_up<D: BlockDevice>(ground: &Ground<Guarded<D>>, peers: &[Peer<D>]) {
-    let (members, watch) = (&ground.members, &ground.members.watch);
-    let answers = |peer: &Peer<D>| peer.answers == Answers::Promptly;
-    let is_alone = peers.iter().filter(|peer| peer.is_in_service()).all(answers);
-    for peer in peers.iter().filter(|peer| peer.is_late() && !peer.is_in_service()) {
-        let requests: &Requests = peer.device.requests();
-        if !is_alone && !watch.is_overdue(requests) {
-            continue;
-        }
-        let waited_ns = watch.waited_ns(requests);
-        let news = match peer.role {
-            Role::Copy(member) => {
-                members.give_successor_up(member, &peer.device);
-                watch.note_left(member, peer.device.under_way());
-                HealthNews::CopyHung { member: member.0, waited_ns }
-            }
-            Role::Journal => {
-                ground.journal.placement().lose_device(&peer.device);
-                members.emit(MemberEvent::GivenUp);
-                HealthNews::JournalHung { waited_ns }
-            }
-            Role::Rebuilt(member) | Role::InService(member) => {
-                members.give_up(member);
-                HealthNews::Hung { member: member.0, waited_ns }
-            }
+impl<'a, D: BlockDevice> Hearing<'a, D> {
+    fn of(ground: &'a Ground<Guarded<D>>) -> Self {
+        let (members, watch) = (&ground.members, ground.members.watch());
+        let mut peers = Vec::new();
+        let mut add = |role, device: Rc<Guarded<D>>| {
+            let answers = watch.answers(device.requests());
+            peers.push(Peer { role, device, answers });
         };
-        peer.device.abandon();
-        members.health().say(news);
+        for (index, member) in members.indexed() {
+            if let Ok(device) = member.device() {
+                let role = if member.is_online() { Role::InService } else { Role::Rebuilt };
+                add(role(index), device);
+            }
+            if let Some(device) = member.succeeding() {
+                add(Role::Copy(index), device);
+            }
+        }
+        if let Ok(device) = ground.journal.placement().device_of_ring(RingIndex::DEVICE) {
+            add(Role::Journal, device);
+        }
+        Self { ground, peers }
     }
-}
 
-/// Gives up members in service that are late, in groups that can lose all that do not answer.
-fn judge_members<D: BlockDevice>(ground: &Ground<Guarded<D>>, peers: &[Peer<D>]) {
-    let (members, watch) = (&ground.members, &ground.members.watch);
-    let in_service = || peers.iter().filter(|peer| peer.is_in_service());
-    let late: Vec<&Peer<D>> = in_service().filter(|peer| peer.is_late()).collect();
-    let is_blocked = |peer: &&&Peer<D>| {
-        peer.role.member().is_some_and(|member| !can_lose_the_silent(ground, peers, member))
-    };
-    let blocked: Vec<&Peer<D>> = late.iter().filter(is_blocked).copied().collect();
-    if watch.set_waiting(!blocked.is_empty()) {
+    fn in_service(&self) -> impl Iterator<Item = &Peer<D>> {
+        self.peers.iter().filter(|peer| peer.is_in_service())
+    }
+
+    /// Ends the requests of devices that are late and have no role: those that come, wait as spares, or are
+    /// out.
+    fn release_strangers(&self) {
+        let watch = self.ground.members.watch();
+        for device in watch.devices() {
+            let has_role = self.peers.iter().any(|it| Rc::ptr_eq(it.device.requests(), &device));
+            if !has_role && watch.answers(&device) == Answers::Late {
+                device.release();
+            }
+        }
+    }
+
+    /// When a device does not answer, reads something from those that have nothing to do: without that nobody
+    /// knows whether they answer.
+    fn ask_those_at_rest(&self) {
+        if !self.peers.iter().any(Peer::is_silent) {
+            return;
+        }
+        for Peer { device, .. } in &self.peers {
+            if !device.requests().are_any() {
+                let device = device.clone();
+                drop(self.ground.handle.spawn(async move {
+                    // Any answer is one, also an error.
+                    let _ = device.read(Lba(0), Buf::new(SUPERBLOCK_BYTES as usize)).await;
+                }));
+            }
+        }
+    }
+
+    /// Gives up what no data depend on: devices that are being filled, and that of the journal. While a member
+    /// in service does not answer, the cause may be a common one: then only after several deadlines.
+    fn give_helpers_up(&self) {
+        let (members, watch) = (&self.ground.members, self.ground.members.watch());
+        let is_alone = self.in_service().all(|peer| peer.answers == Answers::Promptly);
+        for peer in self.peers.iter().filter(|peer| peer.is_late() && !peer.is_in_service()) {
+            let requests: &Requests = peer.device.requests();
+            if !is_alone && !watch.is_overdue(requests) {
+                continue;
+            }
+            let waited_ns = watch.waited_ns(requests);
+            let news = match peer.role {
+                Role::Copy(member) => {
+                    members.give_successor_up(member, &peer.device);
+                    watch.note_left(member, peer.device.under_way());
+                    HealthNews::CopyHung { member: member.0, waited_ns }
+                }
+                Role::Journal => {
+                    self.ground.journal.placement().lose_device(&peer.device);
+                    members.emit(MemberEvent::GivenUp);
+                    HealthNews::JournalHung { waited_ns }
+                }
+                Role::Rebuilt(member) | Role::InService(member) => {
+                    members.give_up(member);
+                    HealthNews::Hung { member: member.0, waited_ns }
+                }
+            };
+            peer.device.abandon();
+            members.health().say(news);
+        }
+    }
+
+    /// Gives up members in service that are late, in groups that can lose all that do not answer.
+    fn judge_members(&self) {
+        let (members, watch) = (&self.ground.members, self.ground.members.watch());
+        let late: Vec<&Peer<D>> = self.in_service().filter(|peer| peer.is_late()).collect();
+        let is_blocked = |peer: &&&Peer<D>| {
+            peer.role.member().is_some_and(|member| !self.can_lose_the_silent(member))
+        };
+        let blocked: Vec<&Peer<D>> = late.iter().filter(is_blocked).copied().collect();
+        self.tell_of_waiting(&blocked);
+        let is_known = self.in_service().all(|peer| peer.answers != Answers::Unknown);
+        if !blocked.is_empty() || !is_known || watch.is_in_grace() {
+            return;
+        }
+        for peer in late {
+            let Role::InService(member) = peer.role else { continue };
+            // The ones before may have changed what can be lost.
+            if !members.can_spare(member, 0) {
+                continue;
+            }
+            let waited_ns = watch.waited_ns(peer.device.requests());
+            members.give_up(member);
+            peer.device.abandon();
+            members.health().say(HealthNews::Hung { member: member.0, waited_ns });
+        }
+    }
+
+    /// Says that the array begins to wait for devices that cannot be given up, or waits no more.
+    fn tell_of_waiting(&self, blocked: &[&Peer<D>]) {
+        let (members, watch) = (&self.ground.members, self.ground.members.watch());
+        if !watch.set_waiting(!blocked.is_empty()) {
+            return;
+        }
         if blocked.is_empty() {
             // Requests that others held up get a whole deadline of their own.
             watch.give_grace();
@@ -185,43 +219,25 @@ fn judge_members<D: BlockDevice>(ground: &Ground<Guarded<D>>, peers: &[Peer<D>])
         } else {
             let waited_ns = blocked.iter().map(|peer| watch.waited_ns(peer.device.requests()));
             let waited_ns = waited_ns.max().unwrap_or(0);
-            let silent = in_service().filter(|peer| peer.is_silent()).count();
+            let silent = self.in_service().filter(|peer| peer.is_silent()).count();
             members.health().say(HealthNews::Waiting { members: silent, waited_ns });
         }
     }
-    let is_known = in_service().all(|peer| peer.answers != Answers::Unknown);
-    if !blocked.is_empty() || !is_known || watch.is_in_grace() {
-        return;
-    }
-    for peer in late {
-        let Role::InService(member) = peer.role else { continue };
-        // The ones before may have changed what can be lost.
-        if !members.can_spare(member, 0) {
-            continue;
-        }
-        let waited_ns = watch.waited_ns(peer.device.requests());
-        members.give_up(member);
-        peer.device.abandon();
-        members.health().say(HealthNews::Hung { member: member.0, waited_ns });
-    }
-}
 
-/// Whether the group of a member can lose all of its devices that do not answer, and those lost already.
-fn can_lose_the_silent<D: BlockDevice>(
-    ground: &Ground<Guarded<D>>,
-    peers: &[Peer<D>],
-    member: MemberIndex,
-) -> bool {
-    let Ground { geometry, members, .. } = ground;
-    let group = geometry.group_of_member(member);
-    // A member that is being rebuilt counts as lost whether it answers or not; an overdue copy is out.
-    let is_counted = |peer: &&Peer<D>| {
-        let is_of_group =
-            peer.role.member().is_none_or(|own| geometry.group_of_member(own) == group);
-        let is_helper = !peer.is_in_service();
-        let is_out = is_helper && members.watch.is_overdue(peer.device.requests());
-        is_of_group && peer.is_silent() && !is_out && !matches!(peer.role, Role::Rebuilt(_))
-    };
-    let silent = peers.iter().filter(is_counted).count();
-    silent + members.lost_in(group) <= geometry.parity_chunks() && members.can_spare(member, 0)
+    /// Whether the group of a member can lose all of its devices that do not answer, and those lost already.
+    fn can_lose_the_silent(&self, member: MemberIndex) -> bool {
+        let Ground { geometry, members, .. } = self.ground;
+        let group = geometry.group_of_member(member);
+        // A member that is being rebuilt counts as lost whether it answers or not; an overdue copy is out.
+        let is_counted = |peer: &&Peer<D>| {
+            let is_of_group =
+                peer.role.member().is_none_or(|own| geometry.group_of_member(own) == group);
+            let is_helper = !peer.is_in_service();
+            let is_out = is_helper && members.watch().is_overdue(peer.device.requests());
+            is_of_group && peer.is_silent() && !is_out && !matches!(peer.role, Role::Rebuilt(_))
+        };
+        let silent = self.peers.iter().filter(is_counted).count();
+        let lost = members.lost_in(group);
+        silent + lost <= geometry.parity_chunks() && members.can_spare(member, 0)
+    }
 }

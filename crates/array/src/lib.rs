@@ -49,11 +49,11 @@
 //!
 //! ```text
 //! array        the facade: an array as a block device, and all that can be asked of it
-//! assemble, create, service, status, grow, expand
-//!              how an array comes to serve, ends, and changes its shape
+//! assemble, create, status, grow, expand
+//!              how an array comes to serve, is told of, and gets further members
 //! hung         which devices do not answer, and whether one is given up for that
-//! generations, generation, update_record
-//!              the parts put together, and what is on record
+//! generations, generation, foundation, update_record
+//!              the parts put together, from the start to the stop, and what is on record
 //! tasks        rebuild, scrub, resync, replacement, reshape, each at its pace
 //! stripe       locks, reads, writes, clears, parity, merge batches
 //! journal      begin and end of a transaction; rings, placement, writer, replay
@@ -78,6 +78,7 @@ mod create;
 mod errors;
 mod expand;
 mod format;
+mod foundation;
 mod generation;
 mod generations;
 mod geometry;
@@ -86,7 +87,6 @@ mod hung;
 mod journal;
 mod members;
 mod membership;
-mod service;
 mod status;
 mod stripe;
 mod tasks;
@@ -97,7 +97,7 @@ pub use assemble::{AssembleOptions, AssembleReport, JournalLeftOut, LeftOut};
 pub use create::CreateOptions;
 pub use errors::{ArrayError, DeviceError, GrowError, JournalError, MetadataError, ReplaceError};
 pub use format::consistency::Consistency;
-pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel, JournalRecord, JournalState};
+pub use format::journal_label::{JOURNAL_MAGIC, JournalLabel};
 pub use format::member_layout::{
     AREA_ALIGN_BYTES, JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, MAP_START_BYTES, MemberLayout,
     SUPERBLOCK_BYTES,
@@ -105,12 +105,12 @@ pub use format::member_layout::{
 pub use format::reshape_record::ReshapeRecord;
 pub use format::spare_label::{SPARE_MAGIC, SpareLabel};
 pub use format::superblock::{
-    ArrayRecord, MEMBERS_MAX, MemberRecord, MemberState, NAME_BYTES_MAX, SUPERBLOCK_MAGIC,
-    SUPERBLOCK_VERSION, Superblock, Usage,
+    ArrayRecord, JournalRecord, JournalState, MEMBERS_MAX, MemberRecord, MemberState,
+    NAME_BYTES_MAX, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, Superblock, Usage,
 };
 pub use geometry::chunks::{Geometry, MemberPlace, Part, Span, VolumePlace};
 pub use geometry::level::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level};
-pub use geometry::numbers::{MemberIndex, Row, StripeNumber};
+pub use geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber};
 pub use journal::replay::ReplayReport;
 pub use members::counts::Counts;
 pub use members::health::{HealthNews, HealthPolicy, MemberHealth, SlowAction};

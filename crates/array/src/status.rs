@@ -3,8 +3,7 @@
 use voltier_block::{BlockDevice, Nanos, SECTOR_BYTES};
 
 use crate::format::consistency::Consistency;
-use crate::format::journal_label::JournalRecord;
-use crate::format::superblock::{MemberState, Usage};
+use crate::format::superblock::{JournalRecord, MemberState, Usage};
 use crate::generation::Generation;
 use crate::geometry::level::Level;
 use crate::geometry::numbers::MemberIndex;
@@ -99,7 +98,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
             is_being_copied: own.succeeding().is_some(),
             health: members.health_of(index),
             waits_ns: None,
-            undrained: members.watch.left_by(index),
+            undrained: members.watch().left_by(index),
         }
     };
     Some(ArrayStatus {
@@ -113,7 +112,7 @@ pub(crate) fn status_of<D: BlockDevice>(generation: &Generation<D>) -> Option<Ar
         members: record.indexes().map(member).collect(),
         journal_device: journal.placement().record_now(),
         is_degraded: members.is_degraded(),
-        is_waiting: members.watch.is_waiting(),
+        is_waiting: members.watch().is_waiting(),
         region_bytes: members.regions().region_sectors() * SECTOR_BYTES,
         regions,
         regions_written,

@@ -7,8 +7,9 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
-use crate::format::journal_label::JournalRecord;
-use crate::format::superblock::{ArrayRecord, MemberRecord, MemberState, Superblock};
+use crate::format::superblock::{
+    ArrayRecord, JournalRecord, MemberRecord, MemberState, Superblock,
+};
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::{MemberIndex, Region};
 use crate::journal::transaction::Journal;
@@ -31,9 +32,12 @@ struct RecordNews {
     is_join: bool,
 }
 
-fn is_same_journal(now: Option<JournalRecord>, before: Option<JournalRecord>) -> bool {
-    let identity = |journal: JournalRecord| (journal.uuid, journal.state);
-    now.map(identity) == before.map(identity)
+/// Changes of members that a record did not say yet.
+#[derive(Default)]
+struct MemberNews {
+    is_any: bool,
+    is_loss: bool,
+    is_join: bool,
 }
 
 /// Members by whether they come with this record. Nobody is sent away on record before the one in his
@@ -155,35 +159,60 @@ impl<D: BlockDevice> UpdateRecord<D> {
         next.event += u64::from(!canary::is(Canary::EventNotRaised));
         next.usage = self.membership.usage();
         next.needs_resync = needs_resync;
-        let is_grown = next.geometry != self.geometry;
-        let mut is_news = self.membership.take_due() || is_grown || next.usage != before.usage;
-        if is_grown {
-            next.geometry = self.geometry.clone();
-            let (known, since_event) = (next.members.len(), next.event);
-            let added = self.members.iter().skip(known).map(Member::uuid);
-            let state = MemberState::Absent;
-            next.members.extend(added.map(|uuid| MemberRecord { uuid, state, since_event }));
+        let is_due = self.membership.take_due();
+        let is_grown = self.put_geometry(&mut next);
+        let is_moved = self.put_journal(&mut next);
+        let is_reshaped = self.put_reshape(&mut next);
+        let MemberNews { is_any, is_loss, is_join } = self.put_members(&mut next);
+        let is_join = is_join || is_grown;
+        let is_news = is_due || next.usage != before.usage || is_grown || is_moved || is_reshaped;
+        (is_news || is_any).then_some(RecordNews { before, next, is_loss, is_join })
+    }
+
+    /// Puts the geometry into a record, and members that came with it; whether they are news.
+    fn put_geometry(&self, next: &mut ArrayRecord) -> bool {
+        if next.geometry == self.geometry {
+            return false;
         }
-        let journal = self.membership.journal();
-        if !is_same_journal(journal, next.journal_device) {
-            let since_event = next.event;
-            next.journal_device = journal.map(|it| JournalRecord { since_event, ..it });
-            is_news = true;
+        next.geometry = self.geometry.clone();
+        let (known, since_event) = (next.members.len(), next.event);
+        let added = self.members.iter().skip(known).map(Member::uuid);
+        let state = MemberState::Absent;
+        next.members.extend(added.map(|uuid| MemberRecord { uuid, state, since_event }));
+        true
+    }
+
+    /// Puts the journal's device into a record; whether that is news.
+    fn put_journal(&self, next: &mut ArrayRecord) -> bool {
+        let journal = self.journal.placement().identity();
+        if journal == next.journal_device.map(|it| (it.uuid, it.state)) {
+            return false;
         }
+        let since_event = next.event;
+        let record = |(uuid, state)| JournalRecord { uuid, state, since_event };
+        next.journal_device = journal.map(record);
+        true
+    }
+
+    /// Puts the position of a reshape into a record; whether that is news.
+    fn put_reshape(&self, next: &mut ArrayRecord) -> bool {
         let reshape = self.stripes.two_shapes().map(|two| two.record());
-        is_news |= next.reshape != reshape;
-        next.reshape = reshape;
-        let (mut is_loss, mut is_join) = (false, is_grown);
+        std::mem::replace(&mut next.reshape, reshape) != reshape
+    }
+
+    /// Puts the states of all members into a record.
+    fn put_members(&self, next: &mut ArrayRecord) -> MemberNews {
+        let mut news = MemberNews::default();
         for (member, record) in self.members.iter().zip(&mut next.members) {
             let (state, uuid) = (member.state(record.state), member.uuid());
             if (record.state, record.uuid) != (state, uuid) {
-                is_loss |= record.state == MemberState::InService && state != record.state;
-                is_join |= record.uuid != uuid || state == MemberState::Rebuilding;
+                news.is_any = true;
+                news.is_loss |= record.state == MemberState::InService && state != record.state;
+                news.is_join |= record.uuid != uuid || state == MemberState::Rebuilding;
                 (record.state, record.uuid, record.since_event) = (state, uuid, next.event);
-                is_news = true;
             }
         }
-        is_news.then_some(RecordNews { before, next, is_loss, is_join })
+        news
     }
 
     /// Tells devices that made place for their copies that they are out.

@@ -240,7 +240,7 @@ fn a_parity_row_that_is_added_moves_nothing_and_is_whole_on_members_of_its_own()
                     assert_eq!(slots[0], slots[1], "{before:?}");
                 }
                 let added = now.member_of(stripe, before.width());
-                assert_eq!(added.0, before.member_count() + before.group_of(stripe));
+                assert_eq!(added.0, before.member_count() + before.group_of(stripe).0);
                 assert_eq!(now.holds_data(added), now.is_mirror());
             }
             for member in members_of(before).filter(|member| before.holds_data(*member)) {

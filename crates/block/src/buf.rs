@@ -1,12 +1,12 @@
 //! Buffers owned by the operation: aligned for direct I/O, pooled per thread, split without copies.
 //!
-//! A [`Buf`] is the only owner of its bytes and may be written; a [`Bytes`] is a shared, read-only
-//! view. Both are ranges of one reference-counted block, so a request for many lines is one block
-//! cut into pieces that travel apart and are joined again. A freed block goes to a small pool of
-//! the thread that dropped it: the data path does not allocate per I/O.
+//! A [`Buf`] is the only owner of its bytes and may be written; a [`Bytes`] is a shared, read-only view.
+//! Both are ranges of one reference-counted block. So a request for many lines is one block cut into
+//! pieces that travel apart and are joined again. A freed block goes to a small pool of the thread that
+//! dropped it: the data path does not allocate per I/O.
 //!
-//! UNSAFETY: this module is the only unsafe code of the crate; the invariant of every block below is
-//! that live `Buf`s over it never overlap each other or any `Bytes`.
+//! UNSAFETY: this module is the only unsafe code of the crate. The invariant of every block below is that
+//! live `Buf`s over it never overlap each other or any `Bytes`.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -177,7 +177,7 @@ unsafe fn free_block(block: NonNull<Block>) {
 fn give_back(block: NonNull<Block>) {
     // SAFETY: the caller holds a reference, so the block is alive.
     let shared = unsafe { block.as_ref() };
-    // The only reference is ours, and nobody can make another: no locked instruction is needed, which
+    // The only reference is ours, and nobody can make another. So no locked instruction is needed, which
     // would wait for all that was written before, often a whole line.
     let is_last = shared.references.load(Ordering::Acquire) == 1;
     if !is_last && shared.references.fetch_sub(1, Ordering::AcqRel) != 1 {

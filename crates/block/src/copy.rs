@@ -5,9 +5,9 @@
 //! returns.
 #![allow(unsafe_code)]
 
-/// Copies `from` over `into`, which is as long, past the caches where the processor can: for content that
-/// is much larger than they are and is not read again soon. The line is not fetched before it is overwritten,
-/// and nothing else loses its place.
+/// Copies `from` over `into`, which is as long, past the caches where the processor can. The content is
+/// much larger than they are and is not read again soon. The line is not fetched before it is
+/// overwritten, and nothing else loses its place.
 ///
 /// # Panics
 ///

@@ -24,8 +24,8 @@ pub enum Durability {
 
 /// Stripes of a device that keeps parity of what they hold.
 ///
-/// Stripes lie one behind the other from the first sector on. A write of a whole one reads nothing; one of
-/// a part reads either what it replaces and the parities, or what it leaves of the stripe.
+/// Stripes lie one behind the other from the first sector on. A write of a whole one reads nothing. A
+/// write of a part reads either what it replaces and the parities, or what it leaves of the stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripeShape {
     /// Data of a stripe, in bytes: a multiple of the chunk.
@@ -134,7 +134,7 @@ impl Limits {
 
 /// A block device, as a layer sees the layer below it.
 ///
-/// - Between two flushes, completed writes may reach the medium in any order, or not at all; each
+/// - Between two flushes, completed writes may reach the medium in any order, or not at all. Each
 ///   `block_bytes` block is written whole or not at all.
 /// - A write with [`Durability::Durable`] is on the medium when it completes. A completed `flush`
 ///   covers every write that had completed before the flush was *submitted*, and no other.

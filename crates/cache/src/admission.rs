@@ -210,8 +210,8 @@ impl RecentTouches {
     }
 }
 
-/// Lessons about each region, as in a learning read cache: a region gets hotter when a
-/// part of it is read *again*, so that reading through it once teaches nothing.
+/// Lessons about each region, as in a learning read cache. A region gets hotter when a part of it is read
+/// *again*: reading through it once teaches nothing.
 ///
 /// An entry has 13 bits of fingerprint, 3 of repetitions, and one for each line read since
 /// the last repetition.

@@ -91,7 +91,7 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         }
         let cache = Self::start(ground);
         if opened.origin_changed && cache.ground().health.takes_writes() {
-            // No mark tells the next start that these lines were dropped: a checkpoint does.
+            // No intent bit tells the next start that these lines were dropped: a checkpoint does.
             if let Err(error) = cache.ground().checkpointer.checkpoint().await
                 && !may_evacuate(cache.ground(), options.unwritable)
             {
@@ -245,9 +245,9 @@ impl<S: BlockDevice, O: BlockDevice> Cache<S, O> {
         self.ground().health.set_gate(Box::new(gate), Box::new(salvaged));
     }
 
-    /// While the answer is kept, requests end with an error that would wait for the SSD's dirty lines
-    /// to reach the origin, or for the record of the SSD's loss. Callers that wait for all requests to
-    /// end need that.
+    /// While the answer is kept, requests end with an error instead of a wait for the SSD's dirty lines
+    /// to reach the origin. The same holds for a wait for the record of the SSD's loss. Callers that wait
+    /// for all requests to end need that.
     #[must_use]
     pub fn release_waits(&self) -> impl Drop + use<S, O> {
         self.ground().health.release_waits()

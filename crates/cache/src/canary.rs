@@ -22,7 +22,7 @@ pub enum Canary {
     MergeTorn,
     /// A segment is written again although a replay still begins before its records.
     SegmentReusedEarly,
-    /// A write past the log begins before its mark is on the SSD.
+    /// A write past the log begins before its intent bit is on the SSD.
     IntentSkipped,
     /// Ordered mode destages without regard to epochs.
     EpochsMixed,

@@ -128,9 +128,9 @@ impl<S: BlockDevice, O: BlockDevice> Ground<S, O> {
     ) -> IoResult<()> {
         if origin_changed {
             // On the medium before the cache is open: a crash must not make the lines trusted again.
-            let mark = || self.intents.persist_marks(self.ssd.device());
-            if let Err(error) = mark().await {
-                self.ssd.write_again(error, async || mark().await).await?;
+            let set_bits = || self.intents.persist_bits(self.ssd.device());
+            if let Err(error) = set_bits().await {
+                self.ssd.write_again(error, async || set_bits().await).await?;
             }
         }
         self.ssd.begin_generation(superblock).await

@@ -20,14 +20,14 @@
 //! | `serve` | requests of clients: route, reads, writes, discards, flushes |
 //! | `clean` | destaging: the cleaner, its sweeps, runs and stripes |
 //! | `ground` | the parts below, put together |
-//! | `log` | records, checkpoints, recovery, intent marks, reclaiming |
+//! | `log` | records, checkpoints, recovery, intent bits, reclaiming |
 //! | `devices` | the SSD, the origin, and the health of the SSD |
 //! | `map` | index, segments, pins, locks of lines |
 //! | `format` | bytes on the SSD |
 //! | `config` | the settings of a cache |
 //! | [`policy`], [`admission`], [`stream`] | decisions over line numbers |
 //! | `counters`, `packed_array`, [`canary`] | counts of events, arrays of narrow fields, bugs for tests |
-//! | `numbers` | [`Line`] and [`Slot`], the numbers that all floors share |
+//! | `numbers` | [`Line`], [`Slot`] and `Segment`, the numbers that all floors share |
 //!
 //! The cache is a block device over two block devices, of any kind.
 

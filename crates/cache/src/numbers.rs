@@ -60,6 +60,30 @@ impl Slot {
     }
 }
 
+/// The number of a segment of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub(crate) struct Segment(pub(crate) u32);
+
+impl Segment {
+    /// The segment's place in arrays with one element a segment.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The segments of a range, in order.
+pub(crate) fn each_segment(segments: Range<Segment>) -> impl Iterator<Item = Segment> {
+    (segments.start.0..segments.end.0).map(Segment)
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
 impl fmt::Display for Slot {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)

@@ -106,8 +106,8 @@ async fn destage(cache: &Tested, origin: &Origin) {
     origin.reads.set(0);
 }
 
-/// Reads the lines from all over the place, more at once than the SSD can take, and checks them; how
-/// many were read from the origin.
+/// Reads the lines from all over the place, more at once than the SSD can take, and checks them. Returns
+/// how many were read from the origin.
 async fn read_all_over(handle: &Handle, cache: &Tested) -> u64 {
     let before = cache.status();
     let readers: Vec<_> = (0..READERS)

@@ -1,6 +1,6 @@
-//! Goal: lines that went into the log together are read back together when they are destaged, and a
-//! damaged one among them costs nobody but itself.
-//! Method: memory drives in virtual time, the SSD's requests counted, one byte of it changed.
+//! Goal: lines that went into the log together are read back together when they are destaged. A damaged
+//! one among them costs nobody but itself. Method: memory drives in virtual time, the SSD's requests
+//! counted, one byte of it changed.
 
 use voltier_block::{BlockDevice, Buf, Durability, Lba, Payload};
 use voltier_cache::policy::PolicyKind;

@@ -2,10 +2,11 @@
 //! is as it was at that flush, or as it was written later. Method: random writes and flushes with
 //! destaging under way; the origin is looked at from the side, also across kills and restarts.
 
-use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng};
+use voltier_block::{BlockDevice, Buf, Durability, Lba, Prng, SectorRange};
 use voltier_cache::policy::PolicyKind;
 use voltier_cache::{Cache, FormatOptions, LineSize, Mode, OpenOptions, Settings};
 use voltier_drive::MemoryDevice;
+use voltier_filter::{Delay, DelayDevice};
 use voltier_ring::{Executor, Handle, NoFiles};
 
 const SECTORS: u64 = 4096;
@@ -139,5 +140,45 @@ fn dirty_lines_without_an_order_keep_ordered_mode_from_being_switched_on() {
         assert!(cache.configure(settings()).unwrap_err().contains("voltier flush"));
         cache.drain().await.unwrap();
         cache.configure(settings()).unwrap();
+    });
+}
+
+/// The order ends under a batch, and a line of it is discarded and written past the log before its turn.
+#[test]
+fn a_version_of_a_line_that_was_discarded_since_does_not_go_over_a_direct_write() {
+    let mut executor = Executor::in_virtual_time(NoFiles);
+    let handle = executor.handle();
+    executor.block_on(async move {
+        let (ssd, origin) = (MemoryDevice::new(8 << 20), MemoryDevice::new(SECTORS * 512));
+        let format =
+            FormatOptions { line_size: LineSize::DEFAULT, policy: PolicyKind::Lru, uuid: [7; 16] };
+        Cache::format(&ssd, &origin, &format).await.unwrap();
+        // More lines than go out in three turns, no two of them neighbours.
+        let (lines, write_ns) = (121, 10_000_000);
+        let slow = DelayDevice::new(handle.clone(), origin.clone(), Delay::new(0, write_ns, 0));
+        let options = OpenOptions::with(settings());
+        let cache = Cache::open(&handle, ssd, slow, options).await.expect("it opens").0;
+        let write = async |line: u64, byte: u8| {
+            let mut data = Buf::zeroed(4096);
+            data.fill(byte);
+            cache.write(Lba(16 * line), data.into(), Durability::Cached).await.unwrap();
+        };
+        for line in 0..lines {
+            write(line, 1).await;
+        }
+        cache.flush().await.unwrap();
+        let drained = handle.spawn({
+            let cache = cache.clone();
+            async move { cache.drain().await }
+        });
+        handle.sleep(write_ns / 2).await;
+        let through = Settings { ordered: false, mode: Mode::WriteThrough, ..settings() };
+        cache.configure(through).unwrap();
+        let last = lines - 1;
+        cache.discard(SectorRange::new(Lba(16 * last), 8)).await.unwrap();
+        write(last, 3).await;
+        drained.await.unwrap();
+        let found = origin.read(Lba(16 * last), Buf::new(4096)).await.unwrap();
+        assert_eq!((found[0], found[4095]), (3, 3));
     });
 }

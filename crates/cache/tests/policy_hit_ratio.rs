@@ -131,8 +131,8 @@ fn s3fifo_is_no_worse_than_any_simple_policy_on_plain_zipf() {
     }
 }
 
-/// The small queue is passed again and again: what is used once never gets past it, so that a loop
-/// longer than the cache keeps a part of itself. A clock, or a small queue that is passed once, keeps none.
+/// The small queue is passed again and again: what is used once never gets past it. So a loop longer than
+/// the cache keeps a part of itself. A clock, or a small queue that is passed once, keeps none.
 #[test]
 fn s3fifo_keeps_a_part_of_a_loop_that_is_longer_than_the_cache() {
     let mut cache = Cache::new(PolicyKind::S3Fifo);

@@ -159,7 +159,7 @@ pub(crate) struct Set {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// What to change
+    /// The settings to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) changes: Vec<String>,
 }

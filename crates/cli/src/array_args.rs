@@ -62,7 +62,7 @@ pub(crate) struct CreateArray {
     /// Bytes of a chunk, a power of two from 4K to 1M [default: 16K; 1M for level 1]
     #[arg(long, value_name = "SIZE")]
     pub(crate) chunk: Option<String>,
-    /// What keeps data and parity together over a crash: journal, bitmap, none [default: journal]
+    /// The way to keep data and parity together over a crash: journal, bitmap, none [default: journal]
     #[arg(long, value_name = "WORD")]
     pub(crate) consistency: Option<String>,
     /// A fast drive for the journal, which is on the members without it
@@ -171,7 +171,7 @@ pub(crate) struct Scrub {
     /// Only count what does not match
     #[arg(long, conflicts_with_all = ["all", "rewrite_data"])]
     pub(crate) check: bool,
-    /// Rewrite located blocks of data also where clients wrote since they last matched: a block that was
+    /// Rewrite located blocks of data also where clients wrote since they last matched: a block
     /// overwritten after it went bad gets older, wrong content
     #[arg(long, conflicts_with = "all")]
     pub(crate) rewrite_data: bool,
@@ -197,7 +197,7 @@ pub(crate) struct SetArray {
     /// Name of the array
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// What to change
+    /// The settings to change
     #[arg(value_name = "KEY=VALUE", required = true)]
     pub(crate) changes: Vec<String>,
     /// Overwrite what the device of journal=DEV holds now

@@ -65,8 +65,8 @@ fn meant_option(program: &Command, given: &str, verbs: &[&str]) -> Option<String
     nearest(given, &options).map(str::to_owned)
 }
 
-/// Reads the command line and does what it says: help and wrong usage are answered here, and the error
-/// of `run` becomes one line and an exit code.
+/// Reads the command line and does what it says. Help and wrong usage are answered here, and the error of
+/// `run` becomes one line and an exit code.
 pub fn main_of<C: Parser>(run: impl FnOnce(&C) -> ControlResult<()>) -> ExitCode {
     let cli = match C::try_parse() {
         Ok(cli) => cli,

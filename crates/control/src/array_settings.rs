@@ -1,6 +1,6 @@
 //! Choices about an array while the array serves (`voltier array set`). The choices are the paces of
-//! background tasks, what members may do wrong, how small writes wait for each other, and whose spares
-//! the array takes.
+//! background tasks, what members may do wrong, and how small writes wait for each other. One more says
+//! whose spares the array takes.
 
 use serde::{Deserialize, Serialize};
 use voltier_array::{HealthPolicy, MergeMode, MergePolicy, Pace, Priority, SlowAction};

@@ -83,8 +83,8 @@ impl ArrayLevel {
         }
     }
 
-    /// The chunk of an array of this level when none is chosen, in bytes: copies are cut in pieces
-    /// of a chunk, so there it is long.
+    /// The chunk of an array of this level when none is chosen, in bytes. Copies are cut in pieces of a
+    /// chunk, so there it is long.
     pub fn default_chunk_bytes(self) -> u32 {
         if self.0 == Level::Raid1 { CHUNK_BYTES_MAX as u32 } else { 16 << 10 }
     }

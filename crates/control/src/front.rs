@@ -1,5 +1,5 @@
-//! Putting a recorded cache in front of a volume, whatever the drives are: what the cores do with
-//! real ones and the simulator with its own.
+//! Putting a recorded cache in front of a volume, whatever the drives are. The cores do so with real
+//! drives, and the simulator with its own.
 
 use voltier_block::BlockDevice;
 use voltier_volume::{Cache, OpenOptions, Opened, UnwritableSsd, Volume};

@@ -1,7 +1,7 @@
 //! The control protocol: one JSON request a line, one JSON answer a line, over the control socket.
 //!
-//! An answer comes at once. Work that takes long (a drain) answers with a job; the client asks for
-//! its progress, and may go away and come back: the job belongs to the daemon.
+//! An answer comes at once. Work that takes long (a drain) answers with a job. The client asks for its
+//! progress, and may go away and come back: the job belongs to the daemon.
 
 use std::io::{BufRead, Read, Write};
 

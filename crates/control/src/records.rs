@@ -95,8 +95,8 @@ pub struct CacheRecord {
     /// Dirty lines when they were last counted: at a clean stop, a flush, the loss of the SSD.
     #[serde(default)]
     pub dirty_lines: u64,
-    /// Whether a start found that the SSD takes no writes: since then the origin may have some of the dirty
-    /// lines, also if the cache was stopped in order before.
+    /// Whether a start found that the SSD takes no writes. Since then the origin may have some of the
+    /// dirty lines, also if the cache was stopped in order before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub evacuating: bool,
     /// Why the SSD was given up, when it was.
@@ -221,7 +221,7 @@ impl RegisteredArray {
         members.chain(&self.spares).chain(&self.incoming).chain(&self.journal)
     }
 
-    /// Records the devices that were found in the places. A device has one place: where a member is found
+    /// Records the devices that were found in the places. A device has one place. Where a member is found
     /// under the path of another one, that one gets the path that became free, as after a swap.
     pub fn record_places(&mut self, found: &[Option<DeviceSpec>]) {
         self.members.resize(found.len().max(self.members.len()), None);

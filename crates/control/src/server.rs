@@ -153,8 +153,8 @@ impl<E: Engine + Send> Shared<E> {
 
 /// Listens on the control socket, mode 0600. A stale one is replaced, a live one refused.
 ///
-/// After a crash the kernel answers for the daemon before until it has taken it apart: then a live
-/// one is given a while to go.
+/// After a crash the kernel answers for the daemon before until it has taken it apart. So a live daemon
+/// is given a while to go.
 pub(crate) fn listen(path: &Path, after_crash: bool) -> ControlResult<UnixListener> {
     let shown = path.display();
     if let Ok(meta) = fs::symlink_metadata(path) {

@@ -107,7 +107,7 @@ impl OpenArray {
             let members = geometry.members_of(group);
             members.filter(|member| !self.array.is_online(member.0)).count()
         };
-        let lost_most = (0..geometry.group_count()).map(lost).max().unwrap_or(0);
+        let lost_most = geometry.groups().map(lost).max().unwrap_or(0);
         geometry.parity_chunks().saturating_sub(lost_most) as u32
     }
 

@@ -8,8 +8,8 @@ use voltier_block::{
 };
 use voltier_ring::Signal;
 
-/// Changes under way, so that a read-modify-write never undoes a neighbour: two requests for
-/// different sectors of one block do not overlap, and both must last.
+/// Changes under way, so that a read-modify-write never undoes a neighbour. Two requests for different
+/// sectors of one block do not overlap, and both must last.
 #[derive(Default)]
 struct BlockLocks {
     held: RefCell<Vec<SectorRange>>,
@@ -43,8 +43,8 @@ impl Drop for BlockLock<'_> {
 
 /// 512-byte blocks over a device of 4096-byte ones.
 ///
-/// Requests of whole blocks pass as they are. Others read the blocks at their edges first; the
-/// write that follows covers whole blocks, so a power cut tears none of the small ones either.
+/// Requests of whole blocks pass as they are. Others read the blocks at their edges first. The write that
+/// follows covers whole blocks, so a power cut tears none of the small ones either.
 pub struct AlignDevice<D> {
     below: D,
     limits: Limits,

@@ -21,8 +21,8 @@ struct Memory {
     chunks: RefCell<Vec<Option<Buf>>>,
 }
 
-/// A device whose content lives as long as one of its clones: a test may drop a stack and build
-/// another one over the same content.
+/// A device whose content lives as long as one of its clones. A test may drop a stack and build another
+/// one over the same content.
 ///
 /// Nothing is volatile here, so every write is durable at once.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! One body that every device must pass, in virtual and in real time.
 //!
-//! Eight tasks work at once on ranges of their own, each against an oracle of plain bytes; the
-//! ranges do not end on 4096-byte borders unless the device's blocks do.
+//! Eight tasks work at once on ranges of their own, each against an oracle of plain bytes. The ranges do
+//! not end on 4096-byte borders unless the device's blocks do.
 
 use std::rc::Rc;
 

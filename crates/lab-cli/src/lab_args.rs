@@ -81,7 +81,7 @@ pub(crate) struct LabRun {
     /// A built-in plan (`voltier lab list`), or a TOML file
     #[arg(value_name = "PLAN", required_unless_present = "resume", conflicts_with = "resume")]
     pub(crate) plan: Option<String>,
-    /// What is measured; NAME=TARGET to name it
+    /// A target to measure; NAME=TARGET to name it
     #[arg(short = 't', long = "target", value_name = "TARGET", conflicts_with = "resume")]
     pub(crate) targets: Vec<String>,
     /// Small sizes and short times: to see that it works, not to judge a drive
@@ -116,7 +116,7 @@ pub(crate) struct LabRun {
 #[derive(Debug, Args)]
 #[command(after_help = "A simulation in virtual time; the error of its models is printed with it.")]
 pub(crate) struct TwinArgs {
-    /// Whose test: maxio, era, maxiq, fusionio, cubefs
+    /// The test to repeat: maxio, era, maxiq, fusionio, cubefs
     #[arg(value_name = "NAME")]
     pub(crate) name: Twin,
     /// A few cases for a short time

@@ -29,7 +29,7 @@ pub(crate) enum TraceVerb {
     Make(TraceMake),
 }
 
-/// Which requests, and how they are read.
+/// The requests, and how they are read.
 #[derive(Debug, Args)]
 pub(crate) struct TraceFiles {
     /// The files of the trace, merged by time; .gz, .zst and .xz are unpacked
@@ -96,7 +96,7 @@ pub(crate) struct TraceMrc {
     /// Bytes of a cache line
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     pub(crate) line: u64,
-    /// What of the requests the cache keeps: wb, wt, ro, wo or pt
+    /// The mode, which says what of the requests the cache keeps: wb, wt, ro, wo or pt
     #[arg(long, value_name = "MODE", default_value = "wb")]
     pub(crate) mode: Mode,
     /// Leave writes out
@@ -122,7 +122,7 @@ pub(crate) struct TraceMrc {
 pub(crate) struct TraceReplay {
     #[command(flatten)]
     pub(crate) trace: TraceFiles,
-    /// What the requests go to
+    /// The target of the requests
     #[arg(short = 't', long, value_name = "TARGET")]
     pub(crate) target: String,
     /// So many times as fast as recorded, or max: each request as soon as there is room
@@ -184,7 +184,7 @@ pub(crate) struct TraceMake {
     /// The new file
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// Its format: iolog, alibaba or u32
+    /// The format of the output: iolog, alibaba or u32
     #[arg(long, value_name = "FORMAT", default_value = "iolog")]
     pub(crate) to: convert::Target,
     /// How many requests

@@ -1,8 +1,8 @@
 //! The laboratory: plans, and runs by fio or in virtual time.
 //!
 //! Most of it drives the product from outside, as a user does: the `voltier` program ([`voltier`]) and
-//! clients on its exports ([`fio`]). Modelled drives run inside, in virtual time: [`run`] measures
-//! plans and replays traces on them, and [`twin`] repeats published tests with the engine in the
+//! clients on its exports ([`fio`]). Modelled drives run inside, in virtual time. The module [`run`]
+//! measures plans and replays traces on them, and [`twin`] repeats published tests with the engine in the
 //! product's place. Nothing here is part of the data path.
 //!
 //! The file of a run, its analysis and its report are in `voltier-results`, the readers of block

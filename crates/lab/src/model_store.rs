@@ -1,7 +1,7 @@
 //! The store below the modelled drives of twins and replays.
 //!
-//! All of them share one type of drive: an engine over the drive is compiled once, and an engine is the
-//! largest part of the laboratory.
+//! All of them share one type of drive. So an engine over the drive is compiled once, and an engine is
+//! the largest part of the laboratory.
 
 use voltier_block::{BlockDevice, Buf, Durability, IoResult, Lba, Limits, Payload, SectorRange};
 use voltier_drive::ModelDevice;

@@ -179,8 +179,8 @@ fn kept(
     command: &mut Command,
     run: impl FnOnce(&mut Command) -> Result<ExitStatus, LabError>,
 ) -> Result<Finished, LabError> {
-    // Files, not pipes: nobody has to read while it runs, and a daemon it leaves behind that kept
-    // the descriptors open cannot hold the run up.
+    // Files, not pipes: nobody has to read while it runs. A daemon it leaves behind that kept the
+    // descriptors open cannot hold the run up.
     let mut stdout = tempfile::tempfile().map_err(LabError::file(std::env::temp_dir()))?;
     let mut stderr = tempfile::tempfile().map_err(LabError::file(std::env::temp_dir()))?;
     command.stdout(duplicate(&stdout)?).stderr(duplicate(&stderr)?);

@@ -240,7 +240,7 @@ impl Drop for Instance {
 }
 
 /// Stops the daemon of an instance, if one runs. The daemon is the process named by `daemon.pid`, and
-/// only when that process works on this state folder (a stale file may name somebody else's process).
+/// only when that process works on this state folder. A stale file may name somebody else's process.
 pub fn stop_daemon(state: &Path) {
     let Ok(text) = fs::read_to_string(state.join("daemon.pid")) else { return };
     let Some(pid) = text.split_whitespace().next().and_then(|word| word.parse().ok()) else {

@@ -14,8 +14,8 @@ pub struct Decoder {
     targets: Box<[usize]>,
     /// For each target the factor of each source.
     coefficients: Box<[u8]>,
-    /// The coefficients are those of so many first rows over the sources, and these their part from
-    /// the third on: then the faster kernel of encoding does it.
+    /// The coefficients are those of so many first rows over the sources, and these their part from the
+    /// third on. Then the faster kernel of encoding does it.
     as_rows: Option<Box<[u8]>>,
     kernels: &'static Kernels,
 }
@@ -121,8 +121,8 @@ fn lost_members(data: usize, rows: usize, lost: &[usize]) -> Result<Vec<bool>, C
     Ok(is_lost)
 }
 
-/// The factors of the sources for each lost data member: what the rows have beyond the kept data is
-/// a square system in the lost ones.
+/// The factors of the sources for each lost data member. The content of the rows beyond the kept data is
+/// a square system in the lost members.
 fn solve(data: usize, lost: &[usize], rows: &[usize], sources: &[usize]) -> Vec<Vec<u8>> {
     let mut system = [[0; ROWS_MAX]; ROWS_MAX];
     for (cells, &row) in system.iter_mut().zip(rows) {

@@ -57,10 +57,10 @@
 //!
 //! # Wrong members
 //!
-//! An error e in data member i adds e times the member's coefficient to the syndrome (stored parity plus
-//! parity of the stored data) of every row. Two rows give the member as the logarithm of the quotient
-//! of their syndromes; further rows must agree. Any n columns of n rows and the columns of the rows
-//! themselves are independent, hence with three rows no two wrong members look like one.
+//! An error e in data member i adds e times the member's coefficient to the syndrome of every row. (The
+//! syndrome is stored parity plus parity of the stored data.) Two rows give the member as the logarithm
+//! of the quotient of their syndromes; further rows must agree. Any n columns of n rows and the columns
+//! of the rows themselves are independent. Hence with three rows no two wrong members look like one.
 //!
 //! # Speed
 //!

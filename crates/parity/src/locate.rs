@@ -1,8 +1,8 @@
 //! Finds which member is wrong.
 //!
-//! The syndromes of a byte are the stored parity plus the parity of the stored data, row by row. An
-//! error e in data member m leaves e times the coefficient of m in every row; an error in a parity
-//! row leaves itself there and nothing elsewhere.
+//! The syndromes of a byte are the stored parity plus the parity of the stored data, row by row. An error
+//! e in data member m leaves e times the coefficient of m in every row. An error in a parity row leaves
+//! itself there and nothing elsewhere.
 
 use crate::field::{invert, logarithm, multiply};
 use crate::kernels::{Kernels, Stores};

@@ -4,9 +4,9 @@
 //!   import, published ──> result: a run with its points ──> analysis ──> report
 //! ```
 //!
-//! Nothing here measures. Reading route: [`result`] is the file of a run, where everything meets;
-//! [`import`] and [`published`] make runs of the figures of others; [`analysis`] judges a run;
-//! [`report`] lays it out. [`table`], [`chart`], [`html`] and [`size`] are how figures look.
+//! Nothing here measures. Reading route: [`result`] is the file of a run, where everything meets.
+//! [`import`] and [`published`] make runs of the figures of others; [`analysis`] judges a run; [`report`]
+//! lays it out. [`table`], [`chart`], [`html`] and [`size`] are how figures look.
 
 pub mod analysis;
 pub mod chart;

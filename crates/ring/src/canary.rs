@@ -1,7 +1,7 @@
 //! The switch by which a crate's deliberate bugs are chosen.
 
-/// Makes the switch of an enum of deliberate bugs, in the module of that enum: `is` tells whether one
-/// is chosen on this thread, `choose` chooses.
+/// Makes the switch of an enum of deliberate bugs, in the module of that enum. The function `is` tells
+/// whether one is chosen on this thread, `choose` chooses.
 ///
 /// Both exist only with the feature `canaries` of the crate that calls this, which nothing but the
 /// proof of the simulator turns on. Without the feature `is` is a constant `false`, and the compiler

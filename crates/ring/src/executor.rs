@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use voltier_block::{Buf, Bytes, Nanos, Payload};
 
 use crate::fd::{Fd, Listener, Stream};
+use crate::finish::{Finish, Spawn};
 use crate::inbox::Inbox;
 use crate::op::{AllocateMode, Op, OpOutcome};
 use crate::slab::{Key, Slab};
@@ -97,6 +98,12 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
+impl Spawn for Handle {
+    fn spawn(&self, future: impl Future<Output: 'static> + 'static) {
+        drop(Handle::spawn(self, future));
+    }
+}
+
 impl Handle {
     /// Runs a task on this core, beside the others. When the executor is gone already, the future is
     /// dropped as all tasks were.
@@ -113,6 +120,15 @@ impl Handle {
         });
         inbox.push_ready(key);
         JoinHandle(receiver)
+    }
+
+    /// Runs a future as a part of the task that awaits it. If that is dropped, the future goes on as
+    /// a task of its own: what it began is not left half done.
+    pub fn finish<F>(&self, future: F) -> Finish<'_, Handle, F>
+    where
+        F: Future<Output: 'static> + 'static,
+    {
+        Finish::new(self, future)
     }
 
     /// Nanoseconds on this core's clock; never goes back.
@@ -473,6 +489,7 @@ impl Drop for Executor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remote::Remote;
     use crate::virtual_time::NoFiles;
 
     fn virtual_world() -> Executor {
@@ -536,7 +553,7 @@ mod tests {
     fn the_real_world_sleeps_and_takes_messages_from_other_threads() {
         let mut executor = Executor::real().unwrap();
         let handle = executor.handle();
-        let remote = handle.remote();
+        let remote = Remote::to(&handle);
         let answer = std::thread::scope(|scope| {
             let asking = scope.spawn(move || remote.call(|_| async { 6 * 7 }));
             executor.block_on(async move { handle.sleep(50_000_000).await });

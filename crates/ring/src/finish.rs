@@ -5,24 +5,27 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::Handle;
+/// A way to begin tasks.
+pub trait Spawn {
+    /// Begins a task whose result nobody waits for.
+    fn spawn(&self, future: impl Future<Output: 'static> + 'static);
+}
 
-/// A future that becomes a task when it is dropped before its end: see [`Handle::finish`].
-pub struct Finish<'a, F: Future<Output: 'static> + 'static> {
-    handle: &'a Handle,
+/// A future that becomes a task when it is dropped before its end: see
+/// [`Handle::finish`](crate::Handle::finish).
+pub struct Finish<'a, S: Spawn, F: Future<Output: 'static> + 'static> {
+    tasks: &'a S,
     /// Absent while it is polled, so that a panic drops it, and at the end.
     future: Option<Pin<Box<F>>>,
 }
 
-impl Handle {
-    /// Runs a future as a part of the task that awaits it. If that is dropped, the future goes on as
-    /// a task of its own: what it began is not left half done.
-    pub fn finish<F: Future<Output: 'static> + 'static>(&self, future: F) -> Finish<'_, F> {
-        Finish { handle: self, future: Some(Box::pin(future)) }
+impl<'a, S: Spawn, F: Future<Output: 'static> + 'static> Finish<'a, S, F> {
+    pub(crate) fn new(tasks: &'a S, future: F) -> Self {
+        Self { tasks, future: Some(Box::pin(future)) }
     }
 }
 
-impl<F: Future<Output: 'static> + 'static> Future for Finish<'_, F> {
+impl<S: Spawn, F: Future<Output: 'static> + 'static> Future for Finish<'_, S, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -35,10 +38,10 @@ impl<F: Future<Output: 'static> + 'static> Future for Finish<'_, F> {
     }
 }
 
-impl<F: Future<Output: 'static> + 'static> Drop for Finish<'_, F> {
+impl<S: Spawn, F: Future<Output: 'static> + 'static> Drop for Finish<'_, S, F> {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
-            drop(self.handle.spawn(future));
+            self.tasks.spawn(future);
         }
     }
 }
@@ -50,7 +53,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::{Executor, NoFiles};
+    use crate::{Executor, Handle, NoFiles};
 
     /// A future that says how far it got.
     fn steps(handle: &Handle, reached: &Rc<Cell<u32>>) -> impl Future<Output = u32> + 'static {

@@ -57,7 +57,7 @@ impl<F: Future> Future for JoinAll<F> {
         let mut all_done = true;
         for part in &mut self.parts {
             let Part::Running(future) = part else { continue };
-            // SAFETY: the future is in a box that is neither resized nor given away, and it stays in
+            // SAFETY: the future is in a box that is neither resized nor given away. The future stays in
             // its place until the assignment below drops it there.
             match unsafe { Pin::new_unchecked(future) }.poll(context) {
                 Poll::Ready(value) => *part = Part::Done(value),

@@ -14,14 +14,12 @@ use crate::inbox::Inbox;
 #[derive(Clone)]
 pub struct Remote(Arc<Inbox<Message>>);
 
-impl Handle {
-    /// The way in for other threads.
-    pub fn remote(&self) -> Remote {
-        Remote(self.inbox())
-    }
-}
-
 impl Remote {
+    /// The way to the core of these tasks, for other threads.
+    pub fn to(core: &Handle) -> Remote {
+        Remote(core.inbox())
+    }
+
     /// Runs `message` on the core, soon. Waits while the core has too many waiting; false if the
     /// core has ended.
     pub fn run(&self, message: impl FnOnce(&Handle) + Send + 'static) -> bool {
@@ -70,7 +68,7 @@ impl Core {
                 Ok(executor) => executor,
                 Err(error) => return drop(sender.send(Err(error))),
             };
-            let inbox = executor.handle().remote().0;
+            let inbox = executor.handle().inbox();
             drop(sender.send(Ok(Remote(inbox.clone()))));
             let stopping = inbox.clone();
             executor.block_on(poll_fn(move |context| stopping.poll_stop(context.waker())));

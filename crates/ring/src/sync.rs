@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -10,7 +11,18 @@ use std::task::{Context, Poll, Waker};
 #[derive(Default)]
 pub struct Signal {
     round: Cell<u64>,
-    waiting: RefCell<Vec<Waker>>,
+    /// The wakers of this round: one for each wait that was polled, none where a wait was dropped.
+    waiting: RefCell<Vec<Option<Waker>>>,
+    /// Places in the list that a later wait may have.
+    vacant: Cell<usize>,
+}
+
+/// A wait for a signal: see [`Signal::wait`].
+struct SignalWait<'a> {
+    of: &'a Signal,
+    round: u64,
+    /// The place of its waker, once polled.
+    place: Option<usize>,
 }
 
 impl Signal {
@@ -23,28 +35,71 @@ impl Signal {
     #[inline]
     pub fn notify(&self) {
         self.round.set(self.round.get() + 1);
+        self.vacant.set(0);
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        for waker in waiting {
+        for waker in waiting.into_iter().flatten() {
             waker.wake();
         }
     }
 
     /// Completes at the first [`notify`](Self::notify) after this call (not after the first poll).
     pub fn wait(&self) -> impl Future<Output = ()> + '_ {
-        let round = self.round.get();
-        poll_fn(move |context| {
-            if self.round.get() != round {
-                return Poll::Ready(());
+        SignalWait { of: self, round: self.round.get(), place: None }
+    }
+
+    /// Puts a waker on the list of this round; its place there.
+    fn register(&self, waker: &Waker) -> usize {
+        let mut waiting = self.waiting.borrow_mut();
+        let vacant = self.vacant.get();
+        let left = if vacant > 0 { waiting.iter().position(Option::is_none) } else { None };
+        match left {
+            Some(place) => {
+                self.vacant.set(vacant - 1);
+                waiting[place] = Some(waker.clone());
+                place
             }
-            self.waiting.borrow_mut().push(context.waker().clone());
-            Poll::Pending
-        })
+            None => {
+                waiting.push(Some(waker.clone()));
+                waiting.len() - 1
+            }
+        }
     }
 
     /// Waits until `condition` holds, checking now and after each notify.
     pub async fn until(&self, mut condition: impl FnMut() -> bool) {
         while !condition() {
             self.wait().await;
+        }
+    }
+}
+
+impl Future for SignalWait<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.of.round.get() != self.round {
+            return Poll::Ready(());
+        }
+        match self.place {
+            None => self.place = Some(self.of.register(context.waker())),
+            Some(place) => {
+                let known = &mut self.of.waiting.borrow_mut()[place];
+                if !known.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+                    *known = Some(context.waker().clone());
+                }
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for SignalWait<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place
+            && self.of.round.get() == self.round
+        {
+            self.of.waiting.borrow_mut()[place] = None;
+            self.of.vacant.set(self.of.vacant.get() + 1);
         }
     }
 }
@@ -198,10 +253,7 @@ impl<T> Drop for OneshotSender<T> {
 impl<T> Future for OneshotReceiver<T> {
     type Output = Option<T>;
 
-    fn poll(
-        self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> Poll<Option<T>> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut slot = self.0.borrow_mut();
         match &mut *slot {
             Slot::Empty(waker) => {
@@ -236,5 +288,44 @@ impl WakerCell {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn waits_that_are_polled_again_or_dropped_leave_no_wakers_behind() {
+        let signal = Signal::new();
+        let (first, second) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let wakers = [Waker::from(first.clone()), Waker::from(second.clone())];
+        let mut wait = pin!(signal.wait());
+        for waker in wakers.iter().cycle().take(100) {
+            let mut context = Context::from_waker(waker);
+            assert!(wait.as_mut().poll(&mut context).is_pending());
+            let mut dropped = Box::pin(signal.wait());
+            assert!(dropped.as_mut().poll(&mut context).is_pending());
+        }
+        assert!(signal.waiting.borrow().len() <= 2, "{}", signal.waiting.borrow().len());
+        signal.notify();
+        let woken = [first, second].map(|woken| woken.0.load(Ordering::Relaxed));
+        assert_eq!(woken, [0, 1], "the waker of the last poll, once");
+        assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
 }

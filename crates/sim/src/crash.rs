@@ -1,8 +1,8 @@
 //! Crashes at the events of a recorded workload.
 //!
 //! The workload runs once. At each chosen event the drives are copied as a power cut (or a kill of the
-//! process) would leave them, and the model with them. Then, in a world of its own, the cache is opened
-//! on the copies. The test reads every sector, again and again, while the cache destages, serves,
+//! process) would leave them. The model is copied with them. Then, in a world of its own, the cache is
+//! opened on the copies. The test reads every sector, again and again, while the cache destages, serves,
 //! drains, restarts. That life may be cut short in the same way, and what it leaves is checked again.
 
 use std::cell::{Cell, RefCell};

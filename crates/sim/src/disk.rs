@@ -40,8 +40,8 @@ pub struct DiskSpec {
     pub block_bytes: u32,
     /// Shortest time of a request; most take up to five times as long.
     pub latency_ns: Nanos,
-    /// A drive model by its name: its mechanism (a disk's seeks, rotation and queue) says how long
-    /// requests take, and `latency_ns` only how long a spike is.
+    /// A drive model by its name. The model's mechanism (a disk's seeks, rotation and queue) says how
+    /// long requests take, and `latency_ns` only how long a spike is.
     pub model: Option<&'static str>,
     /// Flushes complete without making anything durable: a fault that the oracle must find.
     pub lies: bool,

@@ -154,7 +154,7 @@ impl CacheFixture {
         let refuses = |rate: &(FaultKind, u64)| REFUSE_WRITES.contains(&rate.0);
         let is_whole = !self.ssd_damaged.get();
         self.only_refuses_writes.set(is_whole && profile.ssd_faults.rates.iter().all(refuses));
-        // Rot that strikes the log's end between a crash and the replay looks like the crash: bits
+        // Bit rot that strikes the log's end between a crash and the replay looks like the crash: bits
         // turn over once the cache is open.
         let mut opening = profile.ssd_faults.clone();
         opening.without(&[FaultKind::BitRot]);

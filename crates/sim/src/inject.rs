@@ -9,14 +9,14 @@ use crate::fault::{FaultKind, FaultMix, Request};
 
 /// Sectors around a request that fail with it, at most.
 const BAD_RANGE_SECTORS: u64 = 256;
-/// Flushes with something to do after which damage is *proved*: a durable record behind it calls what
-/// was damaged durable, so that a start notices what is missing. Before that, damage together with
-/// a crash looks like the crash alone (a known gap of the guarantees).
+/// Flushes with something to do after which damage is *proved*. A durable record behind it calls what was
+/// damaged durable, so that a start notices what is missing. Before that, damage together with a crash
+/// looks like the crash alone (a known gap of the guarantees).
 const FLUSHES_TO_PROVE: u64 = 8;
 /// Writes of which the places are remembered.
 const PLACES: usize = 256;
-/// The structures of the SSD before this place are not the target of a misdirected write's loss:
-/// the intent block has no second witness (a known gap too).
+/// The structures of the SSD before this place are not the target of a misdirected write's loss. The
+/// intent block has no second witness (a known gap too).
 const FIRST_PROVED_SECTOR: u64 = 2048;
 
 type Told = Rc<dyn Fn(SectorRange)>;

@@ -25,8 +25,8 @@ pub struct Counts {
     pub crash_points: u64,
     /// Virtual time of all worlds, in nanoseconds.
     pub virtual_ns: Nanos,
-    /// Virtual time in which somebody waited for a modelled disk, in nanoseconds: neither rest, nor
-    /// stuck requests and spikes, nor what the disk does after it has answered.
+    /// Virtual time in which somebody waited for a modelled disk, in nanoseconds. Rest, stuck requests,
+    /// spikes and what the disk does after it has answered do not count.
     pub disk_ns: Nanos,
     /// Starts that were refused, as they must be on a damaged, stale or foreign SSD.
     pub refused: u64,

@@ -31,7 +31,7 @@
 //! | canary | a deliberate bug that a test must find |
 //!
 //! [`swarm`] runs scenarios: of caches ([`crash`], lives of a chain), of [`arrays`], and the sweeps of
-//! management commands ([`sweep`]): the real service over real volumes and arrays.
+//! management commands ([`sweep`]). In these the real service works over real volumes and arrays.
 
 pub mod arrays;
 pub mod budget;

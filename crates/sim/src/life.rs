@@ -107,8 +107,8 @@ pub(crate) async fn check_plain(world: &World, fixture: &CacheFixture, profile: 
     dut.check_all("the plain origin after a crash").await;
 }
 
-/// Dirty is exactly what it must be: every sector that the origin has otherwise is listed as dirty
-/// after a kill, and nothing else than what was written is. Ends with the cache open again.
+/// Dirty is exactly what it must be. After a kill every sector that the origin has otherwise is listed as
+/// dirty, and nothing else than what was written is. Ends with the cache open again.
 pub(crate) async fn reopen_exactly(
     dut: Rc<DeviceUnderTest<SimCache>>,
     fixture: &Rc<CacheFixture>,

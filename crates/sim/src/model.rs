@@ -4,18 +4,18 @@
 //! completion. One version *replaces* another when it was submitted after the other had completed.
 //!
 //! - A read may return any version that no completed one has replaced before the read began.
-//! - No read may find undone what an earlier read, which ended before the later began, has returned.
-//!   Each sector is linearizable, also where reads and writes of several clients overlap in part. (A
-//!   sector's history is linearizable exactly when no two of its versions must each come before the
-//!   other. Version A comes before version B if the write of A, or a read that returned A, ended before
-//!   the write of B, or a read that returned B, began.) A request of many sectors is not atomic, and no
+//! - No read may find undone what an earlier read, which ended before the later began, has returned. Each
+//!   sector is linearizable, also where reads and writes of several clients overlap in part. (A sector's
+//!   history is linearizable exactly when no two of its versions must each come before the other. Version
+//!   A comes before version B if the write of A, or a read that returned A, ended first. The write of B,
+//!   or a read that returned B, then began after it.) A request of many sectors is not atomic, and no
 //!   disk promises that.
 //! - After a power cut a sector may hold any version that no *durable* one has replaced. A version
 //!   is durable when a flush submitted after its completion has completed, or it was a FUA write.
 //! - After a kill: any version that no completed one has replaced. A later power cut may still take
 //!   what no kill took.
-//! - The first read that no write overlaps decides between the versions that are possible: from then
-//!   on, the sector must not change by itself, not by a restart either.
+//! - The first read that no write overlaps decides between the versions that are possible. From then on,
+//!   the sector must not change by itself, not by a restart either.
 //! - A discarded sector may read as anything until it is written.
 //!
 //! Sectors are independent: a write torn by a power cut leaves each of its sectors old or new.
@@ -349,7 +349,7 @@ impl Model {
         self.cut(true);
     }
 
-    /// Only one drive has lost its power: what is there may sit in the volatile cache of the other,
+    /// Only one drive has lost its power. All that is there may sit in the volatile cache of the other,
     /// and a later cut may bring older content back.
     pub fn power_cut_in_part(&mut self) {
         self.cut(false);

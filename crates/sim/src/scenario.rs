@@ -1,10 +1,10 @@
 //! Scenarios: a seed each, and what is cut away from what the seed draws.
 //!
-//! A seed of caches is either a *sweep*, a short life of which every event is a crash point (see
-//! [`crash`](crate::crash)), or a chain of *lives*. In a chain a process serves while drives fail, ends
-//! in some way at some event, and the next one starts on what the process left. In the last life
-//! nothing fails any more, and all must come to rest. Or the seed is a management command, crashed at
-//! some of its events (see [`sweep`]).
+//! A seed of caches is either a *sweep* or a chain of *lives*. A sweep is a short life of which every
+//! event is a crash point (see [`crash`](crate::crash)). In a chain a process serves while drives fail,
+//! and ends in some way at some event. The next process starts on what the one before left. In the last
+//! life nothing fails any more, and all must come to rest. Or the seed is a management command, crashed
+//! at some of its events (see [`sweep`]).
 
 use std::fmt;
 use std::str::FromStr;

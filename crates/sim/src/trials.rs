@@ -149,8 +149,8 @@ impl History {
     }
 }
 
-/// Guarantee 5, ordered mode. At any moment the origin alone, as after a power cut, is the state at
-/// some flush and any part of the writes up to the next one.
+/// Guarantee 5, ordered mode. At any moment the origin alone, as after a power cut, is the state at some
+/// flush. Any part of the writes up to the next flush is in it.
 ///
 /// # Panics
 /// When the promise is broken.

@@ -107,8 +107,8 @@ impl Profile {
         Settings { mode, ordered: self.ordered, ..self.settings.clone() }
     }
 
-    /// The extents that clients use: both sides of a boundary of the marks of direct writes
-    /// (16 MiB), and the begin and the end of the origin. Together half as large again as the cache.
+    /// The extents that clients use: both sides of a boundary of the intent regions (16 MiB). The
+    /// begin and the end of the origin are the others. Together half as large again as the cache.
     pub fn windows(&self) -> [SectorRange; 3] {
         let (end, whole) = (self.origin.bytes, self.window_bytes);
         let half = whole / 2;

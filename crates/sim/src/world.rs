@@ -128,9 +128,9 @@ impl World {
         self.0.trace.get()
     }
 
-    /// Has `watch` called at every event with its number, from 0 on: the moment to take copies of the
-    /// drives, as a power cut would leave them. `watch` holds the drives weakly: the drives hold the
-    /// world.
+    /// Has `watch` called at every event with its number, from 0 on. An event is the moment to take
+    /// copies of the drives, as a power cut would leave them. `watch` holds the drives weakly: the drives
+    /// hold the world.
     pub fn watch(&self, watch: impl Fn(u64) + 'static) {
         self.0.watch.replace(Some(Rc::new(watch)));
     }

@@ -1,5 +1,5 @@
-//! Goal: the worlds of arrays find bugs of journal, superblocks, rebuild and scrub. Method: deliberate ones
-//! (`voltier_array::canary`), one at a time; each must be found within its budget of seeds, and the
+//! Goal: the worlds of arrays find bugs of journal, superblocks, rebuild and scrub. Method: deliberate
+//! ones (`voltier_array::canary`), one at a time. Each must be found within its budget of seeds, and the
 //! same seeds without a bug find nothing.
 //!
 //! Run by `make canaries`, which builds the arrays with the feature `canaries` for this and nothing else.

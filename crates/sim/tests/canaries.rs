@@ -325,8 +325,8 @@ fn draw(canary: Canary, seeds: std::ops::Range<u64>) {
 }
 
 /// The swarm finds canaries too. A scenario that was kept for one may lose its point when seeds draw
-/// something else than before, so most of them must still find theirs, not all.
-/// `VOLTIER_SIM_DRAW=n` draws new ones, among n seeds for each canary.
+/// something else than before. So most of them must still find theirs, not all. `VOLTIER_SIM_DRAW=n`
+/// draws new ones, among n seeds for each canary.
 #[test]
 fn stories_of_the_swarm_find_the_canaries_they_are_kept_for() {
     hush();

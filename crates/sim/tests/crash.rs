@@ -1,9 +1,9 @@
-//! Goal: guarantees 1 to 3: whatever the mode and the moment of a power cut or kill, every sector
-//! holds what it may hold, keeps it, and reaches the origin.
-//! Method: recorded workloads; at their events, copies of the drives as the crash would leave them
-//! are recovered, read, used, crashed again, drained and taken apart (see `voltier_sim::crash`).
+//! Goal: guarantees 1 to 3. In every mode, at every moment of a power cut or kill, every sector holds
+//! what it may hold, keeps it, and reaches the origin. Method: recorded workloads. At their events,
+//! copies of the drives as the crash would leave them are recovered, read, used, crashed again, drained
+//! and taken apart (see `voltier_sim::crash`).
 //!
-//! `VOLTIER_SIM_SEEDS=n` runs n more seeds of every scenario with a crash at every event;
+//! `VOLTIER_SIM_SEEDS=n` runs n more seeds of every scenario with a crash at every event.
 //! `VOLTIER_SIM_SEED` and `VOLTIER_SIM_EVENT` run one seed, and one event, of it again.
 
 use voltier_block::{KIB, MIB};

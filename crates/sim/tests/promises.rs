@@ -1,5 +1,5 @@
-//! Goal: no promise without its check. Method: every promise of docs/guarantees.md has a row in the
-//! table there that says what checks it, and every test that the page names is in the tree.
+//! Goal: no promise without its check. Method: every promise of docs/guarantees.md has a row in the table
+//! there that says what checks it. Every test that the page names is in the tree.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -17,8 +17,8 @@ use voltier_ring::{Handle, Signal};
 
 /// Longest request that a volume takes from an export, in bytes: the largest of NBD's payloads.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
-/// Longest piece that goes down the stack at once: as long as the disk likes, short enough that a
-/// long request does not hold every line lock of a neighbour's.
+/// Longest piece that goes down the stack at once. The piece is as long as the disk likes, and so short
+/// that a request does not hold every line lock of a neighbour's.
 const PIECE_SECTORS: u64 = 2048;
 
 /// Where longer requests to a device are cut, at multiples of this: its stripes stay whole.
@@ -236,8 +236,8 @@ impl<D: BlockDevice> Volume<D> {
         Ok(opened)
     }
 
-    /// Changes settings of the cache while it serves. When it returns, no request is under way that
-    /// still writes back by a mode that does so no more: what is dirty then is all there will be.
+    /// Changes settings of the cache while it serves. When it returns, no request is under way that still
+    /// writes back by a mode that does so no more. All that is dirty then is all there will be.
     ///
     /// # Errors
     /// A sentence for the user; nothing is changed then.

@@ -14,8 +14,8 @@ const STEP_NS: Nanos = 10_000;
 /// How long a silent client stays, and how long the server waits for one that never comes.
 const SILENCE_NS: Nanos = 3_600_000_000_000;
 const NEVER_NS: Nanos = 1 << 60;
-/// When a client comes after the one before: a slow one is done by then, and a silent one gone, so
-/// that what each reads depends on itself alone.
+/// When a client comes after the one before. A slow one is done by then, and a silent one gone, so that
+/// what each reads depends on itself alone.
 const NEXT_CLIENT_NS: Nanos = 2 * SILENCE_NS;
 
 /// How many bytes go at once.

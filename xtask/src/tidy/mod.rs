@@ -3,7 +3,8 @@
 //! - [`layers`]: which crate may name which; every crate takes the workspace's lints
 //! - [`sources`]: file length, line width, unsafe code in its place, words that must not stay
 //! - [`docs`]: links that lead somewhere, formats that are linked, commands that are run
-//! - [`structure`]: import circles inside a crate, `impl` blocks far from their type
+//! - [`structure`]: import circles inside a crate, parents and children that name each other, `impl`
+//!   blocks far from their type
 //! - [`prose`]: sentences without a subject or too long, words that a standard term replaced, wide lines
 //!
 //! The last two are rules that the tree does not keep everywhere yet: [`ratchet`] refuses a rise of their
@@ -20,6 +21,8 @@ mod sources;
 mod structure;
 mod tree;
 
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use finding::Finding;
@@ -65,9 +68,21 @@ pub(crate) fn lower() -> Result<(), Failure> {
 pub(crate) fn list(rule: &str, area: Option<&str>) -> Result<(), Failure> {
     let rule =
         Rule::named(rule).ok_or("no such rule; see the first words in xtask/tidy-ratchet.toml")?;
-    for place in places(&tree::read(workspace::root())?) {
-        if place.rule == rule && area.is_none_or(|area| area == place.area()) {
-            println!("{}", place.finding);
+    let places = places(&tree::read(workspace::root())?);
+    let of_rule = places.iter().filter(|place| place.rule == rule);
+    let listed = of_rule.filter(|place| area.is_none_or(|area| area == place.area()));
+    print_lines(&mut io::stdout().lock(), listed.map(|place| &place.finding))
+}
+
+/// Prints one line each. A reader that has seen enough closes the pipe: that is no failure.
+fn print_lines(
+    out: &mut impl Write,
+    lines: impl Iterator<Item = impl Display>,
+) -> Result<(), Failure> {
+    for line in lines {
+        match writeln!(out, "{line}") {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
         }
     }
     Ok(())
@@ -97,6 +112,31 @@ fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes one line, then fails with this error.
+    struct Closing(ErrorKind, Vec<u8>);
+
+    impl Write for Closing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.1.contains(&b'\n') {
+                return Err(self.0.into());
+            }
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_list_ends_in_order_when_its_reader_has_seen_enough() {
+        let mut pipe = Closing(ErrorKind::BrokenPipe, Vec::new());
+        assert!(print_lines(&mut pipe, ["one", "two"].iter()).is_ok());
+        assert_eq!(pipe.1, b"one\n");
+        let mut disk = Closing(ErrorKind::StorageFull, Vec::new());
+        assert!(print_lines(&mut disk, ["one", "two"].iter()).is_err());
+    }
 
     #[test]
     fn the_tree_is_tidy() {

@@ -2,8 +2,8 @@
 //!
 //! A `use`, or a path in code, counts as an arrow from its file to the file that defines the name. A
 //! name that a module only passes on (`pub use`) is followed to its origin. A module's names of the
-//! modules inside it are containment, and no arrows: a folder's `mod.rs` may dispatch to its files, and
-//! they may use what it defines.
+//! modules inside it are containment, and no arrows of circles: a folder's `mod.rs` may dispatch to its
+//! files. Where a file also names what its folder defines, the two are a pair, which has a rule of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,10 +44,31 @@ pub(super) fn modules<'a>(sources: &'a [(&'a SourceFile, String)]) -> Vec<Module
         paths.into_iter().filter(|(path, _, _)| !tests.iter().any(|test| path.starts_with(test)));
     shipped
         .map(|(path, file, code)| {
-            let tokens = rust::tokens(code);
+            let tokens = without_inline_modules(rust::tokens(code));
             Module { file, path, uses: uses(&tokens), defined: defined(&tokens), tokens }
         })
         .collect()
+}
+
+/// The tokens with paths as from the file itself: in `mod name { .. }` a `super` leads to the file.
+fn without_inline_modules(mut tokens: Vec<&str>) -> Vec<&str> {
+    // For every open brace, whether it is that of a module.
+    let mut braces = Vec::new();
+    for at in 0..tokens.len() {
+        match tokens[at] {
+            "{" => braces.push(at >= 2 && tokens[at - 2] == "mod"),
+            "}" => drop(braces.pop()),
+            "super" => {
+                let leads_up = |pair: &&[&str]| matches!(**pair, ["super" | "self", "::"]);
+                let before = tokens[..at].rchunks(2).take_while(leads_up).count();
+                if before < braces.iter().filter(|is_module| **is_module).count() {
+                    tokens[at] = "self";
+                }
+            }
+            _ => {}
+        }
+    }
+    tokens
 }
 
 /// None for files that are no part of the library or program: tests, examples, `src/bin`.
@@ -120,15 +141,36 @@ fn use_tree(tokens: &[&str], prefix: &[String], found: &mut Vec<Use>) -> usize {
     }
 }
 
-/// For each module, the indices of the modules whose names its file uses.
+/// For each module, the indices of the modules whose names its file uses, without those inside it.
 pub(super) fn arrows(modules: &[Module<'_>]) -> Vec<BTreeSet<usize>> {
+    let mut arrows = names(modules);
+    for (module, targets) in modules.iter().zip(&mut arrows) {
+        targets.retain(|target| !modules[*target].path.starts_with(&module.path));
+    }
+    arrows
+}
+
+/// Modules that name one inside them which names them: (parent, child).
+pub(super) fn pairs(modules: &[Module<'_>]) -> Vec<(usize, usize)> {
+    let names = names(modules);
+    let inside = |parent: usize, child: usize| {
+        parent != child && modules[child].path.starts_with(&modules[parent].path)
+    };
+    let mutual = names.iter().enumerate().flat_map(|(parent, targets)| {
+        let children = targets.iter().copied().filter(move |child| inside(parent, *child));
+        children.map(move |child| (parent, child))
+    });
+    mutual.filter(|(parent, child)| names[*child].contains(parent)).collect()
+}
+
+/// For each module, the indices of all modules whose names its file uses.
+fn names(modules: &[Module<'_>]) -> Vec<BTreeSet<usize>> {
     let index = modules.iter().enumerate().map(|(at, module)| (module.path.clone(), at)).collect();
     let graph = Graph { modules, index };
     let of = |at: usize| {
         let module = &modules[at];
         let named = module.uses.iter().map(|used| used.path.clone()).chain(paths(&module.tokens));
-        let targets = named.flat_map(|path| graph.targets(at, &path, 0));
-        targets.filter(|target| !modules[*target].path.starts_with(&module.path)).collect()
+        named.flat_map(|path| graph.targets(at, &path, 0)).collect()
     };
     (0..modules.len()).map(of).collect()
 }
@@ -298,6 +340,18 @@ mod tests {
         assert_eq!(circle_of(&[root, a, b, c]), [""; 0]);
         let closing = ("c.rs", "pub struct C; use crate::B;");
         assert_eq!(circle_of(&[root, a, b, closing]), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn in_a_module_inside_a_file_super_leads_to_the_file() {
+        let code =
+            "use super::A; mod b { use super::{C, D}; fn f(a: super::super::G) {} } super::g";
+        let tokens = without_inline_modules(rust::tokens(code)).join(" ");
+        assert!(
+            tokens.contains("use self :: {") && tokens.contains("self :: super :: G"),
+            "{tokens}"
+        );
+        assert!(tokens.starts_with("use super :: A") && tokens.ends_with("super :: g"), "{tokens}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const FORBIDDEN: [(&str, &str); 5] = [
 ];
 
 /// Words that left a crate, whole or as a part of a name: (folder, word, what says it now).
-const RETIRED: [(&str, &str, &str); 12] = [
+const RETIRED: [(&str, &str, &str); 16] = [
     ("crates/array", "doubt", "needs resync"),
     ("crates/array", "marks", "dirty regions"),
     ("crates/array", "marked", "dirty"),
@@ -34,6 +34,10 @@ const RETIRED: [(&str, &str, &str); 12] = [
     ("crates/array", "settles", "a verb for what happens: loses, records, empties"),
     ("crates/array", "settled", "a verb for what happens: lost, recorded, emptied"),
     ("crates/array", "with_row", "with_parity: a row is a stripe row"),
+    ("crates/cache", "mark", "intent bit: a mark is that of a drive"),
+    ("crates/cache", "marks", "intent bits: a mark is that of a drive"),
+    ("crates/cache", "marked", "its intent bit is set: a mark is that of a drive"),
+    ("crates/cache", "partial", "masked: a partial run is one of the laboratory"),
     ("crates", "door", "export"),
     ("crates", "doors", "exports"),
     ("crates", "newcomer", "pending member"),

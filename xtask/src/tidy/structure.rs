@@ -1,6 +1,8 @@
 //! Rooms: no circle of imports inside a crate, no `impl` far from its type.
 //!
 //! - An import circle is a set of more than two files that all reach each other (see [`modules`]).
+//! - A pair is a file and one of the folder below it that name each other. The parent uses what the child
+//!   defines, and the child what the parent defines.
 //! - An inherent `impl` stands in the file that defines its type. So does a trait `impl` of a facade: the
 //!   type named like its crate (`Array` in `array`) and the `Inner` behind it. Other trait `impl`s may stand
 //!   with their trait or their user.
@@ -21,7 +23,7 @@ pub(super) fn places(files: &[SourceFile]) -> Vec<Place> {
     }
     let of = |(name, sources): (String, Vec<_>)| {
         let modules = modules::modules(&sources);
-        [in_circles(&modules), strays(&name, &modules)].concat()
+        [in_circles(&modules), pairs(&modules), strays(&name, &modules)].concat()
     };
     crates.into_iter().flat_map(of).collect()
 }
@@ -35,6 +37,15 @@ fn in_circles(modules: &[modules::Module<'_>]) -> Vec<Place> {
         })
     });
     places.collect()
+}
+
+fn pairs(modules: &[modules::Module<'_>]) -> Vec<Place> {
+    let pairs = modules::pairs(modules).into_iter().map(|(parent, child)| {
+        let parent = modules[parent].file.path.display();
+        let message = format!("names `{parent}`, which names this file");
+        Place::new(Rule::Pairs, &modules[child].file.path, 0, message)
+    });
+    pairs.collect()
 }
 
 fn strays(krate: &str, modules: &[modules::Module<'_>]) -> Vec<Place> {
@@ -120,6 +131,18 @@ mod tests {
             "impl Read for Array {} impl<'a> Read for &'a Other {} impl Read for Vec<Array> {}";
         assert_eq!(said(&[home, ("crates/array/src/a.rs", traits)]).len(), 1);
         assert_eq!(said(&[home, ("crates/array/tests/a.rs", traits)]), [""; 0]);
+    }
+
+    #[test]
+    fn a_parent_and_a_child_that_name_each_other_are_one_place() {
+        let parent = ("crates/c/src/a/mod.rs", "mod b; pub use b::B; pub struct A;");
+        let names_up = ("crates/c/src/a/b.rs", "use super::A; pub struct B;");
+        let of = "crates/c/src/a/b.rs: names `crates/c/src/a/mod.rs`, which names this file";
+        assert_eq!(said(&[parent, names_up]), [of]);
+        let names_none = ("crates/c/src/a/b.rs", "pub struct B;");
+        assert_eq!(said(&[parent, names_none]), [""; 0]);
+        let only_holds = ("crates/c/src/a/mod.rs", "mod b; pub struct A;");
+        assert_eq!(said(&[only_holds, names_up]), [""; 0]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Regions that a scrub of this start found to match, and that nobody has written since.
 
 use crate::format::bits::Bits;
-use crate::geometry::numbers::{Region, numbers};
+use crate::geometry::numbers::{GroupIndex, Region, numbers};
 
 /// The number of a region of a group, counted through the groups of one region after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub(crate) struct GroupRegion(u64);
 impl GroupRegion {
     /// A region of a group, of so many groups.
     #[inline]
-    pub(crate) fn new(group: usize, region: Region, group_count: usize) -> Self {
-        Self(region.0 * group_count as u64 + group as u64)
+    pub(crate) fn new(group: GroupIndex, region: Region, group_count: usize) -> Self {
+        Self(region.0 * group_count as u64 + group.0 as u64)
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_write_during_a_check_or_after_it_makes_a_region_changed() {
         let mut regions = MatchedRegions::new(4, 2);
-        let region = GroupRegion::new(1, Region(3), 2);
+        let region = GroupRegion::new(GroupIndex(1), Region(3), 2);
         regions.begin(region);
         assert!(!regions.is_unchanged(region), "not before the check is through");
         regions.end(region, true);
@@ -100,11 +100,11 @@ mod tests {
     #[test]
     fn a_region_of_one_group_says_nothing_of_the_same_region_of_another() {
         let mut regions = MatchedRegions::new(3, 2);
-        let last = GroupRegion::new(1, Region(2), 2);
+        let last = GroupRegion::new(GroupIndex(1), Region(2), 2);
         regions.begin(last);
         regions.end(last, true);
         for (group, region) in (0..2).flat_map(|group| (0..3).map(move |region| (group, region))) {
-            let number = GroupRegion::new(group, Region(region), 2);
+            let number = GroupRegion::new(GroupIndex(group), Region(region), 2);
             assert_eq!(regions.is_unchanged(number), number == last, "{group} {region}");
         }
     }

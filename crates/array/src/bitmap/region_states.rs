@@ -1,10 +1,12 @@
 //! The write-intent bitmap in memory: what is on the members, what is on its way, and who is in which region.
+//!
+//! The states never wait for a member. `write_intent` stores what they say, and asks them again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use voltier_block::{IoError, SECTOR_BYTES};
-use voltier_ring::{DrainRounds, Signal};
+use voltier_block::{Bytes, IoError, IoResult, SECTOR_BYTES};
+use voltier_ring::{DrainRounds, Round, Signal};
 
 use crate::format::bits::Bits;
 use crate::format::region_map::{RegionGrid, RegionMap};
@@ -17,32 +19,39 @@ const AHEAD_BYTES_MAX: u64 = 16 << 20;
 pub(crate) struct RegionStates {
     regions: RegionGrid,
     /// The map on the members; for the regions in `unstored`, the map to come.
-    pub(super) map: RefCell<RegionMap>,
+    map: RefCell<RegionMap>,
     /// Regions whose state is on its way to the members, or did not get through.
-    pub(super) unstored: RefCell<BTreeSet<Region>>,
+    unstored: RefCell<BTreeSet<Region>>,
     /// Regions with writes that may not be durable on all members: the dirty ones, and in a journal's
     /// care also others.
-    pub(super) recent: RefCell<Bits<Region>>,
+    recent: RefCell<Bits<Region>>,
     /// Regions that were entered since the last round began.
-    pub(super) touched: RefCell<Bits<Region>>,
+    touched: RefCell<Bits<Region>>,
     /// Regions whose parity is to be made anew.
-    pub(super) to_resync: RefCell<Bits<Region>>,
+    to_resync: RefCell<Bits<Region>>,
     /// Writes under way: a round of clearing waits for those that began before it.
-    pub(super) under_way: RefCell<DrainRounds>,
-    pub(super) drained: Signal,
+    under_way: RefCell<DrainRounds>,
+    drained: Signal,
     /// Regions whose state a writer waits for.
-    pub(super) wanted: RefCell<BTreeSet<Region>>,
+    wanted: RefCell<BTreeSet<Region>>,
     /// Dirty regions that may be cleared.
-    pub(super) to_clear: RefCell<Vec<Region>>,
+    to_clear: RefCell<Vec<Region>>,
     /// Regions that no member lacks any more, durably.
-    pub(super) rebuilt: RefCell<Vec<Region>>,
+    rebuilt: RefCell<Vec<Region>>,
     /// Whether the whole map is to be written, with what members lack.
-    pub(super) is_whole_wanted: Cell<bool>,
-    pub(super) is_storing: Cell<bool>,
-    pub(super) stored: Signal,
-    pub(super) failures: Cell<u64>,
-    pub(super) last_error: Cell<IoError>,
-    pub(super) has_rounds: Cell<bool>,
+    is_whole_wanted: Cell<bool>,
+    is_storing: Cell<bool>,
+    stored: Signal,
+    failures: Cell<u64>,
+    last_error: Cell<IoError>,
+    has_rounds: Cell<bool>,
+}
+
+/// The news of the map that are stored together.
+pub(super) struct Batch {
+    pub(super) wanted: BTreeSet<Region>,
+    pub(super) to_clear: Vec<Region>,
+    pub(super) is_whole: bool,
 }
 
 impl RegionStates {
@@ -80,6 +89,18 @@ impl RegionStates {
     /// The rounds belong to an array that is superseded; the next one begins its own.
     pub(crate) fn leave_rounds(&self) {
         self.has_rounds.set(false);
+    }
+
+    /// Takes the right to clear regions by rounds; false if somebody has it.
+    #[inline]
+    pub(super) fn claim_rounds(&self) -> bool {
+        !self.has_rounds.replace(true)
+    }
+
+    /// Whether there are writes that may not be durable on all members.
+    #[inline]
+    pub(super) fn has_recent(&self) -> bool {
+        !self.recent.borrow().is_empty()
     }
 
     pub(crate) fn is_written(&self, region: Region) -> bool {
@@ -120,10 +141,249 @@ impl RegionStates {
         self.touched.borrow_mut().put(region, true);
     }
 
+    /// Whether a region needs a resync; which region it is, is asked only while any does.
+    pub(super) fn needs_resync(&self, region: impl FnOnce() -> Region) -> bool {
+        let to_resync = self.to_resync.borrow();
+        !to_resync.is_empty() && to_resync.has(region())
+    }
+
     /// Regions: all, written, dirty, in need of a resync.
     pub(crate) fn counts(&self) -> [u64; 4] {
         let map = self.map.borrow();
         [map.count(), map.written.count(), map.dirty.count(), self.to_resync.borrow().count()]
+    }
+
+    /// Whether a region may be written: zeroed or written before, and dirty if it must be, durably.
+    pub(super) fn is_ready(&self, region: Region, must_be_dirty: bool) -> bool {
+        let map = self.map.borrow();
+        map.written.has(region)
+            && (!must_be_dirty || map.dirty.has(region))
+            && !self.unstored.borrow().contains(&region)
+    }
+
+    /// A write enters a region that is ready; its round, to be given back to [`leave`](Self::leave).
+    pub(super) fn enter(&self, region: Region) -> Round {
+        self.touched.borrow_mut().put(region, true);
+        self.recent.borrow_mut().put(region, true);
+        self.under_way.borrow_mut().begin()
+    }
+
+    pub(super) fn leave(&self, round: Round) {
+        let is_drained = self.under_way.borrow_mut().end(round);
+        if is_drained {
+            self.drained.notify();
+        }
+    }
+
+    /// Regions that a member which was just lost may lack, and that are not dirty, durably.
+    pub(super) fn missing_and_not_dirty(&self) -> Vec<Region> {
+        let (recent, to_resync) = (self.recent.borrow(), self.to_resync.borrow());
+        let may_be_missing = recent.iter().chain(to_resync.iter());
+        may_be_missing.filter(|region| !self.is_ready(*region, true)).collect()
+    }
+
+    /// Asks for regions to be stored; whether a task has to be started that does it.
+    #[must_use]
+    pub(super) fn want(&self, regions: impl IntoIterator<Item = Region>) -> bool {
+        self.wanted.borrow_mut().extend(regions);
+        !self.is_storing.replace(true)
+    }
+
+    /// Has regions cleared with the next batch.
+    pub(super) fn want_cleared(&self, regions: Vec<Region>) {
+        self.to_clear.borrow_mut().extend(regions);
+    }
+
+    /// Has regions taken out of what members lack with the next batch.
+    pub(super) fn want_rebuilt(&self, regions: Vec<Region>) {
+        self.rebuilt.borrow_mut().extend(regions);
+    }
+
+    /// Takes what is stored together next; with nothing left the task ends.
+    pub(super) fn take_batch(&self) -> Option<Batch> {
+        let (wanted, to_clear) = (self.wanted.take(), self.to_clear.take());
+        let is_whole = self.is_whole_wanted.replace(false);
+        let is_more = is_whole || !self.rebuilt.borrow().is_empty();
+        if wanted.is_empty() && to_clear.is_empty() && !is_more {
+            self.is_storing.set(false);
+            self.stored.notify();
+            return None;
+        }
+        Some(Batch { wanted, to_clear, is_whole })
+    }
+
+    /// Tells all who wait what became of a batch.
+    pub(super) fn end_batch(&self, result: IoResult<()>) {
+        if let Err(error) = result {
+            self.last_error.set(error);
+            self.failures.set(self.failures.get() + 1);
+        }
+        self.stored.notify();
+    }
+
+    /// Waits for the next batch that is stored, also when it is asked for after this call.
+    pub(super) fn next_batch(&self) -> impl Future<Output = ()> + '_ {
+        self.stored.wait()
+    }
+
+    /// Waits for the next batch, and fails if that was to bring a region and did not.
+    pub(super) fn stored_with(&self, region: Region) -> impl Future<Output = IoResult<()>> + '_ {
+        let (failures, wait) = (self.failures.get(), self.stored.wait());
+        async move {
+            wait.await;
+            let was_tried = !self.wanted.borrow().contains(&region);
+            if was_tried { self.outcome_since(failures) } else { Ok(()) }
+        }
+    }
+
+    /// Asks for the whole map, and waits for the batch that brings it.
+    pub(super) fn whole_stored(&self) -> impl Future<Output = IoResult<()>> + '_ {
+        let failures = self.failures.get();
+        self.is_whole_wanted.set(true);
+        let mut wait = self.stored.wait();
+        async move {
+            loop {
+                wait.await;
+                if !self.is_whole_wanted.get() {
+                    return self.outcome_since(failures);
+                }
+                wait = self.stored.wait();
+            }
+        }
+    }
+
+    fn outcome_since(&self, failures: u64) -> IoResult<()> {
+        if self.failures.get() == failures { Ok(()) } else { Err(self.last_error.get()) }
+    }
+
+    /// Waits for the batch that is on its way, if there is one.
+    pub(super) async fn batch_ended(&self) {
+        if self.is_storing.get() {
+            self.stored.wait().await;
+        }
+    }
+
+    /// Waits until no batch is on its way and none is asked for.
+    pub(super) async fn storing_ended(&self) {
+        self.stored.until(|| !self.is_storing.get()).await;
+    }
+
+    /// Calls regions written that are zero now or wanted, and those dirty that must be; the blocks of the map
+    /// to write. A member that is out does not have the zeroes either.
+    pub(super) fn call_written(
+        &self,
+        zeroed: &BTreeSet<Region>,
+        wanted: &BTreeSet<Region>,
+        must_be_dirty: bool,
+        is_degraded: bool,
+    ) -> BTreeSet<u64> {
+        let (mut map, mut unstored) = (self.map.borrow_mut(), self.unstored.borrow_mut());
+        let mut blocks = BTreeSet::new();
+        for &region in zeroed.iter().chain(wanted) {
+            map.written.put(region, true);
+            let is_dirty = if wanted.contains(&region) { must_be_dirty } else { is_degraded };
+            if is_dirty {
+                map.dirty.put(region, true);
+            }
+            unstored.insert(region);
+            blocks.insert(map.block_of(region));
+        }
+        blocks
+    }
+
+    /// Clears regions that nobody has entered since and nobody wants; the blocks of the map to write.
+    pub(super) fn call_cleared(
+        &self,
+        to_clear: &[Region],
+        wanted: &BTreeSet<Region>,
+    ) -> BTreeSet<u64> {
+        let (mut map, touched) = (self.map.borrow_mut(), self.touched.borrow());
+        let mut blocks = BTreeSet::new();
+        for &region in to_clear.iter().filter(|region| !touched.has(**region)) {
+            self.recent.borrow_mut().put(region, false);
+            if map.dirty.has(region) && !wanted.contains(&region) {
+                map.dirty.put(region, false);
+                blocks.insert(map.block_of(region));
+            }
+        }
+        blocks
+    }
+
+    /// Says of every region whether a member lacks it; all blocks of the map are to be written.
+    pub(super) fn call_missing(&self, is_missing: impl Fn(Region, bool) -> bool) -> BTreeSet<u64> {
+        self.rebuilt.take();
+        let mut map = self.map.borrow_mut();
+        for region in each(Region(0)..Region(map.count())) {
+            let was_missing = map.missing.has(region);
+            map.missing.put(region, is_missing(region, was_missing));
+        }
+        (0..map.block_count()).collect()
+    }
+
+    /// Takes out of what members lack what was rebuilt and is there; the blocks of the map to write.
+    pub(super) fn call_rebuilt(&self, is_there: impl Fn(Region) -> bool) -> BTreeSet<u64> {
+        let (mut map, rebuilt) = (self.map.borrow_mut(), self.rebuilt.take());
+        let gone: Vec<Region> = rebuilt.into_iter().filter(|region| is_there(*region)).collect();
+        gone.iter().for_each(|region| map.missing.put(*region, false));
+        gone.iter().map(|region| map.block_of(*region)).collect()
+    }
+
+    /// All members have these regions as the map says.
+    pub(super) fn note_stored(&self, zeroed: &BTreeSet<Region>, wanted: &BTreeSet<Region>) {
+        let is_stored = |region: &Region| zeroed.contains(region) || wanted.contains(region);
+        self.unstored.borrow_mut().retain(|region| !is_stored(region));
+    }
+
+    /// A block of the map as it is now, as the next version of the block.
+    pub(super) fn next_version(&self, block: u64) -> Bytes {
+        let mut map = self.map.borrow_mut();
+        map.count_up(block);
+        Bytes::copy_of(&map.encode(block))
+    }
+
+    /// Clears all dirty regions; the blocks of the map to write.
+    pub(super) fn call_all_cleared(&self) -> BTreeSet<u64> {
+        let mut map = self.map.borrow_mut();
+        let blocks = map.dirty.iter().map(|region| map.block_of(region)).collect();
+        map.dirty.clear();
+        self.recent.borrow_mut().clear();
+        blocks
+    }
+
+    /// Calls regions from one on never written; the blocks of the map to write.
+    pub(super) fn call_blank_from(&self, first: Region) -> BTreeSet<u64> {
+        let mut map = self.map.borrow_mut();
+        let written: Vec<Region> = map.written.iter().filter(|it| *it >= first).collect();
+        for &region in &written {
+            map.written.put(region, false);
+            map.dirty.put(region, false);
+            self.recent.borrow_mut().put(region, false);
+            self.touched.borrow_mut().put(region, false);
+        }
+        written.into_iter().map(|region| map.block_of(region)).collect()
+    }
+
+    /// Begins a round: the regions that nobody entered in the one before.
+    pub(super) fn begin_round(&self) -> Vec<Region> {
+        let (recent, mut touched) = (self.recent.borrow(), self.touched.borrow_mut());
+        let to_resync = self.to_resync.borrow();
+        let is_idle = |region: &Region| !touched.has(*region) && !to_resync.has(*region);
+        let idle = recent.iter().filter(is_idle).collect();
+        touched.clear();
+        self.under_way.borrow_mut().advance();
+        idle
+    }
+
+    /// Waits for the writes that began before the round.
+    pub(super) async fn writes_before_ended(&self) {
+        self.drained.until(|| self.under_way.borrow().is_drained()).await;
+    }
+
+    /// The round is over; whether there is to be another one.
+    pub(super) fn end_round(&self) -> bool {
+        let is_more = self.has_recent();
+        self.has_rounds.set(is_more);
+        is_more
     }
 
     /// Regions that these need to be zero and are not, and some ahead of those that follow a run of

@@ -11,18 +11,18 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use voltier_block::{BlockDevice, Bytes, Durability, IoResult, Lba, Nanos, SectorRange};
+use voltier_block::{BlockDevice, Durability, IoResult, Lba, Nanos, SectorRange};
 use voltier_ring::{Handle, Round};
 
 use crate::bitmap::matched::{GroupRegion, MatchedRegions};
-use crate::bitmap::region_states::RegionStates;
+use crate::bitmap::region_states::{Batch, RegionStates};
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::format::consistency::Consistency;
 use crate::format::member_layout::MAP_START_BYTES;
 use crate::format::region_map::{MAP_BLOCK_BYTES, RegionGrid};
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{Region, StripeNumber, each};
+use crate::geometry::numbers::{GroupIndex, Region, StripeNumber};
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::member_set::MemberSet;
@@ -61,19 +61,8 @@ impl Drop for RegionGuard {
         // A check that began beside the write may have seen the stripe before it.
         self.matched.borrow_mut().note_write(self.group_region);
         let Some((states, round)) = &self.states else { return };
-        let is_drained = states.under_way.borrow_mut().end(*round);
-        if is_drained {
-            states.drained.notify();
-        }
+        states.leave(*round);
     }
-}
-
-/// Whether a region may be written: zeroed or written before, and dirty if it must be, durably.
-fn is_ready(states: &RegionStates, region: Region, must_be_dirty: bool) -> bool {
-    let map = states.map.borrow();
-    map.written.has(region)
-        && (!must_be_dirty || map.dirty.has(region))
-        && !states.unstored.borrow().contains(&region)
 }
 
 impl<D: BlockDevice> Bitmap<D> {
@@ -104,17 +93,17 @@ impl<D: BlockDevice> Bitmap<D> {
         self.group_region(self.geometry.group_of(stripe), self.region_of(stripe))
     }
 
-    fn group_region(&self, group: usize, region: Region) -> GroupRegion {
+    fn group_region(&self, group: GroupIndex, region: Region) -> GroupRegion {
         GroupRegion::new(group, region, self.geometry.group_count())
     }
 
     /// A scrub begins to check a region of a group.
-    pub(crate) fn begin_check(&self, group: usize, region: Region) {
+    pub(crate) fn begin_check(&self, group: GroupIndex, region: Region) {
         self.matched.borrow_mut().begin(self.group_region(group, region));
     }
 
     /// The scrub has checked the region, all of it or not.
-    pub(crate) fn end_check(&self, group: usize, region: Region, is_whole: bool) {
+    pub(crate) fn end_check(&self, group: GroupIndex, region: Region, is_whole: bool) {
         self.matched.borrow_mut().end(self.group_region(group, region), is_whole);
     }
 
@@ -163,8 +152,7 @@ impl<D: BlockDevice> Bitmap<D> {
     /// Whether the parity of a stripe may not match.
     pub(crate) fn needs_resync(&self, stripe: StripeNumber) -> bool {
         let Some(states) = &self.states else { return false };
-        let to_resync = states.to_resync.borrow();
-        !to_resync.is_empty() && to_resync.has(self.region_of(stripe))
+        states.needs_resync(|| self.region_of(stripe))
     }
 
     pub(crate) fn is_written(&self, region: Region) -> bool {
@@ -259,13 +247,11 @@ impl<D: BlockDevice> Bitmap<D> {
         self.matched.borrow_mut().note_write(group_region);
         let mut guard = RegionGuard { states: None, matched: self.matched.clone(), group_region };
         let Some(states) = &self.states else { return Ok(guard) };
-        while !is_ready(states, region, self.must_be_dirty()) {
+        while !states.is_ready(region, self.must_be_dirty()) {
             self.membership.recorded().await?;
             self.store_region(states, region).await?;
         }
-        states.touched.borrow_mut().put(region, true);
-        states.recent.borrow_mut().put(region, true);
-        let round = states.under_way.borrow_mut().begin();
+        let round = states.enter(region);
         self.begin_rounds();
         guard.states = Some((states.clone(), round));
         Ok(guard)
@@ -277,18 +263,11 @@ impl<D: BlockDevice> Bitmap<D> {
         if self.geometry.parity_chunks() == 0 || canary::is(Canary::DirtyForgotten) {
             return Ok(());
         }
-        let missing: Vec<Region> = {
-            let (recent, to_resync) = (states.recent.borrow(), states.to_resync.borrow());
-            recent
-                .iter()
-                .chain(to_resync.iter())
-                .filter(|it| !is_ready(states, *it, true))
-                .collect()
-        };
+        let missing = states.missing_and_not_dirty();
         // All of them together: the first one takes the others along.
         self.want_stored(missing.iter().copied());
         for region in missing {
-            while !is_ready(states, region, true) {
+            while !states.is_ready(region, true) {
                 self.store_region(states, region).await?;
             }
         }
@@ -297,19 +276,14 @@ impl<D: BlockDevice> Bitmap<D> {
 
     /// Waits for the next batch that is stored, and has this region in it or in the one behind it.
     async fn store_region(self: &Rc<Self>, states: &RegionStates, region: Region) -> IoResult<()> {
-        let failures = states.failures.get();
-        let wait = states.stored.wait();
+        let stored = states.stored_with(region);
         self.want_stored([region]);
-        wait.await;
-        let was_tried = !states.wanted.borrow().contains(&region);
-        let has_failed = states.failures.get() != failures && was_tried;
-        if has_failed { Err(states.last_error.get()) } else { Ok(()) }
+        stored.await
     }
 
     fn want_stored(self: &Rc<Self>, regions: impl IntoIterator<Item = Region>) {
         let Some(states) = self.states.as_deref() else { return };
-        states.wanted.borrow_mut().extend(regions);
-        if !states.is_storing.replace(true) {
+        if states.want(regions) {
             let inner = self.clone();
             drop(self.handle.spawn(async move { inner.store_wanted().await }));
         }
@@ -317,34 +291,18 @@ impl<D: BlockDevice> Bitmap<D> {
 
     async fn store_wanted(self: Rc<Self>) {
         let Some(states) = self.states.as_deref() else { return };
-        loop {
-            let wanted = states.wanted.take();
-            let to_clear = states.to_clear.take();
-            let is_whole = states.is_whole_wanted.replace(false);
-            let is_more = is_whole || !states.rebuilt.borrow().is_empty();
-            if wanted.is_empty() && to_clear.is_empty() && !is_more {
-                break;
-            }
-            if let Err(error) = self.store_batch(states, wanted, to_clear, is_whole).await {
-                states.last_error.set(error);
-                states.failures.set(states.failures.get() + 1);
-            }
-            states.stored.notify();
+        while let Some(batch) = states.take_batch() {
+            states.end_batch(self.store_batch(states, batch).await);
         }
-        states.is_storing.set(false);
-        states.stored.notify();
     }
 
-    async fn store_batch(
-        self: &Rc<Self>,
-        states: &RegionStates,
-        mut wanted: BTreeSet<Region>,
-        to_clear: Vec<Region>,
-        is_whole: bool,
-    ) -> IoResult<()> {
+    /// Stores a batch: regions are zero before the map calls them written, and the map is on all members
+    /// before anybody relies on it.
+    async fn store_batch(self: &Rc<Self>, states: &RegionStates, batch: Batch) -> IoResult<()> {
+        let Batch { mut wanted, to_clear, is_whole } = batch;
         // Asked for again while they were on their way. Storing them once more would have those wait
         // who are about to see that they are there.
-        wanted.retain(|region| !is_ready(states, *region, self.must_be_dirty()));
+        wanted.retain(|region| !states.is_ready(*region, self.must_be_dirty()));
         let mut zeroed = states.to_zero(&wanted);
         if !zeroed.is_empty() {
             self.zero_regions(&zeroed).await?;
@@ -356,91 +314,54 @@ impl<D: BlockDevice> Bitmap<D> {
             zeroed.clear();
         }
         let is_degraded = self.members.is_degraded();
-        let must_be_dirty = self.must_be_dirty();
-        let mut blocks = BTreeSet::new();
-        {
-            let mut map = states.map.borrow_mut();
-            for &region in zeroed.iter().chain(&wanted) {
-                map.written.put(region, true);
-                // A member that is out does not have the zeroes either.
-                let is_dirty = if wanted.contains(&region) { must_be_dirty } else { is_degraded };
-                if is_dirty {
-                    map.dirty.put(region, true);
-                }
-                states.unstored.borrow_mut().insert(region);
-                blocks.insert(map.block_of(region));
-            }
-            let touched = states.touched.borrow();
-            let may_go = |region: &&Region| !is_degraded && !touched.has(**region);
-            for &region in to_clear.iter().filter(may_go) {
-                states.recent.borrow_mut().put(region, false);
-                if map.dirty.has(region) && !wanted.contains(&region) {
-                    map.dirty.put(region, false);
-                    blocks.insert(map.block_of(region));
-                }
-            }
+        let mut blocks = states.call_written(&zeroed, &wanted, self.must_be_dirty(), is_degraded);
+        if !is_degraded {
+            blocks.extend(states.call_cleared(&to_clear, &wanted));
         }
-        blocks.extend(self.change_missing(states, is_whole));
+        blocks.extend(self.call_missing(states, is_whole));
         self.write_map_blocks(states, blocks).await?;
-        states.unstored.borrow_mut().retain(|it| !zeroed.contains(it) && !wanted.contains(it));
+        states.note_stored(&zeroed, &wanted);
         Ok(())
     }
 
     /// Puts into the map what members lack, or takes out what they have now; the blocks to write.
-    fn change_missing(&self, states: &RegionStates, is_whole: bool) -> BTreeSet<u64> {
-        let (mut map, rebuilt) = (states.map.borrow_mut(), states.rebuilt.take());
+    fn call_missing(&self, states: &RegionStates, is_whole: bool) -> BTreeSet<u64> {
         // A member that was lost while it was filled may be on record as one that is: what it lacks
         // stays in the map until it is not.
         let is_kept = self.membership.has_unrecorded_loss(&self.members);
         let is_missing = |region| self.members.iter().any(|member| member.lacks(region));
-        if is_whole {
-            // One that takes the place of the member it was a copy of was not on record, and what it was
-            // given since the last flush goes with the power.
-            let unflushed = self.unflushed();
-            for region in each(Region(0)..Region(map.count())) {
-                let is_in_map = is_kept && map.missing.has(region);
-                let may_go = unflushed.contains(&region);
-                map.missing.put(region, is_in_map || may_go || is_missing(region));
-            }
-            return (0..map.block_count()).collect();
+        if !is_whole {
+            return states.call_rebuilt(|region| !is_kept && !is_missing(region));
         }
-        let is_there = |region: &Region| !is_kept && !is_missing(*region);
-        let gone: Vec<Region> = rebuilt.into_iter().filter(is_there).collect();
-        gone.iter().for_each(|region| map.missing.put(*region, false));
-        gone.iter().map(|region| map.block_of(*region)).collect()
+        // One that takes the place of the member it was a copy of was not on record, and what it was
+        // given since the last flush goes with the power.
+        let unflushed = self.unflushed();
+        states.call_missing(|region, was_missing| {
+            (is_kept && was_missing) || unflushed.contains(&region) || is_missing(region)
+        })
     }
 
     /// Writes the whole map to all members, with what those lack that are being rebuilt.
     pub(crate) async fn store_whole_map(self: &Rc<Self>) -> IoResult<()> {
         let Some(states) = self.states.as_deref() else { return Ok(()) };
-        let failures = states.failures.get();
-        states.is_whole_wanted.set(true);
-        let mut wait = states.stored.wait();
+        let stored = states.whole_stored();
         self.want_stored([]);
-        loop {
-            wait.await;
-            if !states.is_whole_wanted.get() {
-                break;
-            }
-            wait = states.stored.wait();
-        }
-        if states.failures.get() == failures { Ok(()) } else { Err(states.last_error.get()) }
+        stored.await
     }
 
     /// Takes out of the map what no member lacks any more, durably.
     pub(crate) async fn store_rebuilt(self: &Rc<Self>, regions: Vec<Region>) {
         let Some(states) = self.states.as_deref() else { return };
-        states.rebuilt.borrow_mut().extend(regions);
-        let wait = states.stored.wait();
+        states.want_rebuilt(regions);
+        let wait = states.next_batch();
         self.want_stored([]);
         wait.await;
     }
 
     /// Waits until regions that are being made zero now are: without a member that came meanwhile.
     pub(crate) async fn zeroing_ended(&self) {
-        let Some(states) = self.states.as_deref() else { return };
-        if states.is_storing.get() {
-            states.stored.wait().await;
+        if let Some(states) = &self.states {
+            states.batch_ended().await;
         }
     }
 
@@ -481,11 +402,7 @@ impl<D: BlockDevice> Bitmap<D> {
     ) -> IoResult<()> {
         let mut writes = Vec::new();
         for block in blocks {
-            let bytes = {
-                let mut map = states.map.borrow_mut();
-                map.count_up(block);
-                Bytes::copy_of(&map.encode(block))
-            };
+            let bytes = states.next_version(block);
             let at = Lba::from_bytes(MAP_START_BYTES + block * MAP_BLOCK_BYTES);
             let all = self.members.indexes();
             writes.extend(
@@ -500,10 +417,7 @@ impl<D: BlockDevice> Bitmap<D> {
     /// Starts the rounds that clear regions, unless there are some or nothing is to be cleared.
     pub(crate) fn begin_rounds(self: &Rc<Self>) {
         let Some(states) = self.states.as_deref() else { return };
-        if states.recent.borrow().is_empty()
-            || self.members.is_degraded()
-            || states.has_rounds.replace(true)
-        {
+        if !states.has_recent() || self.members.is_degraded() || !states.claim_rounds() {
             return;
         }
         let (handle, inner) = (self.handle.clone(), Rc::downgrade(self));
@@ -529,60 +443,32 @@ impl<D: BlockDevice> Bitmap<D> {
         if self.members.is_degraded() {
             return Ok(());
         }
-        states.stored.until(|| !states.is_storing.get()).await;
-        let blocks: BTreeSet<u64> = {
-            let mut map = states.map.borrow_mut();
-            let blocks = map.dirty.iter().map(|region| map.block_of(region)).collect();
-            map.dirty.clear();
-            blocks
-        };
-        states.recent.borrow_mut().clear();
-        self.write_map_blocks(states, blocks).await
+        states.storing_ended().await;
+        self.write_map_blocks(states, states.call_all_cleared()).await
     }
 
     /// Has regions from one on called never written, durably. Nothing is under way.
     pub(crate) async fn forget_written_from(self: &Rc<Self>, first: Region) -> IoResult<()> {
         let Some(states) = self.states.as_deref() else { return Ok(()) };
-        states.stored.until(|| !states.is_storing.get()).await;
-        let blocks: BTreeSet<u64> = {
-            let mut map = states.map.borrow_mut();
-            let written: Vec<Region> = map.written.iter().filter(|it| *it >= first).collect();
-            for &region in &written {
-                map.written.put(region, false);
-                map.dirty.put(region, false);
-                states.recent.borrow_mut().put(region, false);
-                states.touched.borrow_mut().put(region, false);
-            }
-            written.into_iter().map(|region| map.block_of(region)).collect()
-        };
-        self.write_map_blocks(states, blocks).await
+        states.storing_ended().await;
+        self.write_map_blocks(states, states.call_blank_from(first)).await
     }
 
     /// One round; whether there is to be another one.
     pub(crate) async fn clear_idle(self: &Rc<Self>) -> bool {
         let Some(states) = self.states.as_deref() else { return false };
         if self.members.is_degraded() || self.membership.is_closed() {
-            states.has_rounds.set(false);
+            states.leave_rounds();
             return false;
         }
-        let idle: Vec<Region> = {
-            let (recent, mut touched) = (states.recent.borrow(), states.touched.borrow_mut());
-            let to_resync = states.to_resync.borrow();
-            let is_idle = |region: &Region| !touched.has(*region) && !to_resync.has(*region);
-            let idle = recent.iter().filter(is_idle).collect();
-            touched.clear();
-            idle
-        };
-        states.under_way.borrow_mut().advance();
-        states.drained.until(|| states.under_way.borrow().is_drained()).await;
+        let idle = states.begin_round();
+        states.writes_before_ended().await;
         if self.members.flush().await.is_ok() && !idle.is_empty() {
-            states.to_clear.borrow_mut().extend(idle);
-            let wait = states.stored.wait();
+            states.want_cleared(idle);
+            let wait = states.next_batch();
             self.want_stored([]);
             wait.await;
         }
-        let is_more = !states.recent.borrow().is_empty();
-        states.has_rounds.set(is_more);
-        is_more
+        states.end_round()
     }
 }

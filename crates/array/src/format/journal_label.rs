@@ -26,34 +26,6 @@ const RING_BYTES_MAX: u64 = 512 * MIB;
 const FIRST_VERSION: u32 = 2;
 const BLOCK_BYTES: usize = 4 * KIB as usize;
 
-/// The state of a journal device in the array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JournalState {
-    /// The device takes the records of all members.
-    InService,
-    /// The device was given up: the journal is on the members again.
-    Lost,
-}
-
-impl JournalState {
-    pub(crate) const ALL: [Self; 2] = [Self::InService, Self::Lost];
-
-    pub(crate) fn code(self) -> u32 {
-        self as u32 + 1
-    }
-}
-
-/// A device of its own for the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalRecord {
-    /// The device's uuid.
-    pub uuid: [u8; 16],
-    /// The device's state in the array.
-    pub state: JournalState,
-    /// The event with which it came to be that.
-    pub since_event: u64,
-}
-
 /// The label of a journal device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalLabel {

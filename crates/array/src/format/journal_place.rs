@@ -52,6 +52,11 @@ impl JournalPlace {
         (self.sectors / BLOCK_SECTORS).saturating_sub(LABEL_COPIES)
     }
 
+    /// The owner that a ring at this place names.
+    pub(crate) const fn owner(self, array: [u8; 16], ring: RingIndex) -> Owner {
+        Owner { array, ring, blocks: self.blocks() }
+    }
+
     /// Where the label of this number goes.
     pub(crate) const fn label_lba(self, number: u64) -> Lba {
         self.start.plus(number % LABEL_COPIES * BLOCK_SECTORS)
@@ -61,12 +66,6 @@ impl JournalPlace {
     pub(crate) const fn range_of(self, block: u64, blocks: u64) -> SectorRange {
         let start = self.start.plus((LABEL_COPIES + block) * BLOCK_SECTORS);
         SectorRange::new(start, blocks * BLOCK_SECTORS)
-    }
-}
-
-impl JournalOptions {
-    pub(crate) fn owner(&self, ring: RingIndex, place: JournalPlace) -> Owner {
-        Owner { array: self.array, ring, blocks: place.blocks() }
     }
 }
 

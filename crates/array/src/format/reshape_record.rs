@@ -1,13 +1,14 @@
-//! The checkpoint of a capacity expansion, as superblocks hold it.
+//! The frontier of a capacity expansion, as superblocks hold it.
 
+use crate::geometry::numbers::Section;
 use crate::geometry::shapes::Shapes;
 
 /// Where a move is, as all members say it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReshapeRecord {
-    /// Units that have the new shape.
-    pub checkpoint: u64,
-    /// Of the chunks of the next unit so many sectors have it too: above zero after a crash alone.
+    /// The first section that has the old shape.
+    pub frontier: Section,
+    /// Of the chunks of the next section so many sectors have it too: above zero after a crash alone.
     pub moved_sectors: u64,
     /// So many sectors behind those are kept on all members for the case of a crash; none if 0.
     pub backed_up_sectors: u64,
@@ -16,7 +17,7 @@ pub struct ReshapeRecord {
 }
 
 impl ReshapeRecord {
-    /// Whether a unit has neither the one shape nor the other.
+    /// Whether a section has neither the one shape nor the other.
     pub(crate) const fn is_between(&self) -> bool {
         self.moved_sectors > 0 || self.backed_up_sectors > 0
     }
@@ -30,8 +31,8 @@ impl ReshapeRecord {
         let is_in_chunk = self.moved_sectors < chunk_sectors && sectors <= chunk_sectors;
         let are_blocks = (self.moved_sectors | self.backed_up_sectors).is_multiple_of(8);
         // Only the first ones are moved over themselves.
-        let is_over_itself = self.checkpoint < shapes.end().min(shapes.unit_rows());
-        self.checkpoint <= shapes.end()
+        let is_over_itself = self.frontier < shapes.end().min(Section(shapes.section_rows()));
+        self.frontier <= shapes.end()
             && is_in_chunk
             && are_blocks
             && (is_over_itself || !self.is_between())

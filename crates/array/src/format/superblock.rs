@@ -11,7 +11,6 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::format::checksum::{COUNTER_MAX, CRC_AT, Rejected, check_head, seal};
 use crate::format::consistency::Consistency;
-use crate::format::journal_label::{JournalRecord, JournalState};
 use crate::format::journal_place::{JournalOptions, JournalPlace};
 use crate::format::member_layout::{
     AREA_ALIGN_BYTES, MAP_START_BYTES, MemberLayout, SUPERBLOCK_BYTES,
@@ -20,7 +19,7 @@ use crate::format::region_map::RegionGrid;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::level::{Layout, Level};
-use crate::geometry::numbers::MemberIndex;
+use crate::geometry::numbers::{MemberIndex, Section};
 use crate::geometry::shapes::Shapes;
 
 /// First bytes of every member of an array.
@@ -77,6 +76,34 @@ pub struct MemberRecord {
     pub uuid: [u8; 16],
     /// The member's state in the array.
     pub state: MemberState,
+    /// The event with which it came to be that.
+    pub since_event: u64,
+}
+
+/// The state of a journal device in the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalState {
+    /// The device takes the records of all members.
+    InService,
+    /// The device was given up: the journal is on the members again.
+    Lost,
+}
+
+impl JournalState {
+    const ALL: [Self; 2] = [Self::InService, Self::Lost];
+
+    fn code(self) -> u32 {
+        self as u32 + 1
+    }
+}
+
+/// A device of its own for the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalRecord {
+    /// The device's uuid.
+    pub uuid: [u8; 16],
+    /// The device's state in the array.
+    pub state: JournalState,
     /// The event with which it came to be that.
     pub since_event: u64,
 }
@@ -188,7 +215,7 @@ struct Raw {
     /// From here on since version 3.
     is_reshaping: U32,
     reserved_reshape: U32,
-    reshape_checkpoint: U64,
+    reshape_frontier: U64,
     reshape_moved: U64,
     reshape_backed_up: U64,
     reshape_redo_from: U64,
@@ -372,7 +399,7 @@ impl Superblock {
         raw.needs_resync = u32::from(array.needs_resync).into();
         if let Some(reshape) = array.reshape {
             raw.is_reshaping = 1.into();
-            raw.reshape_checkpoint = reshape.checkpoint.into();
+            raw.reshape_frontier = reshape.frontier.0.into();
             raw.reshape_moved = reshape.moved_sectors.into();
             raw.reshape_backed_up = reshape.backed_up_sectors.into();
             raw.reshape_redo_from = reshape.redo_from.into();
@@ -487,7 +514,7 @@ impl Raw {
             _ => return None,
         }
         let record = ReshapeRecord {
-            checkpoint: self.reshape_checkpoint.get(),
+            frontier: Section(self.reshape_frontier.get()),
             moved_sectors: self.reshape_moved.get(),
             backed_up_sectors: self.reshape_backed_up.get(),
             redo_from: self.reshape_redo_from.get(),

@@ -13,7 +13,7 @@ use voltier_parity::ROWS_MAX;
 use crate::geometry::level::{
     CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, GeometryError, Layout, Level, Shape,
 };
-use crate::geometry::numbers::{MemberIndex, Row, StripeNumber};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, StripeNumber};
 
 /// A sector of the volume, as a place in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +153,11 @@ impl Geometry {
         self.shape.groups
     }
 
+    /// The groups, in order.
+    pub fn groups(&self) -> impl Iterator<Item = GroupIndex> + Clone + use<> {
+        (0..self.shape.groups).map(GroupIndex)
+    }
+
     /// Chunks in a stripe, parities included: the members of a group.
     pub const fn width(&self) -> usize {
         self.shape.width
@@ -217,8 +222,8 @@ impl Geometry {
 
     /// The group a stripe is on.
     #[inline]
-    pub const fn group_of(&self, stripe: StripeNumber) -> usize {
-        (stripe.0 % self.shape.groups as u64) as usize
+    pub const fn group_of(&self, stripe: StripeNumber) -> GroupIndex {
+        GroupIndex((stripe.0 % self.shape.groups as u64) as usize)
     }
 
     /// The row of chunks that a stripe is on its members.
@@ -229,8 +234,8 @@ impl Geometry {
 
     /// The stripe that is a row of a group's members.
     #[inline]
-    pub const fn stripe_of(&self, group: usize, row: Row) -> StripeNumber {
-        StripeNumber(row.0 * self.shape.groups as u64 + group as u64)
+    pub const fn stripe_of(&self, group: GroupIndex, row: Row) -> StripeNumber {
+        StripeNumber(row.0 * self.shape.groups as u64 + group.0 as u64)
     }
 
     /// The row of a sector of a member.
@@ -246,14 +251,17 @@ impl Geometry {
     }
 
     /// The members of a group, ascending: all stripes of the group are on these.
-    pub fn members_of(&self, group: usize) -> impl Iterator<Item = MemberIndex> + Clone + use<> {
+    pub fn members_of(
+        &self,
+        GroupIndex(group): GroupIndex,
+    ) -> impl Iterator<Item = MemberIndex> + Clone + use<> {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
         let added = (groups * base + group..self.member_count()).step_by(groups);
         (group * base..(group + 1) * base).chain(added).map(MemberIndex)
     }
 
     /// The group of a member.
-    pub const fn group_of_member(&self, member: MemberIndex) -> usize {
+    pub const fn group_of_member(&self, member: MemberIndex) -> GroupIndex {
         self.place_in_group(member).0
     }
 
@@ -272,11 +280,11 @@ impl Geometry {
     }
 
     /// The group of a member and its place in it.
-    const fn place_in_group(&self, member: MemberIndex) -> (usize, usize) {
+    const fn place_in_group(&self, member: MemberIndex) -> (GroupIndex, usize) {
         let (base, groups) = (self.shape.width - self.added(), self.shape.groups);
         match member.0.checked_sub(groups * base) {
-            None => (member.0 / base, member.0 % base),
-            Some(added) => (added % groups, base + added / groups),
+            None => (GroupIndex(member.0 / base), member.0 % base),
+            Some(added) => (GroupIndex(added % groups), base + added / groups),
         }
     }
 
@@ -417,7 +425,7 @@ impl Geometry {
 /// The members of the slots of one stripe: group and parity are computed once for all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotMembers {
-    group: usize,
+    group: GroupIndex,
     groups: usize,
     /// Members of a group without those of added parity rows.
     base: usize,
@@ -436,8 +444,8 @@ impl SlotMembers {
     pub(crate) fn member_of(self, slot: usize) -> MemberIndex {
         let index = self.index_of(slot);
         MemberIndex(match index.checked_sub(self.base) {
-            None => self.group * self.base + index,
-            Some(added) => self.groups * self.base + added * self.groups + self.group,
+            None => self.group.0 * self.base + index,
+            Some(added) => self.groups * self.base + added * self.groups + self.group.0,
         })
     }
 

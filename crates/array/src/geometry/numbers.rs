@@ -73,7 +73,7 @@ macro_rules! counted {
     )* };
 }
 
-counted! { StripeNumber Row Region }
+counted! { StripeNumber Row Region Section }
 
 /// The number of a stripe, in the order of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,11 +90,27 @@ pub struct Row(pub u64);
 #[repr(transparent)]
 pub(crate) struct Region(pub(crate) u64);
 
+/// The number of a section: the stripe rows that hold what one row more of an older shape did. Where the shape
+/// changes, between two sections, is the frontier of a capacity expansion: the first section of the older shape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Section(pub u64);
+
 /// The index of a member in its array; errors, news and reports have it as a plain number. A slot is another
 /// number: the place of a member's chunk in the parity code of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct MemberIndex(pub usize);
+
+/// The index of a group of members that protect each other; errors and reports have it as a plain number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct GroupIndex(pub usize);
+
+impl GroupIndex {
+    /// The first group: the only one of most levels.
+    pub(crate) const FIRST: Self = Self(0);
+}
 
 impl MemberIndex {
     /// The members of an array of so many, in order.

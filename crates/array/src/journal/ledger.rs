@@ -1,40 +1,35 @@
-//! The journal's state in memory: all transactions, the room of every ring, and what waits to be
-//! written there. Pure bookkeeping.
-//!
-//! Batches follow each other; one that does not fit before the end goes to block 0. The walk of a
-//! replay does the same: the next batch is where the last one ends, or at block 0, or nowhere.
+//! The journal's state in memory: all transactions, and the rings that they are recorded in. Bookkeeping: the
+//! ledger knows no device. It changes by what a transaction, a pause or a flush tells it.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::BTreeSet;
 
-use voltier_block::{IoError, IoResult, Lba, Payload, SECTOR_BYTES};
+use voltier_block::{IoError, IoResult};
 use voltier_ring::Signal;
 
-use crate::format::journal_place::{BATCH_BLOCKS_MAX, JournalOptions, JournalPlace};
-use crate::format::journal_record::{
-    BLOCK_SECTORS, Bounds, ENTRIES_MAX, Entry, Owner, RingIndex, Start, batch_blocks,
-};
+use crate::format::journal_place::{BATCH_BLOCKS_MAX, JournalPlace};
+use crate::format::journal_record::{BLOCK_SECTORS, Bounds, ENTRIES_MAX, Owner, RingIndex};
 use crate::geometry::numbers::MemberIndex;
+use crate::journal::ring::Ring;
 
 /// The journal's knowledge of all transactions.
-pub(super) struct Transactions {
-    pub(super) next_number: u64,
+struct Transactions {
+    next_number: u64,
     /// Not in the rings of all their members yet.
-    pub(super) unrecorded: BTreeSet<u64>,
+    unrecorded: BTreeSet<u64>,
     /// Not in place yet, or not for good.
-    pub(super) open: BTreeSet<u64>,
+    open: BTreeSet<u64>,
     /// Every transaction below is durable in place.
-    pub(super) watermark: u64,
+    watermark: u64,
 }
 
 impl Transactions {
     /// The first that is not in place: a flush from now on covers all before it.
-    pub(super) fn candidate(&self) -> u64 {
+    fn candidate(&self) -> u64 {
         self.open.first().copied().unwrap_or(self.next_number)
     }
 
-    pub(super) fn begin(&mut self) -> u64 {
+    fn begin(&mut self) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
         self.unrecorded.insert(number);
@@ -42,69 +37,64 @@ impl Transactions {
         number
     }
 
-    pub(super) fn forget(&mut self, number: u64) {
+    fn forget(&mut self, number: u64) {
         self.unrecorded.remove(&number);
         self.open.remove(&number);
     }
 
-    /// Every transaction so far is durable in place, or nothing of it is.
-    pub(super) fn end_all(&mut self) {
+    fn end_all(&mut self) {
         self.unrecorded.clear();
         self.open.clear();
         self.watermark = self.next_number;
     }
 
-    pub(super) fn raise_watermark(&mut self, to: u64) {
-        self.watermark = self.watermark.max(to);
-    }
-
-    pub(super) fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> Bounds {
         let recorded_below = self.unrecorded.first().copied().unwrap_or(self.next_number);
         Bounds { watermark: self.watermark, recorded_below }
     }
 }
 
+/// Transactions stand still until this is dropped.
+pub(crate) struct Pause<'a>(&'a Ledger);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.pauses.set(self.0.pauses.get() - 1);
+        self.0.notify();
+    }
+}
+
 /// The rings of a journal and the transactions in them.
 pub(crate) struct Ledger {
-    pub(super) options: JournalOptions,
-    pub(super) transactions: RefCell<Transactions>,
+    /// Identity of the array: records of another one are not taken.
+    array: [u8; 16],
+    transactions: RefCell<Transactions>,
     /// One a member.
-    pub(super) rings: Vec<RefCell<Ring>>,
+    rings: Vec<RefCell<Ring>>,
     /// That of a device of its own, without room while there is none.
-    pub(super) device_ring: RefCell<Ring>,
+    device_ring: RefCell<Ring>,
     /// Grows when transactions go elsewhere: records from before are not looked at any more.
-    pub(super) epoch: Cell<u64>,
+    moves: Cell<u64>,
     /// Transactions whose in-place writes are under way.
-    pub(super) committing: Cell<u64>,
+    committing: Cell<u64>,
     /// A transaction has ended, the watermark has risen, a member or the journal is lost.
-    pub(super) progress: Signal,
-    pub(super) is_advancing: Cell<bool>,
+    progress: Signal,
+    is_advancing: Cell<bool>,
     /// While there are any, no transaction begins.
-    pub(super) pauses: Cell<u32>,
+    pauses: Cell<u32>,
     /// Why nothing can be journalled any more.
-    pub(super) failed: Cell<Option<IoError>>,
+    failed: Cell<Option<IoError>>,
 }
 
 impl Ledger {
-    /// The journal of an array that takes over, with further members; the first of them may have a ring.
-    /// Nothing is under way in this one, and nothing is left of it.
-    pub(crate) fn grown(&self, members: usize, added: Option<Ring>) -> Self {
-        let mut options = self.options.clone();
-        let place = options.places[0];
-        options.places.resize(members, place);
-        let life = self.rings[0].borrow().life();
-        let empty = || Ring::new(place, 1, life, 0);
-        let mut rings: Vec<Ring> = self.rings.iter().map(|ring| ring.replace(empty())).collect();
-        rings.extend(added);
-        rings.resize_with(members, empty);
-        let next_number = self.transactions.borrow().next_number;
-        let grown = Self::new(options, rings, next_number);
-        grown.transactions.swap(&self.transactions);
-        grown.failed.set(self.failed.get());
-        grown
-    }
-
-    pub(super) fn new(options: JournalOptions, rings: Vec<Ring>, next_number: u64) -> Self {
+    /// The ledger of a journal that begins: with a ring for each member, that of the journal's own device, and
+    /// the number of its first transaction.
+    pub(super) fn new(
+        array: [u8; 16],
+        rings: Vec<Ring>,
+        device_ring: Ring,
+        next_number: u64,
+    ) -> Self {
         let transactions = Transactions {
             next_number,
             unrecorded: BTreeSet::new(),
@@ -112,17 +102,44 @@ impl Ledger {
             watermark: next_number,
         };
         Self {
-            options,
+            array,
             transactions: RefCell::new(transactions),
             rings: rings.into_iter().map(RefCell::new).collect(),
-            device_ring: RefCell::new(Ring::new(JournalPlace::NONE, 1, 0, 0)),
-            epoch: Cell::new(0),
+            device_ring: RefCell::new(device_ring),
+            moves: Cell::new(0),
             committing: Cell::new(0),
             progress: Signal::new(),
             is_advancing: Cell::new(false),
             pauses: Cell::new(0),
             failed: Cell::new(None),
         }
+    }
+
+    /// The journal of an array that takes over, with further members; the first of them may have a ring.
+    /// Nothing is under way in this one, and nothing is left of it.
+    pub(crate) fn grown(&self, members: usize, added: Option<Ring>) -> Self {
+        let (place, life) = self.place_and_life(MemberIndex(0));
+        let empty = || Ring::new(place, 1, life, 0);
+        let mut rings: Vec<Ring> = self.rings.iter().map(|ring| ring.replace(empty())).collect();
+        rings.extend(added);
+        rings.resize_with(members, empty);
+        let next_number = self.transactions.borrow().next_number;
+        let grown = Self::new(self.array, rings, Ring::none(), next_number);
+        grown.transactions.swap(&self.transactions);
+        grown.failed.set(self.failed.get());
+        grown
+    }
+
+    /// The member whose ring comes next, where that ring is to be, and in which life.
+    pub(super) fn next_ring(&self) -> (MemberIndex, JournalPlace, u64) {
+        let (place, life) = self.place_and_life(MemberIndex(0));
+        (MemberIndex(self.rings.len()), place, life)
+    }
+
+    /// Where the ring of a member is, and in which life.
+    pub(super) fn place_and_life(&self, member: MemberIndex) -> (JournalPlace, u64) {
+        let ring = self.rings[member.0].borrow();
+        (ring.place(), ring.life())
     }
 
     /// A life that no ring has had.
@@ -132,13 +149,33 @@ impl Ledger {
         lives.max().unwrap_or(0) + 1
     }
 
-    /// The ring of a member, or that of the device.
-    pub(super) fn ring(&self, ring: RingIndex) -> &RefCell<Ring> {
+    fn of_ring(&self, ring: RingIndex) -> &RefCell<Ring> {
         ring.entry_in(&self.rings).unwrap_or(&self.device_ring)
     }
 
+    /// The ring of a member, or that of the device.
+    pub(super) fn ring(&self, ring: RingIndex) -> Ref<'_, Ring> {
+        self.of_ring(ring).borrow()
+    }
+
+    /// The same, to change it.
+    pub(super) fn ring_mut(&self, ring: RingIndex) -> RefMut<'_, Ring> {
+        self.of_ring(ring).borrow_mut()
+    }
+
+    /// Another ring in the place of one.
+    pub(super) fn replace_ring(&self, ring: RingIndex, new: Ring) {
+        self.of_ring(ring).replace(new);
+    }
+
+    /// The owner that a ring names, in labels and batches.
     pub(super) fn owner(&self, ring: RingIndex) -> Owner {
-        self.options.owner(ring, self.ring(ring).borrow().place())
+        self.owner_at(ring, self.ring(ring).place())
+    }
+
+    /// The same of a ring that is to be at a place.
+    pub(super) fn owner_at(&self, ring: RingIndex, place: JournalPlace) -> Owner {
+        place.owner(self.array, ring)
     }
 
     /// # Errors
@@ -153,7 +190,70 @@ impl Ledger {
         if self.failed.get().is_none() {
             self.failed.set(Some(error));
         }
-        self.progress.notify();
+        self.notify();
+    }
+
+    /// A transaction begins; its number.
+    pub(super) fn begin(&self) -> u64 {
+        self.transactions.borrow_mut().begin()
+    }
+
+    /// A transaction is recorded where nobody looks any more, and nothing of it is in place.
+    pub(super) fn forget(&self, number: u64) {
+        self.transactions.borrow_mut().forget(number);
+        self.notify();
+    }
+
+    /// A transaction is in all of its rings: in-place writes begin.
+    pub(super) fn begin_commit(&self, number: u64) {
+        self.transactions.borrow_mut().unrecorded.remove(&number);
+        self.committing.set(self.committing.get() + 1);
+    }
+
+    /// In-place writes of a transaction are over.
+    pub(super) fn end_commit(&self) {
+        self.committing.set(self.committing.get() - 1);
+        self.notify();
+    }
+
+    /// A transaction is in place, and all losses that it met are on record.
+    pub(super) fn end(&self, number: u64) {
+        self.transactions.borrow_mut().open.remove(&number);
+        self.notify();
+    }
+
+    /// Every transaction so far is durable in place, or nothing of it is.
+    pub(super) fn end_all(&self) {
+        self.transactions.borrow_mut().end_all();
+    }
+
+    /// How often transactions went elsewhere.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.get()
+    }
+
+    /// Transactions go elsewhere from now on.
+    pub(super) fn note_move(&self) {
+        self.moves.set(self.moves.get() + 1);
+    }
+
+    /// Every transaction below is durable in place.
+    pub(super) fn watermark(&self) -> u64 {
+        self.transactions.borrow().watermark
+    }
+
+    /// The first transaction that is not in place: a flush from now on covers all before it.
+    pub(super) fn candidate(&self) -> u64 {
+        self.transactions.borrow().candidate()
+    }
+
+    pub(super) fn raise_watermark(&self, to: u64) {
+        let mut transactions = self.transactions.borrow_mut();
+        transactions.watermark = transactions.watermark.max(to);
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        self.transactions.borrow().bounds()
     }
 
     /// Whether a flush now would raise the watermark, and none is under way.
@@ -163,11 +263,80 @@ impl Ledger {
         is_of_use && !self.is_advancing.get() && self.failed.get().is_none()
     }
 
+    /// Begins to raise the watermark, if that is of use; to which transaction.
+    pub(super) fn begin_advance(&self) -> Option<u64> {
+        let is_of_use = self.can_advance();
+        is_of_use.then(|| {
+            self.is_advancing.set(true);
+            self.candidate()
+        })
+    }
+
+    /// All members were flushed since, or not.
+    pub(super) fn end_advance(&self, candidate: u64, result: IoResult<()>) {
+        self.is_advancing.set(false);
+        match result {
+            Ok(()) => self.raise_watermark(candidate),
+            Err(error) => self.fail(error),
+        }
+        self.notify();
+    }
+
+    /// Keeps transactions from beginning.
+    pub(super) fn pause(&self) -> Pause<'_> {
+        self.pauses.set(self.pauses.get() + 1);
+        Pause(self)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.pauses.get() > 0
+    }
+
+    /// Waits until transactions may begin.
+    pub(super) async fn unpaused(&self) {
+        self.progress.until(|| !self.is_paused()).await;
+    }
+
     /// Whether no transaction is under way, nor anything for one.
-    pub(super) fn is_at_rest(&self) -> bool {
+    fn is_at_rest(&self) -> bool {
         let mut all = self.rings.iter().chain([&self.device_ring]);
         let rings = all.all(|ring| ring.borrow().is_at_rest());
         rings && !self.is_advancing.get() && self.transactions.borrow().open.is_empty()
+    }
+
+    /// Waits until no transaction is under way, nor anything for one.
+    ///
+    /// # Errors
+    /// When the journal has failed.
+    pub(super) async fn at_rest(&self) -> IoResult<()> {
+        self.progress.until(|| self.check().is_err() || self.is_at_rest()).await;
+        self.check()
+    }
+
+    /// Waits until no in-place writes are under way.
+    pub(super) async fn commits_ended(&self) {
+        self.progress.until(|| self.committing.get() == 0).await;
+    }
+
+    /// Waits until all transactions so far have ended: those behind have this number or a higher one.
+    ///
+    /// # Errors
+    /// When the journal has failed.
+    pub(super) async fn drained(&self) -> IoResult<u64> {
+        let next_number = self.transactions.borrow().next_number;
+        let is_drained = || self.candidate() >= next_number;
+        self.progress.until(|| self.check().is_err() || is_drained()).await;
+        self.check().map(|()| next_number)
+    }
+
+    /// Waits until something changes that a writer of a ring may wait for.
+    pub(super) async fn progress(&self) {
+        self.progress.wait().await;
+    }
+
+    /// Something changed that a writer of a ring may wait for.
+    pub(crate) fn notify(&self) {
+        self.progress.notify();
     }
 
     /// The most sectors that one transaction should bring to each member of a group of so many: rings hold
@@ -176,7 +345,7 @@ impl Ledger {
         let sectors = |place: JournalPlace| {
             (BATCH_BLOCKS_MAX.min(place.blocks() / 4)).saturating_sub(1) * BLOCK_SECTORS
         };
-        let of_members = self.options.places.iter().map(|place| sectors(*place)).min();
+        let of_members = self.rings.iter().map(|ring| sectors(ring.borrow().place())).min();
         let device = self.device_ring.borrow().place();
         // A device takes all of it in one ring.
         let of_device = (device != JournalPlace::NONE).then(|| sectors(device) / width as u64);
@@ -186,283 +355,5 @@ impl Ledger {
     /// Rows of so many members whose pieces one batch can name, whatever of them is left out.
     pub(crate) fn run_rows_max(width: usize) -> u64 {
         (ENTRIES_MAX / width) as u64
-    }
-
-    /// Something changed that a writer of a ring may wait for.
-    pub(crate) fn notify(&self) {
-        self.progress.notify();
-    }
-}
-
-/// New content of a run of sectors of a member.
-#[derive(Clone)]
-pub(crate) enum Content {
-    Data(Payload),
-    Zeroes { sectors: u64 },
-}
-
-/// The change of a transaction to one member.
-#[derive(Clone)]
-pub(crate) struct Piece {
-    pub(crate) member: MemberIndex,
-    /// Where in the member's data area.
-    pub(crate) at: Lba,
-    pub(crate) content: Content,
-}
-
-/// Rings that a transaction still waits for.
-#[derive(Default)]
-pub(crate) struct Outstanding {
-    rings: Cell<usize>,
-    done: Signal,
-}
-
-impl Outstanding {
-    pub(crate) fn of(rings: usize) -> Rc<Self> {
-        Rc::new(Self { rings: Cell::new(rings), done: Signal::new() })
-    }
-
-    fn one_less(&self) {
-        self.rings.set(self.rings.get() - 1);
-        if self.rings.get() == 0 {
-            self.done.notify();
-        }
-    }
-
-    pub(crate) async fn wait(&self) {
-        self.done.until(|| self.rings.get() == 0).await;
-    }
-}
-
-/// A piece on its way to a ring. Dropped when it is there, or never will be.
-pub(crate) struct Pending {
-    pub(crate) number: u64,
-    /// The member that it is for, in the ring of a device; none in that member's own.
-    pub(crate) member: Option<MemberIndex>,
-    pub(crate) participants: u64,
-    pub(crate) at: Lba,
-    pub(crate) content: Content,
-    pub(crate) outstanding: Rc<Outstanding>,
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.outstanding.one_less();
-    }
-}
-
-impl Pending {
-    fn data_sectors(&self) -> u64 {
-        match &self.content {
-            Content::Data(data) => data.len() as u64 / SECTOR_BYTES,
-            Content::Zeroes { .. } => 0,
-        }
-    }
-
-    pub(crate) fn entry(&self) -> Entry {
-        let (sectors, has_data) = match &self.content {
-            Content::Data(data) => (data.len() as u64 / SECTOR_BYTES, true),
-            Content::Zeroes { sectors } => (*sectors, false),
-        };
-        let entry = Entry::new(self.number, self.participants, self.at.0, sectors, has_data);
-        self.member.map_or(entry, |member| entry.on_device(member))
-    }
-}
-
-/// A batch that a replay may need.
-struct Live {
-    block: u64,
-    sequence: u64,
-    /// The highest transaction in it.
-    last_number: u64,
-}
-
-/// One member's ring in service.
-pub(crate) struct Ring {
-    place: JournalPlace,
-    /// The longest batch of several records, in blocks.
-    batch_blocks_max: u64,
-    life: u64,
-    label_number: u64,
-    /// Where the next batch goes, if it fits there.
-    head: u64,
-    next_sequence: u64,
-    /// Oldest first: all that the newest label does not give up.
-    live: VecDeque<Live>,
-    queue: VecDeque<Pending>,
-    /// Whether a task writes batches.
-    has_writer: bool,
-}
-
-impl Ring {
-    /// An empty ring of a new life, its labels written up to this number.
-    pub(crate) fn new(
-        place: JournalPlace,
-        batch_blocks_max: u64,
-        life: u64,
-        label_number: u64,
-    ) -> Self {
-        Self {
-            place,
-            batch_blocks_max,
-            life,
-            label_number,
-            head: 0,
-            next_sequence: 1,
-            live: VecDeque::new(),
-            queue: VecDeque::new(),
-            has_writer: false,
-        }
-    }
-
-    /// Queues a piece; whether a task has to be started that writes it.
-    #[must_use]
-    pub(crate) fn push(&mut self, pending: Pending) -> bool {
-        self.queue.push_back(pending);
-        !std::mem::replace(&mut self.has_writer, true)
-    }
-
-    /// Takes what goes out together next; with nothing left the task ends.
-    pub(crate) fn take_batch(&mut self) -> Vec<Pending> {
-        let mut batch = Vec::new();
-        let mut sectors = 0;
-        while let Some(number) = self.queue.front().map(|next| next.number) {
-            // One batch has all pieces of a transaction in a ring: all of them are there, or none.
-            let whole = self.queue.iter().take_while(|pending| pending.number == number);
-            let (count, more) = whole.fold((0, 0), |(count, sectors), pending| {
-                (count + 1, sectors + pending.data_sectors())
-            });
-            sectors += more;
-            let is_full =
-                batch.len() + count > ENTRIES_MAX || batch_blocks(sectors) > self.batch_blocks_max;
-            if is_full && !batch.is_empty() {
-                break;
-            }
-            batch.extend(self.queue.drain(..count));
-        }
-        self.has_writer = !batch.is_empty();
-        batch
-    }
-
-    /// Gives up what waits: the ring takes no more.
-    pub(crate) fn close(&mut self) -> VecDeque<Pending> {
-        std::mem::take(&mut self.queue)
-    }
-
-    /// Whether nothing waits and nothing is on its way.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        !self.has_writer
-    }
-
-    /// Where a batch of so many blocks can go now.
-    pub(crate) fn room_for(&self, blocks: u64) -> Option<u64> {
-        let end = self.place.blocks();
-        let Some(tail) = self.live.front().map(|oldest| oldest.block) else {
-            return Some(if self.head + blocks <= end { self.head } else { 0 });
-        };
-        if self.head <= tail {
-            return (self.head + blocks <= tail).then_some(self.head);
-        }
-        let places = [(self.head, end), (0, tail)];
-        places.iter().find(|(start, end)| start + blocks <= *end).map(|(start, _)| *start)
-    }
-
-    /// Whether more than half of the ring is in use, by what a label with this watermark would not free:
-    /// that much is to be flushed for.
-    pub(crate) fn is_half_full(&self, watermark: u64) -> bool {
-        let (end, head) = (self.place.blocks(), self.head);
-        let dead = self.live.partition_point(|batch| batch.last_number < watermark);
-        let used = self.live.get(dead).map_or(0, |oldest| {
-            if head > oldest.block { head - oldest.block } else { head + end - oldest.block }
-        });
-        used * 2 > end
-    }
-
-    /// Takes note of a batch that is on its way; its number in this life.
-    pub(crate) fn append(&mut self, block: u64, blocks: u64, last_number: u64) -> u64 {
-        let sequence = self.next_sequence;
-        self.live.push_back(Live { block, sequence, last_number });
-        self.next_sequence += 1;
-        self.head = block + blocks;
-        sequence
-    }
-
-    /// Whether a label with this watermark would make room.
-    pub(crate) fn has_dead(&self, watermark: u64) -> bool {
-        self.live.front().is_some_and(|oldest| oldest.last_number < watermark)
-    }
-
-    /// Forgets what is below the watermark; the label that says so, to be durable before its room is
-    /// used again.
-    pub(crate) fn free_below(&mut self, watermark: u64) -> Start {
-        while self.has_dead(watermark) {
-            self.live.pop_front();
-        }
-        self.label_number += 1;
-        let head = if self.head < self.place.blocks() { self.head } else { 0 };
-        let oldest = self.live.front().map(|oldest| (oldest.block, oldest.sequence));
-        let tail = oldest.unwrap_or((head, self.next_sequence));
-        Start { life: self.life, number: self.label_number, tail, watermark }
-    }
-
-    /// Begins anew in another life, with nothing in it that is needed; the label that says so.
-    pub(crate) fn begin_life(&mut self, life: u64, watermark: u64) -> Start {
-        assert!(self.is_at_rest(), "nothing is on its way to a ring that begins anew");
-        (self.life, self.head, self.next_sequence) = (life, 0, 1);
-        self.live.clear();
-        self.label_number += 1;
-        Start { life, number: self.label_number, tail: (0, 1), watermark }
-    }
-
-    pub(crate) fn life(&self) -> u64 {
-        self.life
-    }
-
-    pub(crate) fn place(&self) -> JournalPlace {
-        self.place
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use voltier_block::Prng;
-
-    use super::*;
-    use crate::format::journal_record::BLOCK_SECTORS;
-
-    #[test]
-    fn no_batch_lies_over_one_that_a_replay_may_need_and_the_walk_finds_all() {
-        let mut dice = Prng::new(5);
-        for blocks in [4, 7, 16, 33] {
-            let place = JournalPlace { start: Lba(0), sectors: (blocks + 2) * BLOCK_SECTORS };
-            let mut ring = Ring::new(place, 4, 1, 2);
-            // Blocks of the live batches, by the number of the batch.
-            let mut held: VecDeque<(u64, std::ops::Range<u64>)> = VecDeque::new();
-            let mut tail = (0, 1);
-            for number in 1..2000 {
-                let length = 1 + dice.below(blocks.min(4));
-                let room = loop {
-                    match ring.room_for(length) {
-                        Some(room) => break room,
-                        None => {
-                            let watermark = number - dice.below(held.len() as u64);
-                            tail = ring.free_below(watermark).tail;
-                            held.retain(|(number, _)| *number >= watermark);
-                        }
-                    }
-                };
-                let new = room..room + length;
-                assert!(new.end <= blocks);
-                assert!(held.iter().all(|(_, old)| old.end <= new.start || new.end <= old.start));
-                ring.append(room, length, number);
-                held.push_back((number, new));
-                let mut at = tail.0;
-                for (count, (_, batch)) in held.iter().enumerate() {
-                    assert!(batch.start == at || batch.start == 0);
-                    assert!(count > 0 || tail.1 == held[0].0, "numbers here are sequences too");
-                    at = batch.end;
-                }
-            }
-        }
     }
 }

@@ -2,13 +2,16 @@
 //! the array writes it in place. So a crash leaves all of a write or nothing, whichever members are
 //! lost with the crash. `docs/internals/write-hole.md` has the protocol and why it holds.
 //!
-//! - `ledger`: all transactions, the room in every ring, and the queue before it.
-//! - `writer`: in which rings a record goes; the tasks that write batches, labels, and raise the watermark.
+//! - `ring`: the room in a ring, and the queue before it; `ledger`: all transactions, and the rings.
+//! - `placement`: whether records go to the members' rings, or to that of a device of the journal's own.
+//! - `writer`: the tasks that write batches, labels, and raise the watermark.
 //! - `transaction`: begin and end of a transaction; pauses, members that come, another place.
 //! - `replay`: what an array does before it serves; `extents`: of overlapping records the last one.
 
 pub(crate) mod extents;
 pub(crate) mod ledger;
+pub(crate) mod placement;
 pub(crate) mod replay;
+pub(crate) mod ring;
 pub(crate) mod transaction;
 pub(crate) mod writer;

@@ -22,8 +22,9 @@ use crate::format::journal_record::{
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::journal::extents::{Extent, Extents};
-use crate::journal::ledger::{Ledger, Ring};
-use crate::journal::writer::Placement;
+use crate::journal::ledger::Ledger;
+use crate::journal::placement::Placement;
+use crate::journal::ring::Ring;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
 use crate::members::long_transfer::read_long;
@@ -63,7 +64,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn owner(&self) -> Owner {
-        self.options.owner(self.ring, self.place)
+        self.place.owner(self.options.array, self.ring)
     }
 }
 
@@ -424,7 +425,7 @@ impl<D: BlockDevice> Replay<D> {
         let results = together(&self.handle, redone).await;
         let sectors = results.into_iter().sum::<IoResult<u64>>()?;
         self.membership.barrier().await?;
-        (0..self.geometry.group_count()).try_for_each(|group| self.members.check_group(group))?;
+        self.members.check_groups()?;
         Ok(sectors)
     }
 
@@ -546,9 +547,7 @@ impl<D: BlockDevice> Replay<D> {
         };
         let mut rings: Vec<Ring> = self.rings().zip(&label_numbers).map(ring).collect();
         let device_ring = rings.pop().expect("the last is the journal device's");
-        let journal = Ledger::new((*options).clone(), rings, next_number);
-        journal.device_ring.replace(device_ring);
-        self.placement.begin(journal);
+        self.placement.begin(Ledger::new(options.array, rings, device_ring, next_number));
         Ok(())
     }
 
@@ -562,7 +561,7 @@ impl<D: BlockDevice> Replay<D> {
         for number in [start.number, start.number + 1] {
             let Ok(device) = self.placement.device_of_ring(ring) else { return Ok(()) };
             let place = self.ring_place(options, ring);
-            let label = Label::encode(options.owner(ring, place), Start { number, ..start });
+            let label = Label::encode(place.owner(options.array, ring), Start { number, ..start });
             let at = place.label_lba(number);
             let written = device.write(at, Payload::One(label), Durability::Durable).await;
             self.placement.lose_ring_on_error(ring, &device, written)?;

@@ -12,9 +12,11 @@ use crate::errors::journal::JournalError;
 use crate::format::journal_label::JournalLabel;
 use crate::format::journal_place::{JournalPlace, batch_blocks_max};
 use crate::format::journal_record::{Label, RingIndex, Start};
-use crate::geometry::numbers::MemberIndex;
-use crate::journal::ledger::{Ledger, Outstanding, Pending, Piece, Ring};
-use crate::journal::writer::{JournalDevice, JournalWriter, Placement, label_for};
+use crate::geometry::numbers::{GroupIndex, MemberIndex};
+use crate::journal::ledger::{Ledger, Pause};
+use crate::journal::placement::{JournalDevice, Placement, label_for};
+use crate::journal::ring::{Outstanding, Pending, Piece, Ring};
+use crate::journal::writer::JournalWriter;
 use crate::members::label_copies::{erase_label, write_label};
 use crate::members::member_set::MemberSet;
 use crate::membership::current::Membership;
@@ -27,18 +29,6 @@ impl Transaction {
     /// The durability that in-place writes need: what is in the rings is durable already.
     pub(crate) fn in_place(&self, asked: Durability) -> Durability {
         if self.0.is_some() { Durability::Cached } else { asked }
-    }
-}
-
-/// Transactions stand still until this is dropped.
-pub(crate) struct Pause<'a>(Option<&'a Ledger>);
-
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        if let Some(journal) = self.0 {
-            journal.pauses.set(journal.pauses.get() - 1);
-            journal.notify();
-        }
     }
 }
 
@@ -58,7 +48,26 @@ impl<D: BlockDevice> Journal<D> {
         members: &Rc<MemberSet<D>>,
         membership: &Rc<Membership>,
     ) -> Self {
-        let placement = Rc::new(Placement::new(members, membership));
+        Self::at(handle, members, membership, Placement::new(members, membership))
+    }
+
+    /// The journal of an array that takes over, with further members; the first of them may have a ring.
+    /// Nothing is under way in this one, and nothing is left of it.
+    pub(crate) fn grown(&self, members: &Rc<MemberSet<D>>, ring: Option<Ring>) -> Self {
+        let placement = self.placement.grown(members);
+        if let Some(ledger) = self.placement.ledger() {
+            placement.begin(ledger.grown(members.len(), ring));
+        }
+        Self::at(&self.handle, members, &self.membership, placement)
+    }
+
+    fn at(
+        handle: &Handle,
+        members: &Rc<MemberSet<D>>,
+        membership: &Rc<Membership>,
+        placement: Placement<D>,
+    ) -> Self {
+        let placement = Rc::new(placement);
         Self {
             members: members.clone(),
             membership: membership.clone(),
@@ -66,16 +75,6 @@ impl<D: BlockDevice> Journal<D> {
             placement,
             handle: handle.clone(),
         }
-    }
-
-    /// The journal of an array that takes over, with further members; the first of them may have a ring.
-    /// Nothing is under way in this one, and nothing is left of it.
-    pub(crate) fn grown(&self, members: &Rc<MemberSet<D>>, ring: Option<Ring>) -> Self {
-        let grown = Self::new(&self.handle, members, &self.membership);
-        if let Some(ledger) = self.placement.ledger() {
-            grown.placement.begin(ledger.grown(members.len(), ring));
-        }
-        grown
     }
 
     /// Whether changes are journalled.
@@ -121,26 +120,20 @@ impl<D: BlockDevice> Journal<D> {
     /// # Errors
     /// When a ring cannot be written and its member cannot be lost, or too many are lost. In-place
     /// writes must not begin then.
-    pub(crate) async fn begin(&self, group: usize, pieces: Vec<Piece>) -> IoResult<Transaction> {
+    pub(crate) async fn begin(
+        &self,
+        group: GroupIndex,
+        pieces: Vec<Piece>,
+    ) -> IoResult<Transaction> {
         let Some(journal) = self.placement.ledger() else { return Ok(Transaction(None)) };
-        // A record names the members that have a part of it. If one is left out that a replay takes
-        // to be in service, the replay would leave it as it was.
         let mut pieces = Some(pieces);
         loop {
-            loop {
-                if !canary::is(Canary::LossNotRecorded) {
-                    self.membership.barrier().await?;
-                }
-                if journal.pauses.get() == 0 {
-                    break;
-                }
-                journal.progress.until(|| journal.pauses.get() == 0).await;
-            }
+            self.losses_before_record(journal).await?;
             journal.check()?;
             self.members.check_group(group)?;
             // A device may be lost with the records, the members' rings only with their members.
             let is_on_device = self.placement.is_on_device();
-            let epoch = journal.epoch.get();
+            let moves = journal.moves();
             let own = if is_on_device { pieces.clone() } else { pieces.take() };
             let own = own.expect("records in the members' rings are never given up");
             // Nothing waits from here to the queues: who is in service now has the record, and numbers
@@ -149,20 +142,13 @@ impl<D: BlockDevice> Journal<D> {
             if !canary::is(Canary::CommitBeforeRecord) {
                 outstanding.wait().await;
             }
-            let result = self.membership.barrier().await;
-            let result = result.and_then(|()| self.members.check_group(group));
-            let result = result.and_then(|()| journal.check());
-            match result {
-                Ok(()) if journal.epoch.get() == epoch => {
-                    journal.transactions.borrow_mut().unrecorded.remove(&number);
-                    journal.committing.set(journal.committing.get() + 1);
+            match self.losses_before_in_place(journal, group).await {
+                Ok(()) if journal.moves() == moves => {
+                    journal.begin_commit(number);
                     return Ok(Transaction(Some(number)));
                 }
-                Ok(()) => {
-                    // Nobody looks any more where it is recorded, and nothing of it is in place.
-                    journal.transactions.borrow_mut().forget(number);
-                    journal.notify();
-                }
+                // Nobody looks any more where it is recorded, and nothing of it is in place.
+                Ok(()) => journal.forget(number),
                 Err(error) => {
                     journal.fail(error);
                     return Err(error);
@@ -171,19 +157,52 @@ impl<D: BlockDevice> Journal<D> {
         }
     }
 
+    /// The barrier before a record. A record names the members that have a part of it. If one is left out
+    /// that a replay takes to be in service, the replay would leave it as it was.
+    async fn losses_before_record(&self, journal: &Ledger) -> IoResult<()> {
+        loop {
+            if !canary::is(Canary::LossNotRecorded) {
+                self.membership.barrier().await?;
+            }
+            if !journal.is_paused() {
+                return Ok(());
+            }
+            journal.unpaused().await;
+        }
+    }
+
+    /// The barrier before writes in place. A member whose ring did not take the record is lost, and a replay
+    /// that believed it would take the transaction for one that never began.
+    async fn losses_before_in_place(&self, journal: &Ledger, group: GroupIndex) -> IoResult<()> {
+        self.membership.barrier().await?;
+        self.members.check_group(group)?;
+        journal.check()
+    }
+
+    /// The barrier before a transaction ends. A member that did not take a write in place lacks it. Once the
+    /// transaction has ended, the room of its records is used again, and no replay gives the member what it
+    /// lacks.
+    async fn losses_before_end(&self, result: IoResult<()>) -> IoResult<()> {
+        match result {
+            Ok(()) => self.membership.barrier().await,
+            Err(error) => Err(error),
+        }
+    }
+
     /// Hands pieces to the rings of the members in service, or to that of the device.
     fn queue_pieces(&self, journal: &Ledger, mut pieces: Vec<Piece>) -> (u64, Rc<Outstanding>) {
         pieces.retain(|piece| self.members[piece.member].is_online());
         let participants = pieces.iter().fold(0, |mask, piece| mask | 1 << piece.member.0);
         let outstanding = Outstanding::of(pieces.len());
-        let number = journal.transactions.borrow_mut().begin();
+        let number = journal.begin();
         for Piece { member, at, content } in pieces {
             let outstanding = outstanding.clone();
             let is_on_device = self.placement.is_on_device();
             let ring = if is_on_device { RingIndex::DEVICE } else { RingIndex::of(member) };
             let member = is_on_device.then_some(member);
             let pending = Pending { number, member, participants, at, content, outstanding };
-            if journal.ring(ring).borrow_mut().push(pending) {
+            let is_writer_due = journal.ring_mut(ring).push(pending);
+            if is_writer_due {
                 self.handle.spawn(self.writer.clone().write_queue(ring));
             }
         }
@@ -194,27 +213,17 @@ impl<D: BlockDevice> Journal<D> {
     /// lost in them is on record before.
     pub(crate) async fn end(&self, transaction: Transaction, result: IoResult<()>) -> IoResult<()> {
         let (Some(journal), Some(number)) = (self.placement.ledger(), transaction.0) else {
-            return match result {
-                Ok(()) => self.membership.barrier().await,
-                Err(error) => Err(error),
-            };
+            return self.losses_before_end(result).await;
         };
         if let Err(error) = result {
             journal.fail(error);
         }
         // Writes in place are flushed when the journal leaves its device, which is news: waited for
         // below.
-        journal.committing.set(journal.committing.get() - 1);
-        journal.notify();
-        let result = match result {
-            Ok(()) => self.membership.barrier().await,
-            Err(error) => Err(error),
-        };
+        journal.end_commit();
+        let result = self.losses_before_end(result).await;
         match result {
-            Ok(()) => {
-                journal.transactions.borrow_mut().open.remove(&number);
-                journal.notify();
-            }
+            Ok(()) => journal.end(number),
             Err(error) => journal.fail(error),
         }
         result
@@ -227,14 +236,10 @@ impl<D: BlockDevice> Journal<D> {
     /// When a member that cannot be lost does not take it.
     pub(crate) async fn empty(&self) -> IoResult<()> {
         let Some(journal) = self.placement.ledger() else { return Ok(()) };
-        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
-        journal.check()?;
-        let candidate = journal.transactions.borrow().candidate();
-        self.membership.flush(&self.members).await?;
-        journal.transactions.borrow_mut().raise_watermark(candidate);
+        let candidate = self.flush_all_at_rest(journal).await?;
         for ring in self.placement.rings_in_use() {
             let Ok(device) = self.placement.device_of_ring(ring) else { continue };
-            let start = journal.ring(ring).borrow_mut().free_below(candidate);
+            let start = journal.ring_mut(ring).free_below(candidate);
             let written = self.writer.write_label(ring, start).await;
             self.placement.lose_ring_on_error(ring, &device, written)?;
         }
@@ -245,16 +250,20 @@ impl<D: BlockDevice> Journal<D> {
     ///
     /// # Errors
     /// When the journal has failed, or too many members are lost.
-    pub(crate) async fn pause(&self) -> IoResult<Pause<'_>> {
-        let Some(journal) = self.placement.ledger() else { return Ok(Pause(None)) };
-        journal.pauses.set(journal.pauses.get() + 1);
-        let pause = Pause(Some(journal));
-        journal.progress.until(|| journal.check().is_err() || journal.is_at_rest()).await;
-        journal.check()?;
-        let candidate = journal.transactions.borrow().candidate();
+    pub(crate) async fn pause(&self) -> IoResult<Option<Pause<'_>>> {
+        let Some(journal) = self.placement.ledger() else { return Ok(None) };
+        let pause = journal.pause();
+        self.flush_all_at_rest(journal).await?;
+        Ok(Some(pause))
+    }
+
+    /// Waits until all transactions have ended, and makes them durable in place: those below the result.
+    async fn flush_all_at_rest(&self, journal: &Ledger) -> IoResult<u64> {
+        journal.at_rest().await?;
+        let candidate = journal.candidate();
         self.membership.flush(&self.members).await?;
-        journal.transactions.borrow_mut().raise_watermark(candidate);
-        Ok(pause)
+        journal.raise_watermark(candidate);
+        Ok(candidate)
     }
 
     /// Makes an empty ring on a device that is to come to the array with the next number, in service at
@@ -264,9 +273,9 @@ impl<D: BlockDevice> Journal<D> {
     /// The device's.
     pub(crate) async fn make_first_ring(&self, device: &Rc<D>) -> IoResult<Option<Ring>> {
         let Some(journal) = self.placement.ledger() else { return Ok(None) };
-        let (member, place) = (MemberIndex(journal.rings.len()), journal.options.places[0]);
-        let life = journal.rings[0].borrow().life();
-        Ok(Some(self.write_ring_labels(journal, device, member, place, life).await?))
+        let (member, place, life) = journal.next_ring();
+        let (ring, watermark) = (RingIndex::of(member), journal.watermark());
+        Ok(Some(self.write_empty_ring(journal, device, ring, place, (life, watermark)).await?))
     }
 
     /// Waits until all transactions so far have ended: those behind have this number or a higher one.
@@ -275,16 +284,13 @@ impl<D: BlockDevice> Journal<D> {
     /// When the journal has failed.
     pub(crate) async fn drain(&self) -> IoResult<u64> {
         let Some(journal) = self.placement.ledger() else { return Ok(0) };
-        let next_number = journal.transactions.borrow().next_number;
-        let is_drained = || journal.transactions.borrow().candidate() >= next_number;
-        journal.progress.until(|| journal.check().is_err() || is_drained()).await;
-        journal.check().map(|()| next_number)
+        journal.drained().await
     }
 
     /// All members were flushed since the transactions below a number had ended.
     pub(crate) fn note_flushed(&self, below: u64) {
         if let Some(journal) = self.placement.ledger() {
-            journal.transactions.borrow_mut().raise_watermark(below);
+            journal.raise_watermark(below);
             journal.notify();
         }
     }
@@ -298,27 +304,28 @@ impl<D: BlockDevice> Journal<D> {
         if canary::is(Canary::RingNotMade) {
             return Ok(());
         }
-        let own = journal.ring(RingIndex::of(member));
-        let (place, life) = (journal.options.places[member.0], own.borrow().life());
-        let ring = self.write_ring_labels(journal, device, member, place, life).await?;
-        own.replace(ring);
+        let (place, life) = journal.place_and_life(member);
+        let (ring, watermark) = (RingIndex::of(member), journal.watermark());
+        let made = self.write_empty_ring(journal, device, ring, place, (life, watermark)).await?;
+        journal.replace_ring(ring, made);
         Ok(())
     }
 
-    async fn write_ring_labels(
+    /// Makes an empty ring at a place of a device, of a life and with a watermark: both copies of its label,
+    /// one after the other.
+    async fn write_empty_ring(
         &self,
         journal: &Ledger,
         device: &Rc<D>,
-        member: MemberIndex,
+        ring: RingIndex,
         place: JournalPlace,
-        life: u64,
+        (life, watermark): (u64, u64),
     ) -> IoResult<Ring> {
-        let watermark = journal.transactions.borrow().watermark;
+        let owner = journal.owner_at(ring, place);
         for number in [1, 2] {
-            let start = Start { life, number, tail: (0, 1), watermark };
-            let owner = journal.options.owner(RingIndex::of(member), place);
-            let label = Payload::One(Label::encode(owner, start));
+            let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
             self.members.counters().add(|counts| counts.journal_writes += 1);
+            let label = Payload::One(label);
             device.write(place.label_lba(number), label, Durability::Durable).await?;
         }
         let blocks = batch_blocks_max(place, device.limits().max_transfer_bytes);
@@ -336,23 +343,22 @@ impl<D: BlockDevice> Journal<D> {
         match self.placement.ledger() {
             Some(journal) => {
                 // Nothing new begins: whoever would waits for the news.
-                journal.progress.until(|| journal.committing.get() == 0).await;
+                journal.commits_ended().await;
                 journal.check()?;
                 self.members.flush().await?;
                 // The labels of the rings must be true also if the news is never told, and the device
                 // is there at the next start. A member that is lost just now, and not on record, lacks
                 // what was flushed here.
-                let watermark = journal.transactions.borrow().watermark;
-                self.writer.empty_member_rings(journal, journal.next_life(), watermark).await?;
-                journal.transactions.borrow_mut().end_all();
-                journal.epoch.set(journal.epoch.get() + 1);
+                let (life, watermark) = (journal.next_life(), journal.watermark());
+                self.writer.empty_member_rings(journal, life, watermark).await?;
+                journal.end_all();
+                journal.note_move();
             }
             // Before anything was redone only a stop in order leaves nothing on it.
             None if durable.is_replay_due() => return Err(IoError::Gone),
             None => {}
         }
-        self.placement.replace_device(None);
-        durable.lose_journal();
+        self.placement.leave_device();
         if let Some(journal) = self.placement.ledger() {
             journal.notify();
         }
@@ -379,28 +385,27 @@ impl<D: BlockDevice> Journal<D> {
         };
         let _pause = self.pause().await.map_err(ArrayError::Io)?;
         let ring = loop {
-            let epoch = journal.epoch.get();
+            let moves = journal.moves();
             let ring = self.begin_life_on(durable, journal, new.as_ref()).await?;
-            if journal.epoch.get() == epoch && !self.placement.is_device_failing() {
+            if journal.moves() == moves && !self.placement.is_device_failing() {
                 break ring;
             }
             // The device before has failed meanwhile. That it is left, too, begins a life, and must not
             // take away what comes after it.
             self.membership.recorded().await.map_err(ArrayError::Io)?;
         };
-        let moved_to = new.as_ref().map(|(new, _)| new.uuid);
+        let is_to_device = new.is_some();
         if let Some(ring) = ring {
-            journal.device_ring.replace(ring);
+            journal.replace_ring(RingIndex::DEVICE, ring);
         }
-        journal.epoch.set(journal.epoch.get() + 1);
-        let old = self.placement.replace_device(new.map(|(new, _)| new));
-        durable.set_journal(moved_to);
+        journal.note_move();
+        let old = self.placement.move_to(new.map(|(new, _)| new));
         self.membership.recorded().await.map_err(ArrayError::Io)?;
         if let Some(old) = old {
             // If that fails it is a stale one: nobody takes it for more.
             let _ = erase_label(&*old.device).await;
         }
-        if moved_to.is_some() && !self.placement.is_on_device() {
+        if is_to_device && !self.placement.is_on_device() {
             return Err(JournalError::Device(IoError::Gone).into());
         }
         Ok(())
@@ -414,12 +419,12 @@ impl<D: BlockDevice> Journal<D> {
         journal: &Ledger,
         new: Option<&(JournalDevice<D>, JournalLabel)>,
     ) -> Result<Option<Ring>, ArrayError> {
-        let watermark = journal.transactions.borrow().watermark;
-        let life = journal.next_life();
+        let (life, watermark) = (journal.next_life(), journal.watermark());
         let ring = match new {
             Some((new, label)) => {
                 let device_failed = |error| ArrayError::from(JournalError::Device(error));
-                let made = self.make_device_ring(journal, new, life, watermark).await;
+                let (ring, place, begin) = (RingIndex::DEVICE, new.place, (life, watermark));
+                let made = self.write_empty_ring(journal, &new.device, ring, place, begin).await;
                 let ring = made.map_err(device_failed)?;
                 let label = JournalLabel { event: durable.record().event, ..label.clone() };
                 write_label(&*new.device, &label).await.map_err(device_failed)?;
@@ -429,23 +434,5 @@ impl<D: BlockDevice> Journal<D> {
         };
         self.writer.empty_member_rings(journal, life, watermark).await.map_err(ArrayError::Io)?;
         Ok(ring)
-    }
-
-    async fn make_device_ring(
-        &self,
-        journal: &Ledger,
-        new: &JournalDevice<D>,
-        life: u64,
-        watermark: u64,
-    ) -> IoResult<Ring> {
-        let owner = journal.options.owner(RingIndex::DEVICE, new.place);
-        for number in [1, 2] {
-            let label = Label::encode(owner, Start { life, number, tail: (0, 1), watermark });
-            self.members.counters().add(|counts| counts.journal_writes += 1);
-            let at = new.place.label_lba(number);
-            new.device.write(at, label.into(), voltier_block::Durability::Durable).await?;
-        }
-        let blocks = batch_blocks_max(new.place, new.device.limits().max_transfer_bytes);
-        Ok(Ring::new(new.place, blocks, life, 2))
     }
 }

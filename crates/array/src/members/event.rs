@@ -1,5 +1,7 @@
 //! The events that members report to the floors above, and their questions to these floors.
 
+use crate::geometry::numbers::GroupIndex;
+
 /// An event of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemberEvent {
@@ -15,7 +17,7 @@ pub(crate) trait Above {
     /// Takes note of an event, at once.
     fn on(&self, event: MemberEvent);
     /// Whether all parity of a group matches its data.
-    fn is_consistent(&self, group: usize) -> bool;
+    fn is_consistent(&self, group: GroupIndex) -> bool;
     /// Whether a rebuild reads some members more than others.
     fn is_load_uneven(&self) -> bool;
 }

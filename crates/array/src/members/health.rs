@@ -23,7 +23,8 @@ use voltier_block::Nanos;
 use crate::geometry::chunks::Geometry;
 use crate::geometry::numbers::MemberIndex;
 use crate::members::latency::Latency;
-use crate::members::member::{Member, ROUNDS, Timed};
+use crate::members::member::Member;
+use crate::members::vitals::{ROUNDS, Timed};
 
 const SECOND_NS: Nanos = 1_000_000_000;
 /// The kernel tries a command to a disk again after 30 seconds without an answer, and resets the disk after
@@ -256,9 +257,9 @@ impl Means {
     /// The times of the members in this round.
     fn of<D>(members: &[Member<D>], timed: Timed, now: Nanos, round_ns: Nanos) -> Self {
         let mean = |member: &Member<D>| {
-            let watch = member.watch();
-            let under_way = watch.under_way_ns(timed, now).filter(|took| *took >= round_ns / 2);
-            let samples = watch.samples(timed).borrow();
+            let vitals = member.vitals();
+            let under_way = vitals.under_way_ns(timed, now).filter(|took| *took >= round_ns / 2);
+            let samples = vitals.samples(timed).borrow();
             member.is_online().then(|| samples.mean_ns(SAMPLES_MIN, under_way)).flatten()
         };
         Self(members.iter().map(mean).collect())
@@ -284,7 +285,7 @@ impl HealthRound {
         index: MemberIndex,
         member: &Member<D>,
     ) -> Option<Slowness> {
-        let is_slow_now = member.watch().is_slow();
+        let is_slow_now = member.vitals().is_slow();
         let mut verdict: Option<Slowness> = None;
         for means in &self.means {
             let group = geometry.members_of(geometry.group_of_member(index));
@@ -348,17 +349,17 @@ impl HealthWatch {
 
     /// The health of a member by its record under the policy.
     pub(crate) fn health_of<D>(&self, member: &Member<D>, now: Nanos) -> MemberHealth {
-        let (watch, policy) = (member.watch(), self.policy.get());
-        let errors_recent = watch.recent(now, policy.error_window_ns);
+        let (vitals, policy) = (member.vitals(), self.policy.get());
+        let errors_recent = vitals.recent(now, policy.error_window_ns);
         MemberHealth {
-            errors_read: watch.errors_read(),
-            errors_write: watch.errors_write(),
-            repaired: watch.repaired(),
+            errors_read: vitals.errors_read(),
+            errors_write: vitals.errors_write(),
+            repaired: vitals.repaired(),
             errors_recent,
             has_too_many_errors: policy.max_errors > 0 && errors_recent > policy.max_errors,
-            is_slow: watch.is_slow(),
-            reads: watch.samples(Timed::Read).borrow().latency(),
-            writes: watch.samples(Timed::Write).borrow().latency(),
+            is_slow: vitals.is_slow(),
+            reads: vitals.samples(Timed::Read).borrow().latency(),
+            writes: vitals.samples(Timed::Write).borrow().latency(),
         }
     }
 

@@ -188,3 +188,12 @@ pub async fn write_spare_label<D: BlockDevice>(
     let label = SpareLabel { device_sectors: sectors, ..label };
     write_label_copies(device, |copy| label.encode(copy)).await
 }
+
+/// Overwrites what a device says it is, whatever that was, and sees whether it takes it.
+pub(crate) async fn wipe_superblocks<D: BlockDevice>(device: &D) -> IoResult<()> {
+    for at in MemberLayout::superblock_lbas(device.limits().sectors) {
+        let zeroes = Buf::zeroed(SUPERBLOCK_BYTES as usize).freeze();
+        device.write(at, zeroes.into(), Durability::Durable).await?;
+    }
+    Ok(())
+}

@@ -18,7 +18,7 @@ use crate::canary::{self, Canary};
 use crate::format::region_map::RegionGrid;
 use crate::format::superblock::ArrayRecord;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{MemberIndex, Region, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, each};
 use crate::members::at_once::together;
 use crate::members::clear::{Clear, clear_device};
 use crate::members::counts::Counters;
@@ -26,7 +26,8 @@ use crate::members::event::{Above, MemberEvent};
 use crate::members::health::{
     HealthNews, HealthPolicy, HealthWatch, MemberHealth, SlowAction, Slowness,
 };
-use crate::members::member::{Member, ReadUnderWay, Timed};
+use crate::members::member::Member;
+use crate::members::vitals::{ReadUnderWay, Timed};
 use crate::members::watch::Watch;
 
 /// The members of an array in service.
@@ -39,8 +40,7 @@ pub(crate) struct MemberSet<D> {
     regions: RegionGrid,
     counters: Rc<Counters>,
     health: HealthWatch,
-    /// Over all devices of the array.
-    pub(crate) watch: Rc<Watch>,
+    watch: Rc<Watch>,
     /// Grows with every member that comes or goes.
     changes: Cell<u64>,
     /// Whether another set has taken over: this one has no devices any more.
@@ -129,6 +129,11 @@ impl<D: BlockDevice> MemberSet<D> {
 
     pub(crate) fn is_superseded(&self) -> bool {
         self.is_superseded.get()
+    }
+
+    /// The watch over all devices of the array.
+    pub(crate) fn watch(&self) -> &Rc<Watch> {
+        &self.watch
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -245,10 +250,9 @@ impl<D: BlockDevice> MemberSet<D> {
 
     /// Flushes every member; one that fails is lost.
     pub(crate) async fn flush(self: &Rc<Self>) -> IoResult<()> {
-        let flushes = self.indexes().map(|member| self.clone().flush_one(member));
+        let flush = |member| self.clone().flush_one(member);
         // To its end also when nobody waits: who could not flush is lost, and says so once.
-        let inner = self.clone();
-        let flushes: Vec<_> = flushes.collect();
+        let (inner, flushes) = (self.clone(), self.indexes().map(flush).collect());
         let flushed = async move { together(&inner.handle, flushes).await };
         let results = self.handle.finish(flushed).await;
         results.into_iter().collect::<IoResult<()>>()?;
@@ -353,7 +357,7 @@ impl<D: BlockDevice> MemberSet<D> {
         if !self[member].is_device(device) {
             return Ok(());
         }
-        self[member].watch().note_failed_change();
+        self[member].vitals().note_failed_change();
         if self[member].is_rebuilding() {
             // Nobody counts on it yet.
             self.lose(member);
@@ -398,14 +402,14 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     /// Members of a group that are lost, or do not have all of it yet.
-    pub(crate) fn lost_in(&self, group: usize) -> usize {
+    pub(crate) fn lost_in(&self, group: GroupIndex) -> usize {
         let members = self.geometry.members_of(group).map(|member| &self[member]);
         members.filter(|member| !member.is_online()).count()
     }
 
     /// # Errors
     /// When more members of the group are lost than it can lose.
-    pub(crate) fn check_group(&self, group: usize) -> IoResult<()> {
+    pub(crate) fn check_group(&self, group: GroupIndex) -> IoResult<()> {
         let stands = self.lost_in(group) <= self.geometry.parity_chunks();
         if stands { Ok(()) } else { Err(IoError::Gone) }
     }
@@ -413,7 +417,7 @@ impl<D: BlockDevice> MemberSet<D> {
     /// # Errors
     /// When more members of any group are lost than it can lose.
     pub(crate) fn check_groups(&self) -> IoResult<()> {
-        (0..self.geometry.group_count()).try_for_each(|group| self.check_group(group))
+        self.geometry.groups().try_for_each(|group| self.check_group(group))
     }
 
     /// Whether a member is out, or does not have all of it yet: what is written now must be known
@@ -425,25 +429,25 @@ impl<D: BlockDevice> MemberSet<D> {
     /// A read of a member begins.
     #[inline]
     pub(crate) fn begin_read(&self, member: MemberIndex) -> ReadUnderWay<'_> {
-        self[member].watch().begin_read(|| self.handle.now())
+        self[member].vitals().begin_read(|| self.handle.now())
     }
 
     /// A write of a member begins; when, if it is timed, or 0. The write runs to its end.
     #[inline]
     pub(crate) fn begin_write(&self, member: MemberIndex) -> Nanos {
-        self[member].watch().begin(Timed::Write, || self.handle.now())
+        self[member].vitals().begin(Timed::Write, || self.handle.now())
     }
 
     pub(crate) fn note_repair(&self, member: MemberIndex) {
         self.counters.add(|counts| counts.repairs += 1);
-        self[member].watch().note_repair();
+        self[member].vitals().note_repair();
     }
 
     fn set_avoided(&self, member: MemberIndex) {
-        let watch = self[member].watch();
+        let vitals = self[member].vitals();
         let is_shown_only = self.health.policy().slow_action == SlowAction::Show;
         let may_avoid = self.geometry.is_mirror() || !is_shown_only;
-        watch.set_avoided(watch.is_slow() && may_avoid);
+        vitals.set_avoided(vitals.is_slow() && may_avoid);
     }
 
     pub(crate) fn health_of(&self, member: MemberIndex) -> MemberHealth {
@@ -459,7 +463,7 @@ impl<D: BlockDevice> MemberSet<D> {
         self.health.set_policy(policy);
         self.watch.set_deadline(policy.deadline_ns);
         for (index, member) in self.indexed() {
-            member.watch().judge_anew(policy.slow_factor > 0);
+            member.vitals().judge_anew(policy.slow_factor > 0);
             self.set_avoided(index);
         }
     }
@@ -477,7 +481,7 @@ impl<D: BlockDevice> MemberSet<D> {
     #[inline]
     pub(crate) fn end_write(self: &Rc<Self>, member: MemberIndex, since: Nanos) {
         if since != 0 {
-            self[member].watch().end();
+            self[member].vitals().end();
             self.end_timed(member, Timed::Write, since);
         }
     }
@@ -486,7 +490,7 @@ impl<D: BlockDevice> MemberSet<D> {
     fn end_timed(self: &Rc<Self>, member: MemberIndex, timed: Timed, since: Nanos) {
         let now = self.handle.now();
         let took_ns = now.saturating_sub(since);
-        self[member].watch().add(timed, took_ns);
+        self[member].vitals().add(timed, took_ns);
         if self.health.is_round_over(now) {
             self.end_round(now);
         }
@@ -500,7 +504,7 @@ impl<D: BlockDevice> MemberSet<D> {
         let slow_action = self.health.policy().slow_action;
         for (index, member) in self.indexed() {
             let Some(verdict) = round.verdict(&self.geometry, index, member) else { continue };
-            if member.watch().judge(verdict.is_slow) {
+            if member.vitals().judge(verdict.is_slow) {
                 self.set_avoided(index);
                 let Slowness { is_slow, mean_ns, others_ns } = verdict;
                 self.health.say(if is_slow {
@@ -509,7 +513,7 @@ impl<D: BlockDevice> MemberSet<D> {
                     HealthNews::NotSlow { member: index.0 }
                 });
             }
-            let is_slow = member.watch().is_slow();
+            let is_slow = member.vitals().is_slow();
             if is_slow && slow_action == SlowAction::Fail && self.can_spare(index, 1) {
                 self.give_up(index);
                 self.health.say(HealthNews::SlowFailed { member: index.0 });
@@ -520,7 +524,7 @@ impl<D: BlockDevice> MemberSet<D> {
 
     fn forget_means(&self, is_done: impl Fn(MemberIndex) -> bool) {
         for member in self.indexes().filter(|member| is_done(*member)) {
-            self[member].watch().forget_means();
+            self[member].vitals().forget_means();
         }
     }
 
@@ -539,9 +543,7 @@ impl<D: BlockDevice> MemberSet<D> {
     }
 
     pub(crate) fn emit(&self, event: MemberEvent) {
-        if let Some(above) = self.above.get() {
-            above.on(event);
-        }
+        self.above.get().inspect(|above| above.on(event));
     }
 
     /// A read has failed; it is made good from the others, if there are any.
@@ -559,7 +561,7 @@ impl<D: BlockDevice> MemberSet<D> {
             self.lose(member);
             return;
         }
-        self[member].watch().note_failed_read();
+        self[member].vitals().note_failed_read();
         self.note_error(member);
     }
 
@@ -575,15 +577,14 @@ impl<D: BlockDevice> MemberSet<D> {
         if error != IoError::Medium || !self[member].is_device(device) {
             return false;
         }
-        self[member].watch().note_failed_change();
+        self[member].vitals().note_failed_change();
         self.note_error(member);
         self[member].is_device(device)
     }
 
     fn note_error(self: &Rc<Self>, member: MemberIndex) {
-        let policy = self.health.policy();
-        let watch = self[member].watch();
-        let errors = watch.add_error(self.handle.now(), policy.error_window_ns);
+        let (policy, vitals) = (self.health.policy(), self[member].vitals());
+        let errors = vitals.add_error(self.handle.now(), policy.error_window_ns);
         if policy.max_errors == 0 || errors <= policy.max_errors {
             return;
         }

@@ -1,19 +1,20 @@
 //! The clock of the deadlines of an array: ticks of a quarter of the deadline, while anything is under way.
 //!
-//! Age is counted in ticks that passed and not in time. A process that was stopped, or a machine that
-//! slept, finds its requests as old as they were.
+//! The requests of a device are counted by the tick in which they began: no clock, no timer and no allocation
+//! for a request. Age is counted in ticks that passed and not in time. A process that was stopped, or a machine
+//! that slept, finds its requests as old as they were.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use voltier_block::{Nanos, UnderWay};
+use voltier_block::{IoError, IoResult, Nanos, UnderWay};
 use voltier_ring::{Handle, WakerCell};
 
 use crate::geometry::numbers::MemberIndex;
-use crate::members::deadline::Requests;
 
 /// Ticks of a deadline.
 pub(crate) const TICKS: u64 = 4;
@@ -245,5 +246,141 @@ impl Watch {
     pub(crate) fn waited_ns(&self, device: &Requests) -> Nanos {
         let ticks = device.oldest().map_or(0, |oldest| self.tick.get().0 - oldest.0);
         ticks.saturating_sub(1) * (self.deadline_ns.get() / TICKS)
+    }
+}
+
+/// Requests that began in the same tick.
+struct Began {
+    tick: Tick,
+    count: u32,
+}
+
+/// The requests of a device under way.
+pub(crate) struct Requests {
+    watch: Rc<Watch>,
+    /// Those that began in the tick that is.
+    fresh: Cell<u32>,
+    /// Those from before, the oldest first.
+    older: RefCell<VecDeque<Began>>,
+    /// The tick in which the device last ended one.
+    last_end: Cell<Tick>,
+    is_released: Cell<bool>,
+}
+
+impl Requests {
+    pub(crate) fn new(watch: &Rc<Watch>) -> Rc<Self> {
+        let requests = Rc::new(Self {
+            watch: watch.clone(),
+            fresh: Cell::new(0),
+            older: RefCell::default(),
+            last_end: Cell::new(watch.tick()),
+            is_released: Cell::new(false),
+        });
+        watch.add(&requests);
+        requests
+    }
+
+    #[inline]
+    pub(crate) fn begin(&self) -> OneUnderWay<'_> {
+        self.fresh.set(self.fresh.get() + 1);
+        if !self.watch.is_ticking() {
+            self.watch.start();
+        }
+        OneUnderWay { requests: self, tick: self.watch.tick() }
+    }
+
+    #[cold]
+    fn end_older(&self, tick: Tick) {
+        let mut older = self.older.borrow_mut();
+        if let Some(began) = older.iter_mut().find(|began| began.tick == tick) {
+            began.count -= 1;
+        }
+    }
+
+    /// A tick is over.
+    pub(crate) fn end_tick(&self, tick: Tick) {
+        let mut older = self.older.borrow_mut();
+        let count = self.fresh.replace(0);
+        if count > 0 {
+            older.push_back(Began { tick, count });
+        }
+        older.retain(|began| began.count > 0);
+    }
+
+    /// The tick in which the oldest one under way began; none if there is none from before this tick.
+    pub(crate) fn oldest(&self) -> Option<Tick> {
+        self.older.borrow().iter().find(|began| began.count > 0).map(|began| began.tick)
+    }
+
+    /// Whether any is under way.
+    pub(crate) fn are_any(&self) -> bool {
+        self.fresh.get() > 0 || self.oldest().is_some()
+    }
+
+    pub(crate) fn last_end(&self) -> Tick {
+        self.last_end.get()
+    }
+
+    /// Ends all of them with `Gone`, now and from now on.
+    pub(crate) fn release(&self) {
+        if !self.is_released.replace(true) {
+            self.watch.handle().poll_all();
+        }
+    }
+}
+
+impl Drop for Requests {
+    fn drop(&mut self) {
+        self.watch.look_whether_over();
+    }
+}
+
+/// A request that is under way until this is dropped.
+pub(crate) struct OneUnderWay<'a> {
+    requests: &'a Requests,
+    tick: Tick,
+}
+
+impl<'a> OneUnderWay<'a> {
+    /// Waits for the request, or until the device is given up. The request stays where it is pinned: a move
+    /// would copy it.
+    #[inline]
+    pub(crate) fn until_ended<'r, F>(&self, request: Pin<&'r mut F>) -> UntilEnded<'a, 'r, F> {
+        UntilEnded { requests: self.requests, request }
+    }
+}
+
+pub(crate) struct UntilEnded<'a, 'r, F> {
+    requests: &'a Requests,
+    request: Pin<&'r mut F>,
+}
+
+impl<T, F: Future<Output = IoResult<T>>> Future for UntilEnded<'_, '_, F> {
+    type Output = IoResult<T>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let own = self.get_mut();
+        let polled = if own.requests.is_released.get() {
+            Poll::Ready(Err(IoError::Gone))
+        } else {
+            own.request.as_mut().poll(context)
+        };
+        if polled.is_ready() {
+            own.requests.last_end.set(own.requests.watch.tick());
+        }
+        polled
+    }
+}
+
+impl Drop for OneUnderWay<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let requests = self.requests;
+        if self.tick == requests.watch.tick() {
+            requests.fresh.set(requests.fresh.get() - 1);
+        } else {
+            requests.end_older(self.tick);
+        }
     }
 }

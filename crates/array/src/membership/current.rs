@@ -16,7 +16,6 @@ use voltier_block::{BlockDevice, IoError, IoResult};
 use voltier_ring::Signal;
 
 use crate::canary::{self, Canary};
-use crate::format::journal_label::{JournalRecord, JournalState};
 use crate::format::superblock::{ArrayRecord, Usage};
 use crate::members::member_set::MemberSet;
 
@@ -30,8 +29,6 @@ pub(crate) struct Membership {
     record: Option<RefCell<ArrayRecord>>,
     /// The use that the record is to name.
     usage: Cell<Usage>,
-    /// And of the journal's device; the event of a change is the record's.
-    journal: Cell<Option<JournalRecord>>,
     /// Whether members may not be what the journal says they are to be.
     is_replay_due: Cell<bool>,
     /// Whether parity may not match although there is a journal.
@@ -59,7 +56,6 @@ impl Membership {
         let usage = own.map_or(Usage::InUse, |record| record.usage);
         Self {
             usage: Cell::new(usage),
-            journal: Cell::new(own.and_then(|record| record.journal_device)),
             is_replay_due: Cell::new(usage == Usage::InUse),
             needs_resync: own.is_some_and(|record| record.needs_resync),
             record: record.map(RefCell::new),
@@ -100,11 +96,6 @@ impl Membership {
         self.record.as_ref().expect("an array with durable state").borrow()
     }
 
-    /// The journal's device as the record is to name it.
-    pub(crate) fn journal(&self) -> Option<JournalRecord> {
-        self.journal.get()
-    }
-
     /// The array's use as the record is to name it.
     pub(crate) fn usage(&self) -> Usage {
         self.usage.get()
@@ -122,21 +113,6 @@ impl Membership {
 
     pub(crate) fn set_usage(&self, usage: Usage) {
         self.usage.set(usage);
-        self.note_change();
-    }
-
-    /// The journal is on this device from now on, or on the members.
-    pub(crate) fn set_journal(&self, device: Option<[u8; 16]>) {
-        let state = JournalState::InService;
-        let record = |uuid| JournalRecord { uuid, state, since_event: 0 };
-        self.journal.set(device.map(record));
-        self.note_change();
-    }
-
-    /// The journal was on a device, and is on the members from now on.
-    pub(crate) fn lose_journal(&self) {
-        let lost = |it| JournalRecord { state: JournalState::Lost, ..it };
-        self.journal.set(self.journal.get().map(lost));
         self.note_change();
     }
 
@@ -191,6 +167,14 @@ impl Membership {
 
     /// The barrier before an acknowledgement, and before anything that a lost member misses: every loss so
     /// far is durable when it returns.
+    ///
+    /// A journalled write awaits it four times. Each time a member may have been lost since the time before,
+    /// and what follows relies on another thing:
+    ///
+    /// 1. before the record, which names the members that have a part (`Journal::begin`);
+    /// 2. before the writes in place: a replay looks for the record in all rings that it names (the same);
+    /// 3. before the end of the transaction, from which on no replay redoes it (`Journal::end`);
+    /// 4. before the acknowledgement (`Array::write`).
     ///
     /// # Errors
     /// As [`recorded`](Self::recorded), of which this is the form for requests: a canary can leave it out.

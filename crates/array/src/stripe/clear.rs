@@ -10,8 +10,8 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{MemberIndex, StripeNumber, count, each};
-use crate::journal::ledger::{Content, Piece};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, StripeNumber, count, each};
+use crate::journal::ring::{Content, Piece};
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
 use crate::members::clear::Clear;
@@ -188,7 +188,7 @@ impl<D: BlockDevice> Clearer<D> {
     /// The same range of some members of a group, as one transaction.
     async fn clear_members(
         self: &Rc<Self>,
-        group: usize,
+        group: GroupIndex,
         members: Vec<MemberIndex>,
         range: SectorRange,
         clear: Clear,

@@ -9,6 +9,7 @@ pub(crate) mod merge;
 pub(crate) mod new_data;
 pub(crate) mod read;
 pub(crate) mod runs;
+pub(crate) mod stripe_writer;
 pub(crate) mod stripes;
 pub(crate) mod two_shapes;
 pub(crate) mod write;

@@ -168,7 +168,7 @@ impl<D: BlockDevice> Reader<D> {
     fn is_slot_read(&self, stripe: StripeNumber, slot: usize) -> bool {
         let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
         // The copy to read was chosen before.
-        let is_avoided = !self.geometry.is_mirror() && member.watch().is_avoided_now();
+        let is_avoided = !self.geometry.is_mirror() && member.vitals().is_avoided_now();
         member.has_region(self.bitmap.region_of(stripe)) && !is_avoided
     }
 
@@ -183,8 +183,8 @@ impl<D: BlockDevice> Reader<D> {
         }
         let load = |&slot: &usize| {
             let member = &self.members[self.stripes.shape(stripe).member_of(stripe, slot)];
-            let watch = member.watch();
-            (watch.is_avoided_now(), watch.reads_in_flight(), (slot + row) % width)
+            let vitals = member.vitals();
+            (vitals.is_avoided_now(), vitals.reads_in_flight(), (slot + row) % width)
         };
         online.min_by_key(load).unwrap_or(0)
     }

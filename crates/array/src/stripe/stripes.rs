@@ -17,7 +17,7 @@ use voltier_ring::Handle;
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Part, SlotMembers, Span};
-use crate::geometry::numbers::{MemberIndex, Row, StripeNumber, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, Section, StripeNumber, count, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::{at_once, together};
 use crate::members::member_set::MemberSet;
@@ -149,7 +149,7 @@ impl<D: BlockDevice> Stripes<D> {
     pub(crate) fn shape(&self, stripe: StripeNumber) -> &Geometry {
         let Some(moving) = &self.two_shapes else { return &self.geometry };
         let shape =
-            moving.shapes().of_row(moving.checkpoint(), moving.shapes().before.row_of(stripe));
+            moving.shapes().of_row(moving.frontier(), moving.shapes().before.row_of(stripe));
         shape.unwrap_or(&moving.shapes().before)
     }
 
@@ -179,8 +179,8 @@ impl<D: BlockDevice> Stripes<D> {
     /// Whether some rows are between two shapes: nothing may be computed from them.
     pub(crate) fn has_rows_between(&self, rows: &Range<Row>) -> bool {
         let Some(moving) = &self.two_shapes else { return false };
-        let unit = moving.shapes().window(moving.checkpoint(), 1);
-        let between = unit.new_rows.start..unit.old_rows.end;
+        let section = moving.shapes().window(moving.frontier(), 1);
+        let between = section.new_rows.start..section.old_rows.end;
         moving.record().is_between() && rows.start < between.end && between.start < rows.end
     }
 
@@ -190,7 +190,8 @@ impl<D: BlockDevice> Stripes<D> {
             None => self.geometry.parts(range).collect(),
             Some(moving) => {
                 let missed = u64::from(canary::is(Canary::MovedPartMissed));
-                moving.shapes().parts(moving.checkpoint().saturating_sub(missed), range)
+                let frontier = Section(moving.frontier().0.saturating_sub(missed));
+                moving.shapes().parts(frontier, range)
             }
         }
     }
@@ -211,7 +212,7 @@ impl<D: BlockDevice> Stripes<D> {
         let mut half_written = self.half_written.borrow_mut();
         for piece in range.split_at_multiples(self.geometry.chunk_sectors()) {
             // Two shapes are of one group, whose stripes are its rows.
-            let stripe = self.stripe_of(0, self.geometry.row_at(piece.start));
+            let stripe = self.stripe_of(GroupIndex::FIRST, self.geometry.row_at(piece.start));
             if let Some(place) = self.shape(stripe).member_place(member, piece.start) {
                 half_written.insert((place.stripe, place.slot));
             }
@@ -219,7 +220,7 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// Whether writes of some rows of a group failed and stand: what is in them is not one thing.
-    pub(crate) fn has_half_written(&self, group: usize, rows: Range<Row>) -> bool {
+    pub(crate) fn has_half_written(&self, group: GroupIndex, rows: Range<Row>) -> bool {
         let half_written = self.half_written.borrow();
         let is_in = |(stripe, _): &(StripeNumber, usize)| {
             self.geometry.group_of(*stripe) == group
@@ -290,7 +291,7 @@ impl<D: BlockDevice> Stripes<D> {
         let members = self.slot_members(stripe);
         for (slot, state) in states.iter_mut().enumerate() {
             let member = &self.members[members.member_of(slot)];
-            let is_avoided = *state == SlotState::Online && member.watch().is_avoided();
+            let is_avoided = *state == SlotState::Online && member.vitals().is_avoided();
             if is_avoided && left > 0 {
                 *state = SlotState::Lost;
                 left -= 1;
@@ -299,14 +300,14 @@ impl<D: BlockDevice> Stripes<D> {
     }
 
     /// The stripe that is a row of a group's members.
-    pub(crate) fn stripe_of(&self, group: usize, row: Row) -> StripeNumber {
+    pub(crate) fn stripe_of(&self, group: GroupIndex, row: Row) -> StripeNumber {
         self.geometry.stripe_of(group, row)
     }
 
     /// Locks whole stripes, which are rows of a group.
     pub(crate) async fn lock_rows(
         &self,
-        group: usize,
+        group: GroupIndex,
         rows: Range<Row>,
         access: Access,
     ) -> Vec<StripeGuard> {

@@ -1,4 +1,4 @@
-//! Two shapes of one array at once, and the checkpoint between them.
+//! Two shapes of one array at once, and the frontier between them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use voltier_parity::{Code, CodeError};
 
 use crate::format::reshape_record::ReshapeRecord;
-use crate::geometry::numbers::Row;
+use crate::geometry::numbers::{Row, Section};
 use crate::geometry::shapes::Shapes;
 use crate::stripe::fence::Fence;
 
@@ -15,8 +15,8 @@ pub(crate) struct TwoShapes {
     shapes: Shapes,
     /// The code of the old one.
     code: Code,
-    /// Units that requests find in the new one.
-    checkpoint: Cell<u64>,
+    /// Requests find the sections below in the new one.
+    frontier: Cell<Section>,
     /// The record that the members are to have.
     record: Cell<ReshapeRecord>,
     fence: Rc<Fence>,
@@ -27,8 +27,8 @@ impl TwoShapes {
     /// When there is no code for the old shape.
     pub(crate) fn new(shapes: Shapes, record: ReshapeRecord) -> Result<Self, CodeError> {
         let code = Code::new(shapes.before.data_chunks(), shapes.before.parity_chunks())?;
-        let (checkpoint, record) = (Cell::new(record.checkpoint), Cell::new(record));
-        Ok(Self { shapes, code, checkpoint, record, fence: Rc::default() })
+        let (frontier, record) = (Cell::new(record.frontier), Cell::new(record));
+        Ok(Self { shapes, code, frontier, record, fence: Rc::default() })
     }
 
     pub(crate) fn shapes(&self) -> &Shapes {
@@ -40,12 +40,12 @@ impl TwoShapes {
         &self.code
     }
 
-    pub(crate) fn checkpoint(&self) -> u64 {
-        self.checkpoint.get()
+    pub(crate) fn frontier(&self) -> Section {
+        self.frontier.get()
     }
 
-    pub(crate) fn set_checkpoint(&self, checkpoint: u64) {
-        self.checkpoint.set(checkpoint);
+    pub(crate) fn set_frontier(&self, frontier: Section) {
+        self.frontier.set(frontier);
     }
 
     pub(crate) fn record(&self) -> ReshapeRecord {
@@ -60,10 +60,10 @@ impl TwoShapes {
         &self.fence
     }
 
-    /// Whether a row holds nothing, or is of a unit that has neither shape.
+    /// Whether a row holds nothing, or is of a section that has neither shape.
     pub(crate) fn is_idle_row(&self, row: Row) -> bool {
-        let checkpoint = self.checkpoint.get();
-        let next = if self.record.get().is_between() { checkpoint + 1 } else { checkpoint };
-        (self.shapes.new_rows(checkpoint)..self.shapes.old_rows(next)).contains(&row)
+        let frontier = self.frontier.get();
+        let next = if self.record.get().is_between() { frontier + 1 } else { frontier };
+        (self.shapes.new_rows(frontier)..self.shapes.old_rows(next)).contains(&row)
     }
 }

@@ -14,7 +14,7 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{MemberIndex, Region, Row, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, Row, count, each};
 use crate::members::member::Member;
 use crate::members::member_set::MemberSet;
 use crate::stripe::foreground::Foreground;
@@ -44,12 +44,12 @@ pub enum BackgroundTask {
 
 /// A region of a group.
 pub(crate) struct RegionJob<D> {
-    pub(crate) group: usize,
+    pub(crate) group: GroupIndex,
     pub(crate) region: Region,
     /// Members that are filled, and with which devices.
     pub(crate) targets: Vec<(MemberIndex, Rc<D>)>,
-    /// The generation of the array's members when the job began.
-    pub(crate) generation: u64,
+    /// How often members had come or gone when the job began.
+    pub(crate) changes: u64,
     pub(crate) error: Cell<Option<IoError>>,
     runs_left: Cell<usize>,
 }
@@ -57,13 +57,13 @@ pub(crate) struct RegionJob<D> {
 impl<D> RegionJob<D> {
     /// A job, which is begun by putting it in the queue of a task.
     pub(crate) fn new(
-        group: usize,
+        group: GroupIndex,
         region: Region,
         targets: Vec<(MemberIndex, Rc<D>)>,
-        generation: u64,
+        changes: u64,
     ) -> Self {
         let (runs_left, error) = (Cell::new(0), Cell::new(None));
-        Self { group, region, targets, generation, error, runs_left }
+        Self { group, region, targets, changes, error, runs_left }
     }
 }
 
@@ -118,7 +118,7 @@ impl Closing {
 }
 
 /// How a task goes on.
-enum Step {
+pub(crate) enum Step {
     Again,
     WaitUntil(Nanos),
     End,
@@ -320,7 +320,7 @@ impl<D: BlockDevice, W: Work<D> + 'static> Runner<D, W> {
 pub(crate) fn run_bytes_max<D: BlockDevice>(
     geometry: &Geometry,
     members: &MemberSet<D>,
-    group: usize,
+    group: GroupIndex,
 ) -> u64 {
     let members = geometry.members_of(group).map(|member| &members[member]);
     let device = |member: &Member<D>| {

@@ -20,7 +20,7 @@ use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::format::bits::Bits;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{MemberIndex, Region, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, count, each};
 use crate::journal::transaction::Journal;
 use crate::members::member::{Member, Missing};
 use crate::members::member_set::MemberSet;
@@ -45,11 +45,11 @@ pub(crate) struct Rebuild<D> {
     stripes: Rc<Stripes<D>>,
     mender: Rc<Mender<D>>,
     /// For an exposure and a group the region where to go on looking.
-    cursors: RefCell<BTreeMap<(usize, usize), Region>>,
-    /// The members for which these are right.
-    generation: Cell<u64>,
+    cursors: RefCell<BTreeMap<(usize, GroupIndex), Region>>,
+    /// How often members had come or gone when these were right.
+    changes: Cell<u64>,
     /// Groups and regions that could not be computed.
-    stuck: RefCell<BTreeSet<(usize, Region)>>,
+    stuck: RefCell<BTreeSet<(GroupIndex, Region)>>,
     last_error: Cell<Option<IoError>>,
     stored_at_ns: Cell<Nanos>,
     rebuilt_members: Cell<u64>,
@@ -86,13 +86,13 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
 
     /// The next region to fill: of those that the most members of a group lack.
     fn next_job(&self) -> Option<RegionJob<D>> {
-        let generation = self.members.changes();
+        let changes = self.members.changes();
         let mut cursors = self.cursors.borrow_mut();
-        if self.generation.replace(generation) != generation {
+        if self.changes.replace(changes) != changes {
             cursors.clear();
         }
         for exposure in (0..=self.geometry.parity_chunks()).rev() {
-            for group in 0..self.geometry.group_count() {
+            for group in self.geometry.groups() {
                 let cursor = cursors.entry((exposure, group)).or_insert(Region(0));
                 while let Some(region) = self.next_lacking(group, *cursor) {
                     *cursor = region + 1;
@@ -156,7 +156,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         }
         if error.is_none() {
             self.bitmap.note_filled(job.region);
-        } else if job.generation == self.members.changes() && !is_cancelled {
+        } else if job.changes == self.members.changes() && !is_cancelled {
             self.last_error.set(error);
             self.stuck.borrow_mut().insert((job.group, job.region));
         }
@@ -184,7 +184,7 @@ impl<D: BlockDevice> Work<D> for Rebuild<D> {
         self.stripes.set_copying(is_copying);
         self.cursors.borrow_mut().clear();
         let stuck = self.stuck.borrow();
-        (0..self.geometry.group_count()).any(|group| {
+        self.geometry.groups().any(|group| {
             let mut from = Region(0);
             while let Some(region) = self.next_lacking(group, from) {
                 if !stuck.contains(&(group, region)) {
@@ -214,7 +214,7 @@ impl<D: BlockDevice> Rebuild<D> {
             stripes: stripes.clone(),
             mender: mender.clone(),
             cursors: RefCell::default(),
-            generation: Cell::default(),
+            changes: Cell::default(),
             stuck: RefCell::default(),
             last_error: Cell::default(),
             stored_at_ns: Cell::default(),
@@ -228,7 +228,7 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// The first region not below `from` that a member of a group lacks which is being filled.
-    fn next_lacking(&self, group: usize, from: Region) -> Option<Region> {
+    fn next_lacking(&self, group: GroupIndex, from: Region) -> Option<Region> {
         let next = |missing: &Missing| {
             let mut from = from;
             loop {
@@ -246,12 +246,12 @@ impl<D: BlockDevice> Rebuild<D> {
     }
 
     /// Members of a group that do not have a region.
-    fn exposure(&self, group: usize, region: Region) -> usize {
+    fn exposure(&self, group: GroupIndex, region: Region) -> usize {
         let members = self.geometry.members_of(group).map(|member| &self.members[member]);
         members.filter(|member| !member.has_region(region)).count()
     }
 
-    fn begin_job(&self, group: usize, region: Region) -> RegionJob<D> {
+    fn begin_job(&self, group: GroupIndex, region: Region) -> RegionJob<D> {
         let target = |member: MemberIndex| {
             let lacks = |device: &Rc<D>, missing: &Missing| {
                 let is_free = !missing.under_way.contains(&region);
@@ -375,6 +375,8 @@ impl<D: BlockDevice> Rebuild<D> {
         let is_full =
             |device: &Rc<D>, missing: &Missing| missing.regions.is_empty().then(|| device.clone());
         let Some(device) = self.members[member].filling(is_full).flatten() else { return };
+        // Without a journal nothing else flushes what was written beside the rebuild. With one the pause below
+        // flushes all members again: transactions may have ended since.
         if !canary::is(Canary::ServiceBeforeFlush) && device.flush().await.is_err() {
             return self.members.give_successor_up(member, &device);
         }

@@ -15,7 +15,7 @@ use voltier_ring::{Handle, Signal};
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{Region, StripeNumber, each};
+use crate::geometry::numbers::{GroupIndex, Region, StripeNumber, each};
 use crate::geometry::plan::{SlotState, unusable};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
@@ -95,7 +95,7 @@ impl<D: BlockDevice> Resync<D> {
 
     async fn resync_region(self: &Rc<Self>, region: Region) -> IoResult<()> {
         let sectors = self.bitmap.regions().sectors_of(region);
-        let first_of = |at| self.geometry.stripe_of(0, self.geometry.row_at(at));
+        let first_of = |at| self.geometry.stripe_of(GroupIndex::FIRST, self.geometry.row_at(at));
         let stripes: Vec<StripeNumber> =
             each(first_of(sectors.start)..first_of(sectors.end())).collect();
         for stripes in stripes.chunks(STRIPES_AT_ONCE) {

@@ -27,7 +27,7 @@ use voltier_parity::{Stores, Verdict};
 use crate::bitmap::write_intent::Bitmap;
 use crate::canary::{self, Canary};
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{MemberIndex, Region, StripeNumber, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Region, StripeNumber, each};
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
@@ -115,22 +115,23 @@ struct Found {
 #[derive(Clone, Copy)]
 struct Cursor {
     region: Region,
-    group: usize,
+    group: GroupIndex,
 }
 
 impl Cursor {
-    const START: Self = Self { region: Region(0), group: 0 };
+    const START: Self = Self { region: Region(0), group: GroupIndex::FIRST };
 
     /// The job behind this one, of so many groups.
     fn next(self, group_count: usize) -> Self {
-        if self.group + 1 < group_count {
-            return Self { group: self.group + 1, ..self };
+        let next = self.group.0 + 1;
+        if next < group_count {
+            return Self { group: GroupIndex(next), ..self };
         }
         self.next_region()
     }
 
     fn next_region(self) -> Self {
-        Self { region: self.region + 1, group: 0 }
+        Self { region: self.region + 1, group: GroupIndex::FIRST }
     }
 }
 
@@ -425,7 +426,7 @@ impl<D: BlockDevice> Scrub<D> {
     fn note(&self, mismatch: &Mismatch<'_>, member: Option<MemberIndex>, is_repaired: bool) {
         let SectorRange { start, count } = self.place_on_member(mismatch);
         let sectors = SectorRange::new(self.members.on_device(start), count);
-        let group = self.geometry.group_of(mismatch.stripe);
+        let group = self.geometry.group_of(mismatch.stripe).0;
         let mut found = self.found.borrow_mut();
         found.mismatched_blocks += 1;
         found.repaired_blocks += u64::from(is_repaired);

@@ -1,6 +1,6 @@
 //! Members that fail, and what a client sees of it.
 
-use voltier_array::{Array, ArrayError, Geometry, Layout, Level};
+use voltier_array::{Array, ArrayError, Geometry, GroupIndex, Layout, Level};
 use voltier_block::{BlockDevice, Buf, Bytes, Durability, IoError, Lba, MIB};
 use voltier_drive::MemoryDevice;
 use voltier_ring::{Executor, NoFiles};
@@ -90,7 +90,7 @@ fn with_too_many_lost_requests_fail_and_nothing_is_made_up() {
         with_array(level, members, &[], |world| async move {
             let allowed = world.array.geometry().parity_chunks();
             let first = first_member(&world);
-            let group = world.array.geometry().members_of(0);
+            let group = world.array.geometry().members_of(GroupIndex(0));
             let lost = group.clone().cycle().skip(first).take(allowed + 1);
             lost.for_each(|member| world.watches[member.0].is_gone.set(true));
             let stripes = world.array.geometry().width() as u64 * 2;

@@ -133,8 +133,8 @@ fn one_core(work: Work, seconds: f64, cores: Arc<Barrier>) -> (f64, f64) {
     })
 }
 
-/// The sums of two cores at once, each with its own half of the volume's lines: ours and the bare
-/// drives', which show what the memory of the machine gives.
+/// The sums of two cores at once, each with its own half of the volume's lines. The sums are ours and the
+/// bare drives', which show what the memory of the machine gives.
 fn two_cores(work: Work, seconds: f64) -> (f64, f64) {
     let cores = Arc::new(Barrier::new(2));
     std::thread::scope(|scope| {

@@ -1,10 +1,10 @@
 //! Destaging: dirty lines go to the origin in address order, coalesced, at a rate that follows how
 //! full of them the cache is.
 //!
-//! The cleaner sweeps the origin from its first extent to its last and begins again (C-SCAN), so a
-//! disk sees ascending addresses. Only what is durable on the SSD is written out: else a power cut
-//! could leave the origin newer than the log, and an older cached copy would be served. A line is
-//! called clean when the origin has flushed it, and unless a newer copy arrived meanwhile.
+//! The cleaner sweeps the origin from its first extent to its last and begins again (C-SCAN), so a disk
+//! sees ascending addresses. Only what is durable on the SSD is written out. Else a power cut could leave
+//! the origin newer than the log, and an older cached copy would be served. A line is called clean when
+//! the origin has flushed it, and unless a newer copy arrived meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -31,7 +31,6 @@ use crate::log::damage::Damage;
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::shared::Map;
-use crate::numbers::Line;
 
 /// Writes to the origin at once: the depth at which a disk's own reordering pays (NCQ has 32).
 const RUNS_IN_FLIGHT_MAX: usize = 32;
@@ -143,7 +142,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         })
     }
 
-    /// Has an evacuation go on for as long as lines are left: its start could have refused the SSD instead,
+    /// Has an evacuation go on for as long as lines are left. A start could have refused the SSD instead,
     /// with all of them on it.
     pub(crate) fn evacuate_from_start(&self) {
         self.evacuation.borrow_mut().is_of_start = true;
@@ -217,16 +216,16 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             // Durable versions go in their order; the batch meets the error.
             let _ = self.log.make_durable().await;
         }
-        let from = sweep.line;
+        let was_at_front = sweep.is_at_front();
         let (batch, in_order) = self.next_batch(sweep, share);
         let last_sequence = in_order.unwrap_or(0);
         if batch.is_empty() && last_sequence == 0 {
-            if sweep.is_choosy {
+            if sweep.is_choosy() {
                 // Dirty lines can wait until more of their stripes is dirty.
                 self.handle.yield_now().await;
                 return None;
             }
-            if from > Line(0) {
+            if !was_at_front {
                 // Only the rest of this sweep was clean: the next one begins at the front.
                 self.count_sweep();
                 self.pressure.notify_dirty();
@@ -246,7 +245,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
             }
         }
         let cleaned = self.clean_batch(batch, last_sequence).await;
-        if in_order.is_none() && sweep.line == Line(0) {
+        if in_order.is_none() && sweep.is_at_front() {
             self.count_sweep();
         }
         Some(cleaned)
@@ -268,8 +267,8 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
         (sweep.next_batch(&self.map.get(), stripes, is_damaged), None)
     }
 
-    /// Gives the SSD up. Lines that are left are tried once more when that is on record: a replay could have
-    /// written older copies over some of them, and none can follow then.
+    /// Gives the SSD up. Lines that are left are tried once more when that is on record. A replay could
+    /// have written older copies over some of them, and none can follow then.
     async fn end_evacuation(&self) {
         if self.evacuation.borrow().is_complete {
             return self.health.give_up();
@@ -288,7 +287,7 @@ impl<S: BlockDevice, O: BlockDevice> Cleaner<S, O> {
                 self.rest_until(self.handle.now() + ERROR_REST_NS, false).await;
                 continue;
             }
-            if in_order.is_some() || sweep.line > Line(0) {
+            if in_order.is_some() || !sweep.is_at_front() {
                 continue;
             }
             let left = self.map.get().index().dirty_lines();

@@ -103,7 +103,7 @@ impl<S: BlockDevice, O: BlockDevice> Destager<S, O> {
             writes.sort_by_key(|write| write.range.start);
         }
         for OriginWrite { range, pieces } in joined(writes) {
-            self.origin.write(range.start, Payload::Many(pieces)).await?;
+            self.origin.destage(range.start, Payload::Many(pieces)).await?;
         }
         let news = |DirtyLine { of, mask, crc_bits, .. }: DirtyLine| Change::Clean {
             line: of.line,

@@ -15,8 +15,8 @@ use crate::map::shared::Map;
 
 /// Least share of the time between the thresholds.
 const SHARE_MIN: f64 = 0.05;
-/// Clients' data that waits for the log: from here on the SSD is what they wait for, and below the
-/// high threshold the cleaner's reads of it can wait.
+/// Clients' data that waits for the log: from here on the SSD is what clients wait for. Below the high
+/// threshold the cleaner's reads of the SSD can wait.
 const BACKLOG_BYTES: usize = 256 << 10;
 /// Below the low threshold the cleaner works only when no request came for this long.
 const IDLE_NS: u64 = 2_000_000_000;

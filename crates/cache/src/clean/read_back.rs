@@ -121,8 +121,12 @@ impl<S: BlockDevice> LineReader<S> {
         }
     }
 
-    /// The data of a version that the log keeps, whether or not it is the newest.
+    /// The data of a version that the log keeps, whether or not it is the newest. A line that is not dirty
+    /// any more was given up since: what the origin has may be newer.
     async fn read_version(&self, of: Dirty, version: Version) -> Option<DirtyLine> {
+        if !self.map.get().is_dirty(of.line) {
+            return None;
+        }
         let at = self.map.geometry().lba_of_slot(version.slot);
         let line = Buf::new(self.map.geometry().line_bytes as usize);
         match self.ssd.read(at, line).await {

@@ -18,21 +18,31 @@ const PLAIN_SWEEPS: u32 = 3;
 #[derive(Default)]
 pub(super) struct Sweep {
     /// Where it goes on; 0 when the next one begins.
-    pub(super) line: Line,
+    line: Line,
     /// Dirty lines when it began, and those that it took.
     dirty: u64,
     taken: u64,
     /// Whether it is one that leaves stripes of which little is dirty for later: more of them may become
     /// dirty until then. Nobody must be waiting.
     has_choice: bool,
-    pub(super) is_choosy: bool,
+    is_choosy: bool,
     /// So many sweeps will not be.
     plain_left: u32,
 }
 
 impl Sweep {
+    /// Whether the next batch begins a sweep.
+    pub(super) fn is_at_front(&self) -> bool {
+        self.line == Line(0)
+    }
+
+    /// Whether the batch that was begun last leaves stripes of which little is dirty for later.
+    pub(super) fn is_choosy(&self) -> bool {
+        self.is_choosy
+    }
+
     pub(super) fn begin_batch(&mut self, may_choose: bool, dirty: u64) {
-        if self.line == Line(0) {
+        if self.is_at_front() {
             self.plain_left = if self.has_choice && self.taken * 4 < self.dirty {
                 PLAIN_SWEEPS
             } else {

@@ -33,11 +33,11 @@ enum SsdState {
     /// lines to the origin. Nothing else may change on the origin, because a start after a crash finds the
     /// log as it ended, and writes the same lines again.
     Evacuating,
-    /// The SSD is given up, and nothing may change on the origin before the loss is on record: an SSD
+    /// The SSD is given up, and nothing may change on the origin before the loss is on record. An SSD
     /// that comes back could be trusted again.
     LossUnrecorded,
-    /// The loss is on record, and no start trusts the SSD any more: lines that were left go to the origin,
-    /// also those that a replay could have written over. Nothing else changes there.
+    /// The loss is on record, and no start trusts the SSD any more. Lines that were left go to the
+    /// origin, also those that a replay could have written over. Nothing else changes there.
     Salvaging,
     /// The SSD is given up, and the origin serves alone.
     Lost,
@@ -164,8 +164,8 @@ impl SsdHealth {
         self.consequences.replace(Some(consequences));
     }
 
-    /// Has `gate` run when the SSD is given up, before the origin is changed again, and `salvaged` when lines
-    /// that were left have been tried after that.
+    /// Has `gate` run when the SSD is given up, before the origin is changed again. After that `salvaged`
+    /// runs when lines that were left have been tried.
     pub(crate) fn set_gate(&self, gate: FailureGate, salvaged: Box<dyn FnOnce()>) {
         self.gate.replace(Some(gate));
         self.salvaged.replace(Some(salvaged));

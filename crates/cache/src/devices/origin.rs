@@ -19,6 +19,8 @@ pub(crate) struct Origin<O> {
     locks: Rc<LineLocks>,
     /// Changes that have completed.
     changes: Cell<u64>,
+    /// The number of the last of them that the log has no copy of.
+    direct_changes: Cell<u64>,
     durable: FlushOnce,
     /// Reads and writes under way.
     requests: Cell<u32>,
@@ -41,6 +43,7 @@ impl<O: BlockDevice> Origin<O> {
             locks: LineLocks::new(),
             // Writes of an earlier life may still be in the origin's cache.
             changes: Cell::new(1),
+            direct_changes: Cell::new(1),
             durable: FlushOnce::default(),
             requests: Cell::new(0),
         })
@@ -80,8 +83,8 @@ impl<O: BlockDevice> Origin<O> {
         self.device.read(at, into).await.inspect_err(|_| add(&self.counters.origin_errors, 1))
     }
 
-    /// Writes to the origin's cache; the caller holds the locks of the lines.
-    pub(crate) async fn write(&self, at: Lba, data: Payload) -> IoResult<()> {
+    /// Writes what the log has, as dirty lines; the caller holds the locks of the lines.
+    pub(crate) async fn destage(&self, at: Lba, data: Payload) -> IoResult<()> {
         add(&self.counters.origin_written_bytes, data.len() as u64);
         let _request = self.begin();
         let written = self.device.write(at, data, Durability::Cached).await;
@@ -89,10 +92,18 @@ impl<O: BlockDevice> Origin<O> {
         written.inspect_err(|_| add(&self.counters.origin_errors, 1))
     }
 
+    /// Writes past the log; the caller holds the locks of the lines.
+    pub(crate) async fn write(&self, at: Lba, data: Payload) -> IoResult<()> {
+        let written = self.destage(at, data).await;
+        self.note_direct();
+        written
+    }
+
     /// Discards a range; the caller holds the locks of the lines.
     pub(crate) async fn discard(&self, range: SectorRange) -> IoResult<()> {
         let discarded = self.device.discard(range).await;
         self.note_change();
+        self.note_direct();
         discarded
     }
 
@@ -100,6 +111,7 @@ impl<O: BlockDevice> Origin<O> {
     pub(crate) async fn write_zeroes(&self, range: SectorRange) -> IoResult<()> {
         let zeroed = self.device.write_zeroes(range, Durability::Cached).await;
         self.note_change();
+        self.note_direct();
         zeroed
     }
 
@@ -108,16 +120,34 @@ impl<O: BlockDevice> Origin<O> {
         self.changes.set(self.changes.get() + 1);
     }
 
+    /// The change that has completed last is past the log: a client's flush must cover it.
+    fn note_direct(&self) {
+        self.direct_changes.set(self.changes.get());
+    }
+
     /// Makes everything that has completed durable, if anything has.
     ///
     /// # Errors
     /// The origin's.
     pub(crate) async fn flush(&self) -> IoResult<()> {
+        self.flush_up_to(self.changes.get()).await
+    }
+
+    /// Makes everything durable that has completed past the log. Lines that are destaged meanwhile are
+    /// dirty in the log until the cleaner's own flush.
+    ///
+    /// # Errors
+    /// The origin's.
+    pub(crate) async fn flush_direct(&self) -> IoResult<()> {
+        self.flush_up_to(self.direct_changes.get()).await
+    }
+
+    async fn flush_up_to(&self, change: u64) -> IoResult<()> {
         let flush = async |_| {
             let flushed = self.device.flush().await;
             flushed.inspect_err(|_| add(&self.counters.origin_errors, 1))
         };
-        self.durable.until(self.changes.get(), || self.changes.get(), flush).await
+        self.durable.until(change, || self.changes.get(), flush).await
     }
 
     /// A number that changes when somebody else writes to the origin.

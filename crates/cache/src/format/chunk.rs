@@ -15,8 +15,8 @@ pub(crate) const CHUNK_MAGIC: u32 = 0x4b43_4c56;
 /// A chunk of the list of dirty lines: each with its slot.
 pub(crate) const DIRTY_CHUNK_MAGIC: u32 = 0x4443_4c56;
 
-/// The head of a checkpoint chunk; the state of `count` slots follows, in the map those from
-/// `first_slot` on, in the list of dirty lines each behind its slot's number.
+/// The head of a checkpoint chunk. The state of `count` slots follows: in the map those from `first_slot`
+/// on, in the list of dirty lines each behind its slot's number.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct ChunkHead {

@@ -1,12 +1,14 @@
 //! The geometry: where every structure, segment and slot is on the SSD.
 
+use std::ops::Range;
+
 use voltier_block::{KIB, Lba, MIB, SectorRange};
 
 use crate::config::{FormatOptions, LineSize, segment_bytes_for};
 use crate::format::chunk::{CHUNK_BYTES, CHUNK_HEAD_BYTES};
 use crate::format::intent::INTENT_REGIONS_MAX;
 use crate::format::superblock::Superblock;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 use crate::policy::{LINE_LIMIT, PolicyKind};
 
 /// Byte offset of the first checkpoint area.
@@ -115,7 +117,7 @@ impl Geometry {
     }
 
     /// The slots whose state is in chunk `index` of the map.
-    pub(crate) fn slots_of_chunk(&self, index: u64) -> std::ops::Range<u32> {
+    pub(crate) fn slots_of_chunk(&self, index: u64) -> Range<u32> {
         let per_chunk = u64::from(self.slots_per_chunk());
         let end = ((index + 1) * per_chunk).min(self.slot_count().into());
         (index * per_chunk) as u32..end as u32
@@ -154,13 +156,34 @@ impl Geometry {
     }
 
     #[inline]
-    pub(crate) fn segment_of(&self, slot: Slot) -> u32 {
-        slot.0 / self.slots_per_segment
+    pub(crate) fn segment_of(&self, slot: Slot) -> Segment {
+        Segment(slot.0 / self.slots_per_segment)
+    }
+
+    /// Whether the SSD has this segment.
+    pub(crate) fn has_segment(&self, segment: Segment) -> bool {
+        segment.0 < self.segment_count
+    }
+
+    /// All segments, in order.
+    pub(crate) fn segments(&self) -> Range<Segment> {
+        Segment(0)..Segment(self.segment_count)
+    }
+
+    /// The slots of a segment, counted through all segments.
+    pub(crate) fn slots_of_segment(&self, segment: Segment) -> Range<u32> {
+        let first = segment.0 * self.slots_per_segment;
+        first..first + self.slots_per_segment
+    }
+
+    /// The slot at this place of a segment.
+    pub(crate) fn slot_in(&self, segment: Segment, place: u32) -> Slot {
+        Slot(segment.0 * self.slots_per_segment + place)
     }
 
     /// Where a unit of a segment is on the SSD.
-    pub(crate) fn lba_of(&self, segment: u32, unit: u32) -> Lba {
-        let segment_start = self.segments_base + u64::from(segment) * self.segment_bytes;
+    pub(crate) fn lba_of(&self, segment: Segment, unit: u32) -> Lba {
+        let segment_start = self.segments_base + u64::from(segment.0) * self.segment_bytes;
         Lba::from_bytes(segment_start + u64::from(unit) * self.unit_bytes)
     }
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Everything is little-endian. Every structure carries a CRC-32C over itself with the CRC field zero,
-//! the uuid of its cache, and enough of its own address to betray a misdirected write.
+//! and the uuid of its cache. Enough of its own address is in it to betray a misdirected write.
 
 pub(crate) mod checksum;
 pub(crate) mod chunk;

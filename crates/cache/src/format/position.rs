@@ -2,17 +2,18 @@
 
 use crate::format::geometry::Geometry;
 use crate::format::record::NO_UNIT;
+use crate::numbers::Segment;
 
 /// Where the next record goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
-    pub(crate) segment: u32,
+    pub(crate) segment: Segment,
     /// Place of its head, or `NO_UNIT` when the segment has no room.
     pub(crate) unit: u32,
     /// First slot of the segment that no record has taken: lines and further heads stand behind it.
     pub(crate) slot: u32,
     /// Already taken, so that every head can name it, and the place of its first head.
-    pub(crate) next_segment: u32,
+    pub(crate) next_segment: Segment,
     pub(crate) next_segment_unit: u32,
 }
 
@@ -21,8 +22,8 @@ impl Position {
     /// another segment.
     pub(crate) fn on(self, geometry: &Geometry) -> Option<Position> {
         let units = geometry.units_per_segment();
-        let fits = self.segment < geometry.segment_count
-            && self.next_segment < geometry.segment_count
+        let fits = geometry.has_segment(self.segment)
+            && geometry.has_segment(self.next_segment)
             && self.next_segment != self.segment
             && (self.unit == NO_UNIT
                 || self.unit < units && geometry.slot_behind(self.unit) <= self.slot)
@@ -43,14 +44,14 @@ mod tests {
         let line_size = LineSize::new(16384).unwrap();
         let options = FormatOptions { line_size, policy: PolicyKind::Lru, uuid: [1; 16] };
         let geometry = Geometry::plan(&options, 64 << 20, 1 << 21).unwrap();
-        let good =
-            Position { segment: 3, unit: 11, slot: 3, next_segment: 4, next_segment_unit: 3 };
+        let (segment, next_segment) = (Segment(3), Segment(4));
+        let good = Position { segment, unit: 11, slot: 3, next_segment, next_segment_unit: 3 };
         let far = geometry.units_per_segment();
         for (position, is_on) in [
             (good, true),
             (Position { unit: NO_UNIT, slot: 0, ..good }, true),
             (Position { slot: 2, ..good }, false),
-            (Position { next_segment: 3, ..good }, false),
+            (Position { next_segment: segment, ..good }, false),
             (Position { unit: far, slot: geometry.slots_per_segment, ..good }, false),
             (Position { next_segment_unit: far, ..good }, false),
         ] {

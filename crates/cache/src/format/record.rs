@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::canary::{self, Canary};
 use crate::format::checksum::{are_counters, crc_without, crc32c};
+use crate::numbers::Segment;
 
 pub(crate) const RECORD_MAGIC: u32 = 0x4352_4c56;
 
@@ -52,7 +53,7 @@ pub(crate) const ENTRY_DROP: u8 = 3;
 /// With `ENTRY_DATA`: the origin does not have it yet.
 pub(crate) const FLAG_DIRTY: u8 = 1;
 /// With `ENTRY_DATA`: only the sectors of the mask are valid.
-pub(crate) const FLAG_PARTIAL: u8 = 2;
+pub(crate) const FLAG_MASKED: u8 = 2;
 
 /// One change of the cache's state.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -63,7 +64,7 @@ pub(crate) struct RecordEntry {
     pub(crate) slot: U32,
     /// CRC-32C of the line's data.
     pub(crate) crc: U32,
-    /// Valid sectors, lowest bit first; zero unless partial.
+    /// Valid sectors, lowest bit first; zero unless masked.
     pub(crate) mask: U128,
     pub(crate) kind: u8,
     pub(crate) flags: u8,
@@ -83,11 +84,11 @@ impl RecordHead {
     }
 
     /// The head in `unit`, if it is one, whole, of cache `uuid`, and belongs at this place.
-    pub(crate) fn decode(unit: &[u8], uuid: &[u8; 16], segment: u32, at: u32) -> Option<Self> {
+    pub(crate) fn decode(unit: &[u8], uuid: &[u8; 16], segment: Segment, at: u32) -> Option<Self> {
         let head = Self::read_from_prefix(unit).ok()?.0;
         let plausible = head.magic == RECORD_MAGIC
             && head.uuid == *uuid
-            && head.segment == segment
+            && head.segment == segment.0
             && head.unit == at
             && head.entry_count.get() as usize <= entries_per_record(unit.len())
             && are_counters(&[head.sequence, head.generation, head.epoch]);

@@ -5,11 +5,14 @@ use voltier_block::Bytes;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{RecordEntry, entries_per_record};
-use crate::log::form::EVICTIONS_PER_LINE;
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
 use crate::map::segments::FreeSlots;
 use crate::numbers::{Line, Slot};
+
+/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
+/// nothing could go.
+pub(super) const EVICTIONS_PER_LINE: usize = 2;
 
 /// The effect of a record on one line of the map, as far as dirty sectors and new copies are concerned.
 pub(super) struct Effect {
@@ -90,13 +93,23 @@ impl Builder {
     pub(super) fn take_line_place(&mut self, geometry: &Geometry) -> Slot {
         let slot = self.line_slot.take().expect("a place was found before the change was taken");
         self.slot = slot + 1;
-        Slot(self.position.segment * geometry.slots_per_segment + slot)
+        geometry.slot_in(self.position.segment, slot)
     }
 
     pub(super) fn add_data(&mut self, entry: RecordEntry, data: Bytes, effect: Effect) {
         self.effects.push(effect);
         self.entries.push(entry);
         self.lines.push(data);
+    }
+
+    /// Adds the effect of a change that brings no line.
+    pub(super) fn add_effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Adds a version of a line that has its order.
+    pub(super) fn add_version(&mut self, line: Line, version: Version) {
+        self.versions.push((line, version));
     }
 
     pub(super) fn note(&mut self, kind: u8, line: Line, slot: Slot) {

@@ -1,10 +1,10 @@
 //! Reading the log ahead of a replay: many segments at once, their records in order.
 //!
 //! The first record of a segment names the segment after it, so a scout reads first records only. Each
-//! segment that the scout finds is walked from head to head beside the others. Where segments follow
-//! one another on the SSD, as while a cache fills, the scout reads the first records of several before
-//! any record names them. A record that the scout finds is a guess: the replay takes records only as
-//! long as they follow one another.
+//! segment that the scout finds is walked from head to head beside the others. Segments may follow one
+//! another on the SSD, as while a cache fills. There the scout reads the first records of several before
+//! any record names them. A record that the scout finds is a guess: the replay takes records only as long
+//! as they follow one another.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -17,9 +17,10 @@ use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{NO_UNIT, RecordEntry, RecordHead};
 use crate::log::open::{OpenError, ssd_error};
+use crate::numbers::Segment;
 
-/// Segments walked at once: reads enough to keep a disk busy while records are taken, and the records
-/// of that many segments fit in a few MiB of memory.
+/// Segments walked at once. So many reads keep a disk busy while records are taken, and so many segments'
+/// records fit in a few MiB of memory.
 const WALKS_MAX: usize = 96;
 
 /// Segments whose first record is read on the guess that the log goes on there: their latency is the
@@ -52,9 +53,13 @@ pub(crate) struct LogReader<'a, S> {
 
 impl<S: BlockDevice> LogReader<'_, S> {
     /// The record whose head is at this place, if there is a whole one of this cache.
-    pub(crate) async fn record(&self, segment: u32, unit: u32) -> Result<Option<Found>, OpenError> {
+    pub(crate) async fn record(
+        &self,
+        segment: Segment,
+        unit: u32,
+    ) -> Result<Option<Found>, OpenError> {
         let geometry = &self.geometry;
-        if segment >= geometry.segment_count || unit >= geometry.units_per_segment() {
+        if !geometry.has_segment(segment) || unit >= geometry.units_per_segment() {
             return Ok(None);
         }
         let block = Buf::new(geometry.unit_bytes as usize);
@@ -67,7 +72,7 @@ impl<S: BlockDevice> LogReader<'_, S> {
             segment,
             unit: head.next_unit.get(),
             slot: head.next_slot.get(),
-            next_segment: head.next_segment.get(),
+            next_segment: Segment(head.next_segment.get()),
             next_segment_unit: head.next_segment_unit.get(),
         };
         let entries = head.entries(&block);
@@ -99,7 +104,7 @@ enum Walk<'a> {
 /// Where the first record of a segment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct HeadAddress {
-    segment: u32,
+    segment: Segment,
     unit: u32,
 }
 
@@ -121,7 +126,7 @@ pub(crate) struct Chain<'a, S> {
     /// Where the log goes on, until there is room for another walk.
     next_place: Option<HeadAddress>,
     /// The segment that was scouted last: the next one behind it may be guessed from here.
-    last_segment: Option<u32>,
+    last_segment: Option<Segment>,
     walks: VecDeque<Walk<'a>>,
     last_first: u64,
     ready: VecDeque<Found>,
@@ -221,17 +226,18 @@ impl<'a, S: BlockDevice> Chain<'a, S> {
         true
     }
 
-    /// Sees to it that a scout is on its way to where the log goes on, and others ahead of it if the
-    /// log goes straight on.
+    /// Sees to it that a scout is on its way to where the log goes on. If the log goes straight on,
+    /// others are on their way ahead of it.
     fn send_scouts(&mut self, place: HeadAddress) {
-        let goes_straight_on = self.last_segment.is_some_and(|last| last + 1 == place.segment);
+        let goes_straight_on = self.last_segment.is_some_and(|last| last.0 + 1 == place.segment.0);
         if self.scouts.front().is_none_or(|scout| scout.place != place) {
             self.scouts.clear();
         }
         let guesses = if goes_straight_on { GUESSES_MAX } else { 0 };
         for ahead in self.scouts.len() as u32..=guesses {
             // The first of all may begin in the middle of a segment; from then on all begin alike.
-            let place = HeadAddress { segment: place.segment.saturating_add(ahead), ..place };
+            let segment = Segment(place.segment.0.saturating_add(ahead));
+            let place = HeadAddress { segment, ..place };
             let reads = Box::pin(self.reader.record(place.segment, place.unit));
             self.scouts.push_back(Scout { place, reads, found: None });
         }

@@ -17,6 +17,15 @@ pub(crate) enum Source {
     Fill,
 }
 
+/// The sender of a change. Changes of each sender keep their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A request of a client.
+    Client,
+    /// The cache itself.
+    Cache,
+}
+
 /// A change of the cache's state, to be made durable by the log.
 #[derive(Debug)]
 pub(crate) enum Change {
@@ -40,9 +49,120 @@ impl Change {
     }
 }
 
-/// Changes of one kind of sender, numbered in order.
+/// The numbers of the last changes that records have taken, of both senders.
+#[derive(Clone, Copy)]
+pub(super) struct Taken {
+    client: u64,
+    cache: u64,
+}
+
+/// The changes of both senders that wait for the log.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(super) struct Queues {
+    client: Queue,
+    cache: Queue,
+}
+
+impl Queues {
+    #[inline]
+    fn of(&mut self, sender: Sender) -> &mut Queue {
+        match sender {
+            Sender::Client => &mut self.client,
+            Sender::Cache => &mut self.cache,
+        }
+    }
+
+    /// Queues a change; its number among those of the sender.
+    #[inline]
+    pub(super) fn push(&mut self, sender: Sender, change: Change) -> u64 {
+        self.of(sender).push(change)
+    }
+
+    /// Whether the sender's change `number` is acknowledged; if not, `waker` is woken when it is.
+    #[inline]
+    pub(super) fn is_acked(&mut self, sender: Sender, number: u64, waker: &Waker) -> bool {
+        let queue = self.of(sender);
+        let is_acked = queue.acked >= number;
+        if !is_acked {
+            queue.wait(number, waker);
+        }
+        is_acked
+    }
+
+    /// Takes the sender's next change out.
+    #[inline]
+    pub(super) fn pop(&mut self, sender: Sender) -> Option<Change> {
+        self.of(sender).pop()
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.client.changes.is_empty() && self.cache.changes.is_empty()
+    }
+
+    /// Whether changes of the cache itself wait: they go before those of clients.
+    #[inline]
+    pub(super) fn has_internal(&self) -> bool {
+        !self.cache.changes.is_empty()
+    }
+
+    /// How many changes wait, of clients and of the cache itself.
+    #[inline]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.client.changes.len(), self.cache.changes.len())
+    }
+
+    /// Bytes that wait, of both.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.client.bytes + self.cache.bytes
+    }
+
+    /// Bytes of clients' changes that wait.
+    #[inline]
+    pub(super) fn client_bytes(&self) -> usize {
+        self.client.bytes
+    }
+
+    /// The last changes that records have taken.
+    #[inline]
+    pub(super) fn taken(&self) -> Taken {
+        Taken { client: self.client.taken, cache: self.cache.taken }
+    }
+
+    /// Acknowledges everything up to these changes.
+    #[inline]
+    pub(super) fn ack(&mut self, taken: Taken) {
+        self.client.ack(taken.client);
+        self.cache.ack(taken.cache);
+    }
+
+    /// Acknowledges clients' changes only, as a bug would.
+    pub(super) fn ack_client(&mut self, taken: Taken) {
+        self.client.ack(taken.client);
+    }
+
+    /// Clears the fills that are queued: a cache that stops does not need them.
+    pub(super) fn forget_fills(&mut self) {
+        self.client.forget_fills();
+    }
+
+    /// Drops all changes: the log is given up.
+    pub(super) fn clear(&mut self) {
+        self.client.clear();
+        self.cache.clear();
+    }
+
+    /// Wakes everybody who waits for a change.
+    pub(super) fn wake_all(&mut self) {
+        self.client.wake_all();
+        self.cache.wake_all();
+    }
+}
+
+/// Changes of one sender, numbered in order.
+#[derive(Default)]
+struct Queue {
     changes: VecDeque<Change>,
     bytes: usize,
     /// Number of the last change queued, taken into a record, and acknowledged.
@@ -53,7 +173,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn push(&mut self, change: Change) -> u64 {
+    fn push(&mut self, change: Change) -> u64 {
         if let Change::Data { data, .. } = &change {
             self.bytes += data.len();
         }
@@ -62,35 +182,12 @@ impl Queue {
         self.queued
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.changes.len()
-    }
-
-    /// Number of the last change that a record has taken.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
-    }
-
-    /// Drops all changes: the log is given up.
-    pub(crate) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.changes.clear();
         self.bytes = 0;
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(crate) fn acked(&self) -> u64 {
-        self.acked
-    }
-
-    /// Clears the fills that are queued: a cache that stops does not need them.
-    pub(crate) fn forget_fills(&mut self) {
+    fn forget_fills(&mut self) {
         while let Some(Change::Data { data, source: Source::Fill, .. }) = self.changes.back() {
             self.bytes -= data.len();
             self.queued -= 1;
@@ -105,13 +202,16 @@ impl Queue {
         }
     }
 
-    pub(crate) fn wait(&mut self, number: u64, waker: &Waker) {
+    fn wait(&mut self, number: u64, waker: &Waker) {
         // Numbers grow, so waiters mostly arrive in order; a re-poll may not.
         let at = self.waiting.partition_point(|waiter| waiter.0 <= number);
-        self.waiting.insert(at, (number, waker.clone()));
+        let mut same = self.waiting.range(..at).rev().take_while(|waiter| waiter.0 == number);
+        if !same.any(|waiter| waiter.1.will_wake(waker)) {
+            self.waiting.insert(at, (number, waker.clone()));
+        }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Change> {
+    fn pop(&mut self) -> Option<Change> {
         let change = self.changes.pop_front()?;
         if let Change::Data { data, .. } = &change {
             self.bytes -= data.len();
@@ -120,7 +220,7 @@ impl Queue {
         Some(change)
     }
 
-    pub(crate) fn ack(&mut self, number: u64) {
+    fn ack(&mut self, number: u64) {
         self.acked = self.acked.max(number);
         while self.waiting.front().is_some_and(|waiter| waiter.0 <= self.acked) {
             let (_, waker) = self.waiting.pop_front().expect("has a front");
@@ -128,9 +228,26 @@ impl Queue {
         }
     }
 
-    pub(crate) fn wake_all(&mut self) {
+    fn wake_all(&mut self) {
         for (_, waker) in self.waiting.drain(..) {
             waker.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_that_is_polled_again_is_one_waiter() {
+        let mut queue = Queue::default();
+        let numbers = [1, 2].map(|line| queue.push(Change::Drop { line: Line(line) }));
+        for _ in 0..100 {
+            numbers.iter().for_each(|number| queue.wait(*number, Waker::noop()));
+        }
+        assert_eq!(queue.waiting.len(), 2);
+        queue.ack(numbers[0]);
+        assert_eq!(queue.waiting.len(), 1);
     }
 }

@@ -1,8 +1,8 @@
 //! Checkpoints: the state of every slot, written while the cache serves.
 //!
-//! The state is copied chunk by chunk while lines move, so a checkpoint is fuzzy: a replay from the log
-//! position of its begin repairs whatever moved meanwhile. Two areas take turns, and the superblock
-//! that names the new one is written last.
+//! The state is copied chunk by chunk while lines move, so a checkpoint is fuzzy. A replay from the log
+//! position of its begin repairs whatever moved meanwhile. Two areas take turns, and the superblock that
+//! names the new one is written last.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -126,15 +126,15 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         superblock.checkpoint_lines = lines.into();
         superblock.dirty_chunks = dirty_chunks.into();
         superblock.replay_sequence = replay_sequence.into();
-        superblock.replay_segment = position.segment.into();
+        superblock.replay_segment = position.segment.0.into();
         superblock.replay_unit = position.unit.into();
         superblock.replay_slot = position.slot.into();
-        superblock.next_segment = position.next_segment.into();
+        superblock.next_segment = position.next_segment.0.into();
         superblock.next_segment_unit = position.next_segment_unit.into();
         superblock.state = end_state.into();
         superblock.dirty_lines = self.map.get().index().dirty_lines().into();
-        // In ordered mode a replay may begin in an earlier life, whose suspect lines it would bring
-        // back: nothing but the marks says that the start dropped them.
+        // In ordered mode a replay may begin in an earlier life, whose suspect lines it would bring back.
+        // Nothing but the intent bits says that the start dropped them.
         let spans_a_start = replay_sequence < superblock.first_sequence.get();
         if end_state == STATE_CLEAN {
             // Every record is durable: a replay that ends before this one has met damage.
@@ -147,14 +147,14 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
         }
         self.ssd.write_superblock(superblock).await?;
         self.superblock.set(superblock);
-        self.map.change().segments_mut().replay_sequence = replay_sequence;
+        self.map.change().segments_mut().set_replay_sequence(replay_sequence);
         self.log.free_prepared();
         // Last: until the superblock is written, a replay may bring back lines whose mistrust only
-        // the marks record. A failing origin keeps its marks; its writes report the error.
+        // the intent bits record. A failing origin keeps its bits; its writes report the error.
         if origin_flushed && !spans_a_start {
             let cleared = self.intents.finish_clearing(self.ssd.device()).await;
             let Err(error) = cleared else { return Ok(()) };
-            let attempt = async || self.intents.persist_marks(self.ssd.device()).await;
+            let attempt = async || self.intents.persist_bits(self.ssd.device()).await;
             return self.ssd.write_again(error, attempt).await;
         }
         Ok(())
@@ -176,7 +176,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             if until == chunks {
                 copy.seal_dirty();
             }
-            copies.append(&mut copy.dirty_ready);
+            copies.append(&mut copy.take_ready());
             let copies: Vec<(u64, Bytes)> =
                 copies.into_iter().map(|(index, chunk)| (index, chunk.freeze())).collect();
             if let Err(error) = self.write_chunks(area, &copies).await {
@@ -185,7 +185,7 @@ impl<S: BlockDevice, O: BlockDevice> Checkpointer<S, O> {
             }
             next = until;
         }
-        Ok((copy.lines, copy.dirty_chunks))
+        Ok(copy.totals())
     }
 
     async fn write_chunks(&self, area: u32, chunks: &[(u64, Bytes)]) -> IoResult<()> {

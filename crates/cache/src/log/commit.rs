@@ -13,14 +13,14 @@ use voltier_ring::{Handle, Signal, join_all};
 use crate::canary::{self, Canary};
 use crate::devices::ssd::Ssd;
 use crate::format::position::Position;
-use crate::log::change::{Change, Queue};
+use crate::log::change::{Change, Sender};
 use crate::log::form::{Formed, LogState, Record, RecordPieces};
-use crate::log::ordered::{OrderedQueue, Version};
+use crate::log::ordered::Version;
 use crate::log::pressure::Pressure;
 use crate::log::stage::Lifecycle;
 use crate::map::contents::must;
 use crate::map::shared::Map;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 
 /// The log of a cache in service.
 pub(crate) struct Log<S> {
@@ -63,24 +63,20 @@ impl<S: BlockDevice> Log<S> {
     /// Queues changes of a client's request; the number to wait for. A log that is given up takes
     /// none: nobody would ever take them out again.
     pub(crate) fn queue(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
-        self.push(changes, |state| &mut state.user)
+        self.push(changes, Sender::Client)
     }
 
     /// Queues changes of the cache's own, in the same way.
     pub(crate) fn queue_internal(&self, changes: impl IntoIterator<Item = Change>) -> u64 {
-        self.push(changes, |state| &mut state.internal)
+        self.push(changes, Sender::Cache)
     }
 
-    fn push(
-        &self,
-        changes: impl IntoIterator<Item = Change>,
-        queue: impl Fn(&mut LogState) -> &mut Queue,
-    ) -> u64 {
+    fn push(&self, changes: impl IntoIterator<Item = Change>, sender: Sender) -> u64 {
         let mut number = 0;
         if self.ssd.takes_writes() {
             let mut state = self.state.borrow_mut();
             for change in changes {
-                number = queue(&mut state).push(change);
+                number = state.queues_mut().push(sender, change);
             }
         }
         self.work.notify();
@@ -92,7 +88,7 @@ impl<S: BlockDevice> Log<S> {
     /// # Errors
     /// `Gone` when the SSD takes no more writes before.
     pub(crate) async fn acked(&self, number: u64) -> IoResult<()> {
-        self.queue_acked(number, |state| &mut state.user).await
+        self.queue_acked(number, Sender::Client).await
     }
 
     /// Waits until the cache's own change `number` is on the SSD's interface.
@@ -100,34 +96,26 @@ impl<S: BlockDevice> Log<S> {
     /// # Errors
     /// `Gone` when the SSD takes no more writes before.
     pub(crate) async fn internal_acked(&self, number: u64) -> IoResult<()> {
-        self.queue_acked(number, |state| &mut state.internal).await
+        self.queue_acked(number, Sender::Cache).await
     }
 
-    async fn queue_acked(
-        &self,
-        number: u64,
-        queue: impl Fn(&mut LogState) -> &mut Queue,
-    ) -> IoResult<()> {
+    async fn queue_acked(&self, number: u64, sender: Sender) -> IoResult<()> {
         std::future::poll_fn(|context| {
             if !self.ssd.takes_writes() {
                 return Poll::Ready(Err(IoError::Gone));
             }
-            let mut state = self.state.borrow_mut();
-            let queue = queue(&mut state);
-            if queue.acked() >= number {
-                return Poll::Ready(Ok(()));
-            }
-            queue.wait(number, context.waker());
-            Poll::Pending
+            let waker = context.waker();
+            let is_acked = self.state.borrow_mut().queues_mut().is_acked(sender, number, waker);
+            if is_acked { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await
     }
 
     /// Waits until every record formed so far is on the SSD's interface.
     pub(crate) async fn all_acked(&self) -> IoResult<()> {
-        let formed = self.state.borrow().next_sequence;
+        let formed = self.state.borrow().next_sequence();
         self.progress
-            .until(|| !self.ssd.takes_writes() || self.state.borrow().acked_sequence >= formed)
+            .until(|| !self.ssd.takes_writes() || self.state.borrow().acked_sequence() >= formed)
             .await;
         if self.ssd.takes_writes() { Ok(()) } else { Err(IoError::Gone) }
     }
@@ -139,12 +127,12 @@ impl<S: BlockDevice> Log<S> {
     /// # Errors
     /// The SSD's; it takes no more writes then, because what it acknowledged may be lost.
     pub(crate) async fn make_durable(&self) -> IoResult<()> {
-        let wanted = self.state.borrow().acked_sequence;
+        let wanted = self.state.borrow().acked_sequence();
         loop {
             if self.ssd.failed() {
                 return Err(IoError::Gone);
             }
-            if self.state.borrow().durable_sequence >= wanted {
+            if self.state.borrow().durable_sequence() >= wanted {
                 return Ok(());
             }
             if self.flushing.replace(true) {
@@ -152,7 +140,7 @@ impl<S: BlockDevice> Log<S> {
                 continue;
             }
             let _flushing = Flushing(self);
-            let covers = self.state.borrow().acked_sequence;
+            let covers = self.state.borrow().acked_sequence();
             let skipped = canary::is(Canary::FlushSkipped);
             let flushed = if skipped { Ok(()) } else { self.ssd.flush().await };
             flushed?;
@@ -185,7 +173,7 @@ impl<S: BlockDevice> Log<S> {
 
     /// Frees the segments that can be freed, and tells the writer of records.
     pub(super) fn free_prepared(&self) {
-        let durable = self.state.borrow().durable_sequence;
+        let durable = self.state.borrow().durable_sequence();
         let mut contents = self.map.change();
         let before = contents.segments().free_count();
         contents.segments_mut().collect(durable);
@@ -208,7 +196,7 @@ impl<S: BlockDevice> Log<S> {
     /// durable.
     pub(crate) fn abandon(&self) -> bool {
         let mut state = self.state.borrow_mut();
-        let unflushed = state.durable_sequence < state.acked_sequence;
+        let unflushed = state.durable_sequence() < state.acked_sequence();
         state.abandon(&mut self.map.change());
         unflushed
     }
@@ -250,7 +238,7 @@ impl<S: BlockDevice> Log<S> {
     /// Nothing is queued, and no record is on its way.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.borrow();
-        state.user.is_empty() && state.internal.is_empty() && state.records_in_flight() == 0
+        state.queues().is_empty() && state.records_in_flight() == 0
     }
 
     pub(crate) fn records_in_flight(&self) -> usize {
@@ -259,36 +247,35 @@ impl<S: BlockDevice> Log<S> {
 
     /// Bytes of clients' changes that wait for the log.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.state.borrow().user.bytes()
+        self.state.borrow().queues().client_bytes()
     }
 
     /// Whether changes of clients wait for the log.
     pub(crate) fn has_queued(&self) -> bool {
-        !self.state.borrow().user.is_empty()
+        self.state.borrow().queues().counts().0 > 0
     }
 
     pub(crate) fn uuid(&self) -> [u8; 16] {
-        self.state.borrow().uuid
+        self.state.borrow().uuid()
     }
 
     pub(crate) fn generation(&self) -> u64 {
-        self.state.borrow().generation
+        self.state.borrow().generation()
     }
 
     /// Number of the next record.
     pub(crate) fn next_sequence(&self) -> u64 {
-        self.state.borrow().next_sequence
+        self.state.borrow().next_sequence()
     }
 
     /// Records and their entries since the beginning of the last replay.
     pub(super) fn totals(&self) -> (u64, u64) {
-        let state = self.state.borrow();
-        (state.records, state.entries)
+        self.state.borrow().totals()
     }
 
     /// The segment in which the next record goes.
-    pub(super) fn segment(&self) -> u32 {
-        self.state.borrow().position.segment
+    pub(super) fn segment(&self) -> Segment {
+        self.state.borrow().position().segment
     }
 
     /// Where a replay must begin.
@@ -298,33 +285,31 @@ impl<S: BlockDevice> Log<S> {
 
     /// Clears the fills that are queued: a cache that stops does not need them.
     pub(crate) fn forget_fills(&self) {
-        self.state.borrow_mut().user.forget_fills();
+        self.state.borrow_mut().queues_mut().forget_fills();
     }
 
     /// The cleaner has ended: clients' changes may take the last segments.
     pub(crate) fn open_reserve(&self) {
-        self.state.borrow_mut().ending = true;
+        self.state.borrow_mut().open_reserve();
     }
 
     pub(crate) fn is_ordered(&self) -> bool {
-        self.state.borrow().ordered.is_some()
+        self.state.borrow().order().is_kept()
     }
 
     /// Begins or ends ordered mode.
     pub(crate) fn set_ordered(&self, ordered: bool) {
-        self.state.borrow_mut().ordered = ordered.then(OrderedQueue::default);
+        self.state.borrow_mut().order_mut().keep(ordered);
     }
 
     /// Whether versions wait for their order.
     pub(crate) fn order_waits(&self) -> bool {
-        self.state.borrow().ordered.as_ref().is_some_and(|ordered| !ordered.is_empty())
+        self.state.borrow().order().waits()
     }
 
     /// Whether the origin has every version of records before this one, while later ones wait.
     pub(crate) fn order_is_past(&self, sequence: u64) -> bool {
-        let state = self.state.borrow();
-        let oldest = state.ordered.as_ref().and_then(OrderedQueue::oldest);
-        oldest.is_some_and(|(oldest, _)| oldest >= sequence)
+        self.state.borrow().order().oldest().is_some_and(|(oldest, _)| oldest >= sequence)
     }
 
     /// Versions of the oldest epoch, about `lines_max`, and the last record among them.
@@ -332,20 +317,18 @@ impl<S: BlockDevice> Log<S> {
         let state = self.state.borrow();
         // Of a log that has ended only what is durable is written out for as long as a start may replay it.
         let all = self.ssd.takes_writes() || !self.ssd.may_be_replayed();
-        let below = if all { state.acked_sequence } else { state.durable_sequence };
-        let batch = state.ordered.as_ref()?.batch(below, lines_max)?;
+        let below = if all { state.acked_sequence() } else { state.durable_sequence() };
+        let batch = state.order().batch(below, lines_max)?;
         Some((batch.versions, batch.last_sequence))
     }
 
     /// The origin has everything of the order up to this record.
     pub(crate) fn order_written(&self, last_sequence: u64) {
-        if let Some(ordered) = &mut self.state.borrow_mut().ordered {
-            ordered.written(last_sequence);
-        }
+        self.state.borrow_mut().order_mut().written(last_sequence);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.state.borrow().ordered.as_ref().map_or(0, OrderedQueue::memory_bytes)
+        self.state.borrow().order().memory_bytes()
     }
 
     /// Checks that nothing is queued and no record is on its way.
@@ -355,7 +338,7 @@ impl<S: BlockDevice> Log<S> {
     pub(crate) fn audit(&self) -> Result<(), String> {
         let state = self.state.borrow();
         must(state.records_in_flight() == 0, || "records are on their way".to_owned())?;
-        let (user, internal) = (state.user.len(), state.internal.len());
+        let (user, internal) = state.queues().counts();
         must(user + internal == 0, || {
             format!(
                 "{user} changes of clients and {internal} of its own wait for the log ({:?})",

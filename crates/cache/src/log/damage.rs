@@ -73,7 +73,7 @@ impl<S: BlockDevice> Damage<S> {
         }
     }
 
-    /// Judges a cached line of which the SSD returned an error or other bytes: a clean line is dropped
+    /// Judges a cached line of which the SSD returned an error or other bytes. A clean line is dropped
     /// (and the origin asked), a dirty line is reported and remembered.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! order of events, and a replay ends in the very state that was here. One record carries whatever
 //! arrived while earlier ones were on their way: no timer, depth 1 stays fast.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use voltier_block::{Buf, Bytes, Lba, Payload};
 use zerocopy::IntoBytes;
@@ -14,35 +14,29 @@ use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::format::position::Position;
 use crate::format::record::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RECORD_HEAD_BYTES,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_MASKED, NO_UNIT, RECORD_HEAD_BYTES,
     RECORD_MAGIC, RecordEntry, RecordHead,
 };
-use crate::log::builder::{Builder, Effect, effect_on, entry_of};
-use crate::log::change::{Change, Queue, Source};
-use crate::log::ordered::{OrderedQueue, Version};
+use crate::log::builder::{Builder, EVICTIONS_PER_LINE, Effect, effect_on, entry_of};
+use crate::log::chain::Found;
+use crate::log::change::{Change, Queues, Sender, Source, Taken};
+use crate::log::not_durable::NotDurable;
+use crate::log::ordered::{Order, Version};
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
 use crate::map::segments::FreeSlots;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 
 /// Records on their way at once. Eight of 64 KiB and more keep every channel of a PCIe SSD busy.
 const RECORDS_IN_FLIGHT_MAX: usize = 8;
-/// With a record on its way, the next one waits until so much is queued: 16 lines share a
-/// head, which bounds the log's own writes to 1/16 of the data.
+/// With a record on its way, the next one waits until so much is queued. Then 16 lines share a head,
+/// which bounds the log's own writes to 1/16 of the data.
 const RECORD_BYTES_MIN: usize = 64 << 10;
-/// Free segments that only the cache's own changes may open: in ordered mode space comes back when
-/// the log hears that versions have reached the origin.
+/// Free segments that only the cache's own changes may open. In ordered mode space comes back when the
+/// log hears that versions have reached the origin.
 const INTERNAL_RESERVE: usize = 2;
-/// Effects of acknowledged records that are kept until these are durable, at most: 16 MiB. A flush may take
-/// half a minute, and the SSD goes on with writes meanwhile.
-const EFFECTS_KEPT_MAX: usize = 250_000;
-/// The least bound of them, and their share of the slots: on a small SSD a flush comes soon anyway.
-const EFFECTS_KEPT: (usize, u32) = (256, 4);
 /// Units of a slot that may be spared for one head where there is much room.
 const SPARED_UNITS_MAX: u32 = 4;
-/// Lines a new line may push out at once: more than one pays off an excess left by a moment when
-/// nothing could go.
-pub(super) const EVICTIONS_PER_LINE: usize = 2;
 
 /// A record ready to be written: its head and lines, joined into runs of neighbours on the SSD.
 pub(crate) struct Record {
@@ -65,66 +59,54 @@ pub(crate) enum Formed {
     Blocked,
 }
 
-/// Facts of a record that a replay takes.
-pub(super) struct Replayed {
-    pub(super) sequence: u64,
-    pub(super) epoch: u64,
-    pub(super) entries: u64,
-}
-
 struct InFlight {
     sequence: u64,
     done: bool,
     effects: Vec<Effect>,
-    user_number: u64,
-    internal_number: u64,
+    taken: Taken,
 }
 
 /// State of the log: one owner, never borrowed across a wait.
 pub(crate) struct LogState {
-    pub(super) geometry: Geometry,
-    pub(super) uuid: [u8; 16],
-    pub(super) generation: u64,
-    /// Changes of clients, and the cache's own.
-    pub(super) user: Queue,
-    pub(super) internal: Queue,
-    pub(super) position: Position,
-    pub(super) next_sequence: u64,
+    geometry: Geometry,
+    uuid: [u8; 16],
+    generation: u64,
+    queues: Queues,
+    position: Position,
+    next_sequence: u64,
     /// Every record below is on the SSD's interface, and below `durable_sequence` on its medium.
-    pub(super) acked_sequence: u64,
-    pub(super) durable_sequence: u64,
+    acked_sequence: u64,
+    durable_sequence: u64,
     epoch: u64,
     /// First record of this epoch, or a later one if none was formed in it yet.
     epoch_begin: u64,
     /// Records and their entries since the beginning of the replay.
-    pub(super) records: u64,
-    pub(super) entries: u64,
+    records: u64,
+    entries: u64,
     /// The cleaner has ended: nothing of the cache's own needs the reserve any more.
-    pub(super) ending: bool,
-    /// Present in ordered mode.
-    pub(super) ordered: Option<OrderedQueue>,
+    ending: bool,
+    order: Order,
     /// Slots that the log may write in the open segment, and in the next one.
     free_slots: FreeSlots,
     next_free_slots: FreeSlots,
     in_flight: VecDeque<InFlight>,
-    /// Effects of records that are acknowledged and not durable, with the numbers of these records.
-    not_durable: VecDeque<(u64, Effect)>,
+    not_durable: NotDurable,
 }
 
 impl LogState {
     /// The log of an empty cache: it begins at segment 0.
     pub(crate) fn new(geometry: Geometry, uuid: [u8; 16], is_ordered: bool) -> Self {
+        let not_durable = NotDurable::new(geometry.slot_count());
         Self {
             geometry,
             uuid,
             generation: 1,
-            user: Queue::default(),
-            internal: Queue::default(),
+            queues: Queues::default(),
             position: Position {
-                segment: 0,
+                segment: Segment(0),
                 unit: NO_UNIT,
                 slot: 0,
-                next_segment: 0,
+                next_segment: Segment(0),
                 next_segment_unit: 0,
             },
             next_sequence: 1,
@@ -135,20 +117,110 @@ impl LogState {
             records: 0,
             entries: 0,
             ending: false,
-            ordered: is_ordered.then(OrderedQueue::default),
+            order: Order::new(is_ordered),
             free_slots: FreeSlots::none(),
             next_free_slots: FreeSlots::none(),
             in_flight: VecDeque::new(),
-            not_durable: VecDeque::new(),
+            not_durable,
         }
     }
 
-    /// Notes a record that a replay took.
-    pub(super) fn note_replayed(&mut self, record: &Replayed) {
-        self.next_sequence = record.sequence + 1;
+    /// A replay begins: the first record has this number, and stands here.
+    pub(super) fn begin_replay(&mut self, sequence: u64, at: Position) {
+        self.position = at;
+        self.next_sequence = sequence;
+    }
+
+    /// Takes a record that a replay read, with the dirty lines in it: the log goes on behind it.
+    pub(super) fn note_replayed(&mut self, record: &Found, versions: Vec<(Line, Version)>) {
+        let (sequence, unit) = (record.sequence(), record.head.unit.get());
+        self.next_sequence = sequence + 1;
         self.records += 1;
-        self.entries += record.entries;
-        self.epoch = record.epoch;
+        self.entries += record.entries.len() as u64;
+        self.epoch = record.head.epoch.get();
+        let slot = match self.position.unit {
+            NO_UNIT => self.geometry.slot_behind(unit),
+            _ => self.position.slot,
+        };
+        let at = Position { unit, slot, ..record.next };
+        self.order.push(sequence, self.epoch, at, versions);
+        self.position = record.next;
+    }
+
+    /// The replay is over: all records that it took are durable.
+    pub(super) fn end_replay(&mut self) {
+        self.acked_sequence = self.next_sequence;
+        self.durable_sequence = self.next_sequence;
+    }
+
+    /// The records that follow are of this generation.
+    pub(super) fn begin_generation(&mut self, generation: u64) {
+        self.generation = generation;
+    }
+
+    pub(super) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Where the next record goes.
+    #[inline]
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Number of the next record.
+    #[inline]
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Every record below this one is on the SSD's interface.
+    #[inline]
+    pub(super) fn acked_sequence(&self) -> u64 {
+        self.acked_sequence
+    }
+
+    /// Every record below this one is on the SSD's medium.
+    #[inline]
+    pub(super) fn durable_sequence(&self) -> u64 {
+        self.durable_sequence
+    }
+
+    /// Records and their entries since the beginning of the last replay.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        (self.records, self.entries)
+    }
+
+    /// The changes that wait.
+    #[inline]
+    pub(super) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// The changes that wait, for those who queue changes and wait for them.
+    #[inline]
+    pub(super) fn queues_mut(&mut self) -> &mut Queues {
+        &mut self.queues
+    }
+
+    /// The order of destaging.
+    #[inline]
+    pub(super) fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// The order of destaging, for those who work it off.
+    pub(super) fn order_mut(&mut self) -> &mut Order {
+        &mut self.order
+    }
+
+    /// The cleaner has ended: clients' changes may take the last segments.
+    pub(super) fn open_reserve(&mut self) {
+        self.ending = true;
     }
 
     /// Ends the epoch: the flush of a client is a cut also when another flush had made the records durable.
@@ -165,10 +237,9 @@ impl LogState {
 
     /// Whether a record should be formed now.
     pub(super) fn wants_record(&self) -> bool {
-        let waiting = self.user.bytes() + self.internal.bytes();
         match self.in_flight.len() {
-            0 => !self.user.is_empty() || !self.internal.is_empty(),
-            count => count < RECORDS_IN_FLIGHT_MAX && waiting >= RECORD_BYTES_MIN,
+            0 => !self.queues.is_empty(),
+            count => count < RECORDS_IN_FLIGHT_MAX && self.queues.bytes() >= RECORD_BYTES_MIN,
         }
     }
 
@@ -180,7 +251,7 @@ impl LogState {
         map.segments_mut().set_open([segment, next_segment]);
         if map.loading().is_none() {
             // The log was replayed from the medium: what emptied a segment is durable.
-            map.learn_segments(0..self.geometry.segment_count, self.durable_sequence);
+            map.learn_segments(self.geometry.segments(), self.durable_sequence);
             map.segments_mut().collect(self.durable_sequence);
         }
     }
@@ -206,13 +277,13 @@ impl LogState {
 
     /// Forms the next record from what is queued and applies it to memory.
     pub(super) fn form_record(&mut self, map: &mut Contents) -> Formed {
-        if self.user.is_empty() && self.internal.is_empty() {
+        if self.queues.is_empty() {
             return Formed::Nothing;
         }
         let is_ending = self.ending;
         let reserve_is_whole = is_ending || map.segments().free_count() >= INTERNAL_RESERVE;
         let user_may = |map: &Contents| reserve_is_whole && (is_ending || map.has_room_to_load());
-        let is_blocked = self.wants_flush() || (self.internal.is_empty() && !user_may(map));
+        let is_blocked = self.wants_flush() || (!self.queues.has_internal() && !user_may(map));
         if is_blocked || !self.ensure_room(map) {
             return Formed::Blocked;
         }
@@ -225,12 +296,11 @@ impl LogState {
             builder.note(ENTRY_DROP, line, slot);
         }
         while builder.has_room() && builder.find_line_place(&self.free_slots) {
-            let user_next = self.internal.is_empty();
-            if user_next && !user_may(map) {
+            let next = if self.queues.has_internal() { Sender::Cache } else { Sender::Client };
+            if next == Sender::Client && !user_may(map) {
                 break;
             }
-            let queue = if user_next { &mut self.user } else { &mut self.internal };
-            let Some(change) = queue.pop() else { break };
+            let Some(change) = self.queues.pop(next) else { break };
             self.apply(change, map, &mut builder);
         }
         if builder.entries.is_empty() {
@@ -242,13 +312,10 @@ impl LogState {
 
     /// Changes that did not matter any more are done when the records before them are.
     fn ack_skipped(&mut self) {
-        let (user, internal) = (self.user.taken(), self.internal.taken());
+        let taken = self.queues.taken();
         match self.in_flight.back_mut() {
-            Some(last) => (last.user_number, last.internal_number) = (user, internal),
-            None => {
-                self.user.ack(user);
-                self.internal.ack(internal);
-            }
+            Some(last) => last.taken = taken,
+            None => self.queues.ack(taken),
         }
     }
 
@@ -263,18 +330,16 @@ impl LogState {
                 let copy = (newest, map.index().crc_bits(newest), map.index().mask(newest));
                 let same = copy == (slot, crc_bits, mask) || canary::is(Canary::DirtyBitLost);
                 if same && map.index().is_dirty(newest) {
-                    builder.effects.push(effect_on(map, line, Some(newest)));
+                    builder.add_effect(effect_on(map, line, Some(newest)));
                     map.set_clean(newest);
                     builder.note(ENTRY_CLEAN, line, newest);
                 }
             }
             Change::Drop { line } => {
                 if let Some(slot) = map.index().lookup(line) {
-                    if let Some(ordered) = &mut self.ordered {
-                        ordered.drop_line(line, self.next_sequence);
-                    }
+                    self.order.drop_line(line, self.next_sequence);
                     if map.index().is_dirty(slot) {
-                        builder.effects.push(effect_on(map, line, Some(slot)));
+                        builder.add_effect(effect_on(map, line, Some(slot)));
                     }
                     map.forget(line, slot);
                     builder.note(ENTRY_DROP, line, slot);
@@ -285,8 +350,7 @@ impl LogState {
 
     /// Where a replay must begin: here, or where the oldest version stands that the origin lacks.
     pub(super) fn replay_point(&self) -> (u64, Position) {
-        let oldest = self.ordered.as_ref().and_then(OrderedQueue::oldest);
-        oldest.unwrap_or((self.next_sequence, self.position))
+        self.order.oldest().unwrap_or((self.next_sequence, self.position))
     }
 
     fn apply_data(
@@ -314,8 +378,8 @@ impl LogState {
         if old.is_some() && source != Source::Fill {
             map.touch(slot, line);
         }
-        if dirty && self.ordered.is_some() {
-            builder.versions.push((line, Version { slot, crc, mask }));
+        if dirty && self.order.is_kept() {
+            builder.add_version(line, Version { slot, crc, mask });
         }
         builder.add_data(
             RecordEntry {
@@ -354,10 +418,10 @@ impl LogState {
             sequence: sequence.into(),
             durable_sequence: self.durable_sequence.into(),
             epoch: self.epoch.into(),
-            segment: segment.into(),
+            segment: segment.0.into(),
             unit: unit.into(),
             next_unit: next_unit.into(),
-            next_segment: next_segment.into(),
+            next_segment: next_segment.0.into(),
             next_segment_unit: next_segment_unit.into(),
             next_slot: next_slot.into(),
             entry_count: (builder.entries.len() as u16).into(),
@@ -373,9 +437,7 @@ impl LogState {
         map.segments_mut().note_record(segment, sequence);
         self.records += 1;
         self.entries += builder.entries.len() as u64;
-        if let Some(ordered) = &mut self.ordered {
-            ordered.push(sequence, self.epoch, builder.position, builder.versions);
-        }
+        self.order.push(sequence, self.epoch, builder.position, builder.versions);
         let head = (self.geometry.lba_of(segment, unit), block.freeze());
         let pieces = RecordPieces { head, lines: builder.lines };
         let runs = self.runs_of(&pieces, &builder.effects);
@@ -383,8 +445,7 @@ impl LogState {
             sequence,
             done: false,
             effects: builder.effects,
-            user_number: self.user.taken(),
-            internal_number: self.internal.taken(),
+            taken: self.queues.taken(),
         });
         Record { runs, sequence, pieces }
     }
@@ -424,7 +485,7 @@ impl LogState {
     /// one write. In a segment with much room every head of smaller lines stands so.
     fn next_head(&self, unit: u32, slot: u32) -> (u32, u32) {
         let units_per_line = self.geometry.units_per_line();
-        let shares = units_per_line > SPARED_UNITS_MAX || !self.free_slots.roomy;
+        let shares = units_per_line > SPARED_UNITS_MAX || !self.free_slots.is_roomy();
         if shares && !unit.is_multiple_of(units_per_line) && self.free_slots.next(slot).is_some() {
             return (unit - 1, slot);
         }
@@ -440,7 +501,7 @@ impl LogState {
         let done = done.expect("a record on its way");
         done.done = true;
         if canary::is(Canary::AckOutOfOrder) {
-            self.user.ack(done.user_number);
+            self.queues.ack_client(done.taken);
         }
         while self.in_flight.front().is_some_and(|record| record.done) {
             let record = self.in_flight.pop_front().expect("has a front");
@@ -448,55 +509,32 @@ impl LogState {
                 map.clear_pending(slot);
             }
             self.acked_sequence = record.sequence + 1;
-            self.user.ack(record.user_number);
-            self.internal.ack(record.internal_number);
-            self.keep(record.sequence, record.effects);
+            self.queues.ack(record.taken);
+            self.not_durable.keep(record.sequence, record.effects);
         }
-    }
-
-    /// Keeps the effects of an acknowledged record until it is durable.
-    fn keep(&mut self, sequence: u64, effects: Vec<Effect>) {
-        self.not_durable.extend(effects.into_iter().map(|effect| (sequence, effect)));
     }
 
     /// Whether no record is formed before a flush.
     pub(super) fn wants_flush(&self) -> bool {
-        let (least, share) = EFFECTS_KEPT;
-        let most = (self.geometry.slot_count() / share) as usize;
-        self.not_durable.len() >= most.clamp(least, EFFECTS_KEPT_MAX)
+        self.not_durable.is_full()
     }
 
     /// Every record below this one is on the SSD's medium.
     pub(super) fn note_durable(&mut self, sequence: u64) {
         self.durable_sequence = self.durable_sequence.max(sequence);
-        while self.not_durable.front().is_some_and(|record| record.0 < self.durable_sequence) {
-            self.not_durable.pop_front();
-        }
+        self.not_durable.forget_below(self.durable_sequence);
     }
 
-    /// Slots whose data a power cut may take, although their records are acknowledged, where a replay may
-    /// find no dirty copy of the line. Others may go to the origin: after a power cut an older dirty copy
-    /// follows them, and sectors that a flush covered are in both.
+    /// Slots whose data a power cut may take, although their records are acknowledged.
     pub(super) fn slots_not_durable(&self) -> BTreeSet<Slot> {
-        let mut always_dirty: BTreeMap<Line, bool> = BTreeMap::new();
-        let mut slots = BTreeSet::new();
-        for (_, effect) in &self.not_durable {
-            // A power cut keeps any first part of the records: a replay may end before each of these effects.
-            let always_dirty = always_dirty.entry(effect.line).or_insert(true);
-            *always_dirty &= effect.replaced.is_some();
-            if !*always_dirty {
-                slots.extend(effect.placed);
-            }
-        }
-        slots
+        self.not_durable.slots()
     }
 
     /// The SSD takes no more records: of those on its way nobody hears, and the map is again what the
     /// acknowledged ones say. Copies that they replaced are still there: a segment is not written again
     /// before what emptied it is durable.
     pub(super) fn undo(&mut self, map: &mut Contents) {
-        self.user.clear();
-        self.internal.clear();
+        self.queues.clear();
         let effects = self.in_flight.drain(..).rev().flat_map(|it| it.effects.into_iter().rev());
         for Effect { line, replaced, lost, .. } in effects {
             if let Some(slot) = map.index().lookup(line) {
@@ -509,31 +547,26 @@ impl LogState {
                 map.put(Placement { line, slot, crc, dirty: true, mask, pending: false }, None);
             }
         }
-        if let Some(ordered) = &mut self.ordered {
-            ordered.undo(self.acked_sequence);
-        }
-        self.user.wake_all();
-        self.internal.wake_all();
+        self.order.undo(self.acked_sequence);
+        self.queues.wake_all();
     }
 
     /// The SSD is lost: nobody will be acknowledged any more. Of lines on their way, what the
     /// version before them had dirty is lost; the rest is on the origin.
     pub(super) fn abandon(&mut self, map: &mut Contents) {
-        self.user.clear();
-        self.internal.clear();
+        self.queues.clear();
         for effect in self.in_flight.drain(..).flat_map(|record| record.effects) {
             if let Some(slot) = effect.placed {
                 map.lose_pending(slot, effect.lost);
             }
         }
-        self.user.wake_all();
-        self.internal.wake_all();
+        self.queues.wake_all();
     }
 }
 
-fn flags_of(dirty: bool, partial: bool) -> u8 {
+fn flags_of(dirty: bool, is_masked: bool) -> u8 {
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-    flag(dirty, FLAG_DIRTY) | flag(partial, FLAG_PARTIAL)
+    flag(dirty, FLAG_DIRTY) | flag(is_masked, FLAG_MASKED)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //!
 //! A write that goes straight to the origin could be on the origin's medium while a power cut loses the
 //! log's news of it. The news is the new copy, or the drop of the old one. A clean copy in the cache
-//! would then be older than the origin. So the cache marks a region, durably, before the first such
-//! write. After an unclean stop a start does not trust clean lines of marked regions. Marks go away at
-//! checkpoints.
+//! would then be older than the origin. So the cache sets the intent bit of a region, durably, before the
+//! first such write. After an unclean stop a start does not trust clean lines of regions whose bit is set.
+//! Bits are cleared at checkpoints.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,17 +15,17 @@ use crate::canary::{self, Canary};
 use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_HEAD_BYTES, INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
 use crate::format::superblock::BLOCK_BYTES;
-use crate::map::loading::IntentMarks;
+use crate::map::loading::IntentBits;
 
 struct Regions {
     bits: Vec<u8>,
     /// Direct writes under way, per region.
     busy: Vec<u32>,
-    /// Regions written since the last checkpoint began to clear marks.
+    /// Regions written since the last checkpoint began to clear bits.
     touched: Vec<u8>,
 }
 
-/// The intent marks of one cache.
+/// The intent bits of one cache.
 pub(crate) struct Intents {
     uuid: [u8; 16],
     generation: u64,
@@ -79,10 +79,10 @@ impl Intents {
         first as usize..=last as usize
     }
 
-    /// Sets the intent marks of the regions of `range`, durably, before the range is written past the log.
+    /// Sets the intent bits of the regions of `range`, durably, before the range is written past the log.
     ///
     /// # Errors
-    /// When the SSD does not take the mark.
+    /// When the SSD does not take the bits.
     pub(crate) async fn begin<S: BlockDevice>(
         &self,
         ssd: &S,
@@ -104,7 +104,7 @@ impl Intents {
         if fresh {
             self.wanted.set(self.wanted.get() + 1);
         }
-        // A mark set by another request may still be on its way: wait for it as for one's own.
+        // A bit set by another request may still be on its way: wait for it as for one's own.
         if !canary::is(Canary::IntentSkipped) {
             self.persist(ssd, self.wanted.get()).await?;
         }
@@ -138,7 +138,7 @@ impl Intents {
         ssd.write(Lba::from_bytes(offset), Buf::copy_of(&block).into(), Durability::Durable).await
     }
 
-    /// Starts a round of clearing: from here on, `touched` tells what must stay marked.
+    /// Starts a round of clearing: from here on, `touched` tells which bits must stay.
     pub(crate) fn begin_clearing(&self) {
         let mut regions = self.regions.borrow_mut();
         regions.touched.fill(0);
@@ -149,7 +149,7 @@ impl Intents {
         }
     }
 
-    /// Ends the round, after SSD and origin were flushed: only touched regions stay marked.
+    /// Ends the round, after SSD and origin were flushed: only touched regions keep their bits.
     pub(crate) async fn finish_clearing<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
         {
             let mut regions = self.regions.borrow_mut();
@@ -159,13 +159,13 @@ impl Intents {
             let touched = regions.touched.clone();
             regions.bits = touched;
         }
-        self.persist_marks(ssd).await
+        self.persist_bits(ssd).await
     }
 
-    /// A copy of the marks as they are now.
-    pub(crate) fn marks(&self) -> IntentMarks {
+    /// A copy of the bits as they are now.
+    pub(crate) fn bits(&self) -> IntentBits {
         let bits = self.regions.borrow().bits.clone();
-        IntentMarks::new(bits, self.sectors_per_region)
+        IntentBits::new(bits, self.sectors_per_region)
     }
 
     /// Takes over the bits of a loaded block.
@@ -175,17 +175,17 @@ impl Intents {
         regions.bits.copy_from_slice(&block[INTENT_HEAD_BYTES..INTENT_HEAD_BYTES + bytes]);
     }
 
-    /// Writes the marks as they are in memory.
+    /// Writes the bits as they are in memory.
     ///
     /// # Errors
     /// The SSD's.
-    pub(crate) async fn persist_marks<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
+    pub(crate) async fn persist_bits<S: BlockDevice>(&self, ssd: &S) -> IoResult<()> {
         self.wanted.set(self.wanted.get() + 1);
         self.persist(ssd, self.wanted.get()).await
     }
 
     /// Trusts no region: for when a copy of the block cannot be read.
-    pub(crate) fn mark_all(&self) {
+    pub(crate) fn set_all(&self) {
         self.regions.borrow_mut().bits.fill(0xff);
     }
 }

@@ -4,8 +4,8 @@
 //! Serving needs the dirty lines, which the checkpoint lists apart, and the log behind it. A line that
 //! neither of them names is clean or not cached. The origin has such a line's content, so clients can
 //! read and write the line before its place in the cache is known. The start then takes in the rest of
-//! the map slot by slot, without what is out of date. Out of date are slots and lines that the log
-//! behind the checkpoint names, lines that left since, and lines that were written past the log since.
+//! the map slot by slot, without what is out of date. Out of date are slots and lines that the log behind
+//! the checkpoint names. So are lines that left since, and lines that were written past the log since.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use crate::format::superblock::{NO_DIRTY_LIST, Superblock};
 use crate::log::open::{OpenError, ssd_error};
 use crate::map::contents::{Contents, LOOK_AHEAD_SLOTS};
 use crate::map::loading::{Loading, StoredMap};
-use crate::numbers::Slot;
+use crate::numbers::{Segment, Slot};
 
 /// Chunks read at once: 2 MiB on their way keep a disk or an SSD at full bandwidth.
 pub(super) const CHUNKS_IN_FLIGHT: usize = 8;
@@ -202,12 +202,11 @@ pub(crate) async fn load_open_segments<S: BlockDevice>(
     ssd: &S,
     map: &mut Contents,
     uuid: [u8; 16],
-    open: [u32; 2],
+    open: [Segment; 2],
 ) -> Result<(), OpenError> {
     let Some((stored, _)) = map.loading().map(Loading::source) else { return Ok(()) };
     for segment in open {
-        let first = segment * map.geometry().slots_per_segment;
-        let slots = first..first + map.geometry().slots_per_segment;
+        let slots = map.geometry().slots_of_segment(segment);
         let per_chunk = map.geometry().slots_per_chunk();
         let chunks = u64::from(slots.start / per_chunk)..u64::from((slots.end - 1) / per_chunk) + 1;
         let read = read_chunks(ssd, map.geometry(), stored.area, chunks.clone()).await;

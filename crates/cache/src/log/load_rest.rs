@@ -17,6 +17,7 @@ use crate::log::load::{CHUNKS_IN_FLIGHT, check_chunk, take_chunk};
 use crate::log::stage::Lifecycle;
 use crate::map::loading::{Loading, StoredMap};
 use crate::map::shared::Map;
+use crate::numbers::Segment;
 
 /// Slots taken in at once while the cache serves: 0.3 ms of one core.
 const STEP_SLOTS_MAX: u32 = 4096;
@@ -138,7 +139,7 @@ impl<S: BlockDevice> Loader<S> {
 }
 
 /// Segments that are whole in memory by the step that took `slots` in, and were not before.
-fn learned_segments(geometry: &Geometry, first_chunk: u64, slots: &Range<u32>) -> Range<u32> {
+fn learned_segments(geometry: &Geometry, first_chunk: u64, slots: &Range<u32>) -> Range<Segment> {
     let per_segment = geometry.slots_per_segment;
     let begin = geometry.slots_of_chunk(first_chunk).start;
     // A chunk may begin within a segment: the first one has to wait for the last chunk.
@@ -148,12 +149,13 @@ fn learned_segments(geometry: &Geometry, first_chunk: u64, slots: &Range<u32>) -
         Ordering::Less => (0, slots.end / per_segment),
     };
     let first = first.max(slots.start / per_segment);
-    first..until.max(first)
+    Segment(first)..Segment(until.max(first))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::numbers::each_segment;
 
     #[test]
     fn every_segment_is_learned_once_wherever_loading_begins() {
@@ -169,8 +171,8 @@ mod tests {
                 let slots = geometry.slots_of_chunk(index);
                 for start in slots.clone().step_by(700) {
                     let step = start..(start + 700).min(slots.end);
-                    for segment in learned_segments(&geometry, first, &step) {
-                        learned[segment as usize] += 1;
+                    for segment in each_segment(learned_segments(&geometry, first, &step)) {
+                        learned[segment.index()] += 1;
                     }
                 }
             }

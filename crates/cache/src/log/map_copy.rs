@@ -16,13 +16,13 @@ pub(super) struct MapCopy {
     /// The head with the fields that all chunks share.
     head: ChunkHead,
     /// Lines copied.
-    pub(super) lines: u64,
+    lines: u64,
     /// Entries of the last chunk of the list of dirty lines.
     dirty: Vec<u8>,
     /// Chunks of the list that are full, and where in the area they belong.
-    pub(super) dirty_ready: Vec<(u64, Buf)>,
+    dirty_ready: Vec<(u64, Buf)>,
     /// All chunks of the list so far, or `NO_DIRTY_LIST` when it has no room for them.
-    pub(super) dirty_chunks: u32,
+    dirty_chunks: u32,
 }
 
 impl MapCopy {
@@ -73,6 +73,16 @@ impl MapCopy {
         }
         head.seal(&mut chunk);
         chunk
+    }
+
+    /// The chunks of the list that are full and were not taken yet, and where in the area they belong.
+    pub(super) fn take_ready(&mut self) -> Vec<(u64, Buf)> {
+        std::mem::take(&mut self.dirty_ready)
+    }
+
+    /// Lines copied, and chunks of the list or `NO_DIRTY_LIST`.
+    pub(super) fn totals(&self) -> (u64, u32) {
+        (self.lines, self.dirty_chunks)
     }
 
     /// Ends a chunk of the list of dirty lines.

@@ -11,6 +11,7 @@ pub(crate) mod intents;
 pub(crate) mod load;
 pub(crate) mod load_rest;
 pub(crate) mod map_copy;
+pub(crate) mod not_durable;
 pub(crate) mod open;
 pub(crate) mod ordered;
 pub(crate) mod pressure;

@@ -15,6 +15,7 @@ use crate::log::stage::Lifecycle;
 use crate::map::contents::Contents;
 use crate::map::segments::Preparing;
 use crate::map::shared::Map;
+use crate::numbers::Segment;
 
 /// Prepared segments that are kept ahead of the log, at least: one flush makes all of them free.
 const PREPARED_MIN: usize = 4;
@@ -85,8 +86,8 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
     /// A replay should stay short, and should not keep too many segments from being reused.
     fn checkpoint_is_due(&self) -> bool {
         let geometry = self.map.geometry();
-        let checkpoint_units = geometry.checkpoint_bytes / 4096;
-        let records_max = (16 * checkpoint_units).clamp(REPLAY_RECORDS_MIN, REPLAY_RECORDS_MAX);
+        let checkpoint_pages = geometry.checkpoint_bytes / 4096;
+        let records_max = (16 * checkpoint_pages).clamp(REPLAY_RECORDS_MIN, REPLAY_RECORDS_MAX);
         let contents = self.map.get();
         if contents.loading().is_some() {
             // Checkpoints hold the whole map, and a part of it is not in memory yet.
@@ -103,7 +104,7 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
 
     /// Records by which a checkpoint would shorten the replay.
     fn replay_advance(&self) -> u64 {
-        self.log.replay_point().0 - self.map.get().segments().replay_sequence
+        self.log.replay_point().0 - self.map.get().segments().replay_sequence()
     }
 
     /// One step towards free segments; false when there is nothing to do now.
@@ -132,13 +133,13 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
     }
 
     /// Prepares the first of the candidates that have room, as many as are wanted.
-    fn prepare_some(&self, candidates: &[u32]) -> bool {
+    fn prepare_some(&self, candidates: &[Segment]) -> bool {
         let mut contents = self.map.change();
         let wanted = self.prepared_wanted().saturating_sub(contents.segments().free_count());
         let next = self.log.next_sequence();
         let (mut begun, mut read) = (0, false);
-        for number in candidates {
-            match contents.prepare_segment(*number, next) {
+        for segment in candidates {
+            match contents.prepare_segment(*segment, next) {
                 Preparing::Begun => begun += 1,
                 Preparing::Read => read = true,
                 Preparing::NoRoom => {}
@@ -158,8 +159,8 @@ impl<S: BlockDevice, O: BlockDevice> Reclaimer<S, O> {
         begun > 0
     }
 
-    /// Every segment is nearly full: takes the emptiest all the same, and its clean lines if it has
-    /// not even one slot for heads and one for a line.
+    /// Every segment is nearly full: takes the emptiest all the same. The segment's clean lines go if it
+    /// has not even one slot for heads and one for a line.
     fn prepare_emptiest(&self, contents: &mut Contents, next_sequence: u64) -> bool {
         let slots = self.map.geometry().slots_per_segment;
         let (all, _) = contents.segments().candidates(contents.index(), slots);

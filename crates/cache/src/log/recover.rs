@@ -7,6 +7,7 @@ use crate::devices::fingerprint::fingerprint;
 use crate::devices::ssd::store_superblock;
 use crate::format::geometry::Geometry;
 use crate::format::intent::{INTENT_MAGIC, INTENT_OFFSETS, IntentHead};
+use crate::format::position::Position;
 use crate::format::superblock::{
     BLOCK_BYTES, FORMAT_VERSION, STATE_CLEAN, STATE_OPEN, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
     Superblock, policy_number, policy_of,
@@ -36,7 +37,7 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 
 async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenError> {
     let mut newest: Option<Superblock> = None;
-    let mut marked = false;
+    let mut has_magic = false;
     for (copy, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
         if offset + BLOCK_BYTES as u64 > ssd.limits().bytes() {
             continue;
@@ -44,14 +45,14 @@ async fn load_superblock<S: BlockDevice>(ssd: &S) -> Result<Superblock, OpenErro
         // A copy that cannot be read may be the newer one: the log would be replayed from too early a place.
         let block =
             ssd.read(Lba::from_bytes(offset), Buf::new(BLOCK_BYTES)).await.map_err(ssd_error)?;
-        marked |= block.starts_with(&SUPERBLOCK_MAGIC);
+        has_magic |= block.starts_with(&SUPERBLOCK_MAGIC);
         let Some(found) = Superblock::decode(&block, copy as u32) else { continue };
         if newest.is_none_or(|other| found.sequence.get() > other.sequence.get()) {
             newest = Some(found);
         }
     }
     let Some(found) = newest else {
-        return Err(if marked {
+        return Err(if has_magic {
             OpenError::Damaged("neither copy of its superblock is whole".to_owned())
         } else {
             OpenError::NotACache
@@ -155,21 +156,22 @@ pub(crate) async fn recover<S: BlockDevice, O: BlockDevice>(
     if changed && !explained && map.index().dirty_lines() > 0 {
         return Err(OpenError::OriginChanged { dirty: map.index().dirty_lines() });
     }
-    log.generation = found.generation.get() + 1;
+    log.begin_generation(found.generation.get() + 1);
     // A replay from an earlier life (ordered mode) brings back what that life's end made suspect,
     // after a stop in order too.
     let trusted = clean && found.replay_sequence.get() >= found.first_sequence.get();
     let intents = load_intents(ssd, &mut map, &log, trusted, changed).await?;
     // Only now is it known which lines live where the log stands, and so where it may write.
-    let open = [log.position.segment, log.position.next_segment];
+    let Position { segment, next_segment, .. } = log.position();
+    let open = [segment, next_segment];
     load_open_segments(ssd, &mut map, found.uuid, open).await?;
     log.resume(&mut map);
     map.tell_policy();
     let superblock = Superblock {
-        generation: log.generation.into(),
+        generation: log.generation().into(),
         sequence: (found.sequence.get() + 1).into(),
         state: STATE_OPEN.into(),
-        first_sequence: log.next_sequence.into(),
+        first_sequence: log.next_sequence().into(),
         ..found
     };
     let opened = Opened {
@@ -230,7 +232,7 @@ fn first_superblock(geometry: &Geometry, options: &FormatOptions, ssd_bytes: u64
     }
 }
 
-/// Reads the intent marks, and drops the lines that may be older than the origin.
+/// Reads the intent bits, and drops the lines that may be older than the origin.
 async fn load_intents<S: BlockDevice>(
     ssd: &S,
     map: &mut Contents,
@@ -238,12 +240,12 @@ async fn load_intents<S: BlockDevice>(
     trusted: bool,
     changed: bool,
 ) -> Result<Intents, OpenError> {
-    let (newest, whole) = intents::load_block(ssd, &log.uuid).await.map_err(ssd_error)?;
+    let (newest, whole) = intents::load_block(ssd, &log.uuid()).await.map_err(ssd_error)?;
     let sequence = newest.as_ref().map_or(0, |(head, _)| head.sequence.get());
-    let intents = Intents::new(map.geometry(), log.uuid, log.generation, sequence);
+    let intents = Intents::new(map.geometry(), log.uuid(), log.generation(), sequence);
     match &newest {
         Some((_, block)) if whole && !changed => intents.load_bits(block),
-        _ => intents.mark_all(),
+        _ => intents.set_all(),
     }
     if changed {
         map.drop_unloaded();
@@ -251,10 +253,10 @@ async fn load_intents<S: BlockDevice>(
     if trusted && !changed {
         return Ok(intents);
     }
-    let marks = intents.marks();
-    map.drop_suspects(|sector| marks.is_marked(sector));
+    let bits = intents.bits();
+    map.drop_suspects(|sector| bits.is_set(sector));
     if let Some(loading) = map.loading_mut() {
-        loading.distrust(marks);
+        loading.distrust(bits);
     }
     Ok(intents)
 }

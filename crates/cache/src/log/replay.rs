@@ -1,10 +1,10 @@
 //! Replaying: the log behind the checkpoint into memory.
 //!
-//! Records that a later head calls durable are taken by their head alone. Those after it may be
-//! torn, so their data is checked too; the first one that is not whole ends the log. A whole record
-//! left behind a torn one has an older generation than what was written since, and is not taken.
-//! Before the end is believed, the space behind it is searched for a head that proves a durable
-//! record missing: then the SSD is damaged, and nothing is guessed.
+//! Records that a later head calls durable are taken by their head alone. Those after it may be torn, so
+//! their data is checked too; the first one that is not whole ends the log. A whole record left behind a
+//! torn one has an older generation than what was written since, and is not taken. Before the end is
+//! believed, the space behind it is searched for a head that proves a durable record missing. Where one
+//! is found the SSD is damaged, and nothing is guessed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -16,16 +16,16 @@ use crate::canary::{self, Canary};
 use crate::format::checksum::crc32c;
 use crate::format::position::Position;
 use crate::format::record::{
-    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_PARTIAL, NO_UNIT, RecordEntry, RecordHead,
+    ENTRY_CLEAN, ENTRY_DATA, ENTRY_DROP, FLAG_DIRTY, FLAG_MASKED, RecordEntry, RecordHead,
 };
 use crate::format::superblock::{STATE_CLEAN, Superblock};
 use crate::log::chain::{Chain, Found, LogReader};
-use crate::log::form::{LogState, Replayed};
+use crate::log::form::LogState;
 use crate::log::open::{OpenError, ssd_error};
 use crate::log::ordered::Version;
 use crate::map::contents::Contents;
 use crate::map::index::Placement;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 
 /// Replays the log from where the checkpoint ends; the number of records taken.
 pub(crate) async fn replay<S: BlockDevice>(
@@ -36,20 +36,19 @@ pub(crate) async fn replay<S: BlockDevice>(
 ) -> Result<u64, OpenError> {
     let first = found.replay_sequence.get();
     let begin = Position {
-        segment: found.replay_segment.get(),
+        segment: Segment(found.replay_segment.get()),
         unit: found.replay_unit.get(),
         slot: found.replay_slot.get(),
-        next_segment: found.next_segment.get(),
+        next_segment: Segment(found.next_segment.get()),
         next_segment_unit: found.next_segment_unit.get(),
     };
-    let Some(begin) = begin.on(&log.geometry) else {
+    let Some(begin) = begin.on(map.geometry()) else {
         return Err(OpenError::Damaged("its log begins outside the device".to_owned()));
     };
-    let reader = LogReader { ssd, geometry: log.geometry.clone(), uuid: log.uuid };
+    let reader = LogReader { ssd, geometry: map.geometry().clone(), uuid: log.uuid() };
     let mut chain = Chain::new(&reader, begin);
-    log.position = begin;
-    log.next_sequence = first;
-    map.segments_mut().replay_sequence = first;
+    log.begin_replay(first, begin);
+    map.segments_mut().set_replay_sequence(first);
     let mut generation = 0;
     // The last start, or the stop in order, built on all records before this one.
     let mut durable = found.first_sequence.get();
@@ -81,7 +80,7 @@ pub(crate) async fn replay<S: BlockDevice>(
         take_record(map, log, &record)?;
     }
     finish_replay(&reader, found, log).await?;
-    Ok(log.next_sequence - first)
+    Ok(log.next_sequence() - first)
 }
 
 /// Checks that the log ends behind the last record taken.
@@ -90,7 +89,7 @@ async fn finish_replay<S: BlockDevice>(
     found: &Superblock,
     log: &mut LogState,
 ) -> Result<(), OpenError> {
-    let (end, first) = (log.next_sequence, found.first_sequence.get());
+    let (end, first) = (log.next_sequence(), found.first_sequence.get());
     if end < first {
         return Err(OpenError::Damaged(format!(
             "its log ends at record {end}, but all before record {first} were durable"
@@ -99,8 +98,7 @@ async fn finish_replay<S: BlockDevice>(
     if found.state.get() != STATE_CLEAN {
         prove_end(reader, log).await?;
     }
-    log.acked_sequence = log.next_sequence;
-    log.durable_sequence = log.next_sequence;
+    log.end_replay();
     Ok(())
 }
 
@@ -114,7 +112,7 @@ async fn data_is_whole<S: BlockDevice>(
     let of_data = record.entries.iter().filter(|entry| entry.kind == ENTRY_DATA);
     let checks = of_data.map(|entry| async move {
         let slot = Slot(entry.slot.get());
-        if geometry.segment_of(slot) != segment {
+        if geometry.segment_of(slot).0 != segment {
             return Ok(false);
         }
         let line = Buf::new(geometry.line_bytes as usize);
@@ -131,8 +129,8 @@ async fn data_is_whole<S: BlockDevice>(
 
 /// Applies a record to the state as it was applied when it was formed.
 fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result<(), OpenError> {
-    let (lines, slots) = (log.geometry.origin_lines(), log.geometry.slot_count());
-    let segment = record.head.segment.get();
+    let (lines, slots) = (map.geometry().origin_lines(), map.geometry().slot_count());
+    let sequence = record.sequence();
     let mut versions = Vec::new();
     map.index().warm_up_lines(record.entries.iter().map(|entry| Line(entry.line.get())));
     for entry in &record.entries {
@@ -150,9 +148,7 @@ fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result
             }
             ENTRY_CLEAN if map.index().lookup(line) == Some(slot) => {
                 map.index_mut().set_clean(slot);
-                if let Some(ordered) = &mut log.ordered {
-                    ordered.drop_line(line, record.head.sequence.get());
-                }
+                log.order_mut().drop_line(line, sequence);
             }
             ENTRY_DROP if !canary::is(Canary::DropForgotten) => {
                 if let Some(loading) = map.loading_mut() {
@@ -160,33 +156,14 @@ fn take_record(map: &mut Contents, log: &mut LogState, record: &Found) -> Result
                 }
                 if let Some(slot) = map.index().lookup(line) {
                     map.index_mut().remove(slot);
-                    if let Some(ordered) = &mut log.ordered {
-                        ordered.drop_line(line, record.head.sequence.get());
-                    }
+                    log.order_mut().drop_line(line, sequence);
                 }
             }
             _ => {}
         }
     }
-    let sequence = record.head.sequence.get();
-    let epoch = record.head.epoch.get();
-    log.note_replayed(&Replayed { sequence, epoch, entries: record.entries.len() as u64 });
-    if let Some(ordered) = &mut log.ordered {
-        let taken = match log.position.unit {
-            NO_UNIT => log.geometry.slot_behind(record.head.unit.get()),
-            _ => log.position.slot,
-        };
-        let at = Position {
-            segment,
-            unit: record.head.unit.get(),
-            slot: taken,
-            next_segment: record.head.next_segment.get(),
-            next_segment_unit: record.head.next_segment_unit.get(),
-        };
-        ordered.push(sequence, epoch, at, versions);
-    }
-    map.segments_mut().note_replayed(segment, sequence);
-    log.position = record.next;
+    log.note_replayed(record, versions);
+    map.segments_mut().note_replayed(record.next.segment, sequence);
     Ok(())
 }
 
@@ -197,7 +174,7 @@ fn take_data(
     entry: &RecordEntry,
 ) -> Result<Option<Version>, OpenError> {
     let (line, slot) = (Line(entry.line.get()), Slot(entry.slot.get()));
-    if map.geometry().segment_of(slot) != head.segment.get() {
+    if map.geometry().segment_of(slot).0 != head.segment.get() {
         return Err(OpenError::Damaged(format!(
             "record {} puts line {line} in slot {slot}, outside its segment",
             head.sequence
@@ -214,21 +191,22 @@ fn take_data(
         }
     }
     let (crc, dirty) = (entry.crc.get(), entry.flags & FLAG_DIRTY != 0);
-    let mask = (entry.flags & FLAG_PARTIAL != 0).then_some(entry.mask.get());
+    let mask = (entry.flags & FLAG_MASKED != 0).then_some(entry.mask.get());
     map.index_mut().place(Placement { line, slot, crc, dirty, mask, pending: false });
     Ok(dirty.then_some(Version { slot, crc, mask }))
 }
 
 /// Looks for proof that a durable record is missing behind the end of the replay. The proof is a head
-/// that calls the record durable. The head may stand further on in the same segment, in the next one,
-/// or in those that follow as long as they hold records behind the end.
+/// that calls the record durable. The head may stand further on in the same segment or in the next one.
+/// Those that follow are searched as long as they hold records behind the end.
 async fn prove_end<S: BlockDevice>(
     reader: &LogReader<'_, S>,
     log: &LogState,
 ) -> Result<(), OpenError> {
-    let end = log.next_sequence;
-    let Position { segment, unit, next_segment, .. } = log.position;
-    let (units, per_line) = (log.geometry.units_per_segment(), log.geometry.units_per_line());
+    let end = log.next_sequence();
+    let Position { segment, unit, next_segment, .. } = log.position();
+    let geometry = &reader.geometry;
+    let (units, per_line) = (geometry.units_per_segment(), geometry.units_per_line());
     // Heads fill a slot from its end.
     let slot_begin = unit.min(units) / per_line * per_line;
     newest_behind(reader, segment, slot_begin..units, end).await?;
@@ -246,10 +224,10 @@ async fn prove_end<S: BlockDevice>(
 /// `Damaged` when one of them says that more than `end` was durable.
 async fn newest_behind<S: BlockDevice>(
     reader: &LogReader<'_, S>,
-    segment: u32,
+    segment: Segment,
     mut units: Range<u32>,
     end: u64,
-) -> Result<Option<u32>, OpenError> {
+) -> Result<Option<Segment>, OpenError> {
     let mut newest = None;
     while !units.is_empty() {
         let reads = units.by_ref().take(64).map(|unit| reader.record(segment, unit));

@@ -8,11 +8,11 @@ use crate::format::geometry::{Geometry, mask_of};
 use crate::map::index::{Index, LINES_PER_EXTENT, Placement, SlotState};
 use crate::map::loading::Loading;
 use crate::map::segments::{FreeSlots, Preparing, Segments};
-use crate::numbers::{Line, Slot, each_line};
+use crate::numbers::{Line, Segment, Slot, each_line, each_segment};
 use crate::policy::{Lines, Policy, PolicyKind};
 
-/// Slots of a checkpoint whose places are looked up together: as many cache misses as a core keeps
-/// under way, and few enough to stay in its first-level cache.
+/// Slots of a checkpoint whose places are looked up together. As many cache misses are under way as a
+/// core keeps, and so few slots stay in its first-level cache.
 pub(crate) const LOOK_AHEAD_SLOTS: usize = 32;
 
 /// All that is known of lines, slots and segments: one owner, never borrowed across a wait.
@@ -152,6 +152,12 @@ impl Contents {
         }
     }
 
+    /// Whether the origin lacks the newest copy of this line.
+    #[inline]
+    pub(crate) fn is_dirty(&self, line: Line) -> bool {
+        self.index.lookup(line).is_some_and(|slot| self.index.is_dirty(slot))
+    }
+
     /// The record that carries the data of this slot is on the SSD.
     pub(crate) fn clear_pending(&mut self, slot: Slot) {
         self.index.clear_pending(slot);
@@ -186,9 +192,8 @@ impl Contents {
 
     /// Takes the clean lines of a segment out of the cache, to make room in it. The next record tells
     /// of it; should a crash come first, their checksums tell that they are not there any more.
-    pub(crate) fn give_up_clean(&mut self, segment: u32) {
-        let first = segment * self.geometry.slots_per_segment;
-        for slot in (first..first + self.geometry.slots_per_segment).map(Slot) {
+    pub(crate) fn give_up_clean(&mut self, segment: Segment) {
+        for slot in self.geometry.slots_of_segment(segment).map(Slot) {
             if self.index.evictable(slot) {
                 let line = self.index.line_of(slot);
                 self.forget(line, slot);
@@ -215,7 +220,7 @@ impl Contents {
         self.loading.is_none() || self.lines_expected() < capacity + capacity / 64
     }
 
-    /// The record of a slot never reaches the SSD: of its line only those sectors are lost that the
+    /// The record of a slot never reaches the SSD. Of its line only those sectors are lost that the
     /// version before had dirty; the origin has the rest.
     pub(crate) fn lose_pending(&mut self, slot: Slot, lost: u128) {
         if self.index.is_pending(slot) {
@@ -273,18 +278,18 @@ impl Contents {
     }
 
     /// Slots of a segment in which no line lives.
-    pub(crate) fn free_slots_of(&self, segment: u32) -> FreeSlots {
+    pub(crate) fn free_slots_of(&self, segment: Segment) -> FreeSlots {
         FreeSlots::of(segment, &self.index, &self.geometry)
     }
 
     /// The lines of these segments are in the index now; the log's next record has this number.
-    pub(crate) fn learn_segments(&mut self, learned: Range<u32>, next_sequence: u64) {
+    pub(crate) fn learn_segments(&mut self, learned: Range<Segment>, next_sequence: u64) {
         self.segments.learn(learned, next_sequence, &self.index, &self.geometry);
     }
 
     /// Begins to prepare a closed segment for the log, whose next record has this number.
-    pub(crate) fn prepare_segment(&mut self, number: u32, next_sequence: u64) -> Preparing {
-        self.segments.prepare(number, next_sequence, &self.index, &self.geometry)
+    pub(crate) fn prepare_segment(&mut self, segment: Segment, next_sequence: u64) -> Preparing {
+        self.segments.prepare(segment, next_sequence, &self.index, &self.geometry)
     }
 
     /// Has another policy choose who leaves: it begins with the lines in the order of their slots.
@@ -302,15 +307,14 @@ impl Contents {
 
     /// Slots with a line in them.
     fn used_slots(&self) -> Vec<Slot> {
-        let per_segment = self.geometry.slots_per_segment;
-        let segments = 0..self.geometry.segment_count;
+        let segments = each_segment(self.geometry.segments());
         let live = segments.filter(|segment| self.index.live_in(*segment) > 0);
-        let slots = live.flat_map(|segment| segment * per_segment..(segment + 1) * per_segment);
+        let slots = live.flat_map(|segment| self.geometry.slots_of_segment(segment));
         slots.map(Slot).filter(|slot| self.index.is_used(*slot)).collect()
     }
 
     /// Drops the clean lines that `is_suspect` says of their first sector. The log need not hear of it:
-    /// the intent marks stay until a checkpoint is without these lines.
+    /// the intent bits stay until a checkpoint is without these lines.
     pub(crate) fn drop_suspects(&mut self, is_suspect: impl Fn(u64) -> bool) {
         let line_sectors = self.geometry.line_sectors();
         for slot in self.used_slots() {
@@ -396,7 +400,7 @@ impl Contents {
         must(dirty == dirty_count, || {
             format!("{dirty} lines are dirty, {dirty_count} are counted")
         })?;
-        for segment in 0..self.geometry.segment_count {
+        for segment in each_segment(self.geometry.segments()) {
             let live = self.index.live_in(segment);
             let taken = self.geometry.slots_per_segment - self.free_slots_of(segment).count();
             must(taken == live, || {

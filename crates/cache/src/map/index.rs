@@ -10,13 +10,13 @@ use voltier_block::Lba;
 
 use crate::format::geometry::Geometry;
 use crate::map::table::Table;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 use crate::packed_array::{PackedArray, bits_for};
 use crate::policy;
 
 const USED: u64 = 1;
 const DIRTY: u64 = 2;
-const PARTIAL: u64 = 4;
+const MASKED: u64 = 4;
 /// The record that carries the data is still on its way to the SSD.
 const PENDING: u64 = 8;
 /// Where in a slot's word the CRC and the line begin.
@@ -55,7 +55,7 @@ pub(crate) struct Index {
     words: PackedArray,
     /// The bits of a line that its word has no room for. Empty when there is room for all of them.
     line_high: Vec<u8>,
-    /// Empty until the first partial line.
+    /// Empty until the first masked line.
     masks: Vec<u8>,
     table: Table,
     live: Vec<u32>,
@@ -92,8 +92,8 @@ impl Index {
     }
 
     /// Lines that live in a segment.
-    pub(crate) fn live_in(&self, segment: u32) -> u32 {
-        self.live[segment as usize]
+    pub(crate) fn live_in(&self, segment: Segment) -> u32 {
+        self.live[segment.index()]
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
@@ -140,9 +140,9 @@ impl Index {
         self.word(slot) & PENDING != 0
     }
 
-    /// Valid sectors of a partial line, `None` for a whole one.
+    /// Valid sectors of a masked line, `None` for a whole one.
     pub(crate) fn mask(&self, slot: Slot) -> Option<u128> {
-        if self.word(slot) & PARTIAL == 0 {
+        if self.word(slot) & MASKED == 0 {
             return None;
         }
         let bytes = self.geometry.mask_bytes();
@@ -186,7 +186,7 @@ impl Index {
             | USED
             | flag(placement.dirty, DIRTY)
             | flag(placement.pending, PENDING)
-            | flag(placement.mask.is_some(), PARTIAL);
+            | flag(placement.mask.is_some(), MASKED);
         self.set_word(slot, word);
         if let Some(high) = self.line_high.get_mut(slot.index()) {
             *high = (line.0 >> LINE_BITS_MAX) as u8;
@@ -194,7 +194,7 @@ impl Index {
         if let Some(mask) = placement.mask {
             self.set_mask(slot, mask);
         }
-        self.live[self.geometry.segment_of(slot) as usize] += 1;
+        self.live[self.geometry.segment_of(slot).index()] += 1;
         self.used_lines += 1;
         if placement.dirty {
             self.count_dirty(line);
@@ -225,7 +225,7 @@ impl Index {
             self.uncount_dirty(line);
         }
         self.set_word(slot, 0);
-        self.live[self.geometry.segment_of(slot) as usize] -= 1;
+        self.live[self.geometry.segment_of(slot).index()] -= 1;
         self.used_lines -= 1;
     }
 
@@ -256,7 +256,7 @@ impl Index {
             self.remove(slot);
         } else {
             self.set_mask(slot, left);
-            self.set_word(slot, self.word(slot) | PARTIAL);
+            self.set_word(slot, self.word(slot) | MASKED);
         }
     }
 
@@ -264,7 +264,7 @@ impl Index {
     pub(crate) fn encode(&self, slot: Slot, into: &mut [u8]) {
         let line = self.line_of(slot).0.to_le_bytes();
         into[..5].copy_from_slice(&line[..5]);
-        let state = (self.word(slot) & (USED | DIRTY | PARTIAL)) as u32;
+        let state = (self.word(slot) & (USED | DIRTY | MASKED)) as u32;
         into[5..9].copy_from_slice(&(self.crc_bits(slot) << 8 | state).to_le_bytes());
         let mask = self.mask(slot).unwrap_or(0).to_le_bytes();
         let mask_bytes = self.geometry.mask_bytes();
@@ -310,7 +310,7 @@ impl Index {
             line,
             crc: word >> 8,
             dirty: state & DIRTY != 0,
-            mask: (state & PARTIAL != 0).then_some(u128::from_le_bytes(mask)),
+            mask: (state & MASKED != 0).then_some(u128::from_le_bytes(mask)),
         }))
     }
 
@@ -378,7 +378,7 @@ mod tests {
         index.set_clean(Slot(9));
         assert_eq!((index.dirty_lines(), index.next_dirty_extent(0)), (0, None));
         index.remove(Slot(9));
-        assert_eq!((index.lookup(Line(300)), index.live_in(0)), (None, 0));
+        assert_eq!((index.lookup(Line(300)), index.live_in(Segment(0))), (None, 0));
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_exist_only_for_partial_lines() {
+    fn masks_exist_only_for_masked_lines() {
         let mut index = index();
         index.place(placement(1, 0, true));
         assert!(index.masks.is_empty() && index.mask(Slot(0)).is_none());

@@ -29,19 +29,19 @@ impl StoredMap {
     }
 }
 
-/// The intent marks as they were at some moment.
-pub(crate) struct IntentMarks {
+/// The intent bits as they were at some moment.
+pub(crate) struct IntentBits {
     bits: Vec<u8>,
     sectors_per_region: u64,
 }
 
-impl IntentMarks {
+impl IntentBits {
     pub(crate) fn new(bits: Vec<u8>, sectors_per_region: u64) -> Self {
         Self { bits, sectors_per_region }
     }
 
-    /// Whether the region of this sector is marked.
-    pub(crate) fn is_marked(&self, sector: u64) -> bool {
+    /// Whether the bit of this sector's region is set.
+    pub(crate) fn is_set(&self, sector: u64) -> bool {
         let region = (sector / self.sectors_per_region) as usize;
         self.bits[region / 8] & 1 << (region % 8) != 0
     }
@@ -77,7 +77,7 @@ pub(crate) struct Loading {
     decided: Vec<u64>,
     void: Void,
     /// After an unclean stop: regions in which clean lines are not trusted.
-    distrusted: Option<IntentMarks>,
+    distrusted: Option<IntentBits>,
     /// Clean lines in what was not taken in yet, out of date or not.
     lines_left: u64,
 }
@@ -129,7 +129,7 @@ impl Loading {
 
     /// Whether a clean line that begins with this sector is not trusted.
     pub(crate) fn is_distrusted(&self, sector: u64) -> bool {
-        self.distrusted.as_ref().is_some_and(|marks| marks.is_marked(sector))
+        self.distrusted.as_ref().is_some_and(|bits| bits.is_set(sector))
     }
 
     /// Notes that the content of a slot is known.
@@ -151,9 +151,9 @@ impl Loading {
         self.decide(slot);
     }
 
-    /// Clean lines of marked regions are not to be taken in.
-    pub(crate) fn distrust(&mut self, marks: IntentMarks) {
-        self.distrusted = Some(marks);
+    /// Clean lines of regions whose bit is set are not to be taken in.
+    pub(crate) fn distrust(&mut self, bits: IntentBits) {
+        self.distrusted = Some(bits);
     }
 }
 

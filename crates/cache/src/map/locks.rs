@@ -99,7 +99,10 @@ impl LineLocks {
                 return Poll::Ready(());
             }
             let mut waiting = self.waiting.borrow_mut();
-            waiting.entry(bucket).or_default().push_back(context.waker().clone());
+            let list = waiting.entry(bucket).or_default();
+            if !list.iter().any(|known| known.will_wake(context.waker())) {
+                list.push_back(context.waker().clone());
+            }
             Poll::Pending
         })
         .await;

@@ -11,7 +11,7 @@ use crate::canary::{self, Canary};
 use crate::format::checksum::crc32c;
 use crate::format::geometry::Geometry;
 use crate::map::contents::Contents;
-use crate::numbers::{Line, Slot};
+use crate::numbers::{Line, Segment, Slot};
 
 /// The map of one cache, and the signals of what happens in it.
 pub(crate) struct Map {
@@ -44,7 +44,7 @@ impl SlotCopy {
 pub(crate) struct Pinned<'a> {
     copy: SlotCopy,
     map: &'a Map,
-    segment: u32,
+    segment: Segment,
     round: u8,
 }
 
@@ -151,11 +151,8 @@ impl Map {
     #[inline]
     pub(crate) fn has_dirty(&self, first: Line, last: Line) -> bool {
         let contents = self.get();
-        let index = contents.index();
-        if index.dirty_lines() == 0 {
-            return false;
-        }
-        first.through(last).any(|line| index.lookup(line).is_some_and(|slot| index.is_dirty(slot)))
+        contents.index().dirty_lines() > 0
+            && first.through(last).any(|line| contents.is_dirty(line))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The hash table from line to slot: 64-byte buckets, one cache miss a look.
 //!
-//! A bucket holds twelve to sixteen slots, as many as their width allows, and an eight-bit tag for
-//! each. The table does not store the line itself: the caller compares the line through the slot. A
-//! slot that does not fit goes to the next bucket, and every bucket passed over counts it, so that a
-//! look knows when to stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
+//! A bucket holds twelve to sixteen slots, as many as their width allows, and an eight-bit tag for each.
+//! The table does not store the line itself: the caller compares the line through the slot. A slot that
+//! does not fit goes to the next bucket. Every bucket passed over counts the slot, so that a look knows
+//! when to stop. At 92 % full a line costs 4.4 bytes with 2^23 slots, 5.8 with 2^32.
 
 use crate::numbers::{Line, Slot};
 use crate::packed_array::bits_for;

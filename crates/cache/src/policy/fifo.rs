@@ -1,9 +1,9 @@
 //! Exact first-in-first-out order: a queue of line numbers, as many bits each as the largest one has.
 //!
-//! The queue names lines, not slots, so hits and relocations cost nothing. A line evicted by us is
-//! taken out at its known place; a line invalidated by others leaves a stale entry behind, which is
-//! counted. As entries of one line stand in the order of their insertion, the oldest entries of a
-//! line are the stale ones, as many as are counted of it.
+//! The queue names lines, not slots, so hits and relocations cost nothing. A line evicted by us is taken
+//! out at its known place; a line invalidated by others leaves a stale entry behind, which is counted.
+//! Entries of one line stand in the order of their insertion. So the oldest entries of a line are the
+//! stale ones, as many as are counted of it.
 //!
 //! Stale entries are squeezed out by a pass that moves a gap from the old end to the young end, a
 //! few steps per operation:
@@ -12,11 +12,11 @@
 //! head ... squeezed ... write   gap   read ... not yet ... tail
 //! ```
 //!
-//! A pass honours the counts that existed when it began (`old`); those made meanwhile (`new`) may
-//! concern entries on either side of the gap and wait for the next pass.
+//! A pass honours the counts that existed when it began (`old`). Counts made meanwhile (`new`) may
+//! concern entries on either side of the gap, and wait for the next pass.
 
+use super::lines::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 use super::packed::{PackedLines, StaleLines};
-use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
 use crate::numbers::{Line, Slot};
 

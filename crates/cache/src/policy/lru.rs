@@ -1,6 +1,6 @@
 //! Exact least-recently-used order: a doubly linked list of slots in one flat array.
 
-use super::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
+use super::lines::{FAR_LOOKS_MAX, Lines, NEAR_LOOKS_MAX};
 
 use crate::numbers::Slot;
 
@@ -11,8 +11,8 @@ const OLDER: usize = 1;
 /// The sentinel that closes the ring: its OLDER is the newest line, its NEWER the oldest.
 const END: u32 = 0;
 
-/// Node 0 is the sentinel, slot `s` is node `s + 1`; an all-zero node is not in the list (or is
-/// the only one), so that fresh memory needs no initialising.
+/// Node 0 is the sentinel, slot `s` is node `s + 1`. An all-zero node is not in the list (or is the only
+/// one), so that fresh memory needs no initialising.
 ///
 /// Two hands look for a victim. The near hand walks from the oldest line up to the far hand and starts
 /// over, so it meets lines that were cleaned behind it. The far hand goes on where nobody has looked

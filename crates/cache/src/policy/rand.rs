@@ -2,7 +2,7 @@
 
 use voltier_block::Prng;
 
-use super::Lines;
+use super::lines::Lines;
 
 use crate::numbers::Slot;
 
@@ -10,7 +10,7 @@ use crate::numbers::Slot;
 /// of ten dirty leave 9 % to hit: 64 draws miss once in 400.
 const DRAWS_MAX: u32 = 64;
 
-/// Slots then looked at in a row, which costs little because neighbours share cache lines; it
+/// Slots then looked at in a row, which costs little because neighbours share cache lines. Such a look
 /// finds the last one clean line in a hundred nine times in ten.
 const ROW_MAX: u32 = 256;
 

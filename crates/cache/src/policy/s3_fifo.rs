@@ -1,18 +1,18 @@
 //! S3-FIFO: a small first-in-first-out queue filters what is used once.
 //!
 //! After Yang, Zhang, Qiu, Yue and Vinayak, "FIFO queues are all you need for cache eviction" (SOSP
-//! 2023), fitted to a log of slots in 1.2 bytes per slot. New lines pass through a small queue (a
-//! twentieth of the capacity, kept as line numbers). Lines used at least twice there move to the main
-//! part. The others leave, and the policy remembers them as 8-bit fingerprints (the ghost). A line
-//! whose fingerprint is remembered goes to the main part at once. The main part is not a queue but a
+//! 2023). Here the policy is fitted to a log of slots in 1.2 bytes per slot. New lines pass through a
+//! small queue (a twentieth of the capacity, kept as line numbers). Lines used at least twice there move
+//! to the main part. The others leave, and the policy remembers them as 8-bit fingerprints (the ghost). A
+//! line whose fingerprint is remembered goes to the main part at once. The main part is not a queue but a
 //! clock hand over the slots, which a log fills in order of writing anyway.
 //!
 //! There are two departures. While the small queue is full because the cache is still filling, lines go
-//! straight to the main part. And a line that is dirty at its turn in the small queue goes round again,
-//! so that a flood of writes does not spill into the main part.
+//! straight to the main part. And a line that is dirty at its turn in the small queue goes round again.
+//! So a flood of writes does not spill into the main part.
 
+use super::lines::{Lines, NEAR_LOOKS_MAX};
 use super::packed::{PackedLines, scale, spread};
-use super::{Lines, NEAR_LOOKS_MAX};
 
 use crate::numbers::{Line, Slot};
 

@@ -35,7 +35,7 @@ impl<S: BlockDevice, O: BlockDevice> Flusher<S, O> {
         if self.log.make_durable().await.is_err() {
             return self.flush_failed().await;
         }
-        self.origin.flush().await?;
+        self.origin.flush_direct().await?;
         self.log.end_epoch();
         Ok(())
     }

@@ -26,8 +26,8 @@ pub(super) struct SingleFlight<Given, Answer>(RefCell<BTreeMap<Key, Waiters<Give
 
 /// Requests that wait for a leader, in order, and what they gave it.
 pub(super) struct Waiters<Given, Answer> {
-    pub(super) given: Given,
-    pub(super) answers: Vec<OneshotSender<Answer>>,
+    given: Given,
+    answers: Vec<OneshotSender<Answer>>,
 }
 
 /// A request's role among those of its range.
@@ -97,6 +97,13 @@ impl<Given, Answer> Drop for Leader<'_, Given, Answer> {
         // Outside the borrow: waiters that are left without an answer wake.
         let waiters = self.of.0.borrow_mut().remove(&self.key);
         drop(waiters);
+    }
+}
+
+impl<Given: Default, Answer> Waiters<Given, Answer> {
+    /// Everything that the leader was given.
+    pub(super) fn take_given(&mut self) -> Given {
+        std::mem::take(&mut self.given)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Writes: to the log, or to the origin and then to the log.
 //!
 //! [`Writer`] chooses the way. [`LineMerger`] makes changes of lines out of a write's data.
-//! [`DirectWriter`] changes the origin past the log: marked first, and then told to the log.
+//! [`DirectWriter`] changes the origin past the log: an intent bit first, and then news for the log.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -137,7 +137,7 @@ impl<S: BlockDevice, O: BlockDevice> Writer<S, O> {
                     self.coalescing.wait_for_log().await;
                     let guard = self.locks.lock(first, last, access).await;
                     let mut overwritten = same_range::begin_write(leader);
-                    if let Some(newest) = overwritten.given.take() {
+                    if let Some(newest) = overwritten.take_given() {
                         *data = newest;
                     }
                     return Wait::Leader(guard, overwritten);
@@ -232,13 +232,13 @@ impl<S: BlockDevice> LineMerger<S> {
     }
 
     /// The changes that put a write's data into the log, line by line. Parts of lines that are not
-    /// cached stay uncached unless `partial` lines may be made of them.
+    /// cached stay uncached unless `may_mask`: then masked lines are made of them.
     async fn line_changes(
         &self,
         range: SectorRange,
         data: &Payload,
         source: Source,
-        partial: bool,
+        may_mask: bool,
     ) -> IoResult<Vec<Change>> {
         let line_sectors = self.map.geometry().line_sectors();
         let mut changes = Vec::with_capacity(1);
@@ -249,7 +249,7 @@ impl<S: BlockDevice> LineMerger<S> {
             if piece.count == line_sectors {
                 changes.push(Change::Data { line, data, mask: None, source });
             } else {
-                changes.push(match self.merge_line(line, piece, &data, partial).await? {
+                changes.push(match self.merge_line(line, piece, &data, may_mask).await? {
                     Some((data, mask)) => Change::Data { line, data, mask, source },
                     // A fill that is still queued would bring the old content in.
                     None => Change::Drop { line },
@@ -260,20 +260,20 @@ impl<S: BlockDevice> LineMerger<S> {
     }
 
     /// A line with a part overwritten: what is cached of it is read and merged, the origin is not
-    /// asked. `None` when nothing of it is cached and no partial line may be made.
+    /// asked. `None` when nothing of it is cached and no masked line may be made.
     async fn merge_line(
         &self,
         line: Line,
         piece: SectorRange,
         data: &[u8],
-        partial: bool,
+        may_mask: bool,
     ) -> IoResult<Option<(Bytes, Option<u128>)>> {
         let all = self.map.geometry().line_mask(line);
         let in_line = piece.start.0 - self.map.geometry().line_range(line).start.0;
         let written = mask_of(in_line, piece.count);
         // The whole of a short last line needs nothing merged.
         let base = if written == all { None } else { self.cached_line(line).await? };
-        if base.is_none() && !partial && written != all {
+        if base.is_none() && !may_mask && written != all {
             return Ok(None);
         }
         let (mut buf, valid) = match base {
@@ -345,7 +345,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         }
         let (first, last) = self.map.geometry().lines_of(range);
         self.map.void_unloaded(first, last);
-        let _direct = self.mark(range).await?;
+        let _direct = self.set_intent(range).await?;
         let written = {
             let _order = self.origin.lock(first, last).await;
             self.origin.write(range.start, data.clone()).await
@@ -360,19 +360,19 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
         written
     }
 
-    /// Marks a range before it is written past the log.
+    /// Sets the intent bits of a range before it is written past the log.
     ///
     /// # Errors
-    /// `Gone`: the SSD does not take the mark, however often it is tried.
-    async fn mark(&self, range: SectorRange) -> IoResult<Direct<'_>> {
+    /// `Gone`: the SSD does not take the bits, however often it is tried.
+    async fn set_intent(&self, range: SectorRange) -> IoResult<Direct<'_>> {
         match self.intents.begin(self.ssd.device(), range).await {
             Ok(direct) => Ok(direct),
-            Err(error) => Box::pin(self.mark_again(range, error)).await,
+            Err(error) => Box::pin(self.set_intent_again(range, error)).await,
         }
     }
 
     #[cold]
-    async fn mark_again(&self, range: SectorRange, error: IoError) -> IoResult<Direct<'_>> {
+    async fn set_intent_again(&self, range: SectorRange, error: IoError) -> IoResult<Direct<'_>> {
         let direct = Cell::new(None);
         let attempt = async || {
             direct.set(Some(self.intents.begin(self.ssd.device(), range).await?));
@@ -443,7 +443,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             return Err(IoError::Gone);
         }
         self.map.void_unloaded(first, last);
-        let _direct = self.mark(piece).await?;
+        let _direct = self.set_intent(piece).await?;
         let zeroed = {
             let _order = self.origin.lock(first, last).await;
             self.origin.write_zeroes(piece).await
@@ -479,7 +479,7 @@ impl<S: BlockDevice, O: BlockDevice> DirectWriter<S, O> {
             return Err(IoError::Gone);
         }
         self.map.void_unloaded(first, last);
-        let Ok(_direct) = self.mark(whole).await else { return Ok(()) };
+        let Ok(_direct) = self.set_intent(whole).await else { return Ok(()) };
         // The content is given up from now on: dirty lines need not reach the origin any more.
         if self.commit(self.drops(first, last)).await.is_err() {
             return Ok(());

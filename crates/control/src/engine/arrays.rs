@@ -52,7 +52,7 @@ impl From<Superblock> for MemberLabel {
         let Superblock { array, member, .. } = superblock;
         let geometry = &array.geometry;
         let place = |(at, member): (usize, &MemberRecord)| LabelledPlace {
-            group: geometry.group_of_member(MemberIndex(at)) as u32,
+            group: geometry.group_of_member(MemberIndex(at)).0 as u32,
             state: member.state,
         };
         let in_service = JournalState::InService;
@@ -274,8 +274,8 @@ pub trait ArrayEngine {
     /// Why it does not.
     fn check_spare(&mut self, name: &ArrayName, device: &DeviceSpec) -> ControlResult<()>;
 
-    /// Adds a parity row on these devices, one for each group, and begins to fill it; or a member
-    /// for capacity, and begins to move the data.
+    /// Adds a parity row on these devices, one for each group, and begins to fill it. A member for
+    /// capacity is added the same way, and the data begin to move.
     ///
     /// # Errors
     /// The array is as before then, unless a device failed while it was taken in.

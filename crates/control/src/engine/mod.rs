@@ -99,8 +99,8 @@ pub trait Engine: ArrayEngine + 'static {
         DeviceId::of_path(machine, path)
     }
 
-    /// The mark that the drive at a path is known by under any path; `None` when nothing is there, and
-    /// of a drive without such a mark.
+    /// The mark that the drive at a path is known by under any path. `None` when nothing is there, and of
+    /// a drive without such a mark.
     fn drive_identity(&mut self, machine: &Machine, path: &Path) -> Option<DriveIdentity> {
         DriveIdentity::of_path(machine, path)
     }

@@ -1,10 +1,10 @@
 //! The registry: which volumes and arrays there are, in one checksummed JSON file of the state
 //! folder.
 //!
-//! The file is JSON as a whole and exact to the byte: one head line with format, version and the
-//! CRC-32C of the body, the body, and a closing line. A change goes to a temporary file, is
-//! synced, and takes the name by a rename; the copy before it stays as `registry.json.previous`.
-//! A file that cannot be read is refused and left alone, never repaired by guessing.
+//! The file is JSON as a whole and exact to the byte. One head line has format, version and the CRC-32C
+//! of the body; the body and a closing line follow. A change goes to a temporary file, is synced, and
+//! takes the name by a rename; the copy before it stays as `registry.json.previous`. A file that cannot
+//! be read is refused and left alone, never repaired by guessing.
 
 mod body;
 mod store;

@@ -10,6 +10,7 @@ mod finding;
 mod identity;
 mod looks;
 mod machine;
+mod role;
 mod signature;
 mod usage;
 
@@ -17,6 +18,7 @@ pub use drive_identity::DriveIdentity;
 pub use finding::Finding;
 pub use identity::DeviceId;
 pub use machine::Machine;
+pub use role::Role;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -27,18 +29,6 @@ use crate::error::{ControlError, ControlResult};
 use crate::file_lock;
 use looks::ANSWER_MAX;
 use signature::Content;
-
-/// The part that a device is about to have, and so the findings that count against it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The data stay in place: only use by others, and a cache or a member of ours on it, count.
-    Origin,
-    /// The device will be overwritten.
-    Cache,
-    /// The device will be overwritten, and waits for that as a spare: the label of a spare does not count,
-    /// whoever reads it knows whose it is.
-    Spare,
-}
 
 /// A device that was examined.
 #[derive(Clone, Debug)]
@@ -54,8 +44,8 @@ pub struct Examined {
 /// Looks at a device.
 ///
 /// # Errors
-/// When it does not exist, is neither a regular file nor a block device, cannot be opened for
-/// writing, has no whole sector, or does not answer for too long.
+/// When it does not exist, is neither a regular file nor a block device, or cannot be opened for writing.
+/// So too when it has no whole sector, or does not answer for too long.
 pub fn examine(machine: &Machine, path: &Path, role: Role) -> ControlResult<Examined> {
     let (own, at) = (machine.clone(), path.to_owned());
     let examined = machine.looks.ask(path, ANSWER_MAX, move || examine_now(&own, &at, role));

@@ -10,7 +10,7 @@ use voltier_array::{JOURNAL_MAGIC, MemberLayout, SPARE_MAGIC, SUPERBLOCK_MAGIC a
 use voltier_block::SECTOR_BYTES;
 use voltier_cache::{SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS};
 
-use super::Role;
+use super::role::Role;
 
 /// First bytes of a device that are looked at: far enough for the btrfs signature at 64 KiB and 64 bytes in.
 pub(super) const LOOK_BYTES: usize = 68 << 10;

@@ -412,9 +412,9 @@ impl<E: Engine> Service<E> {
         )))
     }
 
-    /// Records what changed in arrays by itself. A member that was lost is old from then on, and this
-    /// instance must know that when the member is the only one that comes back; spares take places.
-    /// Then gives spares of pools to arrays that want some.
+    /// Records what changed in arrays by itself. A member that was lost is old from then on. This
+    /// instance must know that when the member is the only one that comes back; spares take places. Then
+    /// gives spares of pools to arrays that want some.
     pub fn notice_array_events(&mut self) {
         let wanting = self.record_array_events();
         self.serve_from_pools(wanting);

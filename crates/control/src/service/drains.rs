@@ -107,7 +107,7 @@ impl<E: Engine> Service<E> {
         }
     }
 
-    /// Takes back that a volume was to leave, as far as that can be done.
+    /// Undoes that a volume was to leave, as far as that can be done.
     fn stay(&mut self, name: &VolumeName) {
         let Some(mut record) = self.registry.find(name).cloned() else { return };
         record.desired = Desired::Serving;

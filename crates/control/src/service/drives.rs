@@ -6,8 +6,8 @@ use crate::records::VolumeRecord;
 use crate::safety::{DriveIdentity, Machine};
 use crate::spec::DeviceSpec;
 
-/// The mark that a device is to be known by from now on; `none` if the device has no mark, or shares
-/// its mark with another drive. `None` of a device without a path.
+/// The mark that a device is to be known by from now on. The answer is `none` if the device has no mark,
+/// or shares its mark with another drive. `None` of a device without a path.
 pub(super) fn identity_of<E: Engine>(
     engine: &mut E,
     machine: &Machine,

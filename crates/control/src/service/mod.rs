@@ -8,6 +8,7 @@ mod absence;
 mod admit;
 mod array_members;
 mod arrays;
+mod crash_wait;
 mod drains;
 mod drives;
 mod exports;
@@ -18,6 +19,7 @@ mod show;
 mod spare_labels;
 mod spare_pools;
 mod start;
+mod unfit_spare;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -32,11 +34,11 @@ use crate::registry::Registry;
 use crate::safety::Machine;
 use crate::suggest;
 
+pub(crate) use crash_wait::{CRASH_STEP, CRASH_TRIES};
 use jobs::Jobs;
 pub use late::DEVICE_WAIT_S;
 use live::{Live, LiveArray};
-use spare_pools::Unfit;
-pub(crate) use start::{CRASH_STEP, CRASH_TRIES};
+use unfit_spare::UnfitSpare;
 
 /// The answer to a ping, for which nobody needs the service.
 pub(crate) fn pong() -> Response {
@@ -51,7 +53,7 @@ pub struct Service<E> {
     live: BTreeMap<VolumeName, Live>,
     live_arrays: BTreeMap<ArrayName, LiveArray>,
     /// Spares of pools that did not serve an array, until something changes there.
-    unfit_spares: BTreeMap<(ArrayName, String), Unfit>,
+    unfit_spares: BTreeMap<(ArrayName, String), UnfitSpare>,
     jobs: Jobs,
     stopping: bool,
     /// Attempts left for what is busy at a start after a crash; 1 when there is no reason to wait.

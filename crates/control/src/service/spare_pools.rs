@@ -1,13 +1,14 @@
 //! Pools of spares that several arrays share.
 //!
-//! A spare that is taken goes from the pool to the array's own spares in one writing of the registry,
-//! before anything but its label is written to it. So two arrays can never take the same one, and after a
-//! crash it is the array's: as a spare, or as the member whose label it has by then.
+//! A spare that is taken goes from the pool to the array's own spares in one writing of the registry.
+//! Nothing but its label is written to it before. So two arrays can never take the same one. After a
+//! crash the spare is the array's: as a spare, or as the member whose label it has by then.
 
 use std::time::{Duration, Instant};
 
 use super::admit::Beside;
 use super::live::now;
+use super::unfit_spare::{ASK_AGAIN, UnfitSpare};
 use super::{Service, drives, spare_labels};
 use crate::array_status::PoolStatus;
 use crate::engine::Engine;
@@ -18,17 +19,6 @@ use crate::records::{Identity, PoolRecord, PoolSpare, RegisteredArray};
 use crate::safety::Role;
 use crate::spec::DeviceSpec;
 use crate::suggest;
-
-/// How long a spare that did not serve is left alone: it may have been busy, or have failed once.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
-
-/// A spare of a pool that did not serve an array.
-pub(super) struct Unfit {
-    why: String,
-    asked_at: Instant,
-    /// Whether the spare is to be asked again now.
-    is_due: bool,
-}
 
 /// An array that wants spares of its pool. The most exposed is the least.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -170,7 +160,7 @@ impl<E: Engine> Service<E> {
             record.spares.iter().map(|spare| spare.device.to_string()).collect();
         let unfit = self.unfit_spares.iter().filter(|((_, device), _)| spares.contains(device));
         let left_out =
-            unfit.map(|((array, _), it)| format!("not taken by {array}: {}", it.why)).collect();
+            unfit.map(|((array, _), it)| format!("not taken by {array}: {}", it.why())).collect();
         let arrays = self.arrays_of(&record.name);
         PoolStatus { name: record.name.clone(), spares, arrays, left_out }
     }
@@ -212,7 +202,7 @@ impl<E: Engine> Service<E> {
         for spare in &record.spares {
             let device = &spare.device;
             let key = (name.clone(), device.to_string());
-            if self.unfit_spares.get(&key).is_some_and(|unfit| !unfit.is_due) {
+            if self.unfit_spares.get(&key).is_some_and(|unfit| !unfit.is_due()) {
                 continue;
             }
             match self.give_spare(&record, name, spare) {
@@ -226,11 +216,11 @@ impl<E: Engine> Service<E> {
                     let line =
                         format!("the spare {device} of the pool {pool} is left out: {error}");
                     let why = error.message;
-                    let is_said = self.unfit_spares.get(&key).is_some_and(|it| it.why == why);
+                    let is_said = self.unfit_spares.get(&key).is_some_and(|it| it.why() == why);
                     if !is_said {
                         self.engine.log(&format!("array {name}: {line}"));
                     }
-                    self.unfit_spares.insert(key, Unfit { why, asked_at: now(), is_due: false });
+                    self.unfit_spares.insert(key, UnfitSpare::new(why, now()));
                 }
             }
         }
@@ -241,12 +231,12 @@ impl<E: Engine> Service<E> {
     /// if there are any.
     pub(super) fn ask_spares_again(&mut self, now: Instant) -> Option<Duration> {
         for unfit in self.unfit_spares.values_mut() {
-            unfit.is_due = now >= unfit.asked_at + ASK_AGAIN;
+            unfit.look(now);
         }
-        if self.unfit_spares.values().any(|unfit| unfit.is_due) {
+        if self.unfit_spares.values().any(UnfitSpare::is_due) {
             self.notice_array_events();
             // No array wants those that nobody has asked.
-            self.unfit_spares.retain(|_, unfit| !unfit.is_due);
+            self.unfit_spares.retain(|_, unfit| !unfit.is_due());
         }
         (!self.unfit_spares.is_empty()).then_some(ASK_AGAIN)
     }
@@ -288,8 +278,8 @@ impl<E: Engine> Service<E> {
         spare_labels::write(&mut self.engine, &spare.device, &label, false)
     }
 
-    /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is that
-    /// array's: the daemon died while the array took it, or the registry is a copy from before that.
+    /// Finds spares of pools that have other paths by now. One that has the label of a recorded array is
+    /// that array's. The daemon died while the array took it, or the registry is a copy from before that.
     pub(super) fn reconcile_pools(&mut self) {
         let arrays = self.registry.arrays().to_vec();
         for pool in self.registry.pools().to_vec() {

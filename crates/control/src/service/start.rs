@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Service;
 use super::absence::Hindrance;
 use super::admit::Beside;
+use super::crash_wait::{CRASH_STEP, CRASH_TRIES};
 use super::drives;
 use super::jobs::Purpose;
 use super::late;
@@ -17,17 +18,13 @@ use crate::records::{CacheRecord, Desired, Identity, VolumeRecord};
 use crate::safety::{self, Role};
 use crate::spec::DeviceSpec;
 
-/// How long a start after a crash is patient in all: two seconds.
-pub(crate) const CRASH_TRIES: u32 = 100;
-pub(crate) const CRASH_STEP: Duration = Duration::from_millis(20);
-
 impl<E: Engine> Service<E> {
     /// Brings every recorded array and volume up. One that cannot be served is shown as failed, with
     /// the reason; the others serve. One of which a device is missing waits for it as long as `device_wait`
     /// says, or longer where redundancy is at stake: see [`Service::look_for_devices`].
     ///
-    /// After a crash the kernel may still be taking the daemon before apart: its sockets answer and
-    /// its locks hold for a moment longer than the process. Then what is busy is tried again.
+    /// After a crash the kernel may still be taking the daemon before apart. The sockets of that daemon
+    /// answer and its locks hold for a moment longer than the process. Then what is busy is tried again.
     pub fn start(&mut self, after_crash: bool, device_wait: Duration) {
         self.device_wait = device_wait;
         self.busy_tries = if after_crash { CRASH_TRIES } else { 1 };

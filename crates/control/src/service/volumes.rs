@@ -111,8 +111,8 @@ impl<E: Engine> Service<E> {
             )));
         }
         let cache = self.admit_cache(new, &record.origin)?;
-        // Clients are writing: the record must say that lines may be dirty before one can be, and
-        // a cache that is recorded but was never made must not look dirty. So it starts in wt.
+        // Clients are writing, so the record must say that lines may be dirty before one can be. A cache
+        // that is recorded but was never made must not look dirty. So it starts in wt.
         let settings = cache.settings.clone();
         let mut quiet = cache;
         quiet.settings.mode = Mode::WriteThrough;
@@ -257,8 +257,8 @@ impl<E: Engine> Service<E> {
         Ok(())
     }
 
-    /// The last step of a delete: the cache goes first, and so that a crash between the steps
-    /// leaves a plain volume on its way out.
+    /// The last step of a delete: the cache goes first. So a crash between the steps leaves a plain
+    /// volume on its way out.
     pub(super) fn drop_volume(&mut self, name: &VolumeName, write_back: bool) -> ControlResult<()> {
         let record = self.record(name)?;
         let mut plain = VolumeRecord { desired: Desired::Deleting, ..record };

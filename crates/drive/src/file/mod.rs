@@ -29,8 +29,8 @@ pub struct FileDevice {
     /// Alignment in memory that the kernel wants; pieces that lack it are copied.
     memory_align_bytes: usize,
     can_zero: Cell<bool>,
-    /// A failed flush may have dropped the very writes it was for, and the kernel reports that
-    /// once: after one failure no later flush may claim that all is well.
+    /// A failed flush may have dropped the very writes it was for, and the kernel reports that once. So
+    /// after one failure no later flush may claim that all is well.
     flush_failed: Cell<bool>,
     /// Held as long as the device holds its descriptor.
     own_hold: Rc<()>,

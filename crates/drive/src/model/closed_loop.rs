@@ -20,8 +20,8 @@ pub struct Outcome {
     pub requests: u64,
 }
 
-/// Virtual time that gives a steady rate under a load: long enough for seeks on a disk, and for five
-/// turns of everything outstanding at about `bytes_per_s`.
+/// Virtual time that gives a steady rate under a load. The time is long enough for seeks on a disk, and
+/// for five turns of everything outstanding at about `bytes_per_s`.
 pub fn steady_run_ns(profile: &Profile, load: &Workload, bytes_per_s: f64) -> Nanos {
     let seconds = if matches!(profile.timing, Timing::Hdd(_)) { 120.0 } else { 1.0 };
     let outstanding_bytes = (load.jobs * load.depth) as f64 * load.block_bytes as f64;

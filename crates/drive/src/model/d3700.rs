@@ -1,5 +1,5 @@
-//! The Intel D3700 of 2017, calibrated on every row measured on the drive alone: random requests of
-//! seven sizes in seven mixtures, latencies one by one, and the sequential rates.
+//! The Intel D3700 of 2017, calibrated on every row measured on the drive alone. The rows are random
+//! requests of seven sizes in seven mixtures, latencies one by one, and the sequential rates.
 
 use super::profile::row;
 use super::{CalibrationRow, Interference, InterferenceRow, Profile, SsdParams, Timing, Workload};

@@ -1,5 +1,5 @@
-//! Drives of 2008 to 2011: the ioDrive, from what an article says of its load curves, and an X25-E
-//! and a Barracuda ES.2, of which only the data sheets are known.
+//! Drives of 2008 to 2011. The ioDrive is from what an article says of its load curves; of an X25-E and a
+//! Barracuda ES.2 only the data sheets are known.
 
 use super::profile::{iops_4k, mb, row};
 use super::{

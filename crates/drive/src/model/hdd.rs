@@ -1,8 +1,8 @@
 //! A hard disk: seek curve, rotation, zones, read-ahead, write cache, shortest-positioning queue.
 //!
-//! One coordinate describes the medium: the *track time* of a sector, the time a head that streams
-//! from sector 0 needs to reach it. The remainder by one revolution is the angle, and the share of
-//! the whole is the radius, so zones, seeks and rotation follow from one monotone function.
+//! One coordinate describes the medium: the *track time* of a sector, the time a head that streams from
+//! sector 0 needs to reach it. The remainder by one revolution is the angle, and the share of the whole
+//! is the radius. So zones, seeks and rotation follow from one monotone function.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ use voltier_block::{Nanos, SECTOR_BYTES, SectorRange};
 pub struct HddParams {
     /// Size of the real disk in bytes. A smaller model is its outer part.
     pub capacity_bytes: u64,
-    /// A model smaller than this keeps the seeks of a span this long, in bytes, so that a small
-    /// demonstration has the random rates of the measured disk.
+    /// A model smaller than this keeps the seeks of a span this long, in bytes. So a small demonstration
+    /// has the random rates of the measured disk.
     pub least_span_bytes: u64,
     /// One revolution.
     pub revolution_ns: Nanos,

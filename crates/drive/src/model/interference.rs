@@ -31,8 +31,8 @@ pub struct InterferenceRow {
 }
 
 impl Interference {
-    /// On the path and at the die: between the columns by share, between the rows by the logarithm
-    /// of the size, beyond the last ones as there.
+    /// On the path and at the die. Values between the columns go by share, between the rows by the
+    /// logarithm of the size, beyond the last ones as there.
     pub(super) fn permille(&self, mix: &RecentMix, bytes: u64) -> (u64, u64) {
         let percent = mix.reads * 100;
         let (left, across) = between(self.read_percents, percent, |value| value * ONE);

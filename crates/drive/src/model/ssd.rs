@@ -1,9 +1,9 @@
-//! A solid-state drive in its preconditioned steady state: a command path, dies, a write buffer and
-//! a translation layer that takes random writes more slowly than sequential ones.
+//! A solid-state drive in its preconditioned steady state. The model has a command path, dies, a write
+//! buffer and a translation layer that takes random writes more slowly than sequential ones.
 //!
-//! Every request passes the command path, which is the shared limit of IOPS and bandwidth. A read
-//! then waits for its die. A write is acknowledged from the buffer unless the medium behind it is
-//! too far behind; programming keeps dies busy, so that reads meet writes as they do in life.
+//! Every request passes the command path, which is the shared limit of IOPS and bandwidth. A read then
+//! waits for its die. A write is acknowledged from the buffer unless the medium behind it is too far
+//! behind. Programming keeps dies busy, so that reads meet writes as they do in life.
 
 use super::interference::{Interference, RecentMix};
 use super::op::{ModelOp, transfer_ns};

@@ -18,8 +18,8 @@ use super::mailbox::{FileRequest, Mailbox, Receiver};
 use crate::counters::{CounterCell, ExportCounters, Served};
 use crate::requests::{Service, Workers};
 
-/// Requests the kernel may send without a thread that waits for each (readahead, asynchronous
-/// direct I/O): the deepest queue that fio is usually run with, times two.
+/// Requests the kernel may send without a thread that waits for each (readahead, asynchronous direct
+/// I/O). The limit is twice the deepest queue that fio is usually run with.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
 /// Longest write the kernel sends, in bytes; it gathers no more than 256 pages by default.

@@ -32,8 +32,8 @@ impl FuseFile {
     /// Must not be called on the device's core: the kernel's first requests may need it.
     ///
     /// # Errors
-    /// When FUSE is missing or not permitted, or the path is unfit: in use, not an empty file, or in
-    /// a folder that does not exist.
+    /// When FUSE is missing or not permitted, or the path is unfit. Unfit is a path in use, not an empty
+    /// file, or in a folder that does not exist.
     pub fn mount(export: FileExport, path: &Path) -> Result<FuseFile, ExportError> {
         check_fuse(path)?;
         clear_dead(path);

@@ -1,8 +1,8 @@
 //! One client: a task that reads requests, tasks that serve them, a task that sends replies.
 //!
-//! Every reply, also a refusal, holds a place in flight from before its request is taken until it
-//! was sent. When the places or the bytes are used up, reading stops: a client that sends and does
-//! not receive fills its own socket, not our memory.
+//! Every reply, also a refusal, holds a place in flight from before its request is taken until it was
+//! sent. When the places or the bytes are used up, reading stops. A client that sends and does not
+//! receive fills its own socket, not our memory.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -20,8 +20,8 @@ use super::session::{Command, Event, Request, Session};
 use crate::counters::CounterCell;
 use crate::requests::Workers;
 
-/// Requests in flight for one connection: twice the deepest queue that clients are usually run
-/// with (fio's 128), and replies to that many fit one vectored send.
+/// Requests in flight for one connection: twice the deepest queue that clients are usually run with
+/// (fio's 128). Replies to that many fit one vectored send.
 const IN_FLIGHT_REQUESTS_MAX: usize = 256;
 
 /// Bytes of data in flight for one connection: two requests of the longest kind, or 256 of 256 KiB.
@@ -87,12 +87,12 @@ impl InFlight {
     }
 }
 
-/// Room for received bytes: two of the longest writes that are copied out of it, 127 writes of
-/// 4 KiB, or thousands of reads come with one receive.
+/// Room for received bytes: two of the longest writes that are copied out of it. With one receive come
+/// 127 writes of 4 KiB, or thousands of reads.
 const INPUT_BYTES: usize = 512 << 10;
 
-/// Most that is received while large writes come in: their data go straight to their own buffer,
-/// and what was received with the header had to be copied.
+/// Most that is received while large writes come in. The data of large writes go straight to a buffer of
+/// their own, and what was received with the header had to be copied.
 const INPUT_BYTES_BEFORE_LARGE: usize = 4096;
 
 /// A receive buffer with what is unread in it.

@@ -1,6 +1,6 @@
 //! The NBD export: a server of the Network Block Device protocol.
 //!
-//! The protocol itself (`proto`, `negotiate`, and [`Session`] over both) knows no socket: it turns
+//! The protocol itself (`proto`, `negotiate`, and [`Session`] over both) knows no socket. The code turns
 //! bytes into events and events into bytes, so that it can be fuzzed. The server carries those bytes:
 //!
 //! ```text

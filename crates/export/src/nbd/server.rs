@@ -99,7 +99,7 @@ impl NbdServer {
         self.shared.counters.get()
     }
 
-    /// Takes no more clients and no more requests, lets what is in flight finish for at most five
+    /// Takes no more clients and no more requests. Lets what is in flight finish for at most five
     /// seconds, closes every connection and removes the socket file.
     pub async fn stop(self) {
         let shared = &self.shared;

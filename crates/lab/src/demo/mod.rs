@@ -1,5 +1,5 @@
-//! The demonstration: the MaxIO document's five fio jobs on a modelled hard disk, a modelled SSD, and
-//! the disk with the SSD as a write-back cache. All run through the same NBD export.
+//! The demonstration: the MaxIO document's five fio jobs. The jobs run on a modelled hard disk, a
+//! modelled SSD, and the disk with the SSD as a write-back cache. All run through the same NBD export.
 //!
 //! The document measured real drives of 800 GB and 2 TB with a 100 GB test set for 600 s a job. Here
 //! drives are models with the document's figures, and size and time are scaled. Everything else is the

@@ -1,7 +1,7 @@
 //! A database on a file system on the target: PostgreSQL with pgbench, MariaDB with sysbench.
 //!
-//! Servers run without a network, as `nobody` when the run is root's; file systems on files and
-//! volumes are mounted through a loop device, which needs root. A folder as target needs neither.
+//! Servers run without a network, as `nobody` when the run is root's. File systems on files and volumes
+//! are mounted through a loop device, which needs root. A folder as target needs neither.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,10 +1,10 @@
 //! CubeFS: clients with some processes each, 10 Gb/s links, ten storage nodes, three replicas.
 //!
-//! The nodes keep what they hold on Voltier volumes. Clients, links and the replication between nodes
-//! are modelled, as the published ones work. A write goes to the first node of a file, which sends the
-//! write to two others. Every process has one request under way. The time of a node for a request
-//! (network and scheduling) is calibrated on the published maxima of eight clients, the same for reads
-//! and writes. The time of a client's FUSE mount is calibrated on those of one client.
+//! The nodes keep what they hold on Voltier volumes. Clients, links and the replication between nodes are
+//! modelled, as the published ones work. A write goes to the first node of a file, which sends the write
+//! to two others. Every process has one request under way. The time of a node for a request (network and
+//! scheduling) is calibrated on the published maxima of eight clients. Reads and writes have the same.
+//! The time of a client's FUSE mount is calibrated on those of one client.
 
 use std::cell::Cell;
 use std::rc::Rc;

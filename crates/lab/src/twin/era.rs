@@ -187,8 +187,8 @@ fn in_place_iops(drives: &Raw<'_>, cell: &Cell) -> f64 {
     let member_writes = (1.0 - read_share) * writes;
     let all = member_reads + member_writes;
     let seconds = drives.seconds(cell.bytes.min(CHUNK_BYTES), 100.0 * member_reads / all);
-    // Reads of neighbouring chunks of a member could go as one, and then as fast as the drive reads
-    // such a request: the bound is no lower than that.
+    // Reads of neighbouring chunks of a member could go as one, and then as fast as the drive reads such
+    // a request. The bound is no lower than that.
     let apart = DRIVES as f64 / (all * seconds);
     if cell.read_percent == 100 {
         apart.max(drives.iops(cell.bytes, 100) * DRIVES as f64)

@@ -78,9 +78,9 @@ const fn bias() -> u8 {
 
 /// Members up to this length are fetched ahead of the block, by so many bytes.
 ///
-/// Ten streams of one page each end before the processor's own prefetching has understood them: 8+3
-/// with 4 KiB in memory gains 38 % by this, and loses 3 % in cache. In longer members it would get in
-/// the processor's way: 64 KiB in memory loses 29 % (AMD EPYC, family 26).
+/// Ten streams of one page each end before the processor's own prefetching has understood them. With it
+/// 8+3 with 4 KiB in memory gains 38 %, and loses 3 % in cache. In longer members it would get in the
+/// processor's way: 64 KiB in memory loses 29 % (AMD EPYC, family 26).
 const PREFETCH_MEMBER_BYTES_MAX: usize = 4096;
 const PREFETCH_AHEAD_BYTES: usize = 512;
 
@@ -101,7 +101,7 @@ unsafe fn load_block<V: Vector, const N: usize>(slice: &[u8], at: usize) -> [V; 
 /// One block of all `ROWS` rows.
 ///
 /// The second row is summed by Horner's rule, from the last member to the first: q = 2 * q ^ d. The
-/// reduction after doubling is a look-up in a table of sixteen times 0x1d, which gives zero where the
+/// reduction after doubling is a look-up in a table of sixteen times 0x1d. The table gives zero where the
 /// highest bit is set and 0x1d where it is not. The table answers the wrong way round: 0x1d too much in
 /// every byte. With q kept as q ^ x, where 2 * x ^ 0x1d = x, the excess turns x into x again, and is
 /// removed once at the end.

@@ -1,8 +1,8 @@
 //! The loops over bytes, one set for each instruction set, chosen once.
 //!
-//! UNSAFETY: a kernel of an instruction set may run only where the processor has it, and reads and
-//! writes by pointer. The checked functions of [`Kernels`] are the only callers: they hold the
-//! lengths of all slices against each other, and a set is handed out only if it was detected.
+//! UNSAFETY: a kernel of an instruction set may run only where the processor has it, and reads and writes
+//! by pointer. The checked functions of [`Kernels`] are the only callers. The callers hold the lengths of
+//! all slices against each other, and a set is handed out only if it was detected.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
@@ -42,7 +42,7 @@ pub enum Stores {
     #[default]
     Cached,
     /// Past the caches where the rows are aligned to 64 bytes. That saves the read of the parity's old
-    /// content from memory, when no cache has any of the content and nobody reads the new one soon.
+    /// content from memory. No cache has any of the content then, and nobody reads the new one soon.
     Streaming,
 }
 

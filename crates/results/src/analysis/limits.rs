@@ -1,5 +1,5 @@
-//! Outer limits, asked before any device is blamed: the clients' network, the storage nodes'
-//! network, the link of the device, the processor of the load generator.
+//! Outer limits, asked before any device is blamed. The limits are the clients' network, the storage
+//! nodes' network, the link of the device, the processor of the load generator.
 
 use serde::Serialize;
 

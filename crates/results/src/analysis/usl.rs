@@ -67,8 +67,8 @@ pub fn fit(points: &[(f64, f64)]) -> Usl {
     Usl::Fitted { lambda: 1.0 / a, sigma, kappa, peak, error }
 }
 
-/// N / X = a + b (N - 1) + c N (N - 1): the least relative error with b and c not negative, found
-/// among the four choices of which of them is zero.
+/// N / X = a + b (N - 1) + c N (N - 1). The least relative error with b and c not negative is found among
+/// the four choices of which of them is zero.
 fn best_coefficients(points: &[(f64, f64)]) -> Option<[f64; 3]> {
     let choices = [[true, true], [true, false], [false, true], [false, false]];
     let solved = choices.into_iter().filter_map(|[with_b, with_c]| {

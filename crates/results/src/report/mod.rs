@@ -1,10 +1,10 @@
 //! Reports of a run: a page with charts, Markdown, CSV and JSON.
 //!
-//! Everything shown is computed from the [`Run`] by [`crate::analysis`]; a report adds nothing of
-//! its own, and two reports of one run are the same to the byte.
+//! Everything shown is computed from the [`Run`] by [`crate::analysis`]. A report adds nothing of its
+//! own, and two reports of one run are the same to the byte.
 //!
-//! Reading route: [`write()`], `compose` for what stands in a report and in which order, `page` for
-//! what a section is made of, then any of the sections (`load`, `grid`, `rounds`, ...). `html` and
+//! Reading route: [`write()`], then `compose` for what stands in a report and in which order, `page` for
+//! what a section is made of. Any of the sections (`load`, `grid`, `rounds`, ...) comes last. `html` and
 //! `markdown` lay out, `files` are the figures for programs; `draw` is how charts look.
 
 mod draw;

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Flow, Role, Test};
 
-/// The worth of a point. A report may show points that are not `Ok`, and says so on its first
-/// page; a figure that does not exist is never shown as zero.
+/// The worth of a point. A report may show points that are not `Ok`, and says so on its first page. A
+/// figure that does not exist is never shown as zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "why", rename_all = "snake_case")]
 pub enum Status {

@@ -27,8 +27,8 @@ impl BitRot {
     }
 
     /// Whether the block may be what a repair that was cut off leaves. The repair is one block of the
-    /// array, and
-    /// a power cut tears what is longer than a block of the drive: each of those is right or wrong.
+    /// array, and a power cut tears what is longer than a block of the drive. Each of those is right or
+    /// wrong.
     pub(super) fn may_leave(&self, found: &[u8], drive_block_bytes: u32) -> bool {
         let blocks = |bytes| <[u8]>::chunks(bytes, drive_block_bytes as usize);
         let known = blocks(&self.right).zip(blocks(&self.wrong));

@@ -133,23 +133,24 @@ fn rows(fixture: &ArrayFixture) -> Rows {
     let array = fixture.array();
     let after = array.geometry().clone();
     let Some(status) = array.reshape_status() else {
-        let (checkpoint, is_next_open) = (None, false);
-        return Rows { before: after.clone(), after, checkpoint, is_next_open };
+        let (frontier, is_next_open) = (None, false);
+        return Rows { before: after.clone(), after, frontier, is_next_open };
     };
     let before = fixture.setup.shape_before(&after);
     let data = before.data_chunks() as u64;
-    let unit_bytes = (data + 1) * before.stripe_sectors() * SECTOR_BYTES;
-    let checkpoint = status.progress.done_bytes.div_ceil(unit_bytes);
-    // The first units lie over themselves.
+    let section_bytes = (data + 1) * before.stripe_sectors() * SECTOR_BYTES;
+    let frontier = status.progress.done_bytes.div_ceil(section_bytes);
+    // The first sections lie over themselves.
     let known = fixture.known().0.into_iter().flatten();
     let superblocks = known.filter(|own| own.array.geometry.data_chunks() > before.data_chunks());
     let is_open = |record: ReshapeRecord| {
         let is_between = record.moved_sectors > 0 || record.backed_up_sectors > 0;
-        record.checkpoint > checkpoint || (record.checkpoint == checkpoint && is_between)
+        let moved = record.frontier.0;
+        moved > frontier || (moved == frontier && is_between)
     };
     let is_next_open =
-        checkpoint < data && superblocks.filter_map(|own| own.array.reshape).any(is_open);
-    Rows { before, after, checkpoint: Some(checkpoint), is_next_open }
+        frontier < data && superblocks.filter_map(|own| own.array.reshape).any(is_open);
+    Rows { before, after, frontier: Some(frontier), is_next_open }
 }
 
 /// Holds every row of a region that something was written to to what the volume has there, which is

@@ -1,10 +1,10 @@
-//! The map from members to drives, as the array is told while it serves; which drives somebody did harm
-//! to, and how many more a group can lose.
+//! The map from members to drives, as the array is told while it serves. The map also has which drives
+//! somebody did harm to, and how many more a group can lose.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use voltier_array::{Array, MemberState, Superblock};
+use voltier_array::{Array, GroupIndex, MemberState, Superblock};
 
 use crate::arrays::setup::{Setup, uuid};
 use crate::disk::SimDisk;
@@ -106,7 +106,7 @@ impl MemberMap {
     }
 
     /// Members of a group that are lost, being rebuilt, or may fail.
-    pub(crate) fn exposed(&self, array: &Array<SimDisk>, group: usize) -> usize {
+    pub(crate) fn exposed(&self, array: &Array<SimDisk>, group: GroupIndex) -> usize {
         let successors = self.successors.borrow();
         let is_exposed = |member: &usize| {
             let successor = successors.get(member).copied();

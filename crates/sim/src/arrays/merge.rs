@@ -24,8 +24,8 @@ pub(super) fn merge_of(seed: u64) -> MergePolicy {
     }
 }
 
-/// Writes one behind the other, sometimes with a gap between them or over each other, from the start of a
-/// range on and not beyond an end. All of whole blocks.
+/// Writes one behind the other, sometimes with a gap between them or over each other. The writes go from
+/// the start of a range on and not beyond an end. All of whole blocks.
 pub(crate) fn burst(dice: &mut Prng, block: u64, from: SectorRange, end: u64) -> Vec<SectorRange> {
     let mut ranges = vec![from];
     let (longest, writes) = (1 + dice.below(8 / block.min(8)), 1 + dice.below(BURST_MAX));

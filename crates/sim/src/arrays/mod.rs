@@ -1,14 +1,14 @@
 //! Worlds of arrays: a volume over drives that protect each other, cut off at any event, with any of
 //! its members gone afterwards.
 //!
-//! A seed draws level, members, consistency, chunk, drives, clients and what happens to members.
-//! Members fail, are replaced, copied, rebuilt, come back; or a member returns something else than was
-//! written, and a scrub is to find it. At some events the power is cut, or the process killed. Then the
-//! array is assembled in a world of its own, for every choice of members that the level can lose (or
-//! some choices of them). The drives are given in any order, with drives that were left behind long ago
-//! among them. The world compares who is in service with the superblocks, every sector with the model,
-//! every stripe with parity by an arithmetic of its own. The array serves and is taken care of again,
-//! and is cut off once more.
+//! A seed draws level, members, consistency, chunk, drives, clients and what happens to members. Members
+//! fail, are replaced, copied, rebuilt, come back; or a member returns something else than was written,
+//! and a scrub is to find it. At some events the power is cut, or the process killed. Then the array is
+//! assembled in a world of its own. The check is made for every choice of members that the level can lose
+//! (or some choices of them). The drives are given in any order, with drives that were left behind long
+//! ago among them. The world compares who is in service with the superblocks, every sector with the
+//! model, every stripe with parity by an arithmetic of its own. The array serves and is taken care of
+//! again, and is cut off once more.
 //!
 //! - `setup`, `draw`: what a seed is, and how it is drawn; `merge`: small writes that are merged.
 //! - `hang`: in which worlds drives hang, and for how long.

@@ -1,6 +1,5 @@
-//! The operator of an array does things to members while clients go on: takes them out, replaces and copies
-//! them, adds
-//! spares, changes paces, does them harm. Never more than the level can lose.
+//! The operator of an array does things to members while clients go on. Members are taken out, replaced,
+//! copied and harmed, spares are added, paces change. Never more than the level can lose.
 
 use std::rc::Rc;
 

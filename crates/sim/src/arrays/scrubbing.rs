@@ -20,7 +20,7 @@ fn finding(bit_rot: &BitRot, fixture: &ArrayFixture, is_repaired: bool) -> Scrub
     ScrubFinding {
         member: is_locatable(&fixture.setup).then_some(bit_rot.member),
         sectors: SectorRange::from_bytes(bit_rot.at, bit_rot.right.len() as u64),
-        group: fixture.setup.geometry.group_of(bit_rot.stripe),
+        group: fixture.setup.geometry.group_of(bit_rot.stripe).0,
         is_repaired,
     }
 }

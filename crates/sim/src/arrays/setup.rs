@@ -3,8 +3,8 @@
 use std::iter::successors;
 
 use voltier_array::{
-    Consistency, CreateOptions, Geometry, MemberIndex, MemberLayout, MergeMode, MergePolicy,
-    StripeNumber,
+    Consistency, CreateOptions, Geometry, GroupIndex, MemberIndex, MemberLayout, MergeMode,
+    MergePolicy, StripeNumber,
 };
 use voltier_block::{Lba, MIB, Nanos, SECTOR_BYTES, SectorRange};
 
@@ -198,7 +198,7 @@ impl Setup {
 
 /// Whether no group misses more of these members than it can lose.
 pub(crate) fn can_lose(geometry: &Geometry, lost: MemberSet) -> bool {
-    (0..geometry.group_count()).all(|group| {
+    geometry.groups().all(|group| {
         let members = geometry.members_of(group);
         let count = members.filter(|member| lost.has(member.0)).count();
         count <= geometry.parity_chunks()
@@ -213,7 +213,7 @@ pub(crate) fn losses(geometry: &Geometry) -> Vec<MemberSet> {
     let choices = choices.filter(|choice| choice.count() <= most);
     let everywhere = |choice: MemberSet| {
         let lost = |group: usize| {
-            let of_group: Vec<MemberIndex> = geometry.members_of(group).collect();
+            let of_group: Vec<MemberIndex> = geometry.members_of(GroupIndex(group)).collect();
             choice.iter().map(move |member| of_group[(member + group) % width].0)
         };
         (0..groups).flat_map(lost).collect()

@@ -403,4 +403,5 @@ fn errors_of_the_origin_reach_the_client_and_leave_no_wrong_copy() {
 }
 
 // Guarantee 5 in ordered mode (`Settings::ordered`) belongs here. After the loss of the SSD, at any
-// event, the origin alone equals the model at some flush, plus any part of the writes after that flush.
+// event, the origin alone equals the model at some flush. Any part of the writes after that flush may be
+// there as well.

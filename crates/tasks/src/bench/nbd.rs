@@ -20,8 +20,8 @@ use xtask::Failure;
 /// The working set of every case.
 const SIZE_BYTES: u64 = 256 << 20;
 
-/// Room for the cache's log: its space is reused while it is measured, and a quarter of its lines is
-/// dirty, which is enough to keep destaging at work.
+/// Room for the cache's log, whose space is reused while it is measured. A quarter of its lines is dirty,
+/// which is enough to keep destaging at work.
 const SSD_BYTES: u64 = 4 * SIZE_BYTES;
 
 /// Passes over a cached volume within which its log must have been around its drive.
@@ -137,8 +137,8 @@ fn start_nbdkit(folder: &Path, size: &str) -> Result<(Running, String), Failure>
     Ok((nbdkit, format!("nbd+unix:///?socket={}", socket.display())))
 }
 
-/// Measures all cases, every server in every round, the order turned round each time so that a
-/// machine that slows down or speeds up favours nobody.
+/// Measures all cases, every server in every round. The order is turned round each time so that a machine
+/// that slows down or speeds up favours nobody.
 pub(super) fn measure(volumes: &Volumes, effort: Effort) -> Result<Vec<Row>, Failure> {
     let hits_before = volumes.instance.show(HIT)?.reads;
     let mut order = [

@@ -28,8 +28,8 @@ pub(super) struct Row {
     /// The medians of both figures.
     #[serde(flatten)]
     measured: Measured,
-    /// The median of the rounds' own ratios: what was measured one after the other is compared, so that
-    /// a machine that is slower for a while does not count.
+    /// The median of the rounds' own ratios. Measurements one after the other are compared, so that a
+    /// machine that is slower for a while does not count.
     ratio: f64,
 }
 

@@ -1,5 +1,5 @@
-//! The policies of the cache, replayed without a drive: the code that chooses victims is the
-//! product's own ([`voltier_cache::policy`]); slots are filled as its log fills them.
+//! The policies of the cache, replayed without a drive. The code that chooses victims is the product's
+//! own ([`voltier_cache::policy`]); slots are filled as its log fills them.
 
 use voltier_cache::policy::{LINE_LIMIT, Lines, Policy, PolicyKind};
 use voltier_cache::{Line, Mode, Slot};

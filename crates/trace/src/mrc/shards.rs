@@ -1,11 +1,10 @@
 //! SHARDS: stack distances of a sample of the lines, scaled up.
 //!
-//! After Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC construction with SHARDS" (FAST 2015).
-//! A line is in the sample when its hash modulo 2^24 is below a threshold, so all its references are.
-//! With a fixed rate the threshold stays. With a fixed size the lines of the largest hash leave when
-//! there are too many, the threshold falls to theirs, and what was counted before weighs less.
-//! Adjusted: what the sample has more or fewer references than its rate says goes to the smallest
-//! distance.
+//! After Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC construction with SHARDS" (FAST 2015). A
+//! line is in the sample when its hash modulo 2^24 is below a threshold, so all its references are. With
+//! a fixed rate the threshold stays. With a fixed size the lines of the largest hash leave when there are
+//! too many. The threshold falls to theirs, and what was counted before weighs less. Adjusted: what the
+//! sample has more or fewer references than its rate says goes to the smallest distance.
 
 use std::collections::BTreeMap;
 

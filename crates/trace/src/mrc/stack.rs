@@ -1,10 +1,9 @@
 //! Stack distances of LRU: how many other lines were touched since a line was touched last.
 //!
-//! After Mattson, Gecsei, Slutz and Traiger (1970). Every touch takes the next place in a row of
-//! marks and unmarks the line's last place; the marks behind that place are the distance. Marks are
-//! counted by a Fenwick tree over words of 512 of them. When the row ends, the marks are pushed
-//! together: a touch takes `O(log lines)`, and 13 to 17 bytes a line are all there is, however long
-//! the trace.
+//! After Mattson, Gecsei, Slutz and Traiger (1970). Every touch takes the next place in a row of marks
+//! and unmarks the line's last place; the marks behind that place are the distance. Marks are counted by
+//! a Fenwick tree over words of 512 of them. When the row ends, the marks are pushed together. A touch
+//! takes `O(log lines)`, and 13 to 17 bytes a line are all there is, however long the trace.
 
 /// Marks under one leaf of the tree.
 const BLOCK: usize = 512;

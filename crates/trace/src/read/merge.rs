@@ -176,8 +176,8 @@ impl Source {
     /// The next request; `None` at the end.
     ///
     /// # Errors
-    /// When a file cannot be read, or has too many broken records, or none but those: what was made
-    /// of the trace so far is then not to be used.
+    /// When a file cannot be read, or has too many broken records, or none but those. The trace that was
+    /// made so far is then not to be used.
     pub fn next_request(&mut self) -> Result<Option<Request>, LabError> {
         while self.left > 0 {
             let Some((reader, parsed)) = self.take()? else { break };

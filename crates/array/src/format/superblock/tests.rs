@@ -82,12 +82,13 @@ fn a_journal_device_makes_it_version_2_and_is_read_as_it_was_written() {
 #[test]
 fn a_move_makes_it_version_3_and_one_that_cannot_be_is_damage() {
     let at = JOURNAL_AT + 32;
-    for (moved_sectors, backed_up_sectors, checkpoint) in
+    for (moved_sectors, backed_up_sectors, frontier) in
         [(0, 0, 0), (8, 120, 2), (0, 8, 1), (0, 0, 9)]
     {
         let mut superblock = superblock(Level::Raid6, 6, 64 << 10);
         let redo_from = 1000;
-        let record = ReshapeRecord { checkpoint, moved_sectors, backed_up_sectors, redo_from };
+        let frontier = Section(frontier);
+        let record = ReshapeRecord { frontier, moved_sectors, backed_up_sectors, redo_from };
         superblock.array.reshape = Some(record);
         let good = superblock.encode(0);
         assert_eq!(good[8], 3);

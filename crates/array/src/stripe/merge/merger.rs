@@ -25,7 +25,7 @@ use crate::stripe::ground::Ground;
 use crate::stripe::merge::batch::{MergeBatch, Taken, batches_of};
 use crate::stripe::merge::policy::{MergeMode, MergePolicy};
 use crate::stripe::new_data::{NewData, SmallWrite};
-use crate::stripe::write::StripeWriter;
+use crate::stripe::stripe_writer::StripeWriter;
 
 /// Waits until a batch has changed, or for a time.
 async fn change_or(handle: &Handle, batch: &MergeBatch, until_ns: Nanos) {

@@ -1,4 +1,4 @@
-//! Units that lie over what they are moved to: every member keeps what it will have of them, in an area
+//! Sections that lie over what they are moved to: every member keeps what it will have of them, in an area
 //! of its own, until that is in place. Tables in `docs/formats/array.md`.
 
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::format::checksum::{crc_without, seal};
 use crate::format::member_layout::BACKUP_START_BYTES;
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{MemberIndex, Row, count};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, Section, count};
 use crate::members::at_once::together;
 use crate::members::long_transfer::{read_long, write_long};
 use crate::members::member_set::MemberSet;
@@ -37,7 +37,7 @@ struct Head {
     crc: U32,
     member: U32,
     array: [u8; 16],
-    checkpoint: U64,
+    frontier: U64,
     start: U64,
     sectors: U64,
     rows: U64,
@@ -53,18 +53,18 @@ struct Owner {
     member: MemberIndex,
 }
 
-/// So many sectors of a chunk fit, of each row of a unit.
-pub(crate) fn sectors_at_once(unit_rows: u64, chunk_sectors: u64) -> u64 {
-    let sectors = ROOM_BYTES / unit_rows / HEAD_BYTES as u64 * HEAD_BYTES as u64 / SECTOR_BYTES;
+/// So many sectors of a chunk fit, of each row of a section.
+pub(crate) fn sectors_at_once(section_rows: u64, chunk_sectors: u64) -> u64 {
+    let sectors = ROOM_BYTES / section_rows / HEAD_BYTES as u64 * HEAD_BYTES as u64 / SECTOR_BYTES;
     sectors.min(chunk_sectors)
 }
 
-fn encode(owner: Owner, checkpoint: u64, span: Span, rows: u64, data: &[u8]) -> Bytes {
+fn encode(owner: Owner, frontier: Section, span: Span, rows: u64, data: &[u8]) -> Bytes {
     let mut head = Head::new_zeroed();
     head.magic = MAGIC;
     head.member = (owner.member.0 as u32).into();
     head.array = owner.array;
-    head.checkpoint = checkpoint.into();
+    head.frontier = frontier.0.into();
     head.start = span.start.into();
     head.sectors = span.count().into();
     head.rows = rows.into();
@@ -76,12 +76,12 @@ fn encode(owner: Owner, checkpoint: u64, span: Span, rows: u64, data: &[u8]) -> 
 }
 
 /// The content, if it is just this.
-fn decode(whole: Bytes, owner: Owner, checkpoint: u64, span: Span, rows: u64) -> Option<Bytes> {
+fn decode(whole: Bytes, owner: Owner, frontier: Section, span: Span, rows: u64) -> Option<Bytes> {
     let head = Head::ref_from_bytes(whole.get(..HEAD_BYTES)?).ok()?;
     let is_it = head.magic == MAGIC
         && head.member.get() as usize == owner.member.0
         && head.array == owner.array
-        && head.checkpoint.get() == checkpoint
+        && head.frontier.get() == frontier.0
         && (head.start.get(), head.sectors.get(), head.rows.get())
             == (span.start, span.count(), rows)
         && whole.len() == HEAD_BYTES + rows as usize * span.bytes()
@@ -112,16 +112,16 @@ impl<D: BlockDevice> BackupArea<D> {
     ///
     /// # Errors
     /// When a member does not take it that cannot be lost.
-    pub(super) async fn keep(self: &Rc<Self>, checkpoint: u64, filled: &Filled) -> IoResult<()> {
+    pub(super) async fn keep(self: &Rc<Self>, frontier: Section, filled: &Filled) -> IoResult<()> {
         let rows = count(&filled.rows);
         let write = |(member, data): (MemberIndex, &Bytes)| {
-            let whole = encode(self.backup_owner(member), checkpoint, filled.span, rows, data);
+            let whole = encode(self.backup_owner(member), frontier, filled.span, rows, data);
             self.clone().write_backup(member, whole)
         };
         let writes = self.members.indexes().zip(&filled.members).map(write);
         let results = together(&self.handle, writes.collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.members.check_group(0)
+        self.members.check_group(GroupIndex::FIRST)
     }
 
     async fn write_backup(self: Rc<Self>, member: MemberIndex, whole: Bytes) -> IoResult<()> {
@@ -148,7 +148,7 @@ impl<D: BlockDevice> BackupArea<D> {
         two: &TwoShapes,
         record: ReshapeRecord,
     ) -> IoResult<()> {
-        let window = two.shapes().window(record.checkpoint, 1);
+        let window = two.shapes().window(record.frontier, 1);
         let start = record.moved_sectors;
         let span = Span { start, end: start + record.backed_up_sectors };
         let members = self.members.indexes();
@@ -165,7 +165,7 @@ impl<D: BlockDevice> BackupArea<D> {
                 let whole = read_long(&*device, at, bytes).await;
                 let owner = area.backup_owner(member);
                 let kept = whole.and_then(|whole| {
-                    let kept = decode(whole.freeze(), owner, record.checkpoint, span, count);
+                    let kept = decode(whole.freeze(), owner, record.frontier, span, count);
                     kept.ok_or(IoError::Medium)
                 });
                 match kept {
@@ -176,7 +176,7 @@ impl<D: BlockDevice> BackupArea<D> {
         };
         let results = together(&self.handle, members.map(restore).collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.members.check_group(0)
+        self.members.check_group(GroupIndex::FIRST)
     }
 
     async fn restore_rows(
@@ -203,34 +203,35 @@ mod tests {
     fn what_is_kept_is_taken_for_just_what_it_is() {
         let (owner, span) =
             (Owner { array: [3; 16], member: MemberIndex(2) }, Span { start: 8, end: 24 });
+        let frontier = Section(5);
         let data: Vec<u8> = (0..2 * 8192).map(|byte| byte as u8).collect();
-        let whole = encode(owner, 5, span, 2, &data);
-        assert_eq!(decode(whole.clone(), owner, 5, span, 2).as_deref(), Some(&data[..]));
+        let whole = encode(owner, frontier, span, 2, &data);
+        assert_eq!(decode(whole.clone(), owner, frontier, span, 2).as_deref(), Some(&data[..]));
         let others = [
-            (Owner { member: MemberIndex(1), ..owner }, 5, span, 2),
-            (Owner { array: [4; 16], ..owner }, 5, span, 2),
-            (owner, 4, span, 2),
-            (owner, 5, Span { start: 0, end: 16 }, 2),
-            (owner, 5, Span { start: 8, end: 40 }, 1),
+            (Owner { member: MemberIndex(1), ..owner }, frontier, span, 2),
+            (Owner { array: [4; 16], ..owner }, frontier, span, 2),
+            (owner, Section(4), span, 2),
+            (owner, frontier, Span { start: 0, end: 16 }, 2),
+            (owner, frontier, Span { start: 8, end: 40 }, 1),
         ];
-        for (owner, checkpoint, span, rows) in others {
-            assert!(decode(whole.clone(), owner, checkpoint, span, rows).is_none());
+        for (owner, frontier, span, rows) in others {
+            assert!(decode(whole.clone(), owner, frontier, span, rows).is_none());
         }
         for at in [0, 9, 13, 64, HEAD_BYTES, whole.len() - 1] {
             let mut damaged = Buf::copy_of(&whole);
             damaged[at] ^= 1;
-            assert!(decode(damaged.freeze(), owner, 5, span, 2).is_none(), "byte {at}");
+            assert!(decode(damaged.freeze(), owner, frontier, span, 2).is_none(), "byte {at}");
         }
-        assert!(decode(whole.slice(0..whole.len() - 512), owner, 5, span, 2).is_none());
+        assert!(decode(whole.slice(0..whole.len() - 512), owner, frontier, span, 2).is_none());
     }
 
     #[test]
     fn every_array_has_room_for_a_block_of_each_row() {
-        for unit_rows in 2..=62 {
+        for section_rows in 2..=62 {
             for chunk_sectors in [8, 128, 2048] {
-                let sectors = sectors_at_once(unit_rows, chunk_sectors);
+                let sectors = sectors_at_once(section_rows, chunk_sectors);
                 assert!(sectors >= 8 && sectors.is_multiple_of(8) && sectors <= chunk_sectors);
-                assert!(sectors * SECTOR_BYTES * unit_rows <= ROOM_BYTES);
+                assert!(sectors * SECTOR_BYTES * section_rows <= ROOM_BYTES);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Capacity expansion: stripes get wider while the array serves. `docs/internals/capacity-expansion.md`
 //! has the protocol and why it holds.
 //!
-//! - `worker`: moves windows, and raises the checkpoint.
+//! - `worker`: moves windows, and raises the frontier.
 //! - `strips`: rows of the old shape become rows of the new one.
-//! - `backup_area`: the first units lie over what they are moved to, and are kept elsewhere meanwhile.
+//! - `backup_area`: the first sections lie over what they are moved to, and are kept elsewhere meanwhile.
 //!
 //! How an array comes to have two shapes, and one again, is in `expand`.
 //!
@@ -118,7 +118,7 @@ impl Moving {
     pub(crate) fn status(&self, now: Nanos, pace: Pace) -> ReshapeStatus {
         let (before, after) = (&self.shapes().before, &self.shapes().after);
         let bytes = |sectors| sectors * SECTOR_BYTES;
-        let done = bytes(self.shapes().border(self.checkpoint()));
+        let done = bytes(self.shapes().border(self.frontier()));
         let total = bytes(before.sectors());
         self.pacer.set_pace_if_new(pace);
         ReshapeStatus {

@@ -12,7 +12,7 @@ use voltier_ring::Handle;
 
 use crate::bitmap::write_intent::Bitmap;
 use crate::geometry::chunks::{Geometry, Span};
-use crate::geometry::numbers::{MemberIndex, Row, count, each};
+use crate::geometry::numbers::{GroupIndex, MemberIndex, Row, Section, count, each};
 use crate::members::at_once::together;
 use crate::members::member_set::MemberSet;
 use crate::stripe::ground::Ground;
@@ -26,10 +26,10 @@ const STRIP_BYTES: u64 = 8 << 20;
 /// The smallest part of a chunk that is moved, in sectors: the largest block of a member.
 const BLOCK_SECTORS: u64 = 8;
 
-/// Units that are moved at once, and the part of their chunks.
+/// Sections that are moved at once, and the part of their chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strip {
-    pub(crate) units: Range<u64>,
+    pub(crate) sections: Range<Section>,
     pub(crate) span: Span,
 }
 
@@ -40,17 +40,18 @@ pub(crate) struct Filled {
     pub(crate) members: Vec<Bytes>,
 }
 
-/// Cuts units into strips that are not too long for memory.
-pub(crate) fn strips(two: &TwoShapes, units: Range<u64>) -> Vec<Strip> {
+/// Cuts sections into strips that are not too long for memory.
+pub(crate) fn strips(two: &TwoShapes, sections: Range<Section>) -> Vec<Strip> {
     let chunk_sectors = two.shapes().before.chunk_sectors();
-    let chunks = two.shapes().unit_rows() * (two.shapes().unit_rows() + 1);
+    let chunks = two.shapes().section_rows() * (two.shapes().section_rows() + 1);
     let at_once = STRIP_BYTES / (chunks * chunk_sectors * SECTOR_BYTES);
     let sectors = STRIP_BYTES / (chunks * SECTOR_BYTES) / BLOCK_SECTORS * BLOCK_SECTORS;
     let sectors = sectors.clamp(BLOCK_SECTORS, chunk_sectors);
     let mut strips = Vec::new();
-    for start in units.clone().step_by(at_once.max(1) as usize) {
-        let units = start..(start + at_once.max(1)).min(units.end);
-        strips.extend(spans(two, 0, sectors).map(|span| Strip { units: units.clone(), span }));
+    for start in each(sections.clone()).step_by(at_once.max(1) as usize) {
+        let sections = start..(start + at_once.max(1)).min(sections.end);
+        strips
+            .extend(spans(two, 0, sectors).map(|span| Strip { sections: sections.clone(), span }));
     }
     strips
 }
@@ -96,7 +97,8 @@ impl<D: BlockDevice> Restriper<D> {
         two: &TwoShapes,
         strip: &Strip,
     ) -> IoResult<Filled> {
-        let window = two.shapes().window(strip.units.start, strip.units.end - strip.units.start);
+        let window =
+            two.shapes().window(strip.sections.start, strip.sections.end - strip.sections.start);
         let chunks = self.old_chunks(&two.shapes().before, window.old_rows, strip.span).await?;
         Ok(self.new_rows(&two.shapes().after, window.new_rows, strip.span, chunks))
     }
@@ -127,9 +129,9 @@ impl<D: BlockDevice> Restriper<D> {
     /// Whether whole rows of all members can be read as they are.
     fn is_plain(&self, rows: &Range<Row>, span: Span) -> bool {
         let are_read =
-            self.members.iter().all(|member| member.is_online() && !member.watch().is_avoided());
+            self.members.iter().all(|member| member.is_online() && !member.vitals().is_avoided());
         let is_whole = span.count() == self.geometry.chunk_sectors();
-        is_whole && are_read && !self.stripes.has_half_written(0, rows.clone())
+        is_whole && are_read && !self.stripes.has_half_written(GroupIndex::FIRST, rows.clone())
     }
 
     /// Whole rows, in long runs of each member.
@@ -160,7 +162,7 @@ impl<D: BlockDevice> Restriper<D> {
         }
         let zeroes = Buf::zeroed(chunk_bytes).freeze();
         let chunk = |(row, column): (Row, usize)| {
-            let stripe = before.stripe_of(0, row);
+            let stripe = before.stripe_of(GroupIndex::FIRST, row);
             let member = before.member_of(stripe, before.slot_of_column(stripe, column));
             // Members do not hold the content of stripes that were never written.
             let is_blank = self.bitmap.is_blank(stripe);
@@ -178,7 +180,7 @@ impl<D: BlockDevice> Restriper<D> {
         row: Row,
         span: Span,
     ) -> IoResult<Vec<Bytes>> {
-        let (stripe, columns) = (before.stripe_of(0, row), before.data_chunks());
+        let (stripe, columns) = (before.stripe_of(GroupIndex::FIRST, row), before.data_chunks());
         if self.bitmap.is_blank(stripe) {
             return Ok(vec![Buf::zeroed(span.bytes()).freeze(); columns]);
         }
@@ -203,7 +205,7 @@ impl<D: BlockDevice> Restriper<D> {
         let zeroes = Buf::zeroed(bytes).freeze();
         let mut chunks = chunks.into_iter();
         for (index, row) in each(rows.clone()).enumerate() {
-            let stripe = after.stripe_of(0, row);
+            let stripe = after.stripe_of(GroupIndex::FIRST, row);
             let mut data = vec![zeroes.clone(); data_chunks];
             for column in 0..data_chunks {
                 let Some(chunk) = chunks.next() else { break };
@@ -239,7 +241,7 @@ impl<D: BlockDevice> Restriper<D> {
         };
         let results = together(&self.handle, writes.map(write).collect()).await;
         results.into_iter().collect::<IoResult<()>>()?;
-        self.members.check_group(0)
+        self.members.check_group(GroupIndex::FIRST)
     }
 
     /// The content of one member in some rows, as it is written: whole rows in long runs.
@@ -261,7 +263,7 @@ impl<D: BlockDevice> Restriper<D> {
 
     /// The bytes that all members take at once.
     fn run_bytes_max(&self) -> u64 {
-        run_bytes_max(&self.geometry, &self.members, 0)
+        run_bytes_max(&self.geometry, &self.members, GroupIndex::FIRST)
     }
 
     /// # Errors
@@ -269,9 +271,9 @@ impl<D: BlockDevice> Restriper<D> {
     pub(super) async fn check_readable(
         self: &Rc<Self>,
         two: &TwoShapes,
-        units: Range<u64>,
+        sections: Range<Section>,
     ) -> Result<(), IoError> {
-        for strip in strips(two, units) {
+        for strip in strips(two, sections) {
             self.strip_in_new_shape(two, &strip).await?;
         }
         Ok(())
@@ -286,25 +288,25 @@ mod tests {
     use crate::geometry::shapes::Shapes;
 
     #[test]
-    fn strips_are_all_of_the_chunks_of_all_units_and_of_bounded_length() {
+    fn strips_are_all_of_the_chunks_of_all_sections_and_of_bounded_length() {
         for (members, chunk_bytes) in [(3, 4096), (4, 1 << 16), (12, 1 << 16), (63, 1 << 20)] {
             let geometry =
                 Geometry::new(Level::Raid5, Layout::default(), members, chunk_bytes, 1 << 30);
             let shapes = geometry.expect("possible").with_member().expect("possible");
             let shapes = Shapes::of(&shapes).expect("possible");
             let moving = TwoShapes::new(shapes, ReshapeRecord::default()).expect("possible");
-            let strips = strips(&moving, 5..50);
-            let chunks = moving.shapes().unit_rows() * (moving.shapes().unit_rows() + 1);
-            let mut next = (5, 0);
-            for Strip { units, span } in strips {
-                assert_eq!((units.start, span.start), next);
-                let bytes = (units.end - units.start) * chunks * span.count() * SECTOR_BYTES;
+            let strips = strips(&moving, Section(5)..Section(50));
+            let chunks = moving.shapes().section_rows() * (moving.shapes().section_rows() + 1);
+            let mut next = (Section(5), 0);
+            for Strip { sections, span } in strips {
+                assert_eq!((sections.start, span.start), next);
+                let bytes = (sections.end - sections.start) * chunks * span.count() * SECTOR_BYTES;
                 assert!(bytes <= STRIP_BYTES.max(chunks * 4096));
                 assert!(span.start.is_multiple_of(8) && span.end.is_multiple_of(8));
                 let is_whole = span.end == chunk_bytes / SECTOR_BYTES;
-                next = if is_whole { (units.end, 0) } else { (units.start, span.end) };
+                next = if is_whole { (sections.end, 0) } else { (sections.start, span.end) };
             }
-            assert_eq!(next, (50, 0));
+            assert_eq!(next, (Section(50), 0));
         }
     }
 }

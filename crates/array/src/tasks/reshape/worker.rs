@@ -2,8 +2,8 @@
 //!
 //! A window is closed to requests, and what the journal has for the window is brought in place. The
 //! worker writes the window's rows where nothing is needed any more, and flushes. Then the superblocks
-//! say that the checkpoint is behind the window. Until all of them do, the rows that the worker read are
-//! as they were. The first units lie over what they are moved to: all members keep these units
+//! say that the frontier is behind the window. Until all of them do, the rows that the worker read are
+//! as they were. The first sections lie over what they are moved to: all members keep these sections
 //! (`backup_area`) before the worker writes them.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::bitmap::write_intent::{Bitmap, RegionGuard};
 use crate::canary::{self, Canary};
 use crate::format::reshape_record::ReshapeRecord;
 use crate::geometry::chunks::Geometry;
-use crate::geometry::numbers::{Region, Row};
+use crate::geometry::numbers::{GroupIndex, Region, Row, Section};
 use crate::geometry::shapes::Window;
 use crate::journal::transaction::Journal;
 use crate::members::at_once::together;
@@ -29,7 +29,7 @@ use crate::stripe::ground::Ground;
 use crate::stripe::mend::Mender;
 use crate::stripe::stripes::{Access, StripeGuard, Stripes};
 use crate::stripe::two_shapes::TwoShapes;
-use crate::tasks::background::Closing;
+use crate::tasks::background::{Closing, Step};
 use crate::tasks::pace::Turn;
 use crate::tasks::rebuild::RebuildTask;
 use crate::tasks::reshape::backup_area::{BackupArea, sectors_at_once};
@@ -37,29 +37,23 @@ use crate::tasks::reshape::strips::{Restriper, Strip, spans, strips};
 use crate::tasks::reshape::{Moving, ReshapeWait};
 use crate::tasks::resync::Resync;
 
-/// The bytes that a window writes to each member at most, if a unit is no longer.
+/// The bytes that a window writes to each member at most, if a section is no longer.
 const WINDOW_BYTES: u64 = 8 << 20;
 /// How often a move that waits looks again.
 const WAIT_NS: Nanos = 1_000_000_000;
 /// And one that could not go on.
 const RETRY_NS: Nanos = 10_000_000_000;
 
-/// How a move goes on.
-pub(crate) enum Step {
-    Again,
-    WaitUntil(Nanos),
-    End,
+/// Sections of the next window that has something in it.
+fn sections_at_once(two: &TwoShapes) -> u64 {
+    let section_bytes =
+        two.shapes().section_rows() * two.shapes().before.chunk_sectors() * SECTOR_BYTES;
+    let apart = two.shapes().sections_apart(two.frontier());
+    (WINDOW_BYTES / section_bytes).min(apart).max(1)
 }
 
-/// Units of the next window that has something in it.
-fn units_at_once(two: &TwoShapes) -> u64 {
-    let unit_bytes = two.shapes().unit_rows() * two.shapes().before.chunk_sectors() * SECTOR_BYTES;
-    let apart = two.shapes().units_apart(two.checkpoint());
-    (WINDOW_BYTES / unit_bytes).min(apart).max(1)
-}
-
-fn record_at(checkpoint: u64, redo_from: u64) -> ReshapeRecord {
-    ReshapeRecord { checkpoint, redo_from, ..ReshapeRecord::default() }
+fn record_at(frontier: Section, redo_from: u64) -> ReshapeRecord {
+    ReshapeRecord { frontier, redo_from, ..ReshapeRecord::default() }
 }
 
 /// The worker of a capacity expansion.
@@ -160,7 +154,7 @@ impl<D: BlockDevice> Reshape<D> {
         if moving.waits_for.get().is_some() && !is_between {
             return Step::WaitUntil(now + WAIT_NS);
         }
-        if moving.checkpoint() == moving.shapes().end() {
+        if moving.frontier() == moving.shapes().end() {
             return end().await.unwrap_or_else(|error| {
                 moving.last_error.set(Some(error));
                 Step::WaitUntil(now + RETRY_NS)
@@ -194,41 +188,42 @@ impl<D: BlockDevice> Reshape<D> {
 
     /// The bytes that the next window writes to each member.
     fn window_bytes(&self, moving: &Moving) -> u64 {
-        let rows = units_at_once(moving) * moving.shapes().unit_rows();
+        let rows = sections_at_once(moving) * moving.shapes().section_rows();
         rows * self.geometry.chunk_sectors() * SECTOR_BYTES
     }
 
-    /// So many units from the checkpoint on were never written, and nothing was where they go: there is
+    /// So many sections from the frontier on were never written, and nothing was where they go: there is
     /// nothing to move.
-    fn blank_units(&self, moving: &Moving) -> u64 {
-        let (shapes, checkpoint) = (moving.shapes(), moving.checkpoint());
+    fn blank_sections(&self, moving: &Moving) -> u64 {
+        let (shapes, frontier) = (moving.shapes(), moving.frontier());
         let row_of =
             |region: Region| self.geometry.row_at(self.bitmap.regions().sectors_of(region).start);
         let last = Row(shapes.before.stripe_count() - 1);
         let next_written = |row: Row| {
-            let region = self.bitmap.region_of(self.geometry.stripe_of(0, row.min(last)));
+            let region =
+                self.bitmap.region_of(self.geometry.stripe_of(GroupIndex::FIRST, row.min(last)));
             self.bitmap.next_written(region).map(row_of)
         };
-        let first = shapes.window(checkpoint, 1);
+        let first = shapes.window(frontier, 1);
         let behind = first.old_rows.start;
         let Some(old) = next_written(behind) else {
             // Nothing is left to be moved; where it goes to there may be something still.
             let Some(new) = next_written(first.new_rows.start) else {
-                return shapes.end() - checkpoint;
+                return shapes.end() - frontier;
             };
-            return new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
+            return new.0.saturating_sub(first.new_rows.start.0) / shapes.section_rows();
         };
         let new = next_written(first.new_rows.start).unwrap_or(old);
-        let room = new.0.saturating_sub(first.new_rows.start.0) / shapes.unit_rows();
-        room.min(old.0.saturating_sub(behind.0) / (shapes.unit_rows() + 1))
+        let room = new.0.saturating_sub(first.new_rows.start.0) / shapes.section_rows();
+        room.min(old.0.saturating_sub(behind.0) / (shapes.section_rows() + 1))
     }
 
-    /// Moves the next units; the bytes of the volume that were written.
+    /// Moves the next sections; the bytes of the volume that were written.
     async fn move_window(&self, moving: &Moving) -> IoResult<u64> {
-        let blank = self.blank_units(moving);
+        let blank = self.blank_sections(moving);
         let is_blank = blank > 0 && !moving.record().is_between();
-        let units = if is_blank { blank } else { units_at_once(moving) };
-        let window = moving.shapes().window(moving.checkpoint(), units);
+        let sections = if is_blank { blank } else { sections_at_once(moving) };
+        let window = moving.shapes().window(moving.frontier(), sections);
         moving.fence().close(window.range).await;
         let moved = self.move_closed(moving, &window, is_blank).await;
         match moved {
@@ -239,7 +234,7 @@ impl<D: BlockDevice> Reshape<D> {
     }
 
     async fn move_closed(&self, moving: &Moving, window: &Window, is_blank: bool) -> IoResult<u64> {
-        if is_blank && self.blank_units(moving) < window.units.end - window.units.start {
+        if is_blank && self.blank_sections(moving) < window.sections.end - window.sections.start {
             // Somebody was faster.
             return Ok(0);
         }
@@ -254,12 +249,12 @@ impl<D: BlockDevice> Reshape<D> {
             return Ok(0);
         }
         let redo_from = if canary::is(Canary::MovedRedone) { 0 } else { drained };
-        let next = record_at(window.units.end, redo_from);
+        let next = record_at(window.sections.end, redo_from);
         if !is_blank && window.overlaps_itself() {
             self.move_over_itself(moving, window, redo_from).await?;
         } else {
             if !is_blank {
-                for strip in strips(moving, window.units.clone()) {
+                for strip in strips(moving, window.sections.clone()) {
                     let filled = self.restriper.strip_in_new_shape(moving, &strip).await?;
                     self.restriper.write_rows(&filled).await?;
                 }
@@ -270,7 +265,7 @@ impl<D: BlockDevice> Reshape<D> {
             self.journal.note_flushed(redo_from);
             self.say_moved(moving, next).await?;
         }
-        moving.set_checkpoint(window.units.end);
+        moving.set_frontier(window.sections.end);
         Ok(if is_blank { 0 } else { window.range.bytes() })
     }
 
@@ -279,7 +274,7 @@ impl<D: BlockDevice> Reshape<D> {
         let mut entered = Vec::new();
         let mut next = rows.start;
         while next < rows.end {
-            let stripe = self.geometry.stripe_of(0, next);
+            let stripe = self.geometry.stripe_of(GroupIndex::FIRST, next);
             entered.push(self.bitmap.enter(stripe).await?);
             let end = self.bitmap.regions().sectors_of(self.bitmap.region_of(stripe)).end();
             next = self.geometry.row_at(end);
@@ -293,11 +288,14 @@ impl<D: BlockDevice> Reshape<D> {
         if window.overlaps_itself() {
             return self
                 .stripes
-                .lock_rows(0, new_rows.start..old_rows.end, Access::Exclusive)
+                .lock_rows(GroupIndex::FIRST, new_rows.start..old_rows.end, Access::Exclusive)
                 .await;
         }
-        let mut guards = self.stripes.lock_rows(0, new_rows.clone(), Access::Exclusive).await;
-        guards.extend(self.stripes.lock_rows(0, old_rows.clone(), Access::Exclusive).await);
+        let mut guards =
+            self.stripes.lock_rows(GroupIndex::FIRST, new_rows.clone(), Access::Exclusive).await;
+        guards.extend(
+            self.stripes.lock_rows(GroupIndex::FIRST, old_rows.clone(), Access::Exclusive).await,
+        );
         guards
     }
 
@@ -308,7 +306,7 @@ impl<D: BlockDevice> Reshape<D> {
         self.membership.recorded().await
     }
 
-    /// One unit, a part of all its chunks after the other. The worker goes on with a unit that was
+    /// One section, a part of all its chunks after the other. The worker goes on with a section that was
     /// begun before a crash.
     async fn move_over_itself(
         &self,
@@ -322,10 +320,10 @@ impl<D: BlockDevice> Reshape<D> {
         self.journal.note_flushed(redo_from);
         let begun = moving.record();
         let from = begun.moved_sectors + begun.backed_up_sectors;
-        let checkpoint = window.units.start;
-        let record = record_at(checkpoint, redo_from);
+        let frontier = window.sections.start;
+        let record = record_at(frontier, redo_from);
         if !begun.is_between() {
-            self.restriper.check_readable(moving, window.units.clone()).await?;
+            self.restriper.check_readable(moving, window.sections.clone()).await?;
         }
         if begun.backed_up_sectors > 0 {
             if !canary::is(Canary::BackupNotRestored) {
@@ -333,13 +331,13 @@ impl<D: BlockDevice> Reshape<D> {
             }
             self.end_part(moving, from, record).await?;
         }
-        let unit_rows = moving.shapes().unit_rows();
-        let sectors = sectors_at_once(unit_rows, self.geometry.chunk_sectors());
+        let section_rows = moving.shapes().section_rows();
+        let sectors = sectors_at_once(section_rows, self.geometry.chunk_sectors());
         for span in spans(moving, from, sectors) {
-            let strip = Strip { units: window.units.clone(), span };
+            let strip = Strip { sections: window.sections.clone(), span };
             let filled = self.restriper.strip_in_new_shape(moving, &strip).await?;
             if !canary::is(Canary::MovedWithoutBackup) {
-                self.backup.keep(checkpoint, &filled).await?;
+                self.backup.keep(frontier, &filled).await?;
                 let (moved_sectors, backed_up_sectors) = (span.start, span.count());
                 let kept = ReshapeRecord { moved_sectors, backed_up_sectors, ..record };
                 self.say_moved(moving, kept).await?;
@@ -355,16 +353,16 @@ impl<D: BlockDevice> Reshape<D> {
         self.membership.flush(&self.members).await?;
         let is_through = to == self.geometry.chunk_sectors();
         let record = if is_through {
-            ReshapeRecord { checkpoint: record.checkpoint + 1, ..record }
+            ReshapeRecord { frontier: record.frontier + 1, ..record }
         } else {
             ReshapeRecord { moved_sectors: to, ..record }
         };
         self.say_moved(moving, record).await
     }
 
-    /// Brings a unit that a crash left between the shapes to the new one, before anything is served.
+    /// Brings a section that a crash left between the shapes to the new one, before anything is served.
     /// If that cannot be, requests for it fail, and it is tried again.
-    pub(crate) async fn end_unit_between(&self) {
+    pub(crate) async fn end_section_between(&self) {
         let moving = &*self.moving;
         if moving.record().is_between() {
             moving.last_error.set(self.move_window(moving).await.err());
@@ -375,7 +373,8 @@ impl<D: BlockDevice> Reshape<D> {
     /// regions by being called never written.
     pub(crate) async fn clear_behind(&self) -> IoResult<()> {
         let row = self.moving.shapes().new_rows(self.moving.shapes().end());
-        let (start, stripe) = (self.geometry.lba_of_row(row), self.geometry.stripe_of(0, row));
+        let (start, stripe) =
+            (self.geometry.lba_of_row(row), self.geometry.stripe_of(GroupIndex::FIRST, row));
         if start.0 >= self.geometry.member_sectors() {
             return Ok(());
         }

@@ -72,8 +72,8 @@ impl Requests {
     }
 }
 
-/// A load on devices at once, its depth dealt to them: requests per second of the ring's clock,
-/// from the first tenth of the time on.
+/// A load on devices at once, its depth dealt to them. The result is requests per second of the ring's
+/// clock, from the first tenth of the time on.
 pub(crate) async fn rate<D: BlockDevice + Clone>(
     handle: &Handle,
     devices: &[D],
@@ -117,7 +117,7 @@ pub(crate) async fn rate<D: BlockDevice + Clone>(
     done.get() as f64 * 1e9 / (until - from) as f64
 }
 
-/// Writes a device once, from its start: memory that is touched for the first time is cleared by the
+/// Writes a device once, from its start. Memory that is touched for the first time is cleared by the
 /// system, which is not what is measured.
 pub(crate) async fn touch<D: BlockDevice>(device: &D, span_bytes: u64) {
     let data = Buf::zeroed(1 << 20).freeze();

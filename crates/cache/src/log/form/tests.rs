@@ -23,28 +23,6 @@ fn news_of_an_older_copy_does_not_make_a_newer_one_in_the_same_slot_clean() {
 }
 
 #[test]
-fn a_line_that_a_replay_may_find_clean_does_not_go_out_before_it_is_durable() {
-    let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
-    let format = FormatOptions { line_size, policy, uuid };
-    let geometry = Geometry::plan(&format, 64 << 20, 1 << 21).unwrap();
-    let mut log = LogState::new(geometry, uuid, false);
-    let mut acknowledge = |sequence, line, replaced: Option<u32>, placed: Option<u32>| {
-        let replaced = replaced.map(|slot| (Slot(slot), 0));
-        let (line, placed) = (Line(line), placed.map(Slot));
-        log.keep(sequence, vec![Effect { line, placed, replaced, lost: 0 }]);
-    };
-    // Line 1 is dirty in slot 10, cleaned and written anew; line 2 is written twice over slot 20.
-    acknowledge(5, 1, Some(10), None);
-    acknowledge(6, 1, None, Some(11));
-    acknowledge(7, 1, Some(11), Some(12));
-    acknowledge(8, 2, Some(20), Some(21));
-    acknowledge(9, 2, Some(21), Some(22));
-    assert_eq!(log.slots_not_durable(), BTreeSet::from([Slot(11), Slot(12)]));
-    log.note_durable(7);
-    assert_eq!(log.slots_not_durable(), BTreeSet::new(), "slot 11 is dirty and durable");
-}
-
-#[test]
 fn no_record_is_formed_while_too_many_wait_for_a_flush() {
     let (line_size, policy, uuid) = (LineSize::DEFAULT, PolicyKind::Lru, [1; 16]);
     let format = FormatOptions { line_size, policy, uuid };
@@ -52,8 +30,8 @@ fn no_record_is_formed_while_too_many_wait_for_a_flush() {
     let mut map = Contents::new(geometry.clone(), policy, 1);
     let mut log = LogState::new(geometry.clone(), uuid, false);
     let unit = geometry.first_head_in(0);
-    let (next_segment, next_segment_unit) = (1, unit);
-    log.position = Position { segment: 0, unit, slot: 1, next_segment, next_segment_unit };
+    let (segment, next_segment, next_segment_unit) = (Segment(0), Segment(1), unit);
+    log.position = Position { segment, unit, slot: 1, next_segment, next_segment_unit };
     log.resume(&mut map);
     log.ending = true;
     let effects = |line: u64| {
@@ -64,11 +42,11 @@ fn no_record_is_formed_while_too_many_wait_for_a_flush() {
         effects
     };
     let slots = u64::from(geometry.slot_count());
-    (0..slots / 4).for_each(|line| log.keep(1 + line, effects(line)));
-    let kept_bytes = log.not_durable.capacity() * size_of::<(u64, Effect)>();
+    (0..slots / 4).for_each(|line| log.not_durable.keep(1 + line, effects(line)));
+    let kept_bytes = log.not_durable.memory_bytes();
     assert!(kept_bytes as u64 <= 64 * slots, "{kept_bytes} bytes for {slots} slots");
     log.next_sequence = slots;
-    log.user.push(Change::Drop { line: Line(1) });
+    log.queues.push(Sender::Client, Change::Drop { line: Line(1) });
     map.put(
         Placement { line: Line(1), slot: Slot(9), crc: 0, dirty: true, mask: None, pending: false },
         None,
@@ -86,8 +64,8 @@ fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
     let mut map = Contents::new(geometry.clone(), policy, 1);
     let mut log = LogState::new(geometry.clone(), uuid, true);
     let unit = geometry.first_head_in(0);
-    let (next_segment, next_segment_unit) = (1, unit);
-    log.position = Position { segment: 0, unit, slot: 1, next_segment, next_segment_unit };
+    let (segment, next_segment, next_segment_unit) = (Segment(0), Segment(1), unit);
+    log.position = Position { segment, unit, slot: 1, next_segment, next_segment_unit };
     log.resume(&mut map);
     // A log that ends keeps no segments in reserve.
     log.ending = true;
@@ -99,8 +77,8 @@ fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
     let form = |log: &mut LogState, map: &mut Contents, changes: Vec<Change>| {
         for change in changes {
             let is_of_client = matches!(change, Change::Data { .. } | Change::Drop { .. });
-            let queue = if is_of_client { &mut log.user } else { &mut log.internal };
-            queue.push(change);
+            let sender = if is_of_client { Sender::Client } else { Sender::Cache };
+            log.queues.push(sender, change);
         }
         assert!(matches!(log.form_record(map), Formed::Record(_)));
     };
@@ -125,8 +103,7 @@ fn a_log_that_ends_undoes_what_it_has_not_acknowledged() {
     assert_ne!(state(&map), before);
     log.undo(&mut map);
     assert_eq!(state(&map), before);
-    let ordered = log.ordered.as_ref().expect("ordered mode");
-    let batch = ordered.batch(u64::MAX, 100).expect("record 1 waits");
+    let batch = log.order.batch(u64::MAX, 100).expect("record 1 waits");
     assert_eq!(batch.versions.keys().map(|line| line.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert_eq!(log.records_in_flight(), 0);
     map.audit().expect("the books balance");

@@ -60,8 +60,8 @@ pub(super) fn fill_bound(context: &Context<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// Random reads over a set, from an empty cache: the share that hits is at most the share that the
-/// disk can have brought in by the end.
+/// Random reads over a set, from an empty cache. The share that hits is at most the share that the disk
+/// can have brought in by the end.
 fn from_empty(context: &Context<'_>, point: &Point) -> Option<Finding> {
     let axes = &point.axes;
     let target = context.facts.target(&axes.target)?;

@@ -143,9 +143,8 @@ impl fmt::Display for ArrayCommand {
     }
 }
 
-/// The registry's record of the array, in short: whether the array is there, its level and places, its
-/// journal's
-/// device, the pace of its rebuilds and how it merges.
+/// The registry's record of the array, in short. The text says whether the array is there, its level and
+/// places, its journal's device, the pace of its rebuilds and how it merges.
 pub(super) type Shape = Option<(ArrayLevel, usize, Option<DeviceSpec>, String)>;
 
 pub(super) fn shape(registry: &Registry) -> Shape {

@@ -1,5 +1,5 @@
-//! The data path under the real service: real volumes and caches on simulated drives, each call
-//! run in virtual time until it has answered, while clients go on.
+//! The data path under the real service: real volumes and caches on simulated drives. Each call is run in
+//! virtual time until it has answered, while clients go on.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

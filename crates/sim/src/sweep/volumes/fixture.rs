@@ -30,7 +30,7 @@ pub struct Drives {
 }
 
 impl Drives {
-    /// The smallest cache before an origin with two regions of intent marks, with blocks of the
+    /// The smallest cache before an origin with two intent regions, with blocks of the
     /// given bytes.
     pub fn small(hdd_block_bytes: u32, ssd_block_bytes: u32) -> Self {
         // An odd end, where the blocks allow one.
@@ -51,8 +51,8 @@ impl Drives {
         }
     }
 
-    /// A seed's: four in a row have all pairs of block sizes, and one in three drives of one size,
-    /// so that one can be taken for the other.
+    /// A seed's: four in a row have all pairs of block sizes. One in three has drives of one size, so
+    /// that one can be taken for the other.
     pub fn of_seed(seed: u64) -> Self {
         let block_bytes = |bit: u64| if seed & bit == 0 { 512 } else { 4096 };
         let drives = Self::small(block_bytes(1), block_bytes(2));
@@ -65,8 +65,8 @@ impl Drives {
         Self { hdd: DiskSpec { bytes, ..self.hdd }, ssd: DiskSpec { bytes, ..self.ssd } }
     }
 
-    /// The extents that clients use: the begin, both sides of the boundary of two regions of
-    /// intent marks, and the end.
+    /// The extents that clients use: the begin, both sides of the boundary of two intent
+    /// regions, and the end.
     pub(super) fn windows(&self) -> [SectorRange; 3] {
         [0, 16 * MIB - 128 * KIB, self.hdd.bytes - 256 * KIB]
             .map(|at| SectorRange::from_bytes(at, 256 * KIB))

@@ -1,5 +1,5 @@
-//! Starts with an SSD that is not the right one: refused with the reason and nothing changed, or,
-//! when nothing can be lost, served without it.
+//! Starts with an SSD that is not the right one. The start is refused with the reason and nothing
+//! changed, or, when nothing can be lost, served without it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -154,8 +154,8 @@ pub(super) fn replace_the_ssd(
     1
 }
 
-/// The service refuses a call that names the drives in the wrong order while the SSD holds a cache,
-/// also one that nobody has on record. Such a call changes nothing. Returns how many such calls were
+/// The service refuses a call that names the drives in the wrong order while the SSD holds a cache. So
+/// too when nobody has the cache on record. Such a call changes nothing. Returns how many such calls were
 /// tried.
 pub(super) fn refuse_swapped(
     ledger: &Ledger,
